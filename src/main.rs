@@ -12,7 +12,7 @@ use kubelet::{
 use std::{env, io::Write as _, process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
-    kubelet::host::memory::share_one_heap();
+    kubelet::host::memory::limit_malloc_arenas();
     match cli::parse(env::args_os().skip(1)) {
         Ok(Command::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 /// How long an idle thread for blocking work is kept for the rest of a burst.
-const IDLE_THREAD: Duration = Duration::from_secs(3);
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Timeout at exit for blocking work on files.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     enter_kubelet_cgroup(&config.cgroups, config.oom_score_adj);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .thread_keep_alive(IDLE_THREAD)
+        .thread_keep_alive(IDLE_THREAD_TIMEOUT)
         .enable_all()
         .build()?;
     let ended = runtime.block_on(async {

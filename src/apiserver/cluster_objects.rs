@@ -1,7 +1,7 @@
 //! Readers for the API objects that pods refer to.
 
 use super::{
-    ApiServer, claim::ApiPersistentVolumeClaims, configmap_secret::Objects,
+    ApiServer, claim::ApiPersistentVolumeClaims, configmap_secret::ConfigMapSecretReader,
     runtime_class::RuntimeClasses, service::Services, token::Tokens, trust_bundle::TrustBundles,
 };
 use crate::base::Tasks;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Clone)]
 pub struct ClusterObjects {
     /// ConfigMaps and Secrets, those from local files included.
-    pub objects: Objects,
+    pub objects: ConfigMapSecretReader,
     /// Services, for service environment variables.
     pub services: Services,
     /// RuntimeClasses, for the runtime handlers of pods.
@@ -29,7 +29,7 @@ pub struct ClusterObjects {
 impl ClusterObjects {
     /// Builds the readers, without sending requests. `local` is the directory of local ConfigMaps and Secrets.
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
-        let objects = Objects::new(local, api.clone());
+        let objects = ConfigMapSecretReader::new(local, api.clone());
         Self {
             in_cluster: api.is_some(),
             services: Services::new(api.clone(), objects.changes()),

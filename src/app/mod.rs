@@ -16,7 +16,7 @@ mod open;
 mod start;
 
 use crate::{
-    apiserver::configmap_secret::Objects,
+    apiserver::configmap_secret::ConfigMapSecretReader,
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
     config::{
@@ -25,7 +25,8 @@ use crate::{
     },
     cri,
     host::{
-        self, HostMachine, LockFile, ServiceManager, System, own_address, process_metrics as own,
+        self, HostMachine, LockFile, ServiceManager, System, own_address,
+        process_metrics as host_process_metrics,
     },
     node::certificates,
     pods::{pleg, pod_workers::PodWorkers, sync_loop::HOUSEKEEPING_PERIOD},
@@ -38,9 +39,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for the tasks to stop.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the last writes of the pod state store after that.
-const FLUSH: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A kubelet whose sockets are bound and whose state is read; nothing runs yet.
 pub struct App {
@@ -73,11 +74,14 @@ impl Default for Periods {
 
 /// Warns if the directory cannot be read. Runs as a task, because the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
-    if let Some(fault) = Objects::new(Some(path.clone()), None).fault().await {
+    if let Some(fault) = ConfigMapSecretReader::new(Some(path.clone()), None)
+        .fault()
+        .await
+    {
         tracing::warn!(
             path = %path.display(),
             err = fault,
-            "The directory of local objects cannot be read; until it can, no ConfigMap or Secret is found"
+            "Failed to read the directory of local ConfigMaps and Secrets; lookups fail until it can be read"
         );
     }
 }
@@ -91,8 +95,8 @@ impl App {
         report_settings(&config);
         let machine = HostMachine::read()?;
         check(&config, &machine)?;
-        let watch = config.exit_on_lock_contention;
-        let lock = host::take_lock(config.lock_file.as_deref(), watch).await?;
+        let exit_on_contention = config.exit_on_lock_contention;
+        let lock = host::take_lock(config.lock_file.as_deref(), exit_on_contention).await?;
         host::set_oom_score_adj(config.oom_score_adj);
         host::allow_open_files(config.max_open_files);
         let mut ports = Ports::bind(&config.server).await?;
@@ -109,9 +113,9 @@ impl App {
         }
         let opened = open::open(&config, machine, api, metrics)?;
         process_metrics::register(&config.node_name, opened.machine.cgroup_v2, &opened.metrics);
-        own::register(&opened.metrics);
-        own::register_start_time(&opened.probe_metrics);
-        own::register_start_time(&opened.sli_metrics);
+        host_process_metrics::register(&opened.metrics);
+        host_process_metrics::register_start_time(&opened.probe_metrics);
+        host_process_metrics::register_start_time(&opened.sli_metrics);
         ports.bind_local(&local_socket(&config.root_dir));
         let log = logging::detached(&config.logging);
         Ok(Self {
@@ -203,11 +207,11 @@ impl App {
             manager.report("READY=1");
         }
         let stop_requested = async move {
-            let why = stop_requested.await;
+            let reason = stop_requested.await;
             if let Some(manager) = &manager {
                 manager.report("STOPPING=1");
             }
-            why
+            reason
         };
         let ended = self.run_tasks(tasks, stop_requested).await;
         // After the last tasks, so that their spans are exported too.
@@ -224,8 +228,8 @@ impl App {
         let runtime = self.opened.runtime.clone();
         let info = tokio::select! {
             info = cri::wait_for_runtime(&runtime) => info,
-            why = &mut stop_requested => {
-                tracing::info!(why, "Stopping before the runtime was reached");
+            reason = &mut stop_requested => {
+                tracing::info!(reason, "Stopping before the runtime was reached");
                 return stop(&mut tasks, None).await;
             }
         };
@@ -233,20 +237,20 @@ impl App {
         let started = start::start(&self.config, self.periods, self.opened, &info, &mut tasks);
         let started = tokio::select! {
             pods = started => Ok(pods?),
-            why = &mut stop_requested => Err(why),
+            reason = &mut stop_requested => Err(reason),
         };
         let pods = match started {
             Ok(pods) => pods,
-            Err(why) => {
-                tracing::info!(why, "Stopping during startup");
+            Err(reason) => {
+                tracing::info!(reason, "Stopping during startup");
                 return stop(&mut tasks, None).await;
             }
         };
         tracing::info!(node = self.config.node_name, "Started kubelet");
         let early = tokio::select! {
             end = tasks.first_end() => end,
-            why = &mut stop_requested => {
-                tracing::info!(why, "Stopping; pods are left as they are");
+            reason = &mut stop_requested => {
+                tracing::info!(reason, "Stopping; pods are left as they are");
                 None
             }
         };
@@ -267,7 +271,7 @@ impl App {
         if let Some(within) = manager.watchdog() {
             let (heartbeat, check) = (self.opened.pods.heartbeat.clone(), self.sync_loop_check());
             let check = move || {
-                if heartbeat.has_begun() {
+                if heartbeat.has_started() {
                     check()
                 } else {
                     Ok(())
@@ -285,13 +289,14 @@ impl App {
         let healthz = HealthChecks::ping().with("log", || Ok(()));
         let checks = healthz.clone().with("syncloop", self.sync_loop_check());
         let opened = &self.opened;
-        let (pending, claims) = (opened.volumes.clone(), opened.volumes.clone());
+        let volumes_for_pending = opened.volumes.clone();
+        let volumes_for_claims = opened.volumes.clone();
         let deps = ServerDeps {
             state: &opened.state,
             pods: &opened.pods,
             runtime: &opened.runtime,
-            pending_volumes: Arc::new(move |uid| pending.pending(uid)),
-            claims: Arc::new(move || claims.claims()),
+            pending_volumes: Arc::new(move |uid| volumes_for_pending.pending(uid)),
+            claims: Arc::new(move || volumes_for_claims.claims()),
             stats: &opened.stats,
             machine: &opened.machine,
             process: self.process(),
@@ -333,11 +338,11 @@ impl App {
 fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     anyhow::ensure!(
         machine.cgroup_v2 || !config.fail_cgroup_v1,
-        "this host uses cgroup v1, which failCgroupV1 (default true) rules out; set it to false to run here"
+        "kubelet is configured to not run on a host using cgroup v1; set failCgroupV1 to false to allow it"
     );
     anyhow::ensure!(
         !machine.swap_on || !config.fail_swap_on,
-        "running with swap on is not supported: disable swap, or set failSwapOn to false"
+        "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
     );
     Ok(())
 }
@@ -353,12 +358,15 @@ async fn stop(
         }
         tasks.stop().await;
     };
-    if tokio::time::timeout(DRAIN, draining).await.is_err() {
-        tracing::warn!(seconds = DRAIN.as_secs(), "Tasks did not stop in time");
+    if tokio::time::timeout(DRAIN_TIMEOUT, draining).await.is_err() {
+        tracing::warn!(
+            seconds = DRAIN_TIMEOUT.as_secs(),
+            "Tasks did not stop in time"
+        );
     }
     // Workers may finish their last step after the task of the state store has ended.
     if let Some((_, state_store)) = pods
-        && tokio::time::timeout(FLUSH, state_store.flush())
+        && tokio::time::timeout(FLUSH_TIMEOUT, state_store.flush())
             .await
             .is_err()
     {

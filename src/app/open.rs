@@ -97,7 +97,7 @@ pub(super) fn open(
         node: state.node_object.clone(),
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
-    let volumes = VolumeManager::in_cluster(
+    let volumes = VolumeManager::with_sources(
         root.clone(),
         facts.clone(),
         objects.objects.clone(),
@@ -105,14 +105,15 @@ pub(super) fn open(
         monitored.then(|| ProjectQuotas::recorded_in(Path::new("/etc"))),
         HostMounter,
     );
-    let prepared = volumes.clone();
+    let volumes_for_sizes = volumes.clone();
     state
         .sizes
-        .add("prepared_volumes", move || prepared.count());
-    let posted = settings::posted_pods(config).context("cannot keep posted pods")?;
+        .add("prepared_volumes", move || volumes_for_sizes.count());
+    let posted =
+        settings::posted_pods(config).context("cannot open the directory of posted pods")?;
     let (pods, pods_writers) = pods::open(&state, posted);
     let pods_cgroup = watch::Sender::new(None);
-    let measured = volumes.clone();
+    let volumes_for_stats = volumes.clone();
     let (period, root_dir) = (
         config.effective.volume_stats_agg_period,
         config.root_dir.clone(),
@@ -121,7 +122,7 @@ pub(super) fn open(
         runtime: runtime.clone(),
         images: image_client,
         cache: state.cache.clone(),
-        volumes: Arc::new(move |uid| measured.measurable(uid)),
+        volumes: Arc::new(move |uid| volumes_for_stats.measurable(uid)),
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
@@ -134,8 +135,8 @@ pub(super) fn open(
         system: settings::system_cgroups(config, pods_cgroup.subscribe()),
     };
     let stats = Stats::new(stats, &machine);
-    let sampled = stats.clone();
-    state.sizes.add("stats", move || sampled.count());
+    let stats_for_sizes = stats.clone();
+    state.sizes.add("stats", move || stats_for_sizes.count());
     Ok(Opened {
         metrics,
         probe_metrics: Metrics::new(),

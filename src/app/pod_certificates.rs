@@ -3,7 +3,7 @@
 use crate::{
     apiserver::{
         ApiServer,
-        configmap_secret::Objects,
+        configmap_secret::ConfigMapSecretReader,
         pod_certificate::{CertificateNotice, PodCertificates},
     },
     base::{Tasks, metrics::Metrics},
@@ -23,7 +23,7 @@ pub(super) type CertificateNotices = mpsc::Receiver<CertificateNotice>;
 pub(super) fn open(
     config: &KubeletConfig,
     api: Option<&ApiServer>,
-    objects: &Objects,
+    objects: &ConfigMapSecretReader,
     state: &State,
     metrics: &Metrics,
 ) -> (PodCertificates, Option<CertificateNotices>) {

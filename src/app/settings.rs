@@ -207,7 +207,7 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
         return Ok(None);
     }
     let config_maps_and_secrets =
-        LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
+        LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some());
     PostedPods::open(
         &posted_dir(config),
         &config.node_name,
@@ -219,7 +219,7 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
     let sources = &config.static_pods;
     let config_maps_and_secrets =
-        LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
+        LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
         file: sources.path.clone().map(|path| FileConfig {
@@ -341,9 +341,9 @@ pub(super) fn system_cgroups(
 }
 
 /// The addresses for the self-signed certificate.
-pub(super) fn addresses(config: &KubeletConfig, own: Option<IpAddr>) -> Vec<IpAddr> {
+pub(super) fn addresses(config: &KubeletConfig, detected: Option<IpAddr>) -> Vec<IpAddr> {
     if config.node_ips.is_empty() {
-        own.into_iter().collect()
+        detected.into_iter().collect()
     } else {
         config.node_ips.clone()
     }

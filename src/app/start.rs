@@ -169,8 +169,8 @@ pub(super) async fn start(
     };
     node::start(settings::node(config), deps, tasks).await?;
     let changes = reader.statuses.subscribe();
-    let giving_back = memory::give_back_after_bursts(changes, tasks.shutdown());
-    tasks.spawn("memory", giving_back);
+    let trimming = memory::trim_after_bursts(changes, tasks.shutdown());
+    tasks.spawn("memory", trimming);
 
     // From here on pods are started.
     let (desired, workers) = (state.pods, pods.workers.clone());

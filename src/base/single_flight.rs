@@ -25,7 +25,7 @@ pub struct SingleFlight<K, V: Clone> {
 struct Latest<V: Clone> {
     flight: WeakShared<BoxFuture<'static, V>>,
     /// Whether its work has started, or waits for the flight before it.
-    begun: Arc<AtomicBool>,
+    started: Arc<AtomicBool>,
 }
 
 impl<V: Clone> Latest<V> {
@@ -59,8 +59,8 @@ impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> SingleFlight<K, V> {
         let mut latest = self.latest.lock();
         let running = latest.get(&key).and_then(Latest::running);
         running.unwrap_or_else(|| {
-            let begun = Arc::new(AtomicBool::new(true));
-            insert(&mut latest, key, begun, begin())
+            let started = Arc::new(AtomicBool::new(true));
+            insert(&mut latest, key, started, begin())
         })
     }
 
@@ -74,34 +74,34 @@ impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> SingleFlight<K, V> {
         let current = latest.get(&key);
         let running = current.and_then(Latest::running);
         if let (Some(running), Some(current)) = (&running, current)
-            && !current.begun.load(Ordering::SeqCst)
+            && !current.started.load(Ordering::SeqCst)
         {
             return running.clone();
         }
-        let begun = Arc::new(AtomicBool::new(false));
-        let begins = begun.clone();
+        let started = Arc::new(AtomicBool::new(false));
+        let sets_started = started.clone();
         let work = async move {
             if let Some(running) = running {
                 running.await;
             }
-            begins.store(true, Ordering::SeqCst);
+            sets_started.store(true, Ordering::SeqCst);
             begin().await
         };
-        insert(&mut latest, key, begun, work)
+        insert(&mut latest, key, started, work)
     }
 }
 
 fn insert<K: Eq + Hash, V: Clone>(
     latest: &mut HashMap<K, Latest<V>>,
     key: K,
-    begun: Arc<AtomicBool>,
+    started: Arc<AtomicBool>,
     work: impl Future<Output = V> + Send + 'static,
 ) -> Flight<V> {
     let flight = in_current_context(work).boxed().shared();
     latest.retain(|_, latest| latest.running().is_some());
     if let Some(weak) = flight.downgrade() {
         let flight = weak;
-        latest.insert(key, Latest { flight, begun });
+        latest.insert(key, Latest { flight, started });
     }
     flight
 }

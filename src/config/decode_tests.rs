@@ -68,7 +68,8 @@ fn broken_syntax_duplicate_keys_and_second_documents_are_named_with_their_line()
         assert_eq!(lines(text), [expected]);
     }
     assert!(
-        lines("a: 1\n---\nb: 2\n")[0].contains("a second document: a configuration file holds one")
+        lines("a: 1\n---\nb: 2\n")[0]
+            .contains("more than one document: a configuration file must have exactly one")
     );
     assert!(
         lines("a: [1\nb: 2\n")[0].starts_with("k.yaml:"),

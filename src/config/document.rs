@@ -7,7 +7,7 @@ use crate::base::document::{self, DocumentLimits, DocumentNode, DocumentOrigin};
 
 /// A kubelet configuration has a few kilobytes.
 const LIMITS: DocumentLimits = DocumentLimits {
-    holder: "configuration file",
+    kind: "configuration file",
     nodes: 20_000,
     depth: 32,
     text: 1 << 20,

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Delay after the start or a change; changes during the delay belong to the same burst.
-const BURST: Duration = Duration::from_secs(5);
+const BURST_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod gnu {
@@ -24,14 +24,14 @@ mod gnu {
 
 /// Makes all threads use one heap arena, so that memory freed by one thread can be used by others. By default glibc
 /// creates several arenas. Must be called before threads are started; no effect with other C libraries.
-pub fn share_one_heap() {
+pub fn limit_malloc_arenas() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::mallopt(gnu::M_ARENA_MAX, 1);
 }
 
 /// Returns free pages of the heap to the system. Takes about 1 ms per 10 MiB of heap, during which allocations of
 /// other threads wait. Blocking.
-pub fn give_back() {
+pub fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::malloc_trim(0);
     unmap_program();
@@ -42,16 +42,16 @@ pub fn give_back() {
 /// changes.
 ///
 /// # Errors
-/// [`give_back`] panicked.
-pub async fn give_back_after_bursts(
+/// [`trim`] panicked.
+pub async fn trim_after_bursts(
     mut changes: watch::Receiver<u64>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let work = async {
         loop {
-            tokio::time::sleep(BURST).await;
+            tokio::time::sleep(BURST_DELAY).await;
             changes.mark_unchanged();
-            tokio::task::spawn_blocking(give_back).await?;
+            tokio::task::spawn_blocking(trim).await?;
             if changes.changed().await.is_err() {
                 return Ok(());
             }
@@ -144,7 +144,7 @@ garbage
 
     #[test]
     fn the_program_runs_on_without_its_pages() {
-        give_back();
+        trim();
         let unmapped = unmap_program();
         assert!(unmapped > 1 << 20, "{unmapped} bytes");
     }

@@ -9,7 +9,7 @@ const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 /// Suffixes of powers of 1024.
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 /// Numbers with more digits take another code path in upstream, which does not cache the original text.
-const SHORT: usize = 18;
+const MAX_CACHED_DIGITS: usize = 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuffixFamily {
@@ -27,7 +27,7 @@ pub struct Amount {
     value: Quantity,
     family: SuffixFamily,
     /// The original text, if upstream would cache it.
-    written: Option<String>,
+    original: Option<String>,
 }
 
 impl Amount {
@@ -43,14 +43,14 @@ impl Amount {
             _ => SuffixFamily::Decimal,
         };
         let below_one = value.is_positive() && value < Quantity::from_units(1);
-        let written = is_kept(number, suffix, family).then(|| text.to_string());
+        let original = is_cached_upstream(number, suffix, family).then(|| text.to_string());
         Ok(Self {
             value,
             family: match family {
                 SuffixFamily::Binary if below_one => SuffixFamily::Decimal,
                 family => family,
             },
-            written,
+            original,
         })
     }
 
@@ -68,7 +68,7 @@ impl Amount {
         Self {
             value,
             family,
-            written: None,
+            original: None,
         }
     }
 
@@ -101,8 +101,8 @@ impl Amount {
     }
 
     fn text(&self) -> String {
-        if let Some(written) = &self.written {
-            return written.clone();
+        if let Some(original) = &self.original {
+            return original.clone();
         }
         if self.value.is_zero() {
             return "0".into();
@@ -128,7 +128,7 @@ pub fn canonical(quantity: &ApiQuantity) -> ApiQuantity {
 }
 
 /// Whether upstream prints a number as it was written, which it does if a quick check finds it canonical.
-fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
+fn is_cached_upstream(number: &str, suffix: &str, family: SuffixFamily) -> bool {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole = match whole.trim_start_matches('0') {
         "" => "0",
@@ -157,7 +157,7 @@ fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
             };
             let places = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
             let scale = power.map(|power| power.saturating_sub(places));
-            digits.len() <= SHORT
+            digits.len() <= MAX_CACHED_DIGITS
                 && scale.is_some_and(|scale| scale >= -9 && scale % 3 == 0)
                 && !digits.ends_with("000")
                 && !digits.starts_with('0')

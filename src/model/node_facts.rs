@@ -16,7 +16,7 @@ pub struct NodeFacts {
     /// Supported huge page sizes in bytes.
     pub hugepage_sizes: Vec<u64>,
     /// The configured address of the node, for containers on the host network.
-    pub given_address: Option<String>,
+    pub configured_address: Option<String>,
     /// Additional paths that are masked in containers on this machine.
     pub masked_paths: Vec<String>,
     /// SELinux is enabled, so files that the kubelet creates for pods have to be relabelled.
@@ -26,6 +26,6 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// The address of containers on the host network: the configured one, else loopback.
     pub fn address(&self) -> &str {
-        self.given_address.as_deref().unwrap_or("127.0.0.1")
+        self.configured_address.as_deref().unwrap_or("127.0.0.1")
     }
 }

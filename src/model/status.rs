@@ -87,11 +87,11 @@ pub struct ContainerStatus {
     pub start_cancelled: bool,
     /// The restart count, from the annotation (equal to the attempt in the metadata).
     pub restart_count: u32,
-    /// In nanoseconds since the epoch, as the two below; 0 if not reached.
+    /// Creation time in nanoseconds since the epoch; 0 if not reported.
     pub created_at: i64,
-    /// See `created_at`.
+    /// Start time in nanoseconds since the epoch; 0 if it has not started.
     pub started_at: i64,
-    /// See `created_at`.
+    /// Time of the exit in nanoseconds since the epoch; 0 if it has not exited.
     pub finished_at: i64,
     /// The exit code, if it has exited.
     pub exit_code: i32,

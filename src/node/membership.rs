@@ -198,7 +198,7 @@ fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAd
         unreserved_memory_bytes: bytes(machine.memory_bytes),
         allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
         hugepage_sizes: machine.hugepage_sizes.clone(),
-        given_address: given.first().map(ToString::to_string),
+        configured_address: given.first().map(ToString::to_string),
         masked_paths: machine.thermal_paths.clone(),
         selinux: machine.selinux,
     }

@@ -89,7 +89,7 @@ impl Reclaim {
     {
         let workers = &self.workers;
         let has_ended =
-            |uid: &PodUid| workers.knows(uid) && !workers.could_have_running_containers(uid);
+            |uid: &PodUid| workers.has_worker(uid) && !workers.could_have_running_containers(uid);
         if containers {
             self.collect_containers(&has_ended).await;
         }

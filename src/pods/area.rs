@@ -126,7 +126,7 @@ pub struct Config {
     pub node_name: String,
     /// Where pods come from.
     pub sources: pod_config::Config,
-    /// Longest time between two syncs of a pod.
+    /// `syncFrequency`: period of syncs without a change, to which up to a half is added as jitter.
     pub sync_frequency: Duration,
     /// Periods of the PLEG.
     pub pleg: pleg::Config,
@@ -170,7 +170,7 @@ pub struct PodsDeps<'a> {
     pub started_at: Timestamp,
     /// Registry of the area's families.
     pub metrics: &'a Metrics,
-    /// Registry of the families about probes, which have a page of their own.
+    /// Registry of the probe metrics, which are served at `/metrics/probes`.
     pub probe_metrics: &'a Metrics,
     /// Spans of syncs.
     pub tracer: &'a Tracer,
@@ -186,7 +186,7 @@ pub struct PodsTasks {
     sync_loop: SyncLoop,
 }
 
-/// Builds the parts of the area and shows them to the readers. Nothing runs until [`PodsTasks::start`].
+/// Builds the parts of the area and publishes them to the readers. Nothing runs until [`PodsTasks::start`].
 ///
 /// # Errors
 /// The URL of static pods, or one of its headers, is invalid.
@@ -306,7 +306,7 @@ fn register_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     state.sizes.add_all(move || runtime.sizes());
 }
 
-/// What the API server sees of pods: mirrors and statuses.
+/// Builds the tasks that write mirror pods and statuses to the API server.
 fn cluster_writers(
     api: ApiServer,
     node_name: String,

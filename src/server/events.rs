@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::{PodUid, fnv64a},
-    state::events::{EventRecorder, KeptEvent},
+    state::events::{EventRecorder, RecentEvent},
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -56,16 +56,16 @@ pub(super) fn answer(
 
 /// The events that a query selects, oldest first.
 fn select(
-    events: Vec<Arc<KeptEvent>>,
+    events: Vec<Arc<RecentEvent>>,
     query: &EventsQuery,
-) -> impl Iterator<Item = Arc<KeptEvent>> + use<> {
-    let wanted = |event: &Arc<KeptEvent>| {
+) -> impl Iterator<Item = Arc<RecentEvent>> + use<> {
+    let wanted = |event: &Arc<RecentEvent>| {
         let namespace = query.namespace.as_deref();
         let name = query.name.as_deref();
         namespace.is_none_or(|namespace| event.object.namespace == namespace)
             && name.is_none_or(|name| event.object.name == name)
     };
-    let selected: Vec<Arc<KeptEvent>> = events.into_iter().filter(wanted).collect();
+    let selected: Vec<Arc<RecentEvent>> = events.into_iter().filter(wanted).collect();
     let skip = selected
         .len()
         .saturating_sub(query.limit.unwrap_or(usize::MAX));
@@ -73,7 +73,7 @@ fn select(
 }
 
 /// A recorded event in the API's format. Repetitions of an event have the same name.
-fn api(event: &KeptEvent, node: &str) -> ApiEvent {
+fn api(event: &RecentEvent, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = if event.object.namespace.is_empty() {
         DEFAULT_NAMESPACE.to_owned()
@@ -113,7 +113,7 @@ fn api(event: &KeptEvent, node: &str) -> ApiEvent {
     }
 }
 
-fn identity(event: &KeptEvent) -> u64 {
+fn identity(event: &RecentEvent) -> u64 {
     let object = &event.object;
     let parts = [
         object.kind,

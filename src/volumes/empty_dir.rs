@@ -2,7 +2,7 @@
 
 use super::{
     Mounter, PodDir, SetUpError,
-    content::{READ_WRITE, VolumeGroup},
+    content::{DISK_MODE, MEMORY_MODE, READ_WRITE, VolumeGroup},
     error::io_error,
     paths::VolumePlugin,
     plan::Medium,
@@ -15,11 +15,6 @@ use rustix::{
     fs::{Mode, OFlags},
 };
 use std::path::{Path, PathBuf};
-
-/// Mode on disk: every container of the pod may write.
-const ON_DISK: u32 = 0o777;
-/// Mode in memory: the kernel's for a tmpfs; sticky, so users cannot remove each other's files.
-const IN_MEMORY: u32 = 0o1777;
 
 /// A request to count the volume's usage by a quota project.
 pub(super) struct ProjectRequest<'a> {
@@ -54,11 +49,12 @@ pub(super) fn set_up(
         return Ok((directory, project));
     }
     create_dir(&pod.volumes_of(VolumePlugin::EmptyDir), 0o750)?;
-    create_dir(&directory, ON_DISK)?;
+    create_dir(&directory, DISK_MODE)?;
     if !mounted {
         mount(&directory, medium, mounter)?;
     }
-    own(&directory, medium, group).map_err(io_error("give away", &directory))?;
+    set_group_and_mode(&directory, medium, group)
+        .map_err(io_error("set the group and mode of", &directory))?;
     // Before the marker, because only files created afterwards belong to the project.
     let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
     create_dir(&pod.empty_dir_markers(), 0o750)?;
@@ -71,7 +67,7 @@ fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> Result<(), 
     match medium {
         Medium::Disk => Ok(()),
         Medium::Memory { size } => mounter
-            .tmpfs(directory, size, IN_MEMORY)
+            .tmpfs(directory, size, MEMORY_MODE)
             .map_err(io_error("mount a tmpfs on", directory)),
         Medium::HugePages { page } => mounter
             .huge_pages(directory, page)
@@ -79,14 +75,14 @@ fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> Result<(), 
     }
 }
 
-fn own(directory: &Path, medium: Medium, group: VolumeGroup) -> std::io::Result<()> {
+fn set_group_and_mode(directory: &Path, medium: Medium, group: VolumeGroup) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
     let mode = match medium {
         // A directory created before a crash may have a mode restricted by the umask.
-        Medium::Disk => ON_DISK,
-        Medium::Memory { .. } => IN_MEMORY,
+        Medium::Disk => DISK_MODE,
+        Medium::Memory { .. } => MEMORY_MODE,
         Medium::HugePages { .. } => rustix::fs::fstat(&opened)?.st_mode & 0o7777,
     };
-    group.own(opened.as_fd(), mode, READ_WRITE, true)
+    group.set_group_and_mode(opened.as_fd(), mode, READ_WRITE, true)
 }

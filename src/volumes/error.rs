@@ -83,13 +83,13 @@ pub enum VolumeError {
         source: SetUpError,
     },
     /// A name in the pod is not a valid file name.
-    #[error("the pod has no safe place on disk")]
+    #[error("a name in the pod cannot be used as a file name")]
     Name(#[from] UnsafeName),
     /// The pod's resource amounts cannot be read.
-    #[error("the pod's memory bound is unknown")]
+    #[error("a resource amount of the pod is invalid")]
     Amount(#[from] BadAmount),
     /// Another kubelet created a volume of a plugin that this one does not know.
-    #[error("volume {volume:?} of kind {plugin} was made by another kubelet")]
+    #[error("volume {volume:?} of kind {plugin} was created by another kubelet")]
     UnknownPlugin {
         /// Name of the volume.
         volume: String,
@@ -110,7 +110,7 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// The pod's sync was cancelled.
-    #[error("the pod no longer waits for its files")]
+    #[error("the pod's sync was cancelled")]
     Cancelled,
     /// These volumes were not ready within the timeout; a file system may hang.
     #[error(

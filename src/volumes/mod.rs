@@ -46,7 +46,7 @@ pub use prepared::{PreparedVolumes, VolumePath, VolumePaths};
 pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectKey, Objects};
+use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
 use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ pub struct VolumeManager {
 struct VolumeManagerInner {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
-    objects: Objects,
+    objects: ConfigMapSecretReader,
     cluster: ClusterSources,
     /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
@@ -116,10 +116,10 @@ impl VolumeManager {
     pub fn new(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
-        objects: Objects,
+        objects: ConfigMapSecretReader,
         mounter: impl Mounter,
     ) -> Self {
-        Self::in_cluster(
+        Self::with_sources(
             root,
             node,
             objects,
@@ -131,10 +131,10 @@ impl VolumeManager {
 
     /// Builds the manager of a node in a cluster. With `quotas`, the usage of emptyDir volumes is monitored by
     /// project quotas.
-    pub fn in_cluster(
+    pub fn with_sources(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
-        objects: Objects,
+        objects: ConfigMapSecretReader,
         cluster: ClusterSources,
         quotas: Option<ProjectQuotas>,
         mounter: impl Mounter,

@@ -45,7 +45,7 @@ pub(super) fn set_up(
         return Ok(());
     }
     if !shared {
-        give(directory, group, policy).map_err(io_error("give to the pod's group", directory))?;
+        set_group(directory, group, policy).map_err(io_error("set the group of", directory))?;
     }
     create_dir(&pod.empty_dir_markers(), 0o750)?;
     create_dir(&marker, 0o750)?;
@@ -53,25 +53,29 @@ pub(super) fn set_up(
 }
 
 /// The root directory is changed last, so that its group shows that all content was changed.
-fn give(directory: &Path, group: VolumeGroup, policy: ChangePolicy) -> io::Result<()> {
+fn set_group(directory: &Path, group: VolumeGroup, policy: ChangePolicy) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
     let mode = mode_of(&rustix::fs::fstat(&opened)?);
-    if policy == ChangePolicy::OnRootMismatch && fits(&opened, group)? {
+    if policy == ChangePolicy::OnRootMismatch && has_group_and_mode(&opened, group)? {
         return Ok(());
     }
-    give_content(opened.as_fd(), group, 0)?;
-    group.own(opened.as_fd(), mode, READ_WRITE, true)
+    set_content_group(opened.as_fd(), group, 0)?;
+    group.set_group_and_mode(opened.as_fd(), mode, READ_WRITE, true)
 }
 
-fn fits(directory: impl AsFd, group: VolumeGroup) -> io::Result<bool> {
+fn has_group_and_mode(directory: impl AsFd, group: VolumeGroup) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
     let mode = mode_of(&stat);
-    Ok(group.owns(&stat) && group.widen(mode, READ_WRITE, true) == mode)
+    Ok(group.matches(&stat) && group.with_group_permissions(mode, READ_WRITE, true) == mode)
 }
 
 /// Changes symbolic links themselves, never their targets.
-fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> io::Result<()> {
+fn set_content_group(
+    directory: BorrowedFd<'_>,
+    group: VolumeGroup,
+    depth: usize,
+) -> io::Result<()> {
     if depth == MAX_DEPTH {
         let text = format!("there are directories below a depth of {MAX_DEPTH}");
         return Err(io::Error::other(text));
@@ -92,16 +96,16 @@ fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> 
             FileType::Directory => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let opened = rustix::fs::openat(&child, c".", flags, Mode::empty())?;
-                give_content(opened.as_fd(), group, depth + 1)?;
-                group.own(opened.as_fd(), mode_of(&stat), READ_WRITE, true)?;
+                set_content_group(opened.as_fd(), group, depth + 1)?;
+                group.set_group_and_mode(opened.as_fd(), mode_of(&stat), READ_WRITE, true)?;
             }
-            FileType::Symlink => give_entry(child.as_fd(), group)?,
+            FileType::Symlink => set_entry_group(child.as_fd(), group)?,
             _ => {
-                give_entry(child.as_fd(), group)?;
+                set_entry_group(child.as_fd(), group)?;
                 // `fchmod` fails on an `O_PATH` descriptor, and opening the file itself may have side effects if it
                 // is a device.
                 let path = format!("/proc/self/fd/{}", child.as_raw_fd());
-                let mode = group.widen(mode_of(&stat), READ_WRITE, false);
+                let mode = group.with_group_permissions(mode_of(&stat), READ_WRITE, false);
                 rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
             }
         }
@@ -109,8 +113,8 @@ fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> 
     Ok(())
 }
 
-fn give_entry(entry: BorrowedFd<'_>, group: VolumeGroup) -> io::Result<()> {
-    Ok(group.own_link(entry, "", AtFlags::EMPTY_PATH)?)
+fn set_entry_group(entry: BorrowedFd<'_>, group: VolumeGroup) -> io::Result<()> {
+    Ok(group.set_link_group(entry, "", AtFlags::EMPTY_PATH)?)
 }
 
 fn mode_of(stat: &Stat) -> u32 {

@@ -169,7 +169,7 @@ impl ProjectQuotas {
             limit_project(volume, project.0, limit).and_then(|()| set_project(volume, project.0));
         if let Err(source) = set {
             files.replace(&with, &left)?;
-            return Err(io_error("give a project to", volume)(source));
+            return Err(io_error("set the project ID of", volume)(source));
         }
         Ok(project)
     }

@@ -8,7 +8,7 @@ use crate::{base::atomic_file, host::files::if_exists};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// A record with another version is of another kubelet, which may have volumes that this one does not know.
+/// The version of the format; a later kubelet may write a larger one.
 const VERSION: u32 = 1;
 
 /// All volumes of a pod that the kubelet creates.

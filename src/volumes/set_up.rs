@@ -72,7 +72,7 @@ impl VolumeManagerInner {
         let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
         let mut changes = pod.volumes.subscribe();
         let mut deadline = Instant::now() + TIMEOUT;
-        let (mut left, mut settles) = (plan.clone(), false);
+        let (mut left, mut collecting_errors) = (plan.clone(), false);
         loop {
             changes.borrow_and_update();
             left = self.begin(pod, &plan, left).await?;
@@ -80,15 +80,15 @@ impl VolumeManagerInner {
             if under_way == 0 && left.is_empty() {
                 return pod.volumes.report(&plan, false);
             }
-            if failed && !settles {
-                settles = true;
+            if failed && !collecting_errors {
+                collecting_errors = true;
                 deadline = deadline.min(Instant::now() + ERROR_COLLECTION_TIME);
             }
             tokio::select! {
                 biased;
                 // `changed` only fails without a sender, and the pod's volumes own it.
                 _ = changes.changed() => {}
-                () = sleep_until(deadline) => return pod.volumes.report(&plan, !settles),
+                () = sleep_until(deadline) => return pod.volumes.report(&plan, !collecting_errors),
             }
         }
     }
@@ -328,8 +328,8 @@ impl VolumeManagerInner {
     /// Whether a pod uses this path of the node.
     fn is_in_use(&self, path: &Path) -> bool {
         let pods: Vec<_> = self.pods.lock().values().cloned().collect();
-        let mut given = pods.iter().flat_map(|volumes| volumes.ready());
-        given.any(|(_, given)| given.host_path == path)
+        let mut paths = pods.iter().flat_map(|volumes| volumes.ready());
+        paths.any(|(_, used)| used.host_path == path)
     }
 
     /// Sets up a volume of files. If its objects are missing or immutable, a volume of an earlier kubelet is kept as
@@ -349,16 +349,16 @@ impl VolumeManagerInner {
                 ..VolumePath::of(path)
             })
         };
-        let made_before = || content::made_before(pod, name, volume, mounter).map(of);
+        let find_existing = || content::find_existing(pod, name, volume, mounter).map(of);
         if content::is_fixed(&volume.sources, &inputs.objects)
-            && let Some(before) = made_before()
+            && let Some(before) = find_existing()
         {
             return Ok(before);
         }
         let payload = match content::content_of(volume, inputs) {
             Ok(payload) => payload,
             Err(error) => {
-                let Some(mut before) = made_before() else {
+                let Some(mut before) = find_existing() else {
                     return Err(error);
                 };
                 before.stale = Some(of_volume(name, error));

@@ -43,8 +43,8 @@ pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
     Ok(names)
 }
 
-/// Opens the sub-path, creating missing directories with the mode of the volume, and bind-mounts it on `target`.
-/// `None` if the pod no longer waits once it is open.
+/// Opens the sub-path, creating missing directories with the mode of the volume, and bind-mounts it on `target`. `None`
+/// if the pod was torn down while the sub-path was being opened.
 pub(super) fn set_up(
     request: &SubPathRequest,
     target: &Path,

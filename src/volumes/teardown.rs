@@ -24,7 +24,7 @@ pub(super) fn tear_down_volumes(
     if !used {
         // No record, so mounts could only be those of another kubelet.
         return if has_entries(&pod.volumes())? {
-            refuse_mounts(pod, mounter)
+            ensure_no_mounts(pod, mounter)
         } else {
             Ok(())
         };
@@ -47,7 +47,7 @@ fn execute(
 ) -> Result<(), VolumeError> {
     match step {
         TearDownStep::Unmount(path) => mounter.unmount(&path).map_err(io_error("unmount", &path)),
-        TearDownStep::CheckMounts => refuse_mounts(pod, mounter),
+        TearDownStep::CheckMounts => ensure_no_mounts(pod, mounter),
         TearDownStep::Remove(tree) => remove::tree(&tree).map_err(io_error("remove", &tree)),
         TearDownStep::ReleaseProjects => {
             release();
@@ -63,7 +63,7 @@ pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Resul
     if !exists(pod.path())? {
         return Ok(());
     }
-    refuse_mounts(pod, mounter)?;
+    ensure_no_mounts(pod, mounter)?;
     let volumes = pod.volumes();
     if exists(&volumes)? {
         for plugin in fs::read_dir(&volumes)
@@ -77,7 +77,7 @@ pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Resul
     remove::tree(pod.path()).map_err(io_error("remove", pod.path()))
 }
 
-fn refuse_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+fn ensure_no_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     let mounts = mounter
         .list()
         .map_err(io_error("list the mounts below", pod.path()))?;

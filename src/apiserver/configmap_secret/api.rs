@@ -50,9 +50,9 @@ impl ApiObjects {
                     NoValue::Standalone | NoValue::NotRegistered => {
                         ObjectError::NotRegistered(key.clone())
                     }
-                    NoValue::Unsynced(why) => ObjectError::Unsynced {
+                    NoValue::Unsynced(reason) => ObjectError::Unsynced {
                         key: key.clone(),
-                        why,
+                        reason,
                     },
                 })
             });
@@ -76,12 +76,12 @@ where
         namespace: Some(key.namespace.clone()),
         field_selector: Some(format!("metadata.name={}", key.name)),
     });
-    let is_it = |item: &ApiItem<K>| name(item) == Some(key.name.as_str());
+    let is_requested = |item: &ApiItem<K>| name(item) == Some(key.name.as_str());
     loop {
         let item = match watch.next().await {
-            WatchEvent::Listed(items) => items.into_iter().find(is_it),
-            WatchEvent::Applied(item) if is_it(&item) => Some(item),
-            WatchEvent::Deleted(item) if is_it(&item) => None,
+            WatchEvent::Listed(items) => items.into_iter().find(is_requested),
+            WatchEvent::Applied(item) if is_requested(&item) => Some(item),
+            WatchEvent::Deleted(item) if is_requested(&item) => None,
             WatchEvent::Applied(_) | WatchEvent::Deleted(_) => continue,
             WatchEvent::Failed(error) => {
                 failed(key, &error, publisher);
@@ -103,7 +103,7 @@ fn value_of<K: Into<ObjectData>>(key: &ObjectKey, item: Option<ApiItem<K>>) -> S
         Some(Ok(object)) => Ok(Arc::new((*object).into())),
         Some(Err(Unreadable { why, .. })) => Err(ObjectError::Unreadable {
             key: key.clone(),
-            why,
+            reason: why,
         }),
     }
 }

@@ -30,7 +30,7 @@ fn pod(uid: &str) -> Pod {
 }
 
 async fn get(
-    objects: &Objects,
+    objects: &ConfigMapSecretReader,
     pod: &Pod,
     kind: ObjectKind,
 ) -> Result<Arc<ObjectData>, ObjectError> {
@@ -43,7 +43,7 @@ async fn get(
     found.remove(&key).unwrap()
 }
 
-async fn map(objects: &Objects, pod: &Pod) -> Result<String, String> {
+async fn map(objects: &ConfigMapSecretReader, pod: &Pod) -> Result<String, String> {
     let found = get(objects, pod, ObjectKind::ConfigMap).await;
     let text = |object: Arc<ObjectData>| {
         String::from_utf8_lossy(object.get("k").expect("an entry")).into_owned()
@@ -51,9 +51,9 @@ async fn map(objects: &Objects, pod: &Pod) -> Result<String, String> {
     found.map(text).map_err(|error| error.to_string())
 }
 
-async fn start() -> (Stored, Objects) {
+async fn start() -> (Stored, ConfigMapSecretReader) {
     let server = Stored::start().await;
-    let objects = Objects::new(None, Some(server.client().await));
+    let objects = ConfigMapSecretReader::new(None, Some(server.client().await));
     (server, objects)
 }
 
@@ -62,7 +62,7 @@ fn config_map(value: &str) -> Value {
 }
 
 /// The pods that are marked next.
-async fn changed(objects: &Objects) -> Vec<String> {
+async fn changed(objects: &ConfigMapSecretReader) -> Vec<String> {
     let marked = tokio::time::timeout(TIMEOUT, objects.changed()).await;
     let mut marked: Vec<_> = marked.unwrap().iter().map(ToString::to_string).collect();
     marked.sort();
@@ -285,20 +285,20 @@ async fn static_pods_have_no_objects_of_the_cluster_and_others_no_files() {
     std::fs::write(&file, "of the node").unwrap();
     let server = Stored::start().await;
     server.put("configmaps", "shop", "m", config_map("of the cluster"));
-    let objects = Objects::new(Some(dir.path().into()), Some(server.client().await));
+    let objects = ConfigMapSecretReader::new(Some(dir.path().into()), Some(server.client().await));
     let (api, mut fixed) = (pod("u1"), pod("u2"));
     fixed.metadata = pod_of("file", "u2").metadata;
     objects.register(&api);
     objects.register(&fixed);
     assert_eq!(map(&objects, &api).await.unwrap(), "of the cluster");
     assert_eq!(map(&objects, &fixed).await.unwrap(), "of the node");
-    let only_files = Objects::new(Some(dir.path().into()), None);
+    let only_files = ConfigMapSecretReader::new(Some(dir.path().into()), None);
     let error = map(&only_files, &api).await.unwrap_err();
     assert_eq!(
         error,
         "couldn't get configMap shop/m, no kubeClient defined"
     );
-    let only_api = Objects::new(None, Some(server.client().await));
+    let only_api = ConfigMapSecretReader::new(None, Some(server.client().await));
     let error = map(&only_api, &fixed).await.unwrap_err();
     assert_eq!(
         error,

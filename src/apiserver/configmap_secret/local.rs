@@ -30,9 +30,9 @@ type Stamps = BTreeMap<String, [i128; 5]>;
 
 pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, ObjectError> {
     let not_found = || ObjectError::NotFound(key.clone());
-    let unreadable = |why| ObjectError::Unreadable {
+    let unreadable = |reason| ObjectError::Unreadable {
         key: key.clone(),
-        why,
+        reason,
     };
     if !is_name(&key.namespace) || !is_name(&key.name) {
         return Err(not_found());
@@ -49,14 +49,14 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, Obje
         open_beneath(namespace.as_fd(), &key.name, flags)
     });
     match opened {
-        Ok(object) => read_steadily(object.as_fd()).map_err(unreadable),
+        Ok(object) => read_consistent(object.as_fd()).map_err(unreadable),
         Err(Errno::NOENT) => Err(not_found()),
-        Err(error) => Err(unreadable(in_words("its directory", error))),
+        Err(error) => Err(unreadable(describe("its directory", error))),
     }
 }
 
 /// Reads an object, again if it changed during the read, so that two versions are never mixed.
-fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> {
+fn read_consistent(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> {
     let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
         let entries = read_all(object_dir, &before)?;
@@ -68,12 +68,12 @@ fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> 
         }
         before = after;
     }
-    Err("it keeps changing".into())
+    Err("it changed during every read".into())
 }
 
 /// The keys of an object. Directories and names that are not valid keys are ignored.
 fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, ObjectFault> {
-    let failed = |error| in_words("its directory", error);
+    let failed = |error| describe("its directory", error);
     let mut stamps = Stamps::new();
     let mut names = 0;
     for entry in Dir::read_from(object).map_err(failed)? {
@@ -93,7 +93,7 @@ fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, ObjectFault> {
             }
             // Removed since the listing, or a dangling link.
             Err(Errno::NOENT) => {}
-            Err(error) => return Err(in_words(key, error)),
+            Err(error) => return Err(describe(key, error)),
         }
     }
     Ok(stamps)
@@ -116,7 +116,7 @@ fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)
     for key in keys.keys() {
         let found = match open_beneath(object, key, PATH_ONLY) {
             Err(Errno::NOENT) => continue,
-            opened => opened.map_err(|error| in_words(key, error))?,
+            opened => opened.map_err(|error| describe(key, error))?,
         };
         let failed = |error: std::io::Error| format!("{key}: {error}");
         let (file, _) = reopen(found).map_err(failed)?;
@@ -143,9 +143,9 @@ fn open_beneath(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<
     )
 }
 
-fn in_words(what: &str, error: Errno) -> ObjectFault {
+fn describe(what: &str, error: Errno) -> ObjectFault {
     match error {
-        Errno::XDEV => format!("{what} leads out of its place"),
+        Errno::XDEV => format!("{what} is a link that leads out of its parent directory"),
         other => format!("{what}: {}", std::io::Error::from(other)),
     }
 }

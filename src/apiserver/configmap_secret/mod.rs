@@ -35,11 +35,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent reads. A read that hangs keeps its thread.
 const MAX_READS: usize = 8;
 
-const TIMED_OUT: &str = "its directory does not answer";
+const TIMED_OUT: &str = "reading its directory timed out";
 
 /// Reads ConfigMaps and Secrets. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Objects {
+pub struct ConfigMapSecretReader {
     local: Option<Arc<LocalObjectsDir>>,
     api: Option<ApiObjects>,
     changed: Arc<DirtySet<PodUid>>,
@@ -80,7 +80,7 @@ impl LocalObjectsDir {
     }
 }
 
-impl Objects {
+impl ConfigMapSecretReader {
     /// For static pods, reads objects below a directory: `configmaps/<namespace>/<name>/<key>` and
     /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For other
     /// pods, reads from the API server.
@@ -176,8 +176,8 @@ async fn read_files(
         wanted.into_iter().map(read).collect()
     };
     let timed_out = |key: ObjectKey| {
-        let why = TIMED_OUT.to_owned();
-        (key.clone(), Err(ObjectError::Unreadable { key, why }))
+        let reason = TIMED_OUT.to_owned();
+        (key.clone(), Err(ObjectError::Unreadable { key, reason }))
     };
     let found = directory.read(read).await;
     found.unwrap_or_else(|| keys.into_iter().map(timed_out).collect())

@@ -147,23 +147,23 @@ pub enum ObjectError {
     #[error("{} {:?} not found", .0.kind, .0.name)]
     NotFound(ObjectKey),
     /// No response from the API server yet, so it is unknown whether the object exists.
-    #[error("failed to sync {} cache: {why}", .key.kind)]
+    #[error("failed to sync {} cache: {reason}", .key.kind)]
     Unsynced {
         /// The object.
         key: ObjectKey,
         /// The error of the latest request.
-        why: String,
+        reason: String,
     },
     /// No registered pod refers to the object.
     #[error("object {:?}/{:?} not registered", .0.namespace, .0.name)]
     NotRegistered(ObjectKey),
     /// The object exists but cannot be used.
-    #[error("{} {:?} cannot be read: {why}", .key.kind, .key.name)]
+    #[error("{} {:?} cannot be read: {reason}", .key.kind, .key.name)]
     Unreadable {
         /// The object.
         key: ObjectKey,
         /// The reason, without any data of the object.
-        why: String,
+        reason: String,
     },
 }
 

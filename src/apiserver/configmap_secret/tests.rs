@@ -33,7 +33,7 @@ fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
 }
 
 async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<ObjectData>, ObjectError> {
-    let objects = Objects::new(Some(dir.to_path_buf()), None);
+    let objects = ConfigMapSecretReader::new(Some(dir.to_path_buf()), None);
     objects
         .of(&static_pod())
         .get([key.clone()].into())
@@ -101,7 +101,7 @@ async fn missing_objects_have_upstreams_errors() {
         key(ObjectKind::Secret, "db"),
         key(ObjectKind::ConfigMap, "app"),
     ];
-    let found = Objects::default()
+    let found = ConfigMapSecretReader::default()
         .of(&static_pod())
         .get(wanted.into())
         .await;
@@ -160,7 +160,8 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
         symlink(target, &link).unwrap();
         let error = secret(dir.path(), "bad").await.unwrap_err();
         assert_eq!(
-            error, "secret \"bad\" cannot be read: out leads out of its place",
+            error,
+            "secret \"bad\" cannot be read: out is a link that leads out of its parent directory",
             "{target}"
         );
         fs::remove_file(link).unwrap();
@@ -182,14 +183,16 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
         };
         let error = get(dir.path(), key(kind, "taken")).await.unwrap_err();
         assert!(
-            error.to_string().ends_with("leads out of its place"),
+            error
+                .to_string()
+                .ends_with("is a link that leads out of its parent directory"),
             "{error}"
         );
     }
     symlink("/etc", dir.path().join("secrets/shop/whole")).unwrap();
     let error = secret(dir.path(), "whole").await.unwrap_err();
     assert!(
-        error.ends_with("its directory leads out of its place"),
+        error.ends_with("its directory is a link that leads out of its parent directory"),
         "{error}"
     );
 }
@@ -279,7 +282,7 @@ fn two_versions_are_never_mixed() {
 async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "secrets/shop/db/user", "admin");
-    let objects = Objects::new(Some(dir.path().to_path_buf()), None);
+    let objects = ConfigMapSecretReader::new(Some(dir.path().to_path_buf()), None);
     let files = objects.of(&static_pod());
     // Each read that hangs keeps its permit.
     let reads = objects.local.as_ref().unwrap().reads.clone();
@@ -290,13 +293,16 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
         .clone()
         .unwrap_err();
     assert_eq!(begun.elapsed(), READ_TIMEOUT);
-    let text = r#"secret "db" cannot be read: its directory does not answer"#;
+    let text = r#"secret "db" cannot be read: reading its directory timed out"#;
     assert_eq!(error.to_string(), text);
     assert!(!error.is_not_found());
-    assert_eq!(objects.fault().await, Some("its directory does not answer"));
+    assert_eq!(
+        objects.fault().await,
+        Some("reading its directory timed out")
+    );
     drop(hanging);
     assert!(files.get([key.clone()].into()).await[&key].is_ok());
     assert_eq!(objects.fault().await, None);
-    let missing = Objects::new(Some(dir.path().join("missing")), None);
+    let missing = ConfigMapSecretReader::new(Some(dir.path().join("missing")), None);
     assert_eq!(missing.fault().await, Some("is not a directory"));
 }

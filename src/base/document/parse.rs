@@ -20,7 +20,7 @@ const SPANNED: &str = "__yaml_spanned";
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLimits {
     /// What the document is, for messages: `manifest`.
-    pub holder: &'static str,
+    pub kind: &'static str,
     /// Maximum number of values and keys in the text.
     pub nodes: usize,
     /// Maximum depth of nested mappings and lists.
@@ -131,7 +131,7 @@ pub fn parse(
         {
             Ok(node)
         }
-        (Err(error), _) => Err(reader.refusal(&error, limits)),
+        (Err(error), _) => Err(reader.decode_error(&error, limits)),
         (Ok(()), None) => Err(DecodeError::new("", "no document")),
     }
 }
@@ -202,7 +202,7 @@ impl DocumentReader<'_> {
         }
     }
 
-    fn refusal(&self, error: &serde_yaml::Error, limits: &DocumentLimits) -> DecodeError {
+    fn decode_error(&self, error: &serde_yaml::Error, limits: &DocumentLimits) -> DecodeError {
         let mut field = String::new();
         for step in &self.path {
             match step {
@@ -233,7 +233,10 @@ fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
     match error.without_snippet() {
         E::AliasError { error, .. } => message(error, limits),
         E::MultipleDocuments { .. } => {
-            format!("a second document: a {} holds one", limits.holder)
+            format!(
+                "more than one document: a {} must have exactly one",
+                limits.kind
+            )
         }
         E::DuplicateMappingKey { key: Some(key), .. } => {
             format!(
@@ -249,7 +252,9 @@ fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
             "too many nodes, too deep, or aliases that expand to too much".into()
         }
         E::NonFiniteFloat { .. } => "not a finite number".into(),
-        E::RecursiveReferencesRequireWeakTypes { .. } => "an alias of what it is part of".into(),
+        E::RecursiveReferencesRequireWeakTypes { .. } => {
+            "an alias refers to a node that contains it".into()
+        }
         E::InvalidScalar { .. }
         | E::InvalidBinaryBase64 { .. }
         | E::BinaryNotUtf8 { .. }
@@ -298,7 +303,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
     type Value = DocumentNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value with its place")
+        f.write_str("a value with its position")
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(
@@ -309,21 +314,21 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DocumentNode, A::Error> {
-        let (mut value, mut place) = (None, None);
+        let (mut value, mut position) = (None, None);
         while let Some(part) = map.next_key()? {
             match part {
                 SpannedPart::Value => value = Some(map.next_value_seed(ValueSeed(self.0))?),
-                SpannedPart::Referenced => place = Some(map.next_value::<Location>()?),
+                SpannedPart::Referenced => position = Some(map.next_value::<Location>()?),
                 SpannedPart::Defined => drop(map.next_value::<Location>()?),
                 SpannedPart::Other => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        match (value, place) {
-            (Some(value), Some(place)) => Ok(DocumentNode {
+        match (value, position) {
+            (Some(value), Some(position)) => Ok(DocumentNode {
                 value,
-                origin: self.0.origin(&place),
+                origin: self.0.origin(&position),
             }),
-            _ => Err(A::Error::custom("a value without its place")),
+            _ => Err(A::Error::custom("a value without its position")),
         }
     }
 }

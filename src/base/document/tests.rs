@@ -1,7 +1,7 @@
 use super::*;
 
 const LIMITS: DocumentLimits = DocumentLimits {
-    holder: "test",
+    kind: "test",
     nodes: 1000,
     depth: 32,
     text: 10_000,

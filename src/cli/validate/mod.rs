@@ -119,7 +119,7 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
         } else {
             PodSource::File
         },
-        config_maps_and_secrets: LocalConfigMapsAndSecrets::given(
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::new(
             args.flags.local_objects_dir.is_some(),
         ),
         now: Timestamp::now(),

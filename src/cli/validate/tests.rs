@@ -155,7 +155,9 @@ const LIST: &str = "apiVersion: v1\nkind: PodList\nitems:\n\
 fn a_list_is_refused_in_a_file_and_still_validated() {
     let text = file(LIST);
     assert!(
-        text.contains("web.yaml:2:7: error: kind: a file must hold a Pod, not a list"),
+        text.contains(
+            "web.yaml:2:7: error: kind: must be Pod: a manifest file cannot contain a list"
+        ),
         "{text}"
     );
     assert!(
@@ -193,7 +195,7 @@ fn a_second_document_is_refused_with_its_line() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n";
     let text = file(&format!("{pod}---\n{pod}"));
     assert!(
-        text.contains("a second document: a manifest holds one"),
+        text.contains("more than one document: a manifest must have exactly one"),
         "{text}"
     );
     assert!(text.starts_with("web.yaml:"), "{text}");

@@ -290,7 +290,7 @@ mod tests {
         assert!(!secrets.accept(&here));
         let unsynced = ObjectError::Unsynced {
             key: keys[1].clone(),
-            why: "away".into(),
+            reason: "away".into(),
         };
         found.insert(keys[1].clone(), Err(unsynced));
         let (secrets, _) = pull_secrets(&keys, &found, ran());

@@ -1,6 +1,6 @@
 //! Decodes manifests to pods. YAML and JSON are both parsed to a tree with positions, which is then decoded to types.
 
-use super::typed::{add_unknown_fields, mismatch, placed, typed};
+use super::typed::{add_unknown_fields, error_at, mismatch, typed};
 use crate::base::document::{DecodeError, DocumentLimits, DocumentNode, DocumentValue, parse};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 pub const MAX_MANIFEST_BYTES: usize = 10 << 20;
 
 const LIMITS: DocumentLimits = DocumentLimits {
-    holder: "manifest",
+    kind: "manifest",
     nodes: 500_000,
     // Twice the depth of the deepest field of a pod.
     depth: 32,
@@ -39,7 +39,7 @@ pub struct Decoded<T> {
 pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
     if check_header(&mut tree, true)? != "Pod" {
-        let message = "a file must hold a Pod, not a list";
+        let message = "must be Pod: a manifest file cannot contain a list";
         return Err(DecodeError::new("kind", message));
     }
     let mut unknown_fields = Vec::new();
@@ -95,7 +95,7 @@ pub fn manifest_tree(bytes: &[u8]) -> Result<DocumentNode, DecodeError> {
             Err(DecodeError::new("", "no object in the manifest"))
         }
         DocumentValue::Map(_) => Ok(tree),
-        other => Err(placed(&tree.origin, "", mismatch("a map", other))),
+        other => Err(error_at(&tree.origin, "", mismatch("a map", other))),
     }
 }
 
@@ -121,7 +121,7 @@ fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, De
                 let supported = supported.first().copied().unwrap_or_default();
                 let message =
                     format!("Unsupported value: {text:?}: supported values: {supported:?}");
-                return Err(placed(origin, field, message));
+                return Err(error_at(origin, field, message));
             }
             None | Some((DocumentValue::Null, _)) if is_required => {
                 return Err(DecodeError::new(field, "Required value"));
@@ -131,7 +131,7 @@ fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, De
                 tree.remove(field);
             }
             Some((other, origin)) => {
-                return Err(placed(origin, field, mismatch("a string", other)));
+                return Err(error_at(origin, field, mismatch("a string", other)));
             }
         }
     }
@@ -164,7 +164,7 @@ fn pods_of_list(
             DocumentValue::List(items) if entry.key == "items" => items,
             other if entry.key == "items" && *other != DocumentValue::Null => {
                 let message = mismatch("a sequence", other);
-                return Err(placed(&entry.node.origin, "items", message));
+                return Err(error_at(&entry.node.origin, "items", message));
             }
             _ => continue,
         };
@@ -176,7 +176,7 @@ fn pods_of_list(
             let kind = check_header(item, false).map_err(|error| error.within(&path))?;
             if kind == "PodList" {
                 let field = format!("{path}.kind");
-                return Err(DecodeError::new(&field, "a PodList holds Pods only"));
+                return Err(DecodeError::new(&field, "a PodList may only contain Pods"));
             }
             pods.push(pod(item, &path, unknown)?);
         }

@@ -226,7 +226,7 @@ fn only_a_v1_pod_is_a_pod() {
         ),
         (
             "apiVersion: v1\nkind: PodList\nitems: []\n",
-            "kind: a file must hold a Pod",
+            "kind: must be Pod",
         ),
         (
             "apiVersion: 1\nkind: Pod\n",
@@ -242,7 +242,7 @@ fn only_a_v1_pod_is_a_pod() {
 fn a_second_document_is_an_error_and_an_empty_one_is_not() {
     let error = refusal(&format!("{}---\nkind: Pod\n", pod("")));
     assert!(error.starts_with("line "), "{error}");
-    assert!(error.contains("a second document"), "{error}");
+    assert!(error.contains("more than one document"), "{error}");
     for text in [
         format!("---\n{}", pod("")),
         format!("{}---\n", pod("")),
@@ -319,7 +319,7 @@ fn a_list_of_pods_is_read_from_a_url() {
     let error = decode_pod_or_list(b"apiVersion: v1\nkind: PodList\nitems:\n- kind: PodList\n")
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "items[0].kind: a PodList holds Pods only");
+    assert_eq!(error, "items[0].kind: a PodList may only contain Pods");
     assert!(
         decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n")
             .unwrap()

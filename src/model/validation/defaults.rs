@@ -127,7 +127,7 @@ fn default_container(container: &mut Container, host_network: bool) {
 fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
     fill(
         policy,
-        if names_latest(image.unwrap_or_default()) {
+        if defaults_to_always(image.unwrap_or_default()) {
             "Always"
         } else {
             "IfNotPresent"
@@ -253,7 +253,7 @@ fn default_divisor(resource: &mut ResourceFieldSelector) {
 }
 
 /// Whether the default of `imagePullPolicy` is `Always`: the tag is `latest`, or there is neither tag nor digest.
-fn names_latest(image: &str) -> bool {
+fn defaults_to_always(image: &str) -> bool {
     let (tagged, digest) = image.split_once('@').unwrap_or((image, ""));
     let name = tagged.rsplit('/').next().unwrap_or(tagged);
     match name.split_once(':') {

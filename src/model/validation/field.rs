@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Maximum length of an invalid value in an error, in characters.
-const SHOWN_VALUE: usize = 100;
+const MAX_VALUE_CHARS: usize = 100;
 
 /// Maximum number of errors per pod.
 const MAX_ERRORS: usize = 64;
@@ -121,7 +121,7 @@ impl fmt::Display for Path<'_> {
             (FieldStep::Field(name), None) => f.write_str(name),
             (FieldStep::Field(name), Some(_)) => write!(f, ".{name}"),
             (FieldStep::Index(index), _) => write!(f, "[{index}]"),
-            (FieldStep::Key(key), _) => write!(f, "[{}]", shown(key)),
+            (FieldStep::Key(key), _) => write!(f, "[{}]", escaped(key)),
         }
     }
 }
@@ -241,13 +241,13 @@ impl Errors {
 
 /// The value in quotes, truncated, with control characters escaped.
 fn quoted(value: &str) -> String {
-    format!("\"{}\"", shown(value))
+    format!("\"{}\"", escaped(value))
 }
 
-fn shown(value: &str) -> String {
+fn escaped(value: &str) -> String {
     let mut text: String = value
         .chars()
-        .take(SHOWN_VALUE)
+        .take(MAX_VALUE_CHARS)
         .flat_map(|c| {
             if c.is_control() || c == '"' {
                 c.escape_default().collect::<Vec<_>>()
@@ -256,7 +256,7 @@ fn shown(value: &str) -> String {
             }
         })
         .collect();
-    if value.chars().nth(SHOWN_VALUE).is_some() {
+    if value.chars().nth(MAX_VALUE_CHARS).is_some() {
         text.push('…');
     }
     text

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
 /// Maximum size of JSON decoded in repeated attempts for one tree, in bytes.
-const MAX_READ_AGAIN: usize = 64 << 20;
+const MAX_RETRIED_BYTES: usize = 64 << 20;
 
 /// Maximum number of unknown fields that are reported.
 const MAX_UNKNOWN: usize = 20;
@@ -35,8 +35,8 @@ pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, D
             .rsplit_once(" at line ")
             .map_or(&*text, |(text, _)| text);
         let steps = steps_to_error(tree, error.line(), text);
-        if read > MAX_READ_AGAIN || !fill_null(tree, &steps, text) {
-            return Err(refusal(tree, &steps, text));
+        if read > MAX_RETRIED_BYTES || !fill_null(tree, &steps, text) {
+            return Err(decode_error(tree, &steps, text));
         }
     }
 }
@@ -95,7 +95,7 @@ fn is_object(expected: &str) -> bool {
         || is_named && !NAMED_SCALARS.contains(&expected)
 }
 
-fn refusal(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
+fn decode_error(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
     let Some((node, entry, field)) = tree.at(steps) else {
         return DecodeError::new("", "invalid value");
     };
@@ -103,7 +103,7 @@ fn refusal(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
         let name = rest.split('`').next().unwrap_or_default();
         let name: String = name.chars().take(100).collect();
         let origin = entry.map_or(&node.origin, |entry| &entry.origin);
-        return placed(origin, &field, format!("unknown field {name:?}"));
+        return error_at(origin, &field, format!("unknown field {name:?}"));
     }
     let expected = text
         .rsplit_once(", expected ")
@@ -117,11 +117,11 @@ fn refusal(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
         _ if text.starts_with("missing field `") => text.into(),
         _ => "invalid value".into(),
     };
-    placed(&node.origin, &field, message)
+    error_at(&node.origin, &field, message)
 }
 
 /// An error at a position.
-pub(super) fn placed(origin: &DocumentOrigin, field: &str, message: String) -> DecodeError {
+pub(super) fn error_at(origin: &DocumentOrigin, field: &str, message: String) -> DecodeError {
     let (line, column) = match origin {
         DocumentOrigin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
         _ => (None, None),
@@ -169,7 +169,7 @@ pub(super) fn add_unknown_fields<T: DeserializeOwned>(
         open: String::new(),
         close: Vec::new(),
         known: HashMap::new(),
-        is_refused: |json| serde_json::from_slice::<T>(json).is_err(),
+        fails_to_decode: |json| serde_json::from_slice::<T>(json).is_err(),
         unknown,
     };
     search.add(tree, &mut path.to_owned());
@@ -184,7 +184,7 @@ struct UnknownFields<'a> {
     close: Vec<char>,
     /// Results for documents that were tried.
     known: HashMap<String, bool>,
-    is_refused: fn(&[u8]) -> bool,
+    fails_to_decode: fn(&[u8]) -> bool,
     unknown: &'a mut Vec<String>,
 }
 
@@ -196,7 +196,7 @@ impl UnknownFields<'_> {
         if let Some(known) = self.known.get(&document) {
             return *known;
         }
-        let known = (self.is_refused)(document.as_bytes());
+        let known = (self.fails_to_decode)(document.as_bytes());
         self.known.insert(document, known);
         known
     }
@@ -214,13 +214,13 @@ impl UnknownFields<'_> {
             DocumentValue::Map(entries) => {
                 // No object has a field with an empty name, so a type that rejects its value is a map with arbitrary
                 // keys, such as labels.
-                let is_free = self.is_known("");
+                let has_arbitrary_keys = self.is_known("");
                 for entry in entries {
                     if self.unknown.len() >= MAX_UNKNOWN {
                         return;
                     }
                     push_key(path, &entry.key);
-                    let key = if is_free { "" } else { &entry.key };
+                    let key = if has_arbitrary_keys { "" } else { &entry.key };
                     if self.is_known(key) {
                         let open = format!("{{{}:", serde_json::Value::from(key));
                         self.descend(&open, '}', &entry.node, path);

@@ -25,7 +25,7 @@ const MAX_CONCURRENT: usize = 64;
 /// A read that takes longer releases its permit and continues.
 const PERMIT_HOLD: Duration = Duration::from_secs(1);
 /// A read that takes longer has failed.
-const DEADLINE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of the list that is read after a failed read.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -112,7 +112,7 @@ impl InspectTask {
             }
             InspectionOutcome::Failed(error) => error.to_string(),
             InspectionOutcome::Panicked(panicked) => panicked.to_string(),
-            InspectionOutcome::TimedOut => format!("no answer within {} s", DEADLINE.as_secs()),
+            InspectionOutcome::TimedOut => format!("timed out after {} s", READ_TIMEOUT.as_secs()),
         };
         let now = Instant::now();
         let first = self.retries.step(&item).is_none();
@@ -151,7 +151,7 @@ async fn inspect(
             }
         }
     };
-    let reading = tokio::time::timeout(DEADLINE, reading);
+    let reading = tokio::time::timeout(READ_TIMEOUT, reading);
     let result = permit.run(reading).await.ok();
     let outcome = match result {
         Some(Ok((seq, read))) => {
@@ -172,8 +172,8 @@ async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &Inspecti
     let failure = match outcome {
         InspectionOutcome::Failed(error) => error.grpc_text(),
         _ => format!(
-            "rpc error: code = DeadlineExceeded desc = no answer within {} s",
-            DEADLINE.as_secs()
+            "rpc error: code = DeadlineExceeded desc = timed out after {} s",
+            READ_TIMEOUT.as_secs()
         ),
     };
     let seq = context.cache.next_seq();

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub struct PlegMetrics {
     duration: Histogram,
-    of_one: Histogram,
+    pod_duration: Histogram,
     interval: Histogram,
     last_seen: Gauge,
     last: Arc<Mutex<Option<Instant>>>,
@@ -41,7 +41,7 @@ impl PlegMetrics {
                 "kubelet_pleg_relist_duration_seconds",
                 "Duration in seconds for relisting pods in PLEG.",
             ),
-            of_one: histogram(
+            pod_duration: histogram(
                 "kubelet_pleg_pod_relist_duration_seconds",
                 "Duration in seconds for relisting a single pod in PLEG.",
             ),
@@ -75,7 +75,7 @@ impl PlegMetrics {
 
     /// One item was read again.
     pub(super) fn inspected(&self, took: Duration) {
-        self.of_one.observe(took.as_secs_f64());
+        self.pod_duration.observe(took.as_secs_f64());
         self.last_seen.set(Timestamp::now().as_second());
     }
 }

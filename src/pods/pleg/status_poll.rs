@@ -47,7 +47,7 @@ impl StatusTask {
         }
         self.state.send_if_modified(|state| {
             let now = Instant::now();
-            let was_well = state.runtime_error(now).is_none();
+            let was_ready = state.runtime_error(now).is_none();
             let mut next = match reply {
                 Ok(reply) => read(&reply),
                 Err(error) => RuntimeState {
@@ -64,8 +64,8 @@ impl StatusTask {
                 state.network_ready,
                 &state.runtime_message,
             );
-            // Wakes pods that wait for the runtime when it answers again, even if the reply is the same as before.
-            let notable = notable || was_well != next.runtime_error(now).is_none();
+            // Wakes pods that wait for the runtime when it responds again, even if the reply is the same as before.
+            let notable = notable || was_ready != next.runtime_error(now).is_none();
             next.changed = if notable {
                 Some(Timestamp::now())
             } else {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Number of hexadecimal digits of a generated UID.
-const GENERATED: usize = 32;
+const GENERATED_UID_DIGITS: usize = 32;
 
 /// The UIDs that may be adopted, and those that were.
 #[derive(Debug, Default)]
@@ -102,7 +102,8 @@ impl AdoptedUids {
 
 /// Whether a kubelet generated this UID; those of API servers are RFC 4122 UUIDs with dashes.
 pub(super) fn is_generated(uid: &PodUid) -> bool {
-    uid.as_str().len() == GENERATED && uid.as_str().bytes().all(|byte| byte.is_ascii_hexdigit())
+    uid.as_str().len() == GENERATED_UID_DIGITS
+        && uid.as_str().bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Whether a pod was started from this manifest, as far as is known. This kubelet annotates every sandbox with the digest

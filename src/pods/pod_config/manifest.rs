@@ -14,7 +14,7 @@ const MAX_WARNINGS: usize = 30;
 /// The pods of one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
-    /// The pods, all of them good.
+    /// The pods, all valid.
     pub pods: Vec<Arc<Pod>>,
     /// Warnings: one per unknown field.
     pub warnings: Vec<String>,
@@ -33,7 +33,7 @@ pub enum InvalidManifest {
     Panicked(Panicked),
 }
 
-/// A bad pod of a list.
+/// An invalid pod of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidItem {
     /// Where its fields are: `items[2].`, or empty when it stands alone.
@@ -93,7 +93,7 @@ pub(super) type ManifestReader =
 /// Reads a manifest. A panic of the reader is returned as its error.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
 pub(super) fn read_contained(
     reader: ManifestReader,
     bytes: &[u8],
@@ -108,7 +108,7 @@ pub(super) fn read_contained(
 /// Reads a file: exactly one pod.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
 pub fn read_file(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
@@ -126,7 +126,7 @@ pub fn read_file(
 /// applied in part.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
 pub fn read_url(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::{ops::Range, sync::Arc};
 
-/// Longest changed part of a list that is compared alone; for longer ones the whole list is compared.
-const MAX_SMALL_PART: usize = 8;
+/// Maximum number of changed pods of a list for an incremental merge; for more, the whole list is compared.
+const MAX_CHANGED_PODS: usize = 8;
 
 /// Annotations that the kubelet sets itself; changing them is not an update of the pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
 
-/// What one list led to.
+/// The result of merging one list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Merged {
     /// Messages in the order in which they must be sent: REMOVE, ADD, UPDATE, DELETE, RECONCILE.
@@ -69,15 +69,15 @@ impl SourcePods {
                 old
             }
         };
-        changes.gone.extend(gone.into_values());
-        changes.gone.sort_by_cached_key(|pod| pod.full_name());
+        changes.remove.extend(gone.into_values());
+        changes.remove.sort_by_cached_key(|pod| pod.full_name());
         let first = !std::mem::replace(&mut self.delivered, true);
         merged.updates = changes.into_updates(self.source, first);
         merged
     }
 
     /// The range of the last list that changed and the range of this list that replaces it; the unchanged pods are only
-    /// compared by pointer. `None` if a whole comparison is needed: the part is not small, or a pod in it has the name
+    /// compared by pointer. `None` if a whole comparison is needed: the part is too long, or a pod in it has the name
     /// or UID of a pod outside.
     fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
         let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
@@ -86,7 +86,7 @@ impl SourcePods {
         let ends = self.last.iter().rev().zip(list.iter().rev());
         let end = ends.take(rest).take_while(same).count();
         let (before, after) = (start..self.last.len() - end, start..list.len() - end);
-        if !self.delivered || start + end == 0 || before.len().max(after.len()) > MAX_SMALL_PART {
+        if !self.delivered || start + end == 0 || before.len().max(after.len()) > MAX_CHANGED_PODS {
             return None;
         }
         let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
@@ -126,7 +126,7 @@ impl SourcePods {
                 None => changes.add(with_source_annotations(pod, self.source, None, now)),
                 // A UID that the user chose now names another pod.
                 Some(old) if self.is_replacement(&old, &pod) => {
-                    changes.gone.push(old);
+                    changes.remove.push(old);
                     changes.add(with_source_annotations(pod, self.source, None, now))
                 }
                 Some(old) => changes.compare(old, pod, self.source, now),
@@ -190,7 +190,7 @@ fn without_duplicates(list: Vec<Arc<Pod>>, duplicates: &mut Vec<Arc<Pod>>) -> Ve
 
 #[derive(Default)]
 struct Changes {
-    gone: Vec<Arc<Pod>>,
+    remove: Vec<Arc<Pod>>,
     add: Vec<Arc<Pod>>,
     update: Vec<Arc<Pod>>,
     delete: Vec<Arc<Pod>>,
@@ -202,7 +202,7 @@ impl Changes {
     fn into_updates(self, source: PodSource, first: bool) -> Vec<PodUpdate> {
         let quiet = self.add.is_empty() && self.update.is_empty() && self.delete.is_empty();
         let messages = [
-            (PodOp::Remove, self.gone, false),
+            (PodOp::Remove, self.remove, false),
             (PodOp::Add, self.add, first && quiet),
             (PodOp::Update, self.update, false),
             (PodOp::Delete, self.delete, false),

@@ -22,7 +22,7 @@ const DIGEST_VERSION: &str = "v1";
 pub struct ManifestOrigin<'a> {
     /// Name of this node.
     pub node_name: &'a str,
-    /// File or URL.
+    /// The source of the manifest: file, URL or posted.
     pub source: PodSource,
     /// Path of the file, or the URL.
     pub location: &'a str,
@@ -50,8 +50,7 @@ impl std::error::Error for InvalidPod {}
 /// annotations and the API's defaults, and validates the result. `seen` is when this kubelet first read it.
 ///
 /// # Errors
-/// Every field that breaks a rule of the API, names an API object, or needs what this kubelet
-/// does not do yet.
+/// Every field that breaks a rule of the API, refers to an API object, or is not supported by this kubelet yet.
 pub fn static_pod(
     manifest: Pod,
     origin: ManifestOrigin<'_>,
@@ -165,9 +164,9 @@ fn hex128(parts: &[&str]) -> String {
     hex(hasher.finalize().iter().take(16))
 }
 
-/// What the user wrote, as JSON with sorted keys: metadata and spec before any defaulting, without
-/// nulls and empty lists, so that a field which a later version of the API adds changes nothing for
-/// those who do not use it. The status is not part of what is desired.
+/// What the user wrote, as JSON with sorted keys: metadata and spec before any defaulting, without nulls and empty
+/// lists, so that a field which a later version of the API adds does not change the digest of manifests that do not set
+/// it. The status is not part of what is desired.
 fn canonical_json(pod: &Pod) -> String {
     let mut out = String::with_capacity(1024);
     for part in [

@@ -95,7 +95,7 @@ impl PodSync {
     /// the runtime was listed completely.
     pub fn recorded_orphans(
         &self,
-        claimed: &HashSet<PodUid>,
+        known_pods: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: RuntimeListed,
     ) -> HashSet<PodUid> {
@@ -105,14 +105,14 @@ impl PodSync {
         };
         let recorded = self.state_store.uids().into_iter();
         recorded
-            .filter(|uid| is_gone(uid) && self.is_orphan(uid, claimed))
+            .filter(|uid| is_gone(uid) && self.is_orphan(uid, known_pods))
             .collect()
     }
 
-    /// Pods with a cgroup, by the same rule.
+    /// Orphans that still have a cgroup; the conditions are those of [`Self::recorded_orphans`].
     pub async fn orphans_with_cgroups(
         &self,
-        claimed: &HashSet<PodUid>,
+        known_pods: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: RuntimeListed,
     ) -> anyhow::Result<HashSet<PodUid>> {
@@ -122,12 +122,12 @@ impl PodSync {
         };
         let found = self.cgroups.pods_with_cgroups().await?.into_iter();
         Ok(found
-            .filter(|uid| is_gone(uid) && self.is_orphan(uid, claimed))
+            .filter(|uid| is_gone(uid) && self.is_orphan(uid, known_pods))
             .collect())
     }
 
-    fn is_orphan(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
-        !claimed.contains(uid)
+    fn is_orphan(&self, uid: &PodUid, known_pods: &HashSet<PodUid>) -> bool {
+        !known_pods.contains(uid)
             && self
                 .cache
                 .try_settled(uid)

@@ -46,7 +46,7 @@ pub struct PodStartMetrics {
     total: Histogram,
     without_pulls: Histogram,
     first: Gauge<f64, AtomicU64>,
-    first_seen: Arc<AtomicBool>,
+    first_measured: Arc<AtomicBool>,
 }
 
 impl PodStartMetrics {
@@ -70,7 +70,7 @@ impl PodStartMetrics {
                 "kubelet_first_network_pod_start_sli_duration_seconds",
                 "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
             ),
-            first_seen: Arc::default(),
+            first_measured: Arc::default(),
         }
     }
 
@@ -103,7 +103,7 @@ impl PodStartMetrics {
         }
         let sli = (total - pulling().as_secs_f64() - init_seconds(status)).max(0.0);
         self.without_pulls.observe(sli);
-        if !pod.host_network() && !self.first_seen.swap(true, Ordering::Relaxed) {
+        if !pod.host_network() && !self.first_measured.swap(true, Ordering::Relaxed) {
             self.first.set(sli);
         }
     }

@@ -123,8 +123,8 @@ impl PodSync {
         if let Some(held) = self.hold_unsupported(&pod) {
             return held;
         }
-        let down = self.runtime_state.borrow().runtime_error(Instant::now());
-        if let Some(text) = down {
+        let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
+        if let Some(text) = runtime_error {
             self.record_history(&pod, Action::Wait, text);
             if !self.runtime_recovered(deadline, &cancel).await {
                 let next = NextSync {
@@ -172,9 +172,9 @@ impl PodSync {
         }
     }
 
-    /// Waits until a restart back-off of the pod ends, or a change makes another one the next to end. The status is
-    /// published again then: a container that a long sync has not reached yet must not be shown in its back-off for
-    /// longer than that lasts.
+    /// Waits until the next restart back-off of the pod ends, or until a change of the runtime status moves that
+    /// instant. The caller then publishes the status again, so that a container that a long sync has not started yet is
+    /// not shown in CrashLoopBackOff after its back-off ended.
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
         let next = |runtime_status: &PodStatus| {
@@ -201,7 +201,7 @@ impl PodSync {
             .record(&pod.uid(), HistoryEntry::about_pod(action, why));
     }
 
-    /// Ends a sync that finds its pod terminal: records the status, sets nothing up.
+    /// Ends the sync of a pod with a terminal status: records the status.
     async fn end_sync(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
         self.status_publisher.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
@@ -209,8 +209,8 @@ impl PodSync {
         synced(Ok(true), RetryDelay::Resync)
     }
 
-    /// Ends a sync that finds the pod's active deadline exceeded. The pod is terminated even if its runtime status cannot
-    /// be read, so that no new status can be published.
+    /// Ends the sync of a pod whose active deadline is exceeded. The pod is terminated even if its runtime status
+    /// cannot be read, so that no new status can be published.
     async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
         self.fail_for_deadline(pod);
         match self.status_publisher.statuses().get(&pod.uid()) {
@@ -366,12 +366,12 @@ impl PodSync {
     /// Publishes the pod as failed because its deadline is over, with one event.
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
-        let because = PodFailure {
+        let failure = PodFailure {
             reason: event::DEADLINE_EXCEEDED.into(),
             message: message.into(),
             disruption: false,
         };
-        if self.status_publisher.record_failed(&pod.uid(), because) {
+        if self.status_publisher.record_failed(&pod.uid(), failure) {
             self.record_history(pod, Action::StopPod, message.into());
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
@@ -386,14 +386,14 @@ impl PodSync {
         reason: TerminationReason,
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
-        let until = grace.borrow().left(Instant::now());
+        let left = grace.borrow().left(Instant::now());
         let stop = HistoryEntry::about_pod(Action::StopPod, reason.to_string());
         self.pod_history
-            .record(&uid, stop.until(Timestamp::now() + until));
+            .record(&uid, stop.until(Timestamp::now() + left));
         self.pod_history
             .set_current_step(&uid, Some("stopping the pod".into()));
-        if let Some(because) = reason.failed_because() {
-            self.status_publisher.record_failed(&uid, because);
+        if let Some(failure) = reason.pod_failure() {
+            self.status_publisher.record_failed(&uid, failure);
         }
         if reason == TerminationReason::NodeShutdown && pod.is_static() {
             self.status_publisher.set_restarts_after_shutdown(&uid);
@@ -419,7 +419,7 @@ impl PodSync {
             return Err(error);
         }
         self.probes.remove_pod(&uid);
-        // Before the status shows that the pod has ended, because its claims may be given to another pod then.
+        // Before the status shows that the pod has ended: after that, another pod may be allocated its claims.
         self.runtime.devices().dra.recover(&pod).await;
         self.unprepare_resources(&uid).await?;
         self.status_publisher

@@ -16,7 +16,7 @@ use crate::{
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
-    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, Terminal},
+    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, TerminalRecord},
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -41,7 +41,7 @@ pub(super) enum PodStage {
 struct PodStatusOverrides {
     failures: Vec<StartFailure>,
     stage: PodStage,
-    failed_because: Option<PodFailure>,
+    pod_failure: Option<PodFailure>,
     start: StartProgress,
     /// The node rejected it: its status is kept as it is, unless the runtime has a container of it.
     rejected: bool,
@@ -94,14 +94,14 @@ impl StatusPublisher {
         }
     }
 
-    /// The same, measuring how long pods take to start.
+    /// Adds the metrics of how long pods take to start.
     #[must_use]
     pub fn with_start_metrics(self, starts: PodStartMetrics) -> Self {
         let starts = Some(starts);
         Self { starts, ..self }
     }
 
-    /// The same on a node with an API server.
+    /// Adds the inputs of a node with an API server.
     #[must_use]
     pub fn in_cluster(self, remote: Option<ClusterInputs>) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl StatusPublisher {
         if overrides.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
-        self.remember_origin(pod);
+        self.record_origin(pod);
         let remote = self.remote_status(pod);
         let old = self.old_status(pod, remote.as_ref());
         let runtime_status = self.without_pending_hooks(runtime_status);
@@ -165,7 +165,7 @@ impl StatusPublisher {
                     starts.published(&mut overrides.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
-                    self.remember_status(pod);
+                    self.record_status(pod);
                 }
             }
             Err(error) => tracing::error!(
@@ -217,7 +217,7 @@ impl StatusPublisher {
     /// Records the origin of the pod, by which housekeeping decides whether it may be removed. A record of another
     /// manifest, which a killed kubelet had not removed yet, is dropped: this pod must not count as ended because that
     /// one had.
-    pub fn remember_origin(&self, pod: &Pod) {
+    pub fn record_origin(&self, pod: &Pod) {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
         if self.state_store.read(&uid, is_known) {
@@ -236,7 +236,7 @@ impl StatusPublisher {
     /// Stores the status, so that transition times and the pod's active deadline survive a restart of the kubelet. Of a
     /// status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod that
     /// was rejected or stopped for a node shutdown may run later.
-    fn remember_status(&self, pod: &Pod) {
+    fn record_status(&self, pod: &Pod) {
         let uid = &pod.uid();
         let Some(mut status) = self.statuses().get(uid) else {
             return;
@@ -296,7 +296,7 @@ impl StatusPublisher {
         let runs = |name: &str| runtime_status.runs(name);
         let actuated_pod =
             resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod, runs));
-        let live = overrides.stage == PodStage::Active;
+        let is_active = overrides.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
@@ -312,14 +312,14 @@ impl StatusPublisher {
             needs_new_sandbox: plan.needs_new_sandbox,
             restart_all: plan.restart_all,
             pod_is_terminal: overrides.stage == PodStage::Terminated,
-            failed_because: overrides.failed_because.as_ref(),
+            pod_failure: overrides.pod_failure.as_ref(),
             resize: &resize,
             actuated_pod: actuated_pod.as_ref(),
             device_health: &device_health,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
             ..StatusInputs::new(pod, runtime_status, now)
         };
-        if !live {
+        if !is_active {
             inputs.back_off = &|_| None;
         }
         generate_api_pod_status(&inputs)
@@ -367,28 +367,28 @@ impl StatusPublisher {
     }
 
     /// Publishes a pod as rejected by the node.
-    pub(super) fn reject(&self, pod: &Arc<Pod>, because: PodFailure) {
+    pub(super) fn reject(&self, pod: &Arc<Pod>, failure: PodFailure) {
         let mut overrides = self.overrides.lock();
         let overrides = overrides.entry(pod.uid()).or_default();
         overrides.rejected = true;
         let status = api::PodStatus {
             observed_generation: pod.metadata.generation,
             phase: Some("Failed".into()),
-            reason: Some(because.reason.clone()),
-            message: Some(because.message.clone()),
+            reason: Some(failure.reason.clone()),
+            message: Some(failure.message.clone()),
             qos_class: Some(qos_class(pod).into()),
             ..api::PodStatus::default()
         };
-        overrides.failed_because = Some(because);
+        overrides.pod_failure = Some(failure);
         self.manager.set_pod_status(pod, status);
     }
 
     /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
-    pub(super) fn record_failed(&self, uid: &PodUid, because: PodFailure) -> bool {
+    pub(super) fn record_failed(&self, uid: &PodUid, failure: PodFailure) -> bool {
         let mut overrides = self.overrides.lock();
-        let known = &mut overrides.entry(uid.clone()).or_default().failed_because;
+        let known = &mut overrides.entry(uid.clone()).or_default().pod_failure;
         let first = known.is_none();
-        known.get_or_insert(because);
+        known.get_or_insert(failure);
         first
     }
 
@@ -405,9 +405,9 @@ impl StatusPublisher {
     /// Whether a pod ended, or was rejected, only because the node was going to shut down.
     pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
         self.overrides.lock().get(uid).is_some_and(|overrides| {
-            let because = overrides.failed_because.as_ref();
+            let failure = overrides.pod_failure.as_ref();
             let for_shutdown =
-                because.is_some_and(|because| because.reason == reasons::NODE_SHUTDOWN);
+                failure.is_some_and(|failure| failure.reason == reasons::NODE_SHUTDOWN);
             overrides.restarts_after_shutdown || overrides.rejected && for_shutdown
         })
     }
@@ -436,7 +436,7 @@ impl StatusPublisher {
         let change = |record: &mut PodRecord| {
             let known = record.terminal.take();
             record.status = None;
-            record.terminal = Some(Terminal {
+            record.terminal = Some(TerminalRecord {
                 status: Some(status.clone()),
                 stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
             });

@@ -25,14 +25,14 @@ impl PodSync {
         tracing::info!(podUID = %pod.uid(), pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod admission denied");
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
-        let refused = format!("the node rejects the pod: {reason}: {message}");
-        self.record_history(pod, Action::Fail, refused);
-        let because = PodFailure {
+        let rejection = format!("the node rejects the pod: {reason}: {message}");
+        self.record_history(pod, Action::Fail, rejection);
+        let failure = PodFailure {
             reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
             disruption: false,
         };
-        self.status_publisher.reject(pod, because);
+        self.status_publisher.reject(pod, failure);
     }
 
     /// Publishes the pod's status as of now.
@@ -93,8 +93,8 @@ impl PodSync {
 
     /// Records the origin of the pod, and drops a record that an earlier manifest of its UID left. Called before the
     /// record is read.
-    pub fn remember_origin(&self, pod: &Pod) {
-        self.status_publisher.remember_origin(pod);
+    pub fn record_origin(&self, pod: &Pod) {
+        self.status_publisher.record_origin(pod);
     }
 
     /// Removes superseded containers of these pods. The last containers of ended pods are kept for users until disk space

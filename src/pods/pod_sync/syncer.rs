@@ -19,7 +19,7 @@ pub enum SyncPodType {
     Update,
     /// The pod is new.
     Create,
-    /// The pod is to end.
+    /// The pod is to be terminated.
     Kill,
 }
 
@@ -42,7 +42,7 @@ pub enum TerminationReason {
     Deleted,
     /// It reached a terminal phase by itself.
     PodTerminal,
-    /// The node needs its resources back.
+    /// It is evicted or preempted, because the node is short of a resource.
     Evicted {
         /// For the status, CamelCase.
         reason: String,
@@ -59,7 +59,7 @@ pub enum TerminationReason {
 
 impl TerminationReason {
     /// The reason and message of the pod's status, if the node fails the pod.
-    pub fn failed_because(&self) -> Option<PodFailure> {
+    pub fn pod_failure(&self) -> Option<PodFailure> {
         match self {
             Self::Evicted {
                 reason,

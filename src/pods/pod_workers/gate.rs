@@ -49,7 +49,7 @@ impl StartGate {
         }
     }
 
-    /// Removes a pod that ended or no longer wants to start. Returns the pod that may start now.
+    /// Removes a pod that ended or no longer waits to start. Returns the pod that may start now.
     pub(super) fn remove(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let queue = self.by_full_name.get_mut(name)?;
         queue.started.retain(|running| running != uid);

@@ -7,21 +7,21 @@ use crate::{
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// Registers the family. `wanted` is every pod that a source has.
+/// Registers the family. `desired` is every pod that a source has.
 pub fn register_working_pods(
     workers: &PodWorkers,
-    wanted: impl Fn() -> HashSet<PodUid> + Send + Sync + 'static,
+    desired: impl Fn() -> HashSet<PodUid> + Send + Sync + 'static,
     metrics: &Metrics,
 ) {
     let workers = workers.clone();
     metrics.register(
         "kubelet_working_pods",
         "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
-        AtScrape::gauge(move || working(&workers, &wanted())),
+        AtScrape::gauge(move || working(&workers, &desired())),
     );
 }
 
-fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> {
+fn working(workers: &PodWorkers, desired: &HashSet<PodUid>) -> Vec<ScrapeSample> {
     let kinds = [
         ("desired", ""),
         ("desired", "true"),
@@ -45,7 +45,7 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> 
             WorkerPhase::Terminating { .. } => "terminating",
             WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. } => "terminated",
         };
-        let (config, is_static) = match (pod.has_spec, wanted.contains(&pod.uid)) {
+        let (config, is_static) = match (pod.has_spec, desired.contains(&pod.uid)) {
             (false, _) => ("runtime_only", "unknown"),
             (true, true) => ("desired", static_label(pod.is_static)),
             (true, false) => ("orphan", static_label(pod.is_static)),

@@ -65,7 +65,7 @@ pub struct WorkerPod {
     pub full_name: PodFullName,
     /// The phase of its worker.
     pub phase: WorkerPhase,
-    /// Whether its spec is known; otherwise only the runtime knows it.
+    /// Whether it has a spec; an orphan is known only from the runtime.
     pub has_spec: bool,
     /// Whether it is a static pod.
     pub is_static: bool,
@@ -74,7 +74,7 @@ pub struct WorkerPod {
 /// What the worker of a pod does now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
-    /// Where the pod is in its life.
+    /// The phase of the worker.
     pub phase: WorkerPhase,
     /// When the running sync began; `None` if none is running.
     pub sync_since: Option<Instant>,
@@ -95,7 +95,7 @@ pub enum WorkerRemoval {
 
 /// The result of [`PodWorkers::sync_known_pods`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reconciled {
+pub struct ReconciledWorkers {
     /// Pods that were finished, or had never been started, and whose workers were forgotten.
     pub forgotten: Vec<PodUid>,
     /// Desired pods without a worker.
@@ -123,8 +123,8 @@ impl PodWorkers {
     }
 
     /// Updates the worker of a pod, or creates one. Never waits: a busy worker takes the newest pod and the strongest
-    /// update when its sync ends; a kill ends a running sync at its next safe point. A pod that finished gets no new
-    /// worker before it was collected. Needs a tokio runtime.
+    /// update when its sync ends; a kill ends a running sync at its next safe point. A finished pod gets no new worker
+    /// before [`Self::remove_terminated`] removed the old one. Needs a tokio runtime.
     pub fn update_pod(&self, options: UpdatePodOptions) {
         if !self.shared.shutdown.is_cancelled() {
             self.shared.update(options, Instant::now());
@@ -199,7 +199,7 @@ impl PodWorkers {
     /// Compares the workers with all desired pods: other pods are stopped, or forgotten if they are finished or never
     /// started. Only valid once every source has delivered. From then on, a pod without a worker is known to have
     /// nothing to run here (upstream's `podsSynced`).
-    pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> Reconciled {
+    pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> ReconciledWorkers {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
         map.synced = true;
@@ -218,7 +218,7 @@ impl PodWorkers {
             }
         }
         let unknown = |uid: &&PodUid| map.state(uid).is_none();
-        Reconciled {
+        ReconciledWorkers {
             to_create: desired.iter().filter(unknown).cloned().collect(),
             forgotten,
         }
@@ -260,7 +260,7 @@ impl PodWorkers {
     }
 
     /// Whether the pod has a worker.
-    pub fn knows(&self, uid: &PodUid) -> bool {
+    pub fn has_worker(&self, uid: &PodUid) -> bool {
         self.shared.map.lock().state(uid).is_some()
     }
 
@@ -311,8 +311,8 @@ impl PodWorkers {
         self.check_state(uid, PodWorkerState::is_finished, |synced| synced)
     }
 
-    /// Answers from the state of a pod; `unknown` answers for a pod without a worker, given whether the workers were
-    /// compared with all desired pods.
+    /// Applies `known` to the state of a pod. For a pod without a worker, applies `unknown` to whether the workers have
+    /// been compared with all desired pods.
     fn check_state(
         &self,
         uid: &PodUid,

@@ -3,7 +3,7 @@
 //! ```text
 //!  WaitingToStart --> Starting --> Syncing --> Terminating --> Terminated --> Finished
 //!     |                  |                        ^  ^                          ^
-//!     '------------------'-- may run already, ----'  '-- known to the runtime   |
+//!     '------------------'-- may run already, ----'  '-- orphans start here     |
 //!     |                  |   or is an API pod                                  |
 //!     '------------------'-- static pod, killed before it ever ran ------------'
 //! ```

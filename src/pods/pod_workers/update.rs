@@ -37,7 +37,7 @@ impl UpdatePodOptions {
         }
     }
 
-    /// An update that kills the pod, with its own grace period.
+    /// An update that kills the pod, with the grace period of its spec.
     pub fn kill(pod: Arc<Pod>, reason: TerminationReason) -> Self {
         Self {
             kind: SyncPodType::Kill,

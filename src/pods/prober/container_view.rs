@@ -1,4 +1,4 @@
-//! What the stores say of a container that is probed.
+//! Reads the state of a probed container from the stores.
 
 use super::{ProbedContainer, ProbedContainerReader};
 use crate::{

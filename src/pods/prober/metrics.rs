@@ -25,14 +25,14 @@ struct ProbeLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Timed {
+struct DurationLabels {
     probe_type: String,
     container: String,
     pod: String,
     namespace: String,
 }
 
-type Durations = Family<Timed, Histogram, fn() -> Histogram>;
+type Durations = Family<DurationLabels, Histogram, fn() -> Histogram>;
 
 fn histogram() -> Histogram {
     Histogram::new(DEFAULT_BUCKETS)
@@ -46,7 +46,7 @@ pub(super) struct ProberMetrics {
 }
 
 impl ProberMetrics {
-    /// Families of probes have a page of their own, `probes`.
+    /// Registers the probe metrics in `probes`, which is served at a separate path, and the others in `metrics`.
     pub(super) fn new(metrics: &Metrics, probes: &Metrics) -> Self {
         Self {
             durations: probes.register(
@@ -71,7 +71,7 @@ impl ProberMetrics {
     }
 }
 
-/// The series of one probe. They appear with their first sample and go with this value.
+/// The series of one probe. Created with the first sample and removed by [`Self::remove`].
 pub(super) struct ProbeSeries {
     probes: Family<ProbeLabels, Counter>,
     counters: [Option<Counter>; 3],
@@ -97,11 +97,11 @@ impl ProbeSeries {
         outcome: &ProbeOutcome,
         took: Duration,
     ) {
-        // As upstream, of runs that succeeded or that could not be made.
+        // As upstream, failed runs are not measured.
         if !matches!(outcome, ProbeOutcome::Failure { .. }) {
             let durations = &self.durations;
             let duration = self.duration.get_or_insert_with(|| {
-                durations.get_or_create_owned(&timed(probes, container, kind))
+                durations.get_or_create_owned(&duration_labels(probes, container, kind))
             });
             duration.observe(took.as_secs_f64());
         }
@@ -121,7 +121,7 @@ impl ProbeSeries {
             .inc();
     }
 
-    /// Takes the series off the exposition.
+    /// Removes the series from the registry.
     pub(super) fn remove(&mut self, probes: &PodProbes, container: &str, kind: ProbeKind) {
         for (counter, result) in self.counters.iter_mut().zip(RESULTS) {
             if counter.take().is_some() {
@@ -129,13 +129,14 @@ impl ProbeSeries {
             }
         }
         if self.duration.take().is_some() {
-            self.durations.remove(&timed(probes, container, kind));
+            self.durations
+                .remove(&duration_labels(probes, container, kind));
         }
     }
 }
 
-fn timed(probes: &PodProbes, container: &str, kind: ProbeKind) -> Timed {
-    Timed {
+fn duration_labels(probes: &PodProbes, container: &str, kind: ProbeKind) -> DurationLabels {
+    DurationLabels {
         probe_type: kind.to_string(),
         container: container.to_owned(),
         pod: probes.pod.name().to_owned(),

@@ -2,8 +2,8 @@
 //!
 //! * **Owns** the schedule, counters and results of every liveness, readiness and startup probe. All
 //!   rules are in `state`; `task` reads, waits and runs.
-//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the runtime status of a
-//!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
+//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the runtime status of a pod
+//!   changed. A probe that waits for a change (no container yet, on hold, not started) has no timer.
 //! * **Publishes** results to [`crate::state::probe_results`], and records them in the pod state store so
 //!   that a restart resumes where it stopped, and failures as events.
 //! * **Must never** run two probes of one kind on a container at once, count an error of the kubelet as a failure of the
@@ -43,10 +43,10 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 
-/// How much of a probe's output is kept, in bytes.
-const SHOWN_OUTPUT: usize = 240;
+/// Maximum number of bytes of [`LastRun::message`].
+const MAX_MESSAGE_BYTES: usize = 240;
 
-/// What is known of a container and its pod at this moment.
+/// The current state of a container and its pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProbedContainer {
     /// The newest instance of the container.
@@ -55,12 +55,11 @@ pub struct ProbedContainer {
     pub pod_ip: Option<String>,
     /// The pod is Failed or Succeeded.
     pub pod_terminal: bool,
-    /// The pod is on its way out.
+    /// The pod is being deleted.
     pub deleting: bool,
 }
 
-/// Shows a container by its pod's UID and its name. Called at each tick: it must be cheap and never
-/// block.
+/// Reads a container by its pod's UID and its name. Called for each decision: it must be cheap and never block.
 pub type ProbedContainerReader = Arc<dyn Fn(&PodUid, &str) -> ProbedContainer + Send + Sync>;
 
 /// What the prober works with.
@@ -69,13 +68,13 @@ pub struct ProberDeps {
     pub started_at: Timestamp,
     /// Runs commands in containers.
     pub exec: ExecFn,
-    /// Shows containers.
+    /// Reads containers.
     pub view: ProbedContainerReader,
     /// The store of results.
     pub results: ProbeResultsWriter,
     /// Keeps results over restarts.
     pub state_store: PodStateStore,
-    /// Takes events.
+    /// Records events.
     pub events: EventRecorder,
 }
 
@@ -99,7 +98,7 @@ struct PodProbes {
     pod: Arc<Pod>,
     uid: PodUid,
     signal: watch::Sender<PodSignal>,
-    slots: Mutex<Vec<Slot>>,
+    slots: Mutex<Vec<ProbeSlot>>,
 }
 
 /// What is sent to the tasks of a pod; a repeated value means that the pod changed.
@@ -112,14 +111,14 @@ enum PodSignal {
 
 /// One probe of one container.
 #[derive(Clone, Debug)]
-struct Slot {
+struct ProbeSlot {
     container: Arc<str>,
     kind: ProbeKind,
-    task: SlotTask,
+    task: ProbeTaskState,
     seen: ProbeSnapshot,
 }
 
-/// What a probe shows of itself.
+/// The state of a probe that [`ProbeView`] reports.
 #[derive(Clone, Debug, Default)]
 struct ProbeSnapshot {
     last: Option<LastRun>,
@@ -131,38 +130,38 @@ struct ProbeSnapshot {
 pub struct LastRun {
     /// When it ended.
     pub at: Timestamp,
-    /// How it counts.
+    /// Its result.
     pub result: ProbeResult,
-    /// How many in a row were so, this one included.
+    /// Number of consecutive runs with this result, this one included.
     pub in_a_row: u32,
-    /// Its output, unless it succeeded; cut to a sane length.
+    /// Its output, unless it succeeded; truncated.
     pub message: Box<str>,
 }
 
-/// A probe, for people.
+/// The state of a probe, for `kubelet explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeView {
     /// Name of the container.
     pub container: Arc<str>,
     /// Which probe.
     pub kind: ProbeKind,
-    /// How it ran last.
+    /// The last run; `None` before the first one.
     pub last: Option<LastRun>,
     /// When it runs next, if that is only a matter of time.
     pub due: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum SlotTask {
-    /// Under way; for startup probes, which instance has started.
+enum ProbeTaskState {
+    /// The task runs. `started` is the instance that has started, for startup probes.
     Running { started: Option<ContainerId> },
-    /// Over, because of this instance.
+    /// The task has ended. `last` is the last instance that it probed.
     Ended { last: Option<ContainerId> },
 }
 
 impl ProbeManager {
-    /// No probes yet, but the results that an earlier kubelet wrote down. Declares metric families: how
-    /// probes go in `results`, which is shown by itself, the rest in `metrics`.
+    /// A manager without probes, with the results that an earlier kubelet recorded. Registers the probe metrics in
+    /// `results`, which is served at a separate path, and the others in `metrics`.
     pub fn new(deps: ProberDeps, metrics: &Metrics, results: &Metrics) -> Self {
         let metrics = ProberMetrics::new(metrics, results);
         let restore = |uid: PodUid| {
@@ -185,7 +184,7 @@ impl ProbeManager {
         let uid = pod.uid();
         let mut pods = self.pods.lock();
         if let Some(known) = pods.get(&uid) {
-            return self.shared.revive(known);
+            return self.shared.restart_ended(known);
         }
         let slots = spec::probes_of(pod);
         self.drop_restored(&uid, &slots);
@@ -212,12 +211,12 @@ impl ProbeManager {
         }
     }
 
-    /// Forgets those of an earlier kubelet's results that none of these probes goes on from.
-    fn drop_restored(&self, uid: &PodUid, slots: &[Slot]) {
+    /// Removes restored results of container instances that none of these probes continues to probe.
+    fn drop_restored(&self, uid: &PodUid, slots: &[ProbeSlot]) {
         let Some(restored) = self.restored.lock().remove(uid) else {
             return;
         };
-        let probed = |slot: &Slot| {
+        let probed = |slot: &ProbeSlot| {
             let container = (self.shared.deps.view)(uid, &slot.container).container?;
             Some((container.id, slot.kind))
         };
@@ -246,8 +245,7 @@ impl ProbeManager {
         }
     }
 
-    /// Whether an instance that runs counts as started: its startup probe succeeded, or nothing waits
-    /// for one.
+    /// Whether a running instance counts as started: its startup probe succeeded, or it has none.
     pub fn started(&self, uid: &PodUid, container: &str, id: &ContainerId) -> bool {
         match self.pods.lock().get(uid) {
             Some(probes) => probes.started(container, id),
@@ -255,12 +253,12 @@ impl ProbeManager {
         }
     }
 
-    /// The probes of a pod as they are.
+    /// The current state of the probes of a pod.
     pub fn views(&self, uid: &PodUid) -> Vec<ProbeView> {
         let Some(probes) = self.pods.lock().get(uid).cloned() else {
             return Vec::new();
         };
-        let view = |slot: &Slot| ProbeView {
+        let view = |slot: &ProbeSlot| ProbeView {
             container: slot.container.clone(),
             kind: slot.kind,
             last: slot.seen.last.clone(),
@@ -285,13 +283,13 @@ impl ProberShared {
         });
     }
 
-    fn revive(self: &Arc<Self>, probes: &Arc<PodProbes>) {
+    fn restart_ended(self: &Arc<Self>, probes: &Arc<PodProbes>) {
         if *probes.signal.borrow() != PodSignal::Run {
             return;
         }
-        let mut revived = Vec::new();
+        let mut restarted = Vec::new();
         for slot in probes.slots.lock().iter_mut() {
-            let SlotTask::Ended { last } = &slot.task else {
+            let ProbeTaskState::Ended { last } = &slot.task else {
                 continue;
             };
             let view = (self.deps.view)(&probes.uid, &slot.container);
@@ -299,11 +297,11 @@ impl ProberShared {
                 seen.state == ContainerState::Running && Some(&seen.id) != last.as_ref()
             });
             if runs_again && !view.pod_terminal && !view.deleting {
-                slot.task = SlotTask::Running { started: None };
-                revived.push(slot.clone());
+                slot.task = ProbeTaskState::Running { started: None };
+                restarted.push(slot.clone());
             }
         }
-        for slot in &revived {
+        for slot in &restarted {
             task::spawn(self, probes, slot);
         }
     }
@@ -313,7 +311,7 @@ impl ProbeSnapshot {
     /// A run ended at `at`.
     fn ran(&mut self, result: ProbeResult, message: &str, at: Timestamp) {
         let before = self.last.as_ref().filter(|last| last.result == result);
-        let message = message.get(..message.floor_char_boundary(SHOWN_OUTPUT));
+        let message = message.get(..message.floor_char_boundary(MAX_MESSAGE_BYTES));
         self.last = Some(LastRun {
             at,
             result,
@@ -334,16 +332,16 @@ impl PodProbes {
             .iter()
             .find(|slot| slot.kind == ProbeKind::Startup && &*slot.container == container);
         match startup.map(|slot| &slot.task) {
-            Some(SlotTask::Running { started }) => started.as_ref() == Some(id),
-            Some(SlotTask::Ended { .. }) | None => true,
+            Some(ProbeTaskState::Running { started }) => started.as_ref() == Some(id),
+            Some(ProbeTaskState::Ended { .. }) | None => true,
         }
     }
 
-    fn set_task(&self, container: &str, kind: ProbeKind, task: SlotTask) {
+    fn set_task(&self, container: &str, kind: ProbeKind, task: ProbeTaskState) {
         self.with_slot(container, kind, |slot| slot.task = task);
     }
 
-    fn with_slot(&self, container: &str, kind: ProbeKind, change: impl FnOnce(&mut Slot)) {
+    fn with_slot(&self, container: &str, kind: ProbeKind, change: impl FnOnce(&mut ProbeSlot)) {
         let mut slots = self.slots.lock();
         let slot = slots
             .iter_mut()

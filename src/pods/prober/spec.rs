@@ -1,6 +1,6 @@
 //! The probes in a pod's spec. Pure.
 
-use super::{ProbeSnapshot, Slot, SlotTask, state::ProbeRules};
+use super::{ProbeSlot, ProbeSnapshot, ProbeTaskState, state::ProbeRules};
 use crate::{
     model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar},
     runtime::handlers::Handler,
@@ -16,17 +16,17 @@ const KINDS: [ProbeKind; 3] = [
 ];
 
 /// The probes of regular containers and sidecars.
-pub(super) fn probes_of(pod: &Pod) -> Vec<Slot> {
+pub(super) fn probes_of(pod: &Pod) -> Vec<ProbeSlot> {
     let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
     let mut slots = Vec::new();
     for container in pod.containers().iter().chain(sidecars) {
         let probed = KINDS
             .into_iter()
             .filter(|kind| probe(container, *kind).is_some());
-        slots.extend(probed.map(|kind| Slot {
+        slots.extend(probed.map(|kind| ProbeSlot {
             container: container.name.as_str().into(),
             kind,
-            task: SlotTask::Running { started: None },
+            task: ProbeTaskState::Running { started: None },
             seen: ProbeSnapshot::default(),
         }));
     }
@@ -41,7 +41,7 @@ pub(super) fn probe(container: &Container, kind: ProbeKind) -> Option<&Probe> {
     }
 }
 
-/// Parameters with the API's defaults for what is absent or makes no sense.
+/// Parameters with the API's defaults for absent or invalid values.
 pub(super) fn rules(probe: &Probe, kind: ProbeKind) -> ProbeRules {
     let positive = |value: Option<i32>, default| match value.map(u32::try_from) {
         Some(Ok(value)) if value > 0 => value,

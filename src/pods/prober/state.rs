@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// At start, the first probes of containers that an earlier kubelet started, and of which no result is recorded, are spread
 /// over this time. It is short, because readiness is unknown until then.
-const TAKE_OVER_SPREAD: Duration = Duration::from_secs(1);
+const ADOPTION_SPREAD: Duration = Duration::from_secs(1);
 
 /// The parameters of a probe, frozen when its task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) struct ProbeRules {
 /// The state of a container instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InstanceState {
-    /// Created but not started, or the runtime does not know.
-    Unclear,
+    /// Created but not started, or in an unknown state.
+    CreatedOrUnknown,
     /// Running; the time since its start by the runtime's clock.
     Running(Duration),
     /// Exited; whether another instance may follow.
@@ -57,7 +57,7 @@ pub(super) struct ProbeFacts {
     /// The instance counts as started: its startup probe succeeded, or it has none.
     pub(super) started: bool,
     /// The recorded result of this instance; only needed for the first decision about it.
-    pub(super) remembered: Option<ProbeResult>,
+    pub(super) recorded_result: Option<ProbeResult>,
 }
 
 impl ProbeFacts {
@@ -119,7 +119,7 @@ enum ResultOrigin {
     /// Started by an earlier process, with a recorded result.
     Resumed,
     /// Started by an earlier process, without a recorded result.
-    TakenOver,
+    Adopted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +148,8 @@ impl ProbeState {
         self.rules.period
     }
 
-    /// Whether this is the instance of the last decision. For another one, the facts must have `remembered`.
-    pub(super) fn knows(&self, id: &ContainerId) -> bool {
+    /// Whether this is the instance of the last decision. For another one, the facts must have `recorded_result`.
+    pub(super) fn is_current(&self, id: &ContainerId) -> bool {
         self.current.as_ref().is_some_and(|c| c.id == *id)
     }
 
@@ -186,10 +186,9 @@ impl ProbeState {
         decision.forget = self.current.take().map(|replaced| replaced.id);
         let rules = self.rules;
         let current =
-            self.current
-                .insert(known.unwrap_or_else(|| {
-                    CurrentInstance::first_seen(seen, facts.remembered, &rules)
-                }));
+            self.current.insert(known.unwrap_or_else(|| {
+                CurrentInstance::first_seen(seen, facts.recorded_result, &rules)
+            }));
         decision.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
         if current.probe_result != before {
@@ -229,7 +228,7 @@ impl ProbeState {
         if in_a_row < threshold {
             return None;
         }
-        if settles_for_good(rules.kind, result) {
+        if ends_probing(rules.kind, result) {
             current.stage = ProbeStage::OnHold;
             current.result_run = None;
         }
@@ -242,24 +241,24 @@ impl ProbeState {
 impl CurrentInstance {
     fn first_seen(
         seen: &ProbedInstance,
-        remembered: Option<ProbeResult>,
+        recorded_result: Option<ProbeResult>,
         rules: &ProbeRules,
     ) -> Self {
-        let origin = match (remembered, seen.predates_kubelet) {
+        let origin = match (recorded_result, seen.predates_kubelet) {
             (Some(_), _) => ResultOrigin::Resumed,
-            (None, true) => ResultOrigin::TakenOver,
+            (None, true) => ResultOrigin::Adopted,
             (None, false) => ResultOrigin::Fresh,
         };
         let probe_result = match (origin, rules.kind) {
             // Without a published result, the status keeps the readiness of the old status.
-            (ResultOrigin::TakenOver, _) => None,
-            (ResultOrigin::Resumed, _) => remembered,
+            (ResultOrigin::Adopted, _) => None,
+            (ResultOrigin::Resumed, _) => recorded_result,
             (ResultOrigin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
             (ResultOrigin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
             (ResultOrigin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
         };
         let held =
-            remembered.is_some_and(|probe_result| settles_for_good(rules.kind, probe_result));
+            recorded_result.is_some_and(|probe_result| ends_probing(rules.kind, probe_result));
         Self {
             id: seen.id.clone(),
             probe_result,
@@ -287,7 +286,7 @@ impl CurrentInstance {
             }
             (_, ProbeStage::OnHold) => return ProbeAction::Idle,
             (InstanceState::Running(age), _) => age,
-            (InstanceState::Unclear, _) => {
+            (InstanceState::CreatedOrUnknown, _) => {
                 // An instance that never started has not failed its liveness probe, but it is not ready.
                 if rules.kind == ProbeKind::Readiness {
                     self.probe_result = Some(ProbeResult::Failure);
@@ -334,8 +333,8 @@ impl CurrentInstance {
     fn first_wait(&self, rules: &ProbeRules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
             (ResultOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
-            (ResultOrigin::TakenOver, ProbeKind::Readiness | ProbeKind::Startup) => {
-                rules.period.min(TAKE_OVER_SPREAD).mul_f64(spread)
+            (ResultOrigin::Adopted, ProbeKind::Readiness | ProbeKind::Startup) => {
+                rules.period.min(ADOPTION_SPREAD).mul_f64(spread)
             }
             (_, ProbeKind::Liveness) | (ResultOrigin::Resumed, _) => rules.period.mul_f64(spread),
         }
@@ -350,7 +349,7 @@ fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
 }
 
 /// Whether a result ends the probing of an instance (upstream's `onHold`), because it will be replaced or has started.
-fn settles_for_good(kind: ProbeKind, probe_result: ProbeResult) -> bool {
+fn ends_probing(kind: ProbeKind, probe_result: ProbeResult) -> bool {
     match (kind, probe_result) {
         (_, ProbeResult::Unknown) | (ProbeKind::Readiness, _) => false,
         (ProbeKind::Liveness, probe_result) => probe_result == ProbeResult::Failure,

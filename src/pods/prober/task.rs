@@ -1,7 +1,7 @@
 //! The loop of one probe: decide with [`super::state`], act, wait.
 
 use super::{
-    PodProbes, PodSignal, ProbeSnapshot, ProbedContainer, ProberShared, Slot, SlotTask,
+    PodProbes, PodSignal, ProbeSlot, ProbeSnapshot, ProbeTaskState, ProbedContainer, ProberShared,
     metrics::ProbeSeries,
     spec,
     state::{InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
@@ -30,10 +30,10 @@ use tokio::{
 const ATTEMPTS: u32 = 3;
 /// A run fails this long after its timeout, even if the runtime has not reported a timeout. Runtimes measure from the
 /// start of the command, which on a busy node is seconds after the call.
-const OVERRUN: Duration = Duration::from_secs(5);
+const OVERRUN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the task of one probe.
-pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &Slot) {
+pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &ProbeSlot) {
     if let Some(task) = ProbeTask::new(shared, probes, slot) {
         crate::base::spawn(PanicScope::Probe, task.run());
     }
@@ -71,7 +71,7 @@ impl ProbeTask {
     pub(super) fn new(
         shared: &Arc<ProberShared>,
         probes: &Arc<PodProbes>,
-        slot: &Slot,
+        slot: &ProbeSlot,
     ) -> Option<Self> {
         let container = probes.pod.container(&slot.container)?;
         let probe = spec::probe(container, slot.kind)?;
@@ -121,7 +121,7 @@ impl ProbeTask {
             ProbeAction::Until(at) => Some(at),
             ProbeAction::Run(_) | ProbeAction::Idle | ProbeAction::Exit => None,
         };
-        self.show(|seen| seen.due = due);
+        self.update_snapshot(|seen| seen.due = due);
         match decision.next {
             ProbeAction::Exit => return ControlFlow::Break(()),
             ProbeAction::Run(id) if self.overdue.is_none() => self.probe(id).await,
@@ -167,7 +167,7 @@ impl ProbeTask {
     /// One run; `None` when the probe was stopped meanwhile.
     async fn attempt(&mut self, id: &ContainerId) -> Option<ProbeOutcome> {
         let mut run = self.start(id);
-        let deadline = Instant::now() + self.timeout + OVERRUN;
+        let deadline = Instant::now() + self.timeout + OVERRUN_TIMEOUT;
         let kind = self.kind;
         let stopped = self.signal.wait_for(|signal| stops(*signal, kind));
         tokio::select! {
@@ -186,7 +186,10 @@ impl ProbeTask {
             }
         } else {
             ProbeOutcome::Failure {
-                output: format!("probe did not return within {:?}", self.timeout + OVERRUN),
+                output: format!(
+                    "probe did not return within {:?}",
+                    self.timeout + OVERRUN_TIMEOUT
+                ),
             }
         })
     }
@@ -202,7 +205,7 @@ impl ProbeTask {
                 Some((handler, container.ports.as_deref().unwrap_or_default()))
             });
             let Some((handler, ports)) = handler else {
-                let error = "the probe names no handler".to_owned();
+                let error = "the probe has no handler".to_owned();
                 return ProbeOutcome::Unknown { error };
             };
             let target = HandlerTarget {
@@ -224,7 +227,7 @@ impl ProbeTask {
             return;
         }
         let (result, output) = result_of(outcome);
-        self.show(|seen| seen.ran(result, output, Timestamp::now()));
+        self.update_snapshot(|seen| seen.ran(result, output, Timestamp::now()));
         self.series
             .count(&self.probes, &self.container, self.kind, outcome, took);
         if let Some((reason, message)) = event(self.kind, outcome) {
@@ -242,7 +245,7 @@ impl ProbeTask {
             let started = (probe_result == ProbeResult::Success).then(|| id.clone());
             let opens = started.is_some();
             self.probes
-                .set_task(&self.container, kind, SlotTask::Running { started });
+                .set_task(&self.container, kind, ProbeTaskState::Running { started });
             if opens {
                 self.probes.wake();
             }
@@ -254,14 +257,14 @@ impl ProbeTask {
         }
     }
 
-    fn show(&self, change: impl FnOnce(&mut ProbeSnapshot)) {
+    fn update_snapshot(&self, change: impl FnOnce(&mut ProbeSnapshot)) {
         self.probes
             .with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
     }
 
     fn forget(&self, id: &ContainerId) {
         let (uid, kind) = (&self.probes.uid, self.kind);
-        self.show(|seen| *seen = ProbeSnapshot::default());
+        self.update_snapshot(|seen| *seen = ProbeSnapshot::default());
         self.shared.forget(uid, id, kind);
     }
 
@@ -272,7 +275,7 @@ impl ProbeTask {
         }
         self.series.remove(&self.probes, &self.container, self.kind);
         self.probes
-            .set_task(&self.container, self.kind, SlotTask::Ended { last });
+            .set_task(&self.container, self.kind, ProbeTaskState::Ended { last });
         if self.kind == ProbeKind::Startup {
             // The other probes of the container may run now.
             self.probes.wake();
@@ -287,9 +290,9 @@ impl ProbeTask {
         let view = self.view();
         let seen = view.container.filter(|seen| !seen.id.as_str().is_empty());
         let container = seen.map(|seen| self.instance(&seen));
-        let remembered = container
+        let recorded_result = container
             .as_ref()
-            .filter(|seen| !self.state.knows(&seen.id))
+            .filter(|seen| !self.state.is_current(&seen.id))
             .and_then(|seen| self.shared.deps.results.get(&seen.id, self.kind));
         ProbeFacts {
             pod_terminal: view.pod_terminal,
@@ -297,7 +300,7 @@ impl ProbeTask {
             started: container
                 .as_ref()
                 .is_some_and(|seen| self.probes.started(&self.container, &seen.id)),
-            remembered,
+            recorded_result,
             container,
         }
     }
@@ -312,7 +315,7 @@ impl ProbeTask {
             ContainerState::Exited => InstanceState::Exited {
                 restarts: self.restarts,
             },
-            ContainerState::Created | ContainerState::Unknown => InstanceState::Unclear,
+            ContainerState::Created | ContainerState::Unknown => InstanceState::CreatedOrUnknown,
         };
         ProbedInstance {
             id: seen.id.clone(),

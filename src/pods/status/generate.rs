@@ -80,7 +80,7 @@ pub struct StatusInputs<'a> {
     /// The node's addresses; empty without an API server.
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
-    pub failed_because: Option<&'a PodFailure>,
+    pub pod_failure: Option<&'a PodFailure>,
     /// The resize conditions of the pod.
     pub resize: &'a ResizeConditions,
     /// The pod with its actuated resources, while they differ from the allocated ones.
@@ -94,8 +94,7 @@ pub struct StatusInputs<'a> {
 }
 
 impl<'a> StatusInputs<'a> {
-    /// Inputs about a pod of which only the runtime status is known; the caller sets what
-    /// else it knows.
+    /// Inputs about a pod of which only the runtime status is known; the caller sets the other inputs.
     pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
         Self {
             pod,
@@ -111,7 +110,7 @@ impl<'a> StatusInputs<'a> {
             restart_all: RestartAllStage::None,
             pod_is_terminal: false,
             host_ips: &[],
-            failed_because: None,
+            pod_failure: None,
             resize: const { &ResizeConditions::NONE },
             actuated_pod: None,
             device_health: &|_| None,
@@ -188,7 +187,7 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     Ok(status)
 }
 
-/// A terminal phase stays; otherwise `failed_because` overrides the phase of the containers. As upstream, a preempted pod
+/// A terminal phase stays; otherwise `pod_failure` overrides the phase of the containers. As upstream, a preempted pod
 /// has succeeded if all of its containers exit with 0.
 fn final_phase(
     inputs: &StatusInputs<'_>,
@@ -201,7 +200,7 @@ fn final_phase(
         .into_iter()
         .flatten()
         .find(|phase| phase.is_terminal());
-    let phase = match (ended, inputs.failed_because) {
+    let phase = match (ended, inputs.pod_failure) {
         (Some(ended), _) => ended,
         (None, Some(failure))
             if failure.reason == event::PREEMPTING
@@ -217,12 +216,12 @@ fn final_phase(
         reason = non_empty(&old.reason).or_else(|| non_empty(&api?.reason));
         message = non_empty(&old.message).or_else(|| non_empty(&api?.message));
     }
-    if let Some(because) = inputs.failed_because
+    if let Some(failure) = inputs.pod_failure
         && phase == PodPhase::Failed
         && reason.is_none()
     {
-        reason = Some(because.reason.clone());
-        message = Some(because.message.clone());
+        reason = Some(failure.reason.clone());
+        message = Some(failure.message.clone());
     }
     (phase, reason, message)
 }

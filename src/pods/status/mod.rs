@@ -107,7 +107,7 @@ impl StatusManager {
         let uid = pod.uid();
         let published = self.reader().get(&uid);
         let base = published.as_deref().or(remote);
-        let status = terminate::ended(pod, base.cloned().unwrap_or_default());
+        let status = terminate::terminated_status(pod, base.cloned().unwrap_or_default());
         let changed = self.set_pod_status(pod, status);
         if let Some(entry) = self.store.entries.write().get_mut(&uid) {
             entry.pod_is_finished = true;
@@ -136,7 +136,7 @@ impl StatusManager {
     fn set_at(&self, pod: &Arc<Pod>, mut status: PodStatus, now: Timestamp) -> bool {
         let mut entries = self.store.entries.write();
         let known = entries.get_mut(&pod.uid());
-        normalise(
+        normalize(
             &mut status,
             known.as_deref().map(|entry| &*entry.status),
             now,
@@ -180,7 +180,7 @@ impl Statuses {
         entries.get(uid).map(|entry| entry.status.clone())
     }
 
-    /// Everything known of a pod.
+    /// The status of a pod, with its pod object and version.
     pub fn entry(&self, uid: &PodUid) -> Option<VersionedPodStatus> {
         self.store.entries.read().get(uid).cloned()
     }
@@ -203,7 +203,7 @@ impl Statuses {
 
 /// Carries over what a new status may not change: the start time, a terminal phase, and the
 /// transition times of conditions that stay as they were.
-fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
+fn normalize(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
     let known_start = old.and_then(|old| old.start_time.clone());
     status.start_time = known_start
         .or(status.start_time.take())

@@ -8,18 +8,18 @@ const MESSAGE: &str = "The container could not be located when the pod was termi
 
 /// Sets a terminated state with an unknown exit for every container that may have run and has none. A pod still
 /// Pending or Running becomes Failed, unless it is static.
-pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
+pub(super) fn terminated_status(pod: &Pod, mut status: PodStatus) -> PodStatus {
     let initialized = was_initialized(pod, &status);
     let regular = status.container_statuses.as_deref_mut().unwrap_or_default();
     if initialized {
-        regular.iter_mut().for_each(end);
+        regular.iter_mut().for_each(terminate);
     }
     let init = status
         .init_container_statuses
         .as_deref_mut()
         .unwrap_or_default();
-    let began = began(init);
-    init.iter_mut().take(began).for_each(end);
+    let started = started_count(init);
+    init.iter_mut().take(started).for_each(terminate);
     let phase = status.phase.as_deref().and_then(PodPhase::parse);
     if !pod.is_static() && !phase.is_some_and(PodPhase::is_terminal) {
         status.phase = Some(PodPhase::Failed.as_str().into());
@@ -27,7 +27,7 @@ pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
     status
 }
 
-fn end(status: &mut ContainerStatus) {
+fn terminate(status: &mut ContainerStatus) {
     if !has_ended(&status.state) {
         status.state = Some(unknown_exit(MESSAGE));
         status.started = Some(false);
@@ -42,7 +42,7 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
         return true;
     };
     let regular = status.container_statuses.as_deref().unwrap_or_default();
-    if regular.iter().any(has_begun) {
+    if regular.iter().any(has_started) {
         return true;
     }
     let init = status
@@ -61,13 +61,13 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
 }
 
 /// Number of init containers that may have run: up to the last one that left Waiting, at least one.
-fn began(init: &[ContainerStatus]) -> usize {
+fn started_count(init: &[ContainerStatus]) -> usize {
     init.iter()
-        .rposition(has_begun)
+        .rposition(has_started)
         .map_or(1, |index| index + 1)
 }
 
-fn has_begun(status: &ContainerStatus) -> bool {
+fn has_started(status: &ContainerStatus) -> bool {
     let is_waiting = matches!(&status.state, Some(state) if state.waiting.is_some());
     has_ended(&status.last_state) || !is_waiting
 }

@@ -27,13 +27,13 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
-use plan::{Exchange, NextStatusRequest, StatusVersion};
+use plan::{NextStatusRequest, SentStatuses, StatusVersion};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Requests under way at once.
+/// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 10;
 /// Longest delay between two tries.
 const MAX_DELAY: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub struct StatusWriterDeps {
 pub struct StatusWriter {
     deps: StatusWriterDeps,
     queue: WorkQueue<PodUid>,
-    exchanges: HashMap<PodUid, Exchange>,
+    sent_statuses: HashMap<PodUid, SentStatuses>,
     requests: JoinSet<EndedRequest>,
 }
 
@@ -81,7 +81,7 @@ impl StatusWriter {
         Self {
             queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
             deps,
-            exchanges: HashMap::new(),
+            sent_statuses: HashMap::new(),
             requests: JoinSet::new(),
         }
     }
@@ -134,22 +134,22 @@ impl StatusWriter {
         let entry = self.deps.statuses.entry(&uid);
         let object = entry.as_ref().and_then(|entry| self.object_of(entry));
         let (Some(entry), Some(object)) = (entry, object) else {
-            self.exchanges.remove(&uid);
+            self.sent_statuses.remove(&uid);
             self.queue.done(&uid);
             return;
         };
         let may_run = (self.deps.may_run)(&uid);
-        let exchange = self
-            .exchanges
+        let sent_statuses = self
+            .sent_statuses
             .entry(uid.clone())
             .and_modify(|known| {
                 if !known.is_about(&object) {
-                    *known = Exchange::new(&object);
+                    *known = SentStatuses::new(&object);
                 }
             })
-            .or_insert_with(|| Exchange::new(&object));
-        exchange.watched(&object);
-        let request = match exchange.next(&entry, &object, may_run, now) {
+            .or_insert_with(|| SentStatuses::new(&object));
+        sent_statuses.watched(&object);
+        let request = match sent_statuses.next(&entry, &object, may_run, now) {
             NextStatusRequest::Patch(version_sent, status) => {
                 StatusRequest::Patch(version_sent, status)
             }
@@ -166,7 +166,7 @@ impl StatusWriter {
                     err = %error,
                     "Status update on pod aborted"
                 );
-                exchange.refused(version_sent, &object, now);
+                sent_statuses.rejected(version_sent, &object, now);
                 return self.queue.done(&uid);
             }
         };
@@ -191,24 +191,24 @@ impl StatusWriter {
             result,
         } = ended;
         let (uid, request) = (&uid, &request);
-        let Some(exchange) = self.exchanges.get_mut(uid) else {
+        let Some(sent_statuses) = self.sent_statuses.get_mut(uid) else {
             return self.queue.done(uid);
         };
         let error = match (result, request) {
             (Some(Ok(Some(response))), StatusRequest::Patch(version_sent, patch)) => {
-                exchange.patched(*version_sent, patch, &object, response, now);
+                sent_statuses.patched(*version_sent, patch, &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
             (Some(Ok(_)), _) => {
                 tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod fully terminated and removed from etcd");
-                exchange.deleted(now);
+                sent_statuses.deleted(now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
             (Some(Err(error)), request) if is_gone(&error, request) => {
                 tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod does not exist on the server");
-                exchange.deleted(now);
+                sent_statuses.deleted(now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
@@ -222,7 +222,7 @@ impl StatusWriter {
         match request {
             // A retry of the same patch would be rejected again.
             StatusRequest::Patch(version_sent, _) if is_permanent(&error) => {
-                exchange.refused(*version_sent, &object, now);
+                sent_statuses.rejected(*version_sent, &object, now);
                 tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
                 self.queue.done(uid);
                 self.queue.add(uid.clone(), false, now);

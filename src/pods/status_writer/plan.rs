@@ -22,13 +22,13 @@ const RESPONSE_TTL: Duration = Duration::from_secs(30);
 
 /// The requests and responses about one pod object (upstream's `apiStatusVersions`, per pod).
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(super) struct SentStatuses {
     /// The UID of the object; the UID of a mirror pod differs from that of its static pod.
     object: PodUid,
     /// The last patch and its response.
     sent: Option<SentPatch>,
     /// A status that the API server rejected, and the resource version of the object.
-    refused: Option<(StatusVersion, Option<String>)>,
+    rejected: Option<(StatusVersion, Option<String>)>,
     /// When the object was deleted by this kubelet.
     deleted: Option<Instant>,
 }
@@ -75,13 +75,13 @@ pub(super) enum NextStatusRequest {
     Illegal(StatusVersion, IllegalTransition),
 }
 
-impl Exchange {
+impl SentStatuses {
     /// No request was sent about this object yet.
     pub(super) fn new(object: &Pod) -> Self {
         Self {
             object: object.uid(),
             sent: None,
-            refused: None,
+            rejected: None,
             deleted: None,
         }
     }
@@ -120,7 +120,7 @@ impl Exchange {
         let remote = newest.status.clone().unwrap_or_default();
         let version = entry.version;
         let version_sent = StatusVersion { version, may_run };
-        let refused = Some((version_sent, version_of(newest)));
+        let rejected = Some((version_sent, version_of(newest)));
         let may_delete = !may_run && entry.pod_is_finished && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();
         let sent = self.sent.as_ref();
@@ -130,7 +130,7 @@ impl Exchange {
             Some(at) => NextStatusRequest::Later(at),
             None => NextStatusRequest::Nothing,
         };
-        if self.refused == refused {
+        if self.rejected == rejected {
             return rest();
         }
         let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_run) {
@@ -187,8 +187,8 @@ impl Exchange {
     }
 
     /// Records a status that the API server rejected.
-    pub(super) fn refused(&mut self, version_sent: StatusVersion, watched: &Pod, now: Instant) {
-        self.refused = Some((version_sent, version_of(self.newest(watched, now))));
+    pub(super) fn rejected(&mut self, version_sent: StatusVersion, watched: &Pod, now: Instant) {
+        self.rejected = Some((version_sent, version_of(self.newest(watched, now))));
     }
 
     /// Records that the object was deleted, or does not exist.

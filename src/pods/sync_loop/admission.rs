@@ -1,7 +1,7 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
-//! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that only a temporary
-//! condition keeps out, such as pods that are still terminating, is not rejected but waits. Upstream: admit handlers,
+//! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that cannot be admitted
+//! because of a temporary condition, such as pods that are still terminating, waits instead. Upstream: admit handlers,
 //! in their order.
 
 mod app_armor;
@@ -17,7 +17,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Node;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-/// The node as admission sees it.
+/// The inputs of the admission rules: the state of the node, and facts about the one pod.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeView<'a> {
     /// Sysctls that pods may set.
@@ -142,7 +142,7 @@ fn shutdown(shutting_down: bool) -> Result<(), Rejection> {
     Err(Rejection::new(reasons::NODE_SHUTDOWN, message))
 }
 
-/// Whether the node may give a running pod other resources.
+/// Whether a running pod may be resized on this node.
 pub(super) fn may_resize(
     pod: &Pod,
     pressure: NodePressure,

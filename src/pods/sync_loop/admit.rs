@@ -4,7 +4,7 @@ use super::{
     SyncLoop,
     admission::{AdmissionError, AdmittedPods, NodeView, Rejection, admit, admit_before_devices},
     dispatch::AdmissionOrder,
-    pending_admission::{RETRY_INTERVAL, Wait},
+    pending_admission::{AdmissionWait, RETRY_INTERVAL},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
@@ -35,7 +35,7 @@ impl SyncLoop {
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             AdmissionOrder::Runs
-        } else if self.pod_sync.allocations().knows(uid) {
+        } else if self.pod_sync.allocations().contains(uid) {
             AdmissionOrder::Admitted
         } else {
             AdmissionOrder::New
@@ -219,7 +219,7 @@ impl SyncLoop {
                 !self.has_terminal_status(&other)
                     || self.workers.could_have_running_containers(&other)
             };
-            if other == *uid || !self.workers.knows(&other) || !in_use() {
+            if other == *uid || !self.workers.has_worker(&other) || !in_use() {
                 continue;
             }
             if self.is_terminating(&pod) {
@@ -250,11 +250,11 @@ impl SyncLoop {
         let wait = self
             .pending_admissions
             .wait(uid.clone(), Instant::now(), event_delay);
-        if wait == Wait::TimedOut {
+        if wait == AdmissionWait::TimedOut {
             return true;
         }
         self.deferred.insert(uid);
-        if wait == Wait::EmitEvent {
+        if wait == AdmissionWait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);
         }

@@ -3,6 +3,7 @@
 use super::{
     SyncLoop,
     orphans::{OrphanCriteria, find},
+    removals::EndedRemoval,
     resize::ResizeTrigger,
     uid_owner::UidOwner,
 };
@@ -24,7 +25,8 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in uids {
             let is_desired = manager.get(&uid).is_some();
-            if !is_desired || self.workers.restart_requested(&uid) || !self.workers.knows(&uid) {
+            if !is_desired || self.workers.restart_requested(&uid) || !self.workers.has_worker(&uid)
+            {
                 self.start_removal(uid);
             }
         }
@@ -55,7 +57,7 @@ impl SyncLoop {
         } else if self.deferred.remove(&uid) {
             // It was never started: containers under its UID belong to another pod or to an orphan.
             self.housekeeping_schedule.run_soon();
-        } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
+        } else if self.workers.has_worker(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.start_removal(uid);
         } else {
             self.update_worker(
@@ -67,24 +69,24 @@ impl SyncLoop {
 
     /// Handles ended removals: forgets the workers, and creates pods that were added again meanwhile. False if
     /// something could not be removed.
-    pub(super) fn on_removals_ended(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
+    pub(super) fn on_removals_ended(&mut self, ended: HashSet<EndedRemoval>) -> bool {
         let manager = self.manager.reader();
-        let mut all_gone = true;
-        for (uid, gone) in uids {
-            all_gone &= gone;
-            if !gone {
+        let mut all_complete = true;
+        for EndedRemoval { uid, complete } in ended {
+            all_complete &= complete;
+            if !complete {
                 self.metrics.cleanup_failed();
             }
             self.removals.finish(&uid);
             let desired = manager.get(&uid);
-            let knew = self.workers.knows(&uid);
-            let collected = self.workers.remove_terminated(&uid, desired.is_some());
-            if let (WorkerRemoval::Removed, Some(pod)) = (collected, desired) {
-                if knew {
+            let had_worker = self.workers.has_worker(&uid);
+            let removal = self.workers.remove_terminated(&uid, desired.is_some());
+            if let (WorkerRemoval::Removed, Some(pod)) = (removal, desired) {
+                if had_worker {
                     self.metrics.restarted(&pod);
                 }
                 // What could not be removed is left to housekeeping.
-                if !gone && self.uid_owner(&pod) != UidOwner::Itself {
+                if !complete && self.uid_owner(&pod) != UidOwner::Itself {
                     self.deferred.insert(uid);
                 } else {
                     self.create(pod);
@@ -92,14 +94,14 @@ impl SyncLoop {
             }
         }
         self.retry_pending_admissions();
-        all_gone
+        all_complete
     }
 
     /// Removes orphans that housekeeping found by their record or cgroup, unless such a pod was added since.
     pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
-            if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
+            if manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
                 self.start_removal(uid);
             }
         }
@@ -145,9 +147,9 @@ impl SyncLoop {
         let (pods, unsettled): (Vec<_>, Vec<_>) = pods
             .into_iter()
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
-        let wanted = self.manager.reader().uids();
+        let desired = self.manager.reader().uids();
         let is_known = |uid: &PodUid| {
-            wanted.contains(uid) || self.workers.knows(uid) || self.removals.contains(uid)
+            desired.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
         };
         let criteria = OrphanCriteria {
             is_known: &is_known,
@@ -175,15 +177,15 @@ impl SyncLoop {
             self.housekeeping_schedule.retry_later();
         }
         if is_full {
-            self.repair_workers(&wanted);
+            self.repair_workers(&desired);
         }
-        self.collect(pods, wanted, listed);
+        self.start_background_housekeeping(pods, desired, listed);
     }
 
     /// Repairs missed updates: creates the worker of a desired pod without one, and stops pods that are not desired any
     /// more.
-    fn repair_workers(&mut self, wanted: &HashSet<PodUid>) {
-        let found = self.workers.sync_known_pods(wanted);
+    fn repair_workers(&mut self, desired: &HashSet<PodUid>) {
+        let found = self.workers.sync_known_pods(desired);
         let manager = self.manager.reader();
         for uid in found.to_create {
             // Pods that were forgotten just now are removed first.
@@ -204,7 +206,7 @@ impl SyncLoop {
 
     /// Starts the background part of housekeeping: removes superseded containers of desired pods, and finds orphans
     /// that have only a record, files or a cgroup.
-    fn collect(
+    fn start_background_housekeeping(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut known_pods: HashSet<PodUid>,
@@ -265,7 +267,7 @@ impl SyncLoop {
         match self.uid_owner(pod) {
             UidOwner::Itself => {
                 // Before the record of the pod is read, because this drops a record of another manifest.
-                self.pod_sync.remember_origin(pod);
+                self.pod_sync.record_origin(pod);
                 return true;
             }
             UidOwner::Other => {
@@ -309,7 +311,7 @@ impl SyncLoop {
             if !replaced {
                 continue;
             }
-            if self.is_source_unknown(other) && !self.workers.knows(&other.uid) {
+            if self.is_source_unknown(other) && !self.workers.has_worker(&other.uid) {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source())
                 || self.is_removed_from_source(other)

@@ -32,7 +32,7 @@ impl Heartbeat {
     }
 
     /// Whether the loop runs. It does not before the runtime was reached.
-    pub fn has_begun(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         self.last.load(Ordering::Relaxed) > 0
     }
 
@@ -69,12 +69,12 @@ mod tests {
     async fn a_loop_that_has_begun_fails_its_check_when_an_iteration_takes_too_long() {
         let limit = Duration::from_secs(300);
         let heartbeat = Heartbeat::new();
-        assert!(!heartbeat.has_begun());
+        assert!(!heartbeat.has_started());
         assert_eq!(heartbeat.check(limit), Ok(()));
         tokio::time::advance(Duration::from_secs(400)).await;
         assert!(heartbeat.check(limit).is_err(), "it has not begun in time");
         heartbeat.beat();
-        assert!(heartbeat.has_begun());
+        assert!(heartbeat.has_started());
         assert_eq!(heartbeat.check(limit), Ok(()));
         tokio::time::advance(Duration::from_secs(301)).await;
         assert!(heartbeat.check(limit).is_err());

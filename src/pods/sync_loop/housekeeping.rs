@@ -71,7 +71,7 @@ impl HousekeepingSchedule {
         }
     }
 
-    /// A run begins now. True if it is a full one; `complete` is whether the sources allow one.
+    /// Records that a run begins. True if it is a full one; `complete` is whether the sources allow one.
     pub(super) fn begin(&mut self, complete: bool) -> bool {
         let now = Instant::now();
         self.next = now + self.period;

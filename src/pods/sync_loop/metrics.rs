@@ -104,7 +104,7 @@ impl LoopMetrics {
             .inc();
     }
 
-    /// A pod made room for a critical one, which needs more of this resource.
+    /// Counts a pod that was preempted to free this resource.
     pub(super) fn preempted(&self, resource: &str) {
         let preemption_signal = reason_label(&format!("OutOf{resource}"))
             .strip_prefix("OutOf")

@@ -6,9 +6,9 @@
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
+//! * Upstream: `syncLoopIteration` and `HandlePodCleanups`.
 //!
 //! A desired pod without a worker is *deferred*: its UID or name may be in use in the runtime, or its admission is pending.
-//! * Upstream: `syncLoopIteration` and `HandlePodCleanups`.
 
 mod admit;
 pub mod admission;
@@ -64,7 +64,7 @@ use uid_owner::{UidOwner, uid_owner};
 /// Limit for the first inspection of all items of the runtime, which precedes the first update of a source.
 const FIRST_INSPECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time between two iterations of a healthy loop; `/healthz` fails if one takes much longer.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The inputs of admission.
 pub struct PodAdmission {
@@ -191,7 +191,7 @@ impl SyncLoop {
         let mut next_retry = Instant::now();
         loop {
             self.heartbeat.beat();
-            let mut next_beat = Instant::now() + HEARTBEAT;
+            let mut next_beat = Instant::now() + HEARTBEAT_INTERVAL;
             if !self.pending_admissions.is_empty() {
                 if Instant::now() >= next_retry {
                     self.retry_pending_admissions();
@@ -217,7 +217,7 @@ impl SyncLoop {
                 changes = self.pod_sync.devices().plugins.changed() => self.on_devices(changes),
                 uids = self.pod_sync.devices().dra.changed() => self.sync_pods(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.removals.ended() => if self.on_removals_ended(uids) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
+                ended = self.removals.ended() => if self.on_removals_ended(ended) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
                 uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
                 () = self.pod_sync.allocations().completed() => self.retry_resizes(ResizeTrigger::PodResized),
                 () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
@@ -333,8 +333,8 @@ impl SyncLoop {
         let settled = self.cache.try_settled(&uid);
         let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
         let origin = self.pod_sync.origin(&uid);
-        let remembered = origin.and_then(|origin| origin.manifest_digest);
-        uid_owner(pod, &status, settled.is_some(), remembered.as_deref())
+        let recorded_digest = origin.and_then(|origin| origin.manifest_digest);
+        uid_owner(pod, &status, settled.is_some(), recorded_digest.as_deref())
     }
 
     /// Active pods of the runtime that no source has (any more) and that have the name of one of these static pods. A
@@ -345,13 +345,13 @@ impl SyncLoop {
         if names.is_empty() {
             return Vec::new();
         }
-        let wanted = self.manager.reader();
+        let desired = self.manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
             let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
                 && (pod.source() != PodSource::Api || self.is_source_unknown(pod))
-                && !wanted.contains(&pod.uid)
+                && !desired.contains(&pod.uid)
                 && may_run()
         });
         pods
@@ -366,7 +366,7 @@ impl SyncLoop {
             match manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
-                None if self.workers.knows(&uid) => self.workers.status_changed(&uid),
+                None if self.workers.has_worker(&uid) => self.workers.status_changed(&uid),
                 None => orphans = true,
             }
         }
@@ -438,17 +438,18 @@ impl SyncLoop {
     }
 
     /// Admits a pod and creates its worker. A rejected pod gets a worker, too, which terminates it at once. A pod that
-    /// is not admitted yet is deferred. A pod whose UID an earlier pod still has is admitted once that one is removed.
+    /// is not admitted yet is deferred. If an earlier pod of the same UID is still being stopped or removed, admission
+    /// happens after its removal.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
+        if !self.workers.has_worker(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
-        let is_new = !self.workers.knows(&uid) && !self.pending_admissions.contains(&uid);
+        let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
         if self.manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
         }
-        let waits = self.workers.knows(&uid) || self.removals.contains(&uid);
+        let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);
         // A pod that runs already is not rejected for resources.
         let runs = self.runs(&uid, seen.as_deref());
@@ -469,7 +470,7 @@ impl SyncLoop {
     /// Updates or creates the pod's worker. None is created while an earlier pod of this UID is being removed, or the
     /// removal would remove the new pod as well: `on_removals_ended` creates it.
     fn update_worker(&self, uid: &PodUid, options: UpdatePodOptions) {
-        if self.workers.knows(uid) || !self.removals.contains(uid) {
+        if self.workers.has_worker(uid) || !self.removals.contains(uid) {
             self.workers.update_pod(options);
         }
     }

@@ -21,10 +21,10 @@ struct PendingAdmission {
 
 /// What to do about a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// Wait on.
+pub(super) enum AdmissionWait {
+    /// Keep waiting.
     Continue,
-    /// Emit the event of this wait, then wait on.
+    /// Emit the event of this wait, then keep waiting.
     EmitEvent,
     /// End the wait.
     TimedOut,
@@ -45,19 +45,24 @@ impl PendingAdmissions {
     }
 
     /// Starts or continues the wait of a pod that cannot be admitted at `now`. Its event is due after `event_delay`.
-    pub(super) fn wait(&mut self, uid: PodUid, now: Instant, event_delay: Duration) -> Wait {
+    pub(super) fn wait(
+        &mut self,
+        uid: PodUid,
+        now: Instant,
+        event_delay: Duration,
+    ) -> AdmissionWait {
         let waiting = self.0.entry(uid).or_insert(PendingAdmission {
             since: now,
             event_emitted: false,
         });
         let waited = now.saturating_duration_since(waiting.since);
         if waited >= TIMEOUT {
-            Wait::TimedOut
+            AdmissionWait::TimedOut
         } else if waited >= event_delay && !waiting.event_emitted {
             waiting.event_emitted = true;
-            Wait::EmitEvent
+            AdmissionWait::EmitEvent
         } else {
-            Wait::Continue
+            AdmissionWait::Continue
         }
     }
 
@@ -82,15 +87,15 @@ mod tests {
         };
         let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
         let expected = [
-            Wait::Continue,
-            Wait::Continue,
-            Wait::EmitEvent,
-            Wait::Continue,
-            Wait::Continue,
+            AdmissionWait::Continue,
+            AdmissionWait::Continue,
+            AdmissionWait::EmitEvent,
+            AdmissionWait::Continue,
+            AdmissionWait::Continue,
         ];
         assert_eq!(steps[..5], expected);
-        assert_eq!(steps[5], Wait::TimedOut);
-        assert_eq!(step("second", 121), Wait::Continue);
+        assert_eq!(steps[5], AdmissionWait::TimedOut);
+        assert_eq!(step("second", 121), AdmissionWait::Continue);
         assert_eq!(waiting.in_order(), ["first".into(), "second".into()]);
         assert!(waiting.remove(&"first".into()));
         assert!(!waiting.remove(&"first".into()));

@@ -25,20 +25,20 @@ impl fmt::Display for Shortage {
 /// The pods to preempt so that nothing is missing.
 ///
 /// # Errors
-/// All that may be stopped would not be enough, in upstream's words.
+/// Preempting every preemptable pod would not free enough; the text is upstream's.
 pub(super) fn victims(
     pod: &Pod,
     others: &[Arc<Pod>],
     missing: &[Shortage],
 ) -> Result<Vec<Arc<Pod>>, String> {
-    let may_go = others.iter().filter(|other| is_preemptable(pod, other));
-    let may_go: Vec<_> = may_go.cloned().collect();
-    let left = without(missing, &may_go);
+    let preemptable = others.iter().filter(|other| is_preemptable(pod, other));
+    let preemptable: Vec<_> = preemptable.cloned().collect();
+    let left = without(missing, &preemptable);
     if !left.is_empty() {
         return Err(not_enough(&left));
     }
     let of = |class: QosClass| -> Vec<Arc<Pod>> {
-        let of_class = may_go.iter().filter(|pod| pod_qos(pod) == Ok(class));
+        let of_class = preemptable.iter().filter(|pod| pod_qos(pod) == Ok(class));
         of_class.cloned().collect()
     };
     let (best_effort, burstable) = (of(QosClass::BestEffort), of(QosClass::Burstable));

@@ -14,12 +14,19 @@ use crate::{
 use std::{collections::HashSet, sync::Arc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The removals under way, one per UID.
+/// A removal that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EndedRemoval {
+    pub(super) uid: PodUid,
+    /// Everything was removed.
+    pub(super) complete: bool,
+}
+
+/// The removals in progress, one per UID.
 #[derive(Default)]
 pub(super) struct Removals {
     running: HashSet<PodUid>,
-    /// Pods whose removal ended, and whether everything was removed.
-    ended: Arc<DirtySet<(PodUid, bool)>>,
+    ended: Arc<DirtySet<EndedRemoval>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -44,14 +51,14 @@ impl Removals {
         let (removal, ended) = (removal(self.stop.clone()), self.ended.clone());
         let work = async move {
             // Also after a panic, or no pod could use this UID again.
-            let gone = contain(PanicScope::CleanUp, removal).await;
-            ended.mark((uid, gone.unwrap_or(false)));
+            let complete = contain(PanicScope::CleanUp, removal).await.unwrap_or(false);
+            ended.mark(EndedRemoval { uid, complete });
         };
         spawn(PanicScope::CleanUp, self.tasks.track_future(work));
     }
 
-    /// Waits until some have ended. Safe to cancel.
-    pub(super) async fn ended(&self) -> HashSet<(PodUid, bool)> {
+    /// Waits until at least one removal has ended, and returns those that have. Safe to cancel.
+    pub(super) async fn ended(&self) -> HashSet<EndedRemoval> {
         self.ended.take().await
     }
 
@@ -104,7 +111,11 @@ mod tests {
         removals.start(uid.clone(), |_| async { panic!("as scripted") });
         assert!(removals.contains(&uid));
         let ended = removals.ended().await;
-        assert_eq!(ended, HashSet::from([(uid.clone(), false)]));
+        let failed = EndedRemoval {
+            uid: uid.clone(),
+            complete: false,
+        };
+        assert_eq!(ended, HashSet::from([failed]));
         assert!(removals.contains(&uid));
         removals.finish(&uid);
         assert_eq!(removals.uids().count(), 0);

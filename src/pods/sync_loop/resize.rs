@@ -161,7 +161,7 @@ impl SyncLoop {
                     self.resizes.pending.remove(&uid);
                     continue;
                 };
-                if self.is_terminating(&before) || !self.workers.knows(&uid) {
+                if self.is_terminating(&before) || !self.workers.has_worker(&uid) {
                     continue;
                 }
                 match self.decide_resize(&before, &wanted) {

@@ -17,12 +17,12 @@ pub enum UidOwner {
 }
 
 /// Compares a desired pod with the runtime status of its UID. `settled` is whether that status is complete.
-/// `remembered` is the digest of the manifest in the pod state store, used if the sandbox has none.
+/// `recorded_digest` is the digest of the manifest in the pod state store, used if the sandbox has none.
 pub fn uid_owner(
     pod: &Pod,
     status: &PodStatus,
     settled: bool,
-    remembered: Option<&str>,
+    recorded_digest: Option<&str>,
 ) -> UidOwner {
     // UIDs of the API server are unique, and it edits pods in place.
     if !pod.is_static() {
@@ -40,7 +40,7 @@ pub fn uid_owner(
     }
     let made_from = newest.and_then(|sandbox| sandbox.manifest_digest.as_deref());
     let edited = is_other_manifest(
-        made_from.or(remembered),
+        made_from.or(recorded_digest),
         pod.annotation(keys::MANIFEST_DIGEST),
     );
     match (renamed || edited, settled) {
@@ -91,7 +91,7 @@ mod tests {
         let ours = pod("file", "v1:new");
         let nothing = PodStatus::default();
         let (new, old) = (Some("v1:new"), Some("v1:old"));
-        for (what, status, settled, remembered, expected) in [
+        for (what, status, settled, recorded_digest, expected) in [
             ("nothing", nothing.clone(), true, None, Itself),
             ("nothing but records", nothing.clone(), true, old, Other),
             ("its own records", nothing.clone(), true, new, Itself),
@@ -199,7 +199,7 @@ mod tests {
                 ApiPod,
             ),
         ] {
-            let found = uid_owner(&ours, &status, settled, remembered);
+            let found = uid_owner(&ours, &status, settled, recorded_digest);
             assert_eq!(found, expected, "{what}");
         }
         let edited = status("web", &[(API, old)]);

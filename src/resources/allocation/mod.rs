@@ -105,7 +105,7 @@ impl Allocations {
     }
 
     /// Whether the allocated amounts of a pod are known.
-    pub fn knows(&self, uid: &PodUid) -> bool {
+    pub fn contains(&self, uid: &PodUid) -> bool {
         self.0.state.lock().allocated.contains_key(uid)
     }
 

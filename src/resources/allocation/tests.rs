@@ -79,7 +79,7 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     running.await.unwrap().unwrap();
 
     let after = Allocations::read(dir.path()).unwrap();
-    assert!(after.knows(&"u".into()));
+    assert!(after.contains(&"u".into()));
     assert!(Arc::ptr_eq(&after.apply(&small), &small));
     assert_eq!(after.apply(&large), small);
     let has = after.actuated(&"u".into()).unwrap();

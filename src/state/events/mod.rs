@@ -104,7 +104,7 @@ impl ObjectRef {
 
 /// A recent event, with the number of its occurrences.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KeptEvent {
+pub struct RecentEvent {
     /// The object (`involvedObject`).
     pub object: ObjectRef,
     /// Normal or Warning.
@@ -150,7 +150,7 @@ pub type OnOverflow = Box<dyn Fn() + Send + Sync>;
 /// Records events; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct EventRecorder {
-    kept: Arc<Mutex<RecentEvents>>,
+    recent: Arc<Mutex<RecentEvents>>,
     outbox: Arc<OnceLock<Sender>>,
 }
 
@@ -169,13 +169,13 @@ impl std::fmt::Debug for Sender {
 #[derive(Debug, Default)]
 struct RecentEvents {
     next: u64,
-    events: BTreeMap<u64, Arc<KeptEvent>>,
+    events: BTreeMap<u64, Arc<RecentEvent>>,
     index: HashMap<u64, u64>,
     hasher: RandomState,
 }
 
 impl RecentEvents {
-    fn keep(
+    fn add(
         &mut self,
         object: &ObjectRef,
         kind: EventType,
@@ -184,18 +184,18 @@ impl RecentEvents {
         now: Timestamp,
     ) {
         let key = self.hasher.hash_one((object, kind, &reason, &message));
-        let same = |e: &KeptEvent| {
+        let same = |e: &RecentEvent| {
             e.reason == reason && e.kind == kind && e.object == *object && e.message == message
         };
         let number = self.index.get(&key).copied();
         let known = number.filter(|number| self.events.get(number).is_some_and(|e| same(e)));
         let event = match known.and_then(|number| self.events.remove(&number)) {
-            Some(known) => KeptEvent {
+            Some(known) => RecentEvent {
                 count: known.count.saturating_add(1),
                 last_seen: now,
                 ..Arc::unwrap_or_clone(known)
             },
-            None => KeptEvent {
+            None => RecentEvent {
                 object: object.clone(),
                 kind,
                 reason,
@@ -276,7 +276,7 @@ impl EventRecorder {
                 (outbox.on_overflow)();
             }
         }
-        self.kept.lock().keep(object, kind, reason, message, now);
+        self.recent.lock().add(object, kind, reason, message, now);
     }
 
     /// Starts to queue occurrences, at most `capacity` of them, and returns the receiver; the excess is dropped.
@@ -308,8 +308,8 @@ impl EventRecorder {
     }
 
     /// Recent events, least recent first. The entries are shared, so that slow clients do not each hold a copy.
-    pub fn recent(&self) -> Vec<Arc<KeptEvent>> {
-        self.kept.lock().events.values().cloned().collect()
+    pub fn recent(&self) -> Vec<Arc<RecentEvent>> {
+        self.recent.lock().events.values().cloned().collect()
     }
 }
 
@@ -397,6 +397,6 @@ mod tests {
         let events = recorder.recent();
         assert_eq!(events.len(), CAPACITY);
         assert_eq!(events[0].message, "1");
-        assert_eq!(recorder.kept.lock().index.len(), CAPACITY);
+        assert_eq!(recorder.recent.lock().index.len(), CAPACITY);
     }
 }

@@ -28,8 +28,8 @@ impl Drop for PodCreationGuard {
 }
 
 impl PodCache {
-    /// Marks that an item of this pod is being created, until the guard is dropped, after the item was touched or
-    /// observed. Meanwhile an event with an unknown id of this pod does not cause a relist.
+    /// Marks that an item of this pod is being created, until the guard is dropped, after the item was touched or its
+    /// read applied. Meanwhile an event with an unknown id of this pod does not cause a relist.
     pub fn creation_guard(&self, uid: PodUid) -> PodCreationGuard {
         let creations = self.shared.creations.clone();
         *creations.0.lock().entry(uid.clone()).or_default() += 1;

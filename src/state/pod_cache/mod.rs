@@ -110,7 +110,7 @@ pub enum InspectedItem {
     Sandbox(SandboxStatus),
     /// The status of a container.
     Container(ContainerStatus),
-    /// The runtime does not know the item.
+    /// The runtime has no such item, or it is not a kubelet's.
     Gone,
 }
 
@@ -192,7 +192,7 @@ impl PodCache {
             let woken = notify.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
-            if self.shared.will_be_woken(uid, &notify) {
+            if self.shared.keep_waiting_or_wake(uid, &notify) {
                 woken.await;
             }
         }
@@ -400,7 +400,7 @@ impl PodCacheInner {
 
     /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read
     /// that settles the pod wakes it. Otherwise all waiters on it are woken to check again.
-    fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
+    fn keep_waiting_or_wake(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
         let mut waiters = self.settled_waiters.lock();
         let listed = waiters
             .get(uid)

@@ -15,7 +15,7 @@ pub struct StaleItem {
 
 impl fmt::Display for StaleItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failure = self.failure.as_deref().unwrap_or("no answer yet");
+        let failure = self.failure.as_deref().unwrap_or("not read yet");
         let (kind, id) = match &self.item {
             ItemId::Sandbox(id) => ("sandbox", id.as_str()),
             ItemId::Container(id) => ("container", id.as_str()),
@@ -122,7 +122,7 @@ mod tests {
                 .map(StaleItem::to_string)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(stale(&cache), ["container 0123456789abc: no answer yet"]);
+        assert_eq!(stale(&cache), ["container 0123456789abc: not read yet"]);
         let seq = writer.next_seq();
         writer.failed(&item, seq, "broken".into(), Some(running.clone()));
         assert_eq!(stale(&cache), ["container 0123456789abc: broken"]);

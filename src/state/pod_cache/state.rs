@@ -37,7 +37,7 @@ struct CacheEntry {
 
 /// The effects of applying one read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Applied {
+pub(super) struct ReadEffects {
     pub(super) changed: bool,
     pub(super) settled: bool,
 }
@@ -132,9 +132,9 @@ impl PodCacheState {
         seq: Seq,
         failure: Arc<str>,
         listed: Option<ContainerStatus>,
-    ) -> Applied {
+    ) -> ReadEffects {
         let Some(item) = self.items.get(id).filter(|item| item.stale.is_some()) else {
-            return Applied::default();
+            return ReadEffects::default();
         };
         let superseded = |pod: &PodStatus, listed: &ContainerStatus| {
             listed.state == ContainerState::Exited
@@ -150,7 +150,7 @@ impl PodCacheState {
             return self.apply(&pod_ref, id, seq, InspectedItem::Container(status));
         }
         self.failures.insert(id.clone(), failure);
-        Applied::default()
+        ReadEffects::default()
     }
 
     pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
@@ -191,7 +191,7 @@ impl PodCacheState {
         id: &ItemId,
         seq: Seq,
         read: InspectedItem,
-    ) -> Applied {
+    ) -> ReadEffects {
         self.newest = self.newest.max(seq);
         if self.items.get(id).is_some_and(|item| seq <= item.read)
             || self
@@ -199,7 +199,7 @@ impl PodCacheState {
                 .get(id)
                 .is_some_and(|tombstone| seq <= *tombstone)
         {
-            return Applied::default();
+            return ReadEffects::default();
         }
         match read {
             InspectedItem::Gone => self.mark_gone(id, seq),
@@ -208,7 +208,7 @@ impl PodCacheState {
                 let changed = self.edit(&pod_ref.uid, |pod| {
                     upsert(&mut pod.sandboxes, status, |s| &s.id)
                 });
-                Applied {
+                ReadEffects {
                     changed,
                     settled: self.mark_read(id, seq),
                 }
@@ -218,7 +218,7 @@ impl PodCacheState {
                 let changed = self.edit(&pod_ref.uid, |pod| {
                     upsert(&mut pod.containers, status, |c| &c.id)
                 });
-                Applied {
+                ReadEffects {
                     changed,
                     settled: self.mark_read(id, seq),
                 }
@@ -365,18 +365,18 @@ impl PodCacheState {
         entry.stale == 0
     }
 
-    fn mark_gone(&mut self, id: &ItemId, seq: Seq) -> Applied {
+    fn mark_gone(&mut self, id: &ItemId, seq: Seq) -> ReadEffects {
         self.tombstones.insert(id.clone(), seq);
         self.failures.remove(id);
         let Some(item) = self.items.remove(id) else {
-            return Applied::default();
+            return ReadEffects::default();
         };
         let changed = self.edit(&item.uid, |pod| match id {
             ItemId::Sandbox(id) => remove(&mut pod.sandboxes, |s| s.id == *id),
             ItemId::Container(id) => remove(&mut pod.containers, |c| c.id == *id),
         });
         let Some(entry) = self.pods.get_mut(&item.uid) else {
-            return Applied::default();
+            return ReadEffects::default();
         };
         entry.items = entry.items.saturating_sub(1);
         if item.stale.is_some() {
@@ -387,7 +387,7 @@ impl PodCacheState {
             self.pods.remove(&item.uid);
         }
         // A pod whose last unread item is gone is known completely, which its sync may have waited for.
-        Applied {
+        ReadEffects {
             changed: changed || settled,
             settled,
         }

@@ -34,7 +34,9 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_last_exit};
-pub use record::{PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults, Terminal};
+pub use record::{
+    PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults, TerminalRecord,
+};
 
 /// Version of the file format, in every file; a file with another version is ignored and left in place.
 const VERSION: u32 = 1;
@@ -113,7 +115,8 @@ impl PodStateStore {
         }
     }
 
-    /// Changes the record of a pod without writing it: for what no later kubelet reads. The next write has the change.
+    /// Changes the record of a pod without scheduling a write, for changes that no later kubelet needs. The next write
+    /// of the record includes it.
     pub fn update_in_memory(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         self.change(uid, change);
     }

@@ -18,7 +18,7 @@ pub struct PodRecord {
     pub origin: Option<PodOrigin>,
     /// The pod reached a terminal phase and must never run again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminal: Option<Terminal>,
+    pub terminal: Option<TerminalRecord>,
     /// The sandbox in which all init containers of the pod have finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initialized_in: Option<String>,
@@ -82,7 +82,7 @@ impl PodOrigin {
             && pod.annotation(keys::MANIFEST_DIGEST) == self.manifest_digest.as_deref()
     }
 
-    /// The source, if this kubelet knows it.
+    /// The source; `None` if the stored text is not a known source.
     pub fn source(&self) -> Option<PodSource> {
         PodSource::parse(&self.source)
     }
@@ -91,7 +91,7 @@ impl PodOrigin {
 /// The final state of a terminated pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Terminal {
+pub struct TerminalRecord {
     /// The final API status: phase, conditions and container states with exit codes. `None` if it cannot be decoded.
     #[serde(deserialize_with = "status")]
     pub status: Option<Arc<api::PodStatus>>,

@@ -114,7 +114,7 @@ async fn a_status_that_cannot_be_read_hides_nothing_else_of_its_pod() {
 async fn an_earlier_version_finds_the_end_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
     for status in [None, Some(Arc::default())] {
-        let terminal = Terminal {
+        let terminal = TerminalRecord {
             status,
             stopped_sandboxes: Vec::new(),
         };

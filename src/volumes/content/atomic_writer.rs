@@ -33,7 +33,7 @@ const DATA: &str = "..data";
 /// The temporary name of that link until it is renamed.
 const NEW_DATA: &str = "..data_tmp";
 /// The prefix of names that are reserved for the writer.
-const OWN: &[u8] = b"..";
+const RESERVED_PREFIX: &[u8] = b"..";
 const VERSION_MODE: u32 = 0o755;
 /// How many names for a version directory are tried.
 const NAME_TRIES: usize = 16;
@@ -56,12 +56,12 @@ pub fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> io::Result
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(volume, flags, Mode::empty())?;
     let current = current_version(root.as_fd());
-    let shown = match &current {
-        Some(version) => is_shown(root.as_fd(), version, payload, group),
+    let current_matches = match &current {
+        Some(version) => is_current(root.as_fd(), version, payload, group),
         None => false,
     };
     let (version, written) = match current {
-        Some(version) if shown => (version, Written::Before),
+        Some(version) if current_matches => (version, Written::Before),
         _ => {
             let version = make_version(volume, root.as_fd(), payload, group)?;
             if let Err(error) = switch(root.as_fd(), &version, group) {
@@ -71,7 +71,7 @@ pub fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> io::Result
             (version, Written::Now)
         }
     };
-    tidy(volume, root.as_fd(), &version, payload, group)?;
+    update_links(volume, root.as_fd(), &version, payload, group)?;
     Ok(written)
 }
 
@@ -86,13 +86,14 @@ pub(super) fn is_written(volume: &Path) -> bool {
 fn current_version(root: BorrowedFd<'_>) -> Option<String> {
     let target = rustix::fs::readlinkat(root, DATA, Vec::new()).ok()?;
     let target = target.into_string().ok()?;
-    let plain = target.as_bytes().starts_with(OWN) && !target.contains('/') && target != "..";
+    let plain =
+        target.as_bytes().starts_with(RESERVED_PREFIX) && !target.contains('/') && target != "..";
     let there = open_dir(root, &target).is_ok();
     (plain && there).then_some(target)
 }
 
 /// Whether a version consists of exactly these files. False if it cannot be read.
-fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: VolumeGroup) -> bool {
+fn is_current(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: VolumeGroup) -> bool {
     let Ok(version) = open_dir(root, version) else {
         return false;
     };
@@ -112,10 +113,10 @@ fn has_content(
 ) -> io::Result<bool> {
     let (file, _) = reopen(open_within(version, path, PATH_ONLY, 0)?)?;
     let stat = rustix::fs::fstat(&file)?;
-    let mode = group.widen(content.mode, READ_ONLY, false);
+    let mode = group.with_group_permissions(content.mode, READ_ONLY, false);
     let length = content.data.len() as u64;
     let owned = content.owner.is_none_or(|owner| stat.st_uid == owner);
-    if stat.st_mode & 0o7777 != mode || !group.owns(&stat) || !owned {
+    if stat.st_mode & 0o7777 != mode || !group.matches(&stat) || !owned {
         return Ok(false);
     }
     let mut bytes = Vec::with_capacity(content.data.len());
@@ -189,7 +190,7 @@ fn make_version_dir(root: BorrowedFd<'_>) -> io::Result<String> {
 
 fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: VolumeGroup) -> io::Result<()> {
     let version = open_dir(root, name)?;
-    group.own(version.as_fd(), VERSION_MODE, READ_ONLY, true)?;
+    group.set_group_and_mode(version.as_fd(), VERSION_MODE, READ_ONLY, true)?;
     let mut made = BTreeSet::new();
     for (path, content) in payload.files() {
         for (at, _) in path.match_indices('/') {
@@ -204,7 +205,7 @@ fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: VolumeGroup)
         if let Some(owner) = content.owner {
             rustix::fs::fchown(&file, Some(Uid::from_raw(owner)), None)?;
         }
-        group.own(file.as_fd(), content.mode, READ_ONLY, false)?;
+        group.set_group_and_mode(file.as_fd(), content.mode, READ_ONLY, false)?;
     }
     Ok(())
 }
@@ -214,7 +215,7 @@ fn make_dir(version: BorrowedFd<'_>, path: &str, group: VolumeGroup) -> io::Resu
     let parent = open_within(version, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
     rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(VERSION_MODE))?;
     let made = open_dir(parent.as_fd(), name)?;
-    group.own(made.as_fd(), VERSION_MODE, READ_ONLY, true)
+    group.set_group_and_mode(made.as_fd(), VERSION_MODE, READ_ONLY, true)
 }
 
 /// Makes a version the current one.
@@ -224,12 +225,12 @@ fn switch(root: BorrowedFd<'_>, version: &str, group: VolumeGroup) -> Result<(),
         Err(error) => return Err(error),
     }
     rustix::fs::symlinkat(version, root, NEW_DATA)?;
-    group.own_link(root, NEW_DATA, AtFlags::empty())?;
+    group.set_link_group(root, NEW_DATA, AtFlags::empty())?;
     rustix::fs::renameat(root, NEW_DATA, root, DATA)
 }
 
 /// Creates missing links, and removes outdated links and version directories.
-fn tidy(
+fn update_links(
     volume: &Path,
     root: BorrowedFd<'_>,
     version: &str,
@@ -249,7 +250,7 @@ fn tidy(
         }
     }
     for name in surplus {
-        if name.to_bytes().starts_with(OWN) {
+        if name.to_bytes().starts_with(RESERVED_PREFIX) {
             remove::tree(&volume.join(OsStr::from_bytes(name.to_bytes())))?;
         } else if leads_into_data(root, &name) {
             rustix::fs::unlinkat(root, &name, AtFlags::empty())?;
@@ -257,7 +258,7 @@ fn tidy(
     }
     for name in missing {
         rustix::fs::symlinkat(format!("{DATA}/{name}"), root, name)?;
-        group.own_link(root, name, AtFlags::empty())?;
+        group.set_link_group(root, name, AtFlags::empty())?;
     }
     Ok(())
 }

@@ -37,10 +37,11 @@ use rustix::{
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Mode of a volume's root directory.
-const ON_DISK: u32 = 0o777;
-const IN_MEMORY: u32 = 0o1777;
-const MOUNT_POINT: u32 = 0o755;
+/// Mode of a volume's root directory on disk: every container of the pod may write to an emptyDir.
+pub(super) const DISK_MODE: u32 = 0o777;
+/// The same in memory: the kernel's default of a tmpfs; sticky, so that users cannot remove each other's files.
+pub(super) const MEMORY_MODE: u32 = 0o1777;
+const MOUNT_POINT_MODE: u32 = 0o755;
 
 /// SHA-256 of a payload.
 pub(super) type PayloadDigest = [u8; 32];
@@ -55,25 +56,25 @@ pub(super) fn set_up(
 ) -> Result<PathBuf, SetUpError> {
     create_dir(&pod.volumes_of(volume.plugin), 0o750)?;
     let directory = pod.volume(volume.plugin, name)?;
-    let fresh = create_dir(&directory, ON_DISK)?;
+    let fresh = create_dir(&directory, DISK_MODE)?;
     if let Some(size) = volume.memory
         && (fresh || !is_mounted(&directory, mounter)?)
     {
         mounter
-            .tmpfs(&directory, size, IN_MEMORY)
+            .tmpfs(&directory, size, MEMORY_MODE)
             .map_err(io_error("mount a tmpfs on", &directory))?;
     }
     prepare_root(&directory, volume).map_err(io_error("prepare", &directory))?;
     write(&directory, volume, payload)?;
-    note_ready(pod, name, volume)?;
+    record_ready(pod, name, volume)?;
     Ok(directory)
 }
 
 /// Records that the volume was set up and from which specification, at the path where upstream records it.
-fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
+fn record_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
     let marker = pod.content_marker(name)?;
     let ready = marker.join("ready");
-    let text = wishes(volume);
+    let text = spec_digest(volume);
     if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
         return Ok(());
     }
@@ -83,7 +84,7 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
 }
 
 /// The digest of a volume's specification.
-fn wishes(volume: &ContentVolume) -> String {
+fn spec_digest(volume: &ContentVolume) -> String {
     let digest = Sha256::digest(format!("{volume:?}"));
     crate::base::hex(digest.iter().take(16))
 }
@@ -104,7 +105,7 @@ pub(super) fn write(
 }
 
 /// The path of the volume if an earlier kubelet set it up from the same specification and it still exists. Blocking.
-pub(super) fn made_before(
+pub(super) fn find_existing(
     pod: &PodDir,
     name: &str,
     volume: &ContentVolume,
@@ -114,7 +115,7 @@ pub(super) fn made_before(
     let recorded = std::fs::read_to_string(ready).ok()?;
     let directory = pod.volume(volume.plugin, name).ok()?;
     let mounted = volume.memory.is_none() || is_mounted(&directory, mounter).unwrap_or(false);
-    let there = recorded == wishes(volume) && mounted && atomic_writer::is_written(&directory);
+    let there = recorded == spec_digest(volume) && mounted && atomic_writer::is_written(&directory);
     there.then_some(directory)
 }
 
@@ -151,19 +152,21 @@ fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()>
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
     if volume.group != VolumeGroup(None) {
         let mode = rustix::fs::fstat(&root)?.st_mode & 0o7777;
-        volume.group.own(root.as_fd(), mode, READ_ONLY, true)?;
+        volume
+            .group
+            .set_group_and_mode(root.as_fd(), mode, READ_ONLY, true)?;
     }
     for point in &volume.mount_points {
-        make_all(root.as_fd(), point)?;
+        create_dirs(root.as_fd(), point)?;
     }
     Ok(())
 }
 
 /// Creates a directory and its parents, without following links.
-fn make_all(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+fn create_dirs(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
     let mut at: OwnedFd = open_dir(root, ".")?;
     for name in path.split('/') {
-        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(MOUNT_POINT)) {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(MOUNT_POINT_MODE)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }

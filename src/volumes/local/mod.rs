@@ -157,7 +157,7 @@ impl LocalVolume<'_> {
                 device,
                 fsType = fs_type,
                 found,
-                "Device has another file system than its volume asks for"
+                "Device has another file system than its volume requests"
             );
         }
         let args = rules::mount_args(device, fs_type, &options, &target.to_string_lossy());

@@ -1,6 +1,6 @@
 //! How a `local` volume is formatted, checked and mounted, and when it is unmounted. Pure.
 //!
-//! Upstream: `pkg/volume/local` and to `SafeFormatAndMount` and `MakeBindOpts` of `k8s.io/mount-utils`.
+//! Upstream: `pkg/volume/local`, and `SafeFormatAndMount` and `MakeBindOpts` of `k8s.io/mount-utils`.
 
 use crate::host::{MountEntry, ProgramEnd};
 use crate::volumes::paths::VolumePlugin;

@@ -45,7 +45,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         (201, reply)
     });
     let api = Some(server.client().await);
-    let objects = Objects::new(None, api.clone());
+    let objects = ConfigMapSecretReader::new(None, api.clone());
     let labelled = json!({"metadata": {"name": "node1", "uid": "n1", "labels": {"zone": "a"}}});
     let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
     let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
@@ -68,7 +68,14 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         ..NodeFacts::default()
     };
     Cluster {
-        manager: VolumeManager::in_cluster(root, Arc::new(facts), objects, cluster, None, mounter),
+        manager: VolumeManager::with_sources(
+            root,
+            Arc::new(facts),
+            objects,
+            cluster,
+            None,
+            mounter,
+        ),
         server,
         node,
     }
@@ -76,7 +83,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
 
 /// What a kubelet has that starts on the node of a cluster.
 pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
-    let objects = Objects::new(None, Some(cluster.server.client().await));
+    let objects = ConfigMapSecretReader::new(None, Some(cluster.server.client().await));
     let node = tokio::sync::watch::Sender::new(None).subscribe();
     let api = cluster.server.client().await;
     let (certificates, _) = PodCertificates::new(api, objects.changes(), node);
@@ -86,7 +93,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     };
     let root = cluster.manager.root().clone();
     let mounter = cluster.node.mounter.clone();
-    VolumeManager::in_cluster(
+    VolumeManager::with_sources(
         root,
         cluster.manager.shared.node.clone(),
         objects,

@@ -122,7 +122,12 @@ async fn without_local_objects_the_text_is_that_of_a_kubelet_without_an_api_serv
     let node = node();
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = Arc::new(NodeFacts::default());
-    let manager = VolumeManager::new(root, facts, Objects::default(), node.mounter.clone());
+    let manager = VolumeManager::new(
+        root,
+        facts,
+        ConfigMapSecretReader::default(),
+        node.mounter.clone(),
+    );
     let pod = pod(json!([{"name": "v", "secret": {"secretName": "db", "optional": true}}]));
     let error = error_chain(&manager.prepare(&pod, &never()).await.unwrap_err());
     assert!(

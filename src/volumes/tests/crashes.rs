@@ -143,7 +143,7 @@ async fn a_volume_of_a_kind_that_is_not_known_is_left_to_who_made_it() {
     let error = node.manager.teardown(&pod.uid()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "volume \"x\" of kind kubernetes.io/new was made by another kubelet"
+        "volume \"x\" of kind kubernetes.io/new was created by another kubelet"
     );
     assert!(paths["v"].host_path.exists());
     fs::write(&record, "{half").unwrap();

@@ -11,7 +11,7 @@ fn real(base: &Path) -> VolumeManager {
         allocatable_memory_bytes: 1 << 20,
         ..NodeFacts::default()
     };
-    let objects = Objects::new(Some(base.join("objects")), None);
+    let objects = ConfigMapSecretReader::new(Some(base.join("objects")), None);
     VolumeManager::new(root, Arc::new(facts), objects, HostMounter)
 }
 

@@ -207,7 +207,7 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
         ..NodeFacts::default()
     };
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
-    let objects = Objects::new(Some(base.join("objects")), None);
+    let objects = ConfigMapSecretReader::new(Some(base.join("objects")), None);
     VolumeManager::new(root, Arc::new(facts), objects, mounter.clone())
 }
 

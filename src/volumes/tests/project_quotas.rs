@@ -10,10 +10,10 @@ fn monitored(base: &Path) -> VolumeManager {
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
     let etc = base.join("etc");
     fs::create_dir_all(&etc).unwrap();
-    VolumeManager::in_cluster(
+    VolumeManager::with_sources(
         root,
         Arc::default(),
-        Objects::default(),
+        ConfigMapSecretReader::default(),
         ClusterSources::default(),
         Some(ProjectQuotas::recorded_in(&etc)),
         FakeMounter::default(),
@@ -106,7 +106,7 @@ async fn a_volume_without_a_project_of_its_own_is_there_and_is_walked() {
         // It was made before the feature was on.
         let node = node();
         let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
-        let (facts, objects) = (Arc::default(), Objects::default());
+        let (facts, objects) = (Arc::default(), ConfigMapSecretReader::default());
         let before = VolumeManager::new(root, facts, objects, node.mounter.clone());
         assert_eq!(projects(&before, &of("u1")).await, [None]);
         let manager = monitored(&base);

@@ -5,7 +5,7 @@ use crate::model::validation::{FieldError, field::Rule};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 /// Validates names that are used in paths, labels and cgroups, and that there are containers. Everything else is
-/// validated by the API server, whose version may support more than this kubelet knows.
+/// validated by the API server, which may be newer than this kubelet and support more fields.
 pub fn api_pod_names(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");

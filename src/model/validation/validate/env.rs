@@ -117,8 +117,8 @@ fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors
     }
 }
 
-/// The file of a `fileKeyRef` must be in an emptyDir: only there is it known who wrote it, and that it is a regular
-/// file.
+/// `fileKeyRef` must refer to an emptyDir, as upstream: in other volumes, the file may be written by another pod or may
+/// not be a regular file.
 fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors: &mut Errors) {
     errors.check_required(&path.child("key"), &file.key, names::env_name);
     let at = path.child("path");

@@ -6,8 +6,8 @@ use crate::model::validation::FieldError;
 use crate::model::{PodExt, RESTART_PERIODS, keys, parse_restart_period};
 use k8s_openapi::api::core::v1::Pod;
 
-/// Validates annotations that this kubelet evaluates. An invalid value is an error and not ignored, because users
-/// rely on them.
+/// Validates annotations that this kubelet evaluates. An invalid value is an error rather than ignored, because users
+/// rely on these annotations.
 pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");

@@ -17,8 +17,12 @@ pub enum LocalConfigMapsAndSecrets {
 
 impl LocalConfigMapsAndSecrets {
     /// `Files` if a directory of config maps and secrets is configured.
-    pub fn given(directory: bool) -> Self {
-        if directory { Self::Files } else { Self::None }
+    pub fn new(has_directory: bool) -> Self {
+        if has_directory {
+            Self::Files
+        } else {
+            Self::None
+        }
     }
 }
 
@@ -35,7 +39,7 @@ pub fn static_pod_references(
     errors.into_vec()
 }
 
-fn refuse(path: &Path<'_>, what: &str, errors: &mut Errors) {
+fn forbid(path: &Path<'_>, what: &str, errors: &mut Errors) {
     errors.forbidden(path, format!("static pods may not reference {what}"));
 }
 
@@ -50,19 +54,19 @@ fn spec_references(
         ("serviceAccount", &spec.service_account),
     ] {
         if !text(name.as_ref()).is_empty() {
-            refuse(&path.child(field), "serviceaccounts", errors);
+            forbid(&path.child(field), "serviceaccounts", errors);
         }
     }
     let list = path.child("imagePullSecrets");
     for (index, _) in spec.image_pull_secrets.iter().flatten().enumerate() {
-        refuse(&list.index(index), "secrets", errors);
+        forbid(&list.index(index), "secrets", errors);
     }
     if spec
         .resource_claims
         .as_ref()
         .is_some_and(|list| !list.is_empty())
     {
-        refuse(&path.child("resourceClaims"), "resourceclaims", errors);
+        forbid(&path.child("resourceClaims"), "resourceclaims", errors);
     }
     let init = spec.init_containers.as_deref().unwrap_or_default();
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
@@ -84,10 +88,10 @@ fn container_references(container: &Container, path: &Path<'_>, errors: &mut Err
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         let at = list.index(index);
         if source.secret_ref.is_some() {
-            refuse(&at.child("secretRef"), "secrets", errors);
+            forbid(&at.child("secretRef"), "secrets", errors);
         }
         if source.config_map_ref.is_some() {
-            refuse(&at.child("configMapRef"), "configmaps", errors);
+            forbid(&at.child("configMapRef"), "configmaps", errors);
         }
     }
     let list = path.child("env");
@@ -98,10 +102,10 @@ fn container_references(container: &Container, path: &Path<'_>, errors: &mut Err
         let at = list.index(index);
         let at = at.child("valueFrom");
         if from.secret_key_ref.is_some() {
-            refuse(&at.child("secretKeyRef"), "secrets", errors);
+            forbid(&at.child("secretKeyRef"), "secrets", errors);
         }
         if from.config_map_key_ref.is_some() {
-            refuse(&at.child("configMapKeyRef"), "configmaps", errors);
+            forbid(&at.child("configMapKeyRef"), "configmaps", errors);
         }
     }
 }
@@ -112,14 +116,18 @@ fn volume_references(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let nowhere = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
+    let no_local_source = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
     for (field, given, what) in [
         (
             "configMap",
-            nowhere && volume.config_map.is_some(),
+            no_local_source && volume.config_map.is_some(),
             "configmaps",
         ),
-        ("secret", nowhere && volume.secret.is_some(), "secrets"),
+        (
+            "secret",
+            no_local_source && volume.secret.is_some(),
+            "secrets",
+        ),
         ("csi", volume.csi.is_some(), "csidrivers"),
         ("glusterfs", volume.glusterfs.is_some(), "endpoints"),
         ("azureFile", volume.azure_file.is_some(), "secrets"),
@@ -135,7 +143,7 @@ fn volume_references(
         ),
     ] {
         if given {
-            refuse(&path.child(field), what, errors);
+            forbid(&path.child(field), what, errors);
         }
     }
     if let Some(projected) = &volume.projected {
@@ -154,17 +162,21 @@ fn projected_references(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let nowhere = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
+    let no_local_source = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
     let list = path.child("sources");
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = list.index(index);
         for (field, given, what) in [
             (
                 "configMap",
-                nowhere && source.config_map.is_some(),
+                no_local_source && source.config_map.is_some(),
                 "configmaps",
             ),
-            ("secret", nowhere && source.secret.is_some(), "secrets"),
+            (
+                "secret",
+                no_local_source && source.secret.is_some(),
+                "secrets",
+            ),
             (
                 "serviceAccountToken",
                 source.service_account_token.is_some(),
@@ -182,7 +194,7 @@ fn projected_references(
             ),
         ] {
             if given {
-                refuse(&at.child(field), what, errors);
+                forbid(&at.child(field), what, errors);
             }
         }
     }

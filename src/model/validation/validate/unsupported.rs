@@ -45,7 +45,7 @@ fn pod_certificates(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         let sources = projected.and_then(|projected| projected.sources.as_ref());
         for (index, source) in sources.into_iter().flatten().enumerate() {
             let given = source.pod_certificate.is_some();
-            refuse(given, &at.index(index).child("podCertificate"), errors);
+            forbid(given, &at.index(index).child("podCertificate"), errors);
         }
     }
 }
@@ -62,7 +62,7 @@ fn fields(pod: &Pod, kinds: &[&str], mut errors: Errors) -> Vec<FieldError> {
     errors.into_vec()
 }
 
-fn refuse(given: bool, path: &Path<'_>, errors: &mut Errors) {
+fn forbid(given: bool, path: &Path<'_>, errors: &mut Errors) {
     if given {
         errors.forbidden(path, NOT_YET);
     }
@@ -85,11 +85,11 @@ fn container_fields(spec: &PodSpec, container: &Container, path: &Path<'_>, erro
         |name: &str| volumes().any(|one| one.name == name && one.persistent_volume_claim.is_some());
     let mut devices = container.volume_devices.iter().flatten();
     let other = devices.any(|device| !is_claim(&device.name));
-    refuse(other, &path.child("volumeDevices"), errors);
+    forbid(other, &path.child("volumeDevices"), errors);
 }
 
 fn volume_fields(volume: &Volume, path: &Path<'_>, kinds: &[&str], errors: &mut Errors) {
     for source in volume_sources(volume) {
-        refuse(!kinds.contains(&source), &path.child(source), errors);
+        forbid(!kinds.contains(&source), &path.child(source), errors);
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum ManifestReading {
     Invalid(ManifestDigest, String),
     /// Reading failed; the error.
     ReadFailed(String),
-    /// Not a regular file; says what it is.
+    /// Not a regular file; the value is the file type.
     NotAFile(String),
 }
 
@@ -91,7 +91,7 @@ pub(super) struct ManifestCache {
     files: BTreeMap<OsString, CachedManifest>,
     /// How many files have a pod of each full name.
     names: HashMap<PodFullName, usize>,
-    /// The result of the last scan, until the pod of a file changes.
+    /// The list returned by the last [`Self::outcome`]; `None` after the pod of a file changed.
     pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
     /// Reported duplicates: the ignored file, and the file that has the pod of the same name.
@@ -101,8 +101,8 @@ pub(super) struct ManifestCache {
 impl ManifestCache {
     /// Whether the file must be read: it is new, changed, or may have changed.
     pub(super) fn must_read(&self, path: &Path, stamp: ManifestStamp) -> bool {
-        let record = self.files.get(path.as_os_str());
-        record.is_none_or(|record| record.validity != Validity::Until(stamp))
+        let cached = self.files.get(path.as_os_str());
+        cached.is_none_or(|cached| cached.validity != Validity::Until(stamp))
     }
 
     /// Digest of the bytes last read.
@@ -117,14 +117,14 @@ impl ManifestCache {
 
     /// Whether the current content of the file is invalid.
     pub(super) fn is_invalid(&self, path: &Path) -> bool {
-        let record = self.files.get(path.as_os_str());
-        record.is_some_and(|record| record.error.is_some())
+        let cached = self.files.get(path.as_os_str());
+        cached.is_some_and(|cached| cached.error.is_some())
     }
 
     /// Records what was read from a file.
     pub(super) fn record(&mut self, path: &Path, validity: Validity, reading: ManifestReading) {
-        let record = match self.files.get_mut(path.as_os_str()) {
-            Some(record) => record,
+        let cached = match self.files.get_mut(path.as_os_str()) {
+            Some(cached) => cached,
             None => self.files.entry(path.into()).or_insert(CachedManifest {
                 validity,
                 digest: None,
@@ -133,15 +133,15 @@ impl ManifestCache {
                 not_a_file: false,
             }),
         };
-        record.validity = validity;
-        record.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
+        cached.validity = validity;
+        cached.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
             ManifestReading::SameBytes => {}
             ManifestReading::Valid(digest, manifest) => {
-                record.digest = Some(digest);
-                record.error = None;
+                cached.digest = Some(digest);
+                cached.error = None;
                 let good = manifest.pods.into_iter().next();
-                let before = std::mem::replace(&mut record.last_valid, good.clone());
+                let before = std::mem::replace(&mut cached.last_valid, good.clone());
                 replace_pod(&mut self.names, &mut self.pods, before, good);
                 let path = path.display();
                 let notice = |warning| Notice::Warning(format!("{path}: {warning}"));
@@ -149,18 +149,18 @@ impl ManifestCache {
                     .extend(manifest.warnings.into_iter().map(notice));
             }
             ManifestReading::Invalid(digest, why) => {
-                let same = record.digest == Some(digest);
-                record.digest = Some(digest);
-                record.set_error(why, same);
+                let same = cached.digest == Some(digest);
+                cached.digest = Some(digest);
+                cached.set_error(why, same);
             }
             ManifestReading::ReadFailed(why) => {
-                record.digest = None;
-                record.set_error(why, true);
+                cached.digest = None;
+                cached.set_error(why, true);
             }
             ManifestReading::NotAFile(what) => {
-                record.digest = None;
-                let before = record.last_valid.take();
-                record.set_error(what, true);
+                cached.digest = None;
+                let before = cached.last_valid.take();
+                cached.set_error(what, true);
                 replace_pod(&mut self.names, &mut self.pods, before, None);
             }
         }
@@ -169,23 +169,23 @@ impl ManifestCache {
     /// Forgets files that are no longer there.
     pub(super) fn keep_only(&mut self, present: &HashSet<OsString>) {
         let gone = self.files.extract_if(.., |path, _| !present.contains(path));
-        for (_, record) in gone {
-            replace_pod(&mut self.names, &mut self.pods, record.last_valid, None);
+        for (_, cached) in gone {
+            replace_pod(&mut self.names, &mut self.pods, cached.last_valid, None);
         }
     }
 
     pub(super) fn forget(&mut self, path: &Path) {
-        if let Some(record) = self.files.remove(path.as_os_str()) {
-            replace_pod(&mut self.names, &mut self.pods, record.last_valid, None);
+        if let Some(cached) = self.files.remove(path.as_os_str()) {
+            replace_pod(&mut self.names, &mut self.pods, cached.last_valid, None);
         }
     }
 
-    /// Names of files that must be read again soon: those that were changing, and those with a
-    /// error that may have been a half-written file.
+    /// Names of files that must be read again soon: those that were changing, and those whose error has not been
+    /// reported yet, because the file may have been half written.
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
         let unreported = |error: &ManifestError| error.report != ReportState::Reported;
-        let reread = self.files.iter().filter(|(_, record)| {
-            record.validity == Validity::Changing || record.error.as_ref().is_some_and(unreported)
+        let reread = self.files.iter().filter(|(_, cached)| {
+            cached.validity == Validity::Changing || cached.error.as_ref().is_some_and(unreported)
         });
         let names = reread.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
@@ -195,7 +195,7 @@ impl ManifestCache {
     pub(super) fn never_valid(&self) -> BTreeSet<String> {
         let files = self.files.iter();
         let never_valid =
-            files.filter(|(_, record)| record.last_valid.is_none() && !record.not_a_file);
+            files.filter(|(_, cached)| cached.last_valid.is_none() && !cached.not_a_file);
         never_valid
             .map(|(path, _)| path.to_string_lossy().into_owned())
             .collect()
@@ -211,7 +211,7 @@ impl ManifestCache {
                 let good = self
                     .files
                     .values()
-                    .filter_map(|record| record.last_valid.clone());
+                    .filter_map(|cached| cached.last_valid.clone());
                 good.collect()
             }
             None => self.first_of_each_name(),
@@ -221,8 +221,8 @@ impl ManifestCache {
     }
 
     fn report_errors(&mut self, scanned: &ScanScope) {
-        for (path, record) in &mut self.files {
-            let Some(error) = &mut record.error else {
+        for (path, cached) in &mut self.files {
+            let Some(error) = &mut cached.error else {
                 continue;
             };
             if let ScanScope::Entries(names) = scanned
@@ -234,7 +234,7 @@ impl ManifestCache {
                 ReportState::New => error.report = ReportState::Pending,
                 ReportState::Pending => {
                     error.report = ReportState::Reported;
-                    let kept = match record.last_valid {
+                    let kept = match cached.last_valid {
                         Some(_) => "; the last valid version is kept",
                         None => "",
                     };
@@ -251,7 +251,7 @@ impl ManifestCache {
     fn first_of_each_name(&mut self) -> Vec<Arc<Pod>> {
         let files = self.files.iter();
         let good =
-            files.filter_map(|(path, record)| Some((Path::new(path), record.last_valid.as_ref()?)));
+            files.filter_map(|(path, cached)| Some((Path::new(path), cached.last_valid.as_ref()?)));
         let (pods, duplicates) = dedup_by_name(good);
         let reported = std::mem::take(&mut self.reported_duplicates);
         for duplicate in duplicates {
@@ -267,14 +267,14 @@ impl ManifestCache {
     }
 }
 
-/// Updates the number of files per pod name after the pod of a file changed.
+/// Updates the number of files per pod name after the pod of a file changed, and discards the cached list of pods.
 fn replace_pod(
     names: &mut HashMap<PodFullName, usize>,
-    delivered: &mut Option<Vec<Arc<Pod>>>,
+    cached_list: &mut Option<Vec<Arc<Pod>>>,
     before: Option<Arc<Pod>>,
     now: Option<Arc<Pod>>,
 ) {
-    *delivered = None;
+    *cached_list = None;
     if let Some(name) = before.map(|pod| pod.full_name())
         && let Some(count) = names.get_mut(&name)
     {

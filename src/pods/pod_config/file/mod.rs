@@ -114,13 +114,13 @@ pub(super) async fn run(
                     .await
                     .context("the merge of sources has ended")?;
             }
-            let again = if scan.reread.is_empty() {
+            let rescan_at = if scan.reread.is_empty() {
                 relist
             } else {
                 relist.min(started + WRITE_RETRY)
             };
             let first = tokio::select! {
-                () = tokio::time::sleep_until(again.max(event_pause)) => None,
+                () = tokio::time::sleep_until(rescan_at.max(event_pause)) => None,
                 change = next_event(&mut events, source.watcher.as_ref()) => Some(change),
             };
             if first.is_some() {
@@ -167,7 +167,7 @@ impl FileSource {
             }
             Err(error) => {
                 self.watcher = None;
-                self.watch_error(error.to_string());
+                self.report_watch_error(error.to_string());
                 false
             }
         }
@@ -212,12 +212,12 @@ impl FileSource {
         }
         let (has_new, failed) = watcher.watch(&wanted);
         if let Some((path, error)) = failed {
-            self.watch_error(format!("{}: {error}", path.display()));
+            self.report_watch_error(format!("{}: {error}", path.display()));
         }
         has_new
     }
 
-    fn watch_error(&mut self, text: String) {
+    fn report_watch_error(&mut self, text: String) {
         if self.watch_error.as_ref() != Some(&text) {
             tracing::warn!(
                 err = %text,
@@ -262,7 +262,7 @@ async fn next_event(
                 }
             }
             Some(Err(error)) => {
-                tracing::warn!(err = %error, "Watching static pod manifests failed; starting over");
+                tracing::warn!(err = %error, "Failed to read inotify events of static pod manifests; opening a new inotify instance");
                 *events = None;
                 return ManifestChange::Anything;
             }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// a new stamp, so it is read again. In nanoseconds; longer than a jiffy of any kernel configuration.
 const CLOCK_TICK_NANOS: i128 = 50_000_000;
 
-/// The error of a link whose target does not exist.
+/// The error of a path that does not exist, or of a symbolic link to such a path.
 const NO_FILE: &str = "does not exist or is a dangling symbolic link";
 
 /// Scans the manifest path and reads only files that changed since the last scan.
@@ -77,7 +77,7 @@ impl Scanner {
         }
     }
 
-    /// The same, for the files of another source.
+    /// This scanner, for the files of `source` instead of [`PodSource::File`].
     pub(super) fn with_source(self, source: PodSource) -> Self {
         Self { source, ..self }
     }
@@ -154,12 +154,12 @@ impl Scanner {
                 .filter(|_| !self.cache.is_invalid(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
-        let back = removed.iter().filter(|(path, pod)| is_restored(path, pod));
-        let back: Vec<_> = back.map(|(_, pod)| pod).collect();
-        let stays = |pod: &&Arc<Pod>| !back.iter().any(|back| Arc::ptr_eq(back, pod));
-        let without_restored = || pods.iter().filter(stays).cloned().collect();
+        let restored = removed.iter().filter(|(path, pod)| is_restored(path, pod));
+        let restored: Vec<_> = restored.map(|(_, pod)| pod).collect();
+        let is_not_restored = |pod: &&Arc<Pod>| !restored.iter().any(|it| Arc::ptr_eq(it, pod));
+        let without_restored = || pods.iter().filter(is_not_restored).cloned().collect();
         Scan {
-            without_restored: (!back.is_empty()).then(without_restored),
+            without_restored: (!restored.is_empty()).then(without_restored),
             pods: Some(pods),
             notices,
             completeness: self.cache.never_valid().into(),
@@ -270,7 +270,7 @@ pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
 /// Why there are no bytes to parse.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not a regular file and is skipped; says what it is.
+    /// It is not a regular file and is skipped; the value is the file type.
     #[error("{0}")]
     NotAFile(String),
     /// It cannot be read.

@@ -227,9 +227,9 @@ impl ManifestWatcher {
                 names.contains(name).then_some(ManifestChange::Anything)
             }
             (Interest::Everything, Some(name)) => {
-                let leaves = EventMask::DELETE | EventMask::MOVED_FROM;
+                let removal = EventMask::DELETE | EventMask::MOVED_FROM;
                 let name = name.clone();
-                Some(if event.mask.intersects(leaves) {
+                Some(if event.mask.intersects(removal) {
                     ManifestChange::Removed(name)
                 } else {
                     ManifestChange::Entry(name)

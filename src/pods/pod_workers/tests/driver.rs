@@ -274,7 +274,7 @@ async fn a_finished_pod_gets_a_new_worker_only_after_it_was_collected() {
     let running = in_runtime("u", "web", true);
     node.update(UpdatePodOptions::orphan(running)).await;
     node.end("u", How::Well).await;
-    assert!(!node.workers.knows(&"u".into()));
+    assert!(!node.workers.has_worker(&"u".into()));
     let pod = static_pod("u", "web");
     node.create(&pod).await;
     assert_eq!(node.running("u"), "", "its remains come first");
@@ -283,7 +283,7 @@ async fn a_finished_pod_gets_a_new_worker_only_after_it_was_collected() {
     let update = UpdatePodOptions::sync(SyncPodType::Sync, Arc::new(pod.clone()));
     node.workers.update_known_pod(update.clone());
     settle().await;
-    assert!(!node.workers.knows(&"u".into()));
+    assert!(!node.workers.has_worker(&"u".into()));
     node.create(&pod).await;
     assert_eq!(node.running("u"), "sync");
     node.workers.update_known_pod(update);
@@ -363,7 +363,7 @@ async fn answers_about_a_pod_through_its_life() {
     let request = || {
         let w = &node.workers;
         [
-            w.knows(&uid),
+            w.has_worker(&uid),
             w.is_pod_termination_requested(&uid),
             w.should_pod_be_finished(&uid),
             w.could_have_running_containers(&uid),

@@ -44,7 +44,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 
 fn facts_of(id: u8, life: u8, started: bool, deleting: bool) -> ProbeFacts {
     let life = match life {
-        0 => InstanceState::Unclear,
+        0 => InstanceState::CreatedOrUnknown,
         1 => InstanceState::Exited { restarts: true },
         2 => InstanceState::Exited { restarts: false },
         _ => InstanceState::Running(Duration::ZERO),
@@ -84,7 +84,7 @@ proptest! {
                         continue;
                     }
                     let seen = facts.container.clone();
-                    if seen.as_ref().is_some_and(|seen| !state.knows(&seen.id)) {
+                    if seen.as_ref().is_some_and(|seen| !state.is_current(&seen.id)) {
                         row = (None, 0);
                         last_run = None;
                     }
@@ -121,7 +121,7 @@ proptest! {
                         1 | 2 => (ok(), Some(Success)),
                         _ => (bad(), Some(Failure)),
                     };
-                    let counts = facts.runs(&id) && state.knows(&id);
+                    let counts = facts.runs(&id) && state.is_current(&id);
                     if let Some(result) = result.filter(|_| counts) {
                         row = match row {
                             (Some(last), times) if last == result => (Some(result), times + 1),

@@ -188,8 +188,10 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let decision = ProbeState::new(rules(kind), 0.0)
-            .decide(&in_state("c1", InstanceState::Unclear), Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.0).decide(
+            &in_state("c1", InstanceState::CreatedOrUnknown),
+            Instant::now(),
+        );
         assert_eq!(
             (decision.set, decision.next),
             (set("c1", probe_result), ProbeAction::Idle),
@@ -381,7 +383,7 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
             Some(id),
             "{kind}"
         );
-        assert!(state.knows(&"c2".into()));
+        assert!(state.is_current(&"c2".into()));
     }
 }
 
@@ -404,7 +406,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
 fn a_recorded_result_stands_until_outcomes_change_it() {
     let now = Instant::now();
     let facts = ProbeFacts {
-        remembered: Some(Success),
+        recorded_result: Some(Success),
         ..started("c1")
     };
     for kind in [Readiness, Liveness] {
@@ -417,7 +419,7 @@ fn a_recorded_result_stands_until_outcomes_change_it() {
             "{kind}"
         );
         let again = ProbeFacts {
-            remembered: None,
+            recorded_result: None,
             ..facts.clone()
         };
         assert_eq!(
@@ -435,7 +437,7 @@ fn a_recorded_result_stands_until_outcomes_change_it() {
 fn a_remembered_end_of_probing_is_remembered_too() {
     for (kind, probe_result) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
         let facts = ProbeFacts {
-            remembered: Some(probe_result),
+            recorded_result: Some(probe_result),
             ..open(kind, "c1")
         };
         let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());

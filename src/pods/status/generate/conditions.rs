@@ -24,7 +24,8 @@ const OWNED: [&str; 6] = [
     "AllContainersRestarting",
 ];
 
-/// The condition of a pod that the node ended for reasons of its own; the eviction API sets it, too.
+/// The condition of a pod that the kubelet terminated by eviction, preemption or node shutdown; the eviction API sets
+/// it, too.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether the kubelet writes conditions of this type.
@@ -121,12 +122,12 @@ pub(super) fn generate_conditions(
     if !phase.is_terminal() && !inputs.pod_is_terminal {
         conditions.extend(inputs.resize.to_api());
     }
-    if let Some(because) = inputs.failed_because.filter(|because| because.disruption) {
+    if let Some(failure) = inputs.pod_failure.filter(|failure| failure.disruption) {
         conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
         let target = ConditionStatus {
             is_true: true,
             reason: Some("TerminationByKubelet"),
-            message: Some(disruption_message(because).to_owned()),
+            message: Some(disruption_message(failure).to_owned()),
         };
         conditions.push(target.condition(DISRUPTION_TARGET, pod));
     }
@@ -134,11 +135,11 @@ pub(super) fn generate_conditions(
 }
 
 /// Upstream has another text for preempted pods.
-fn disruption_message(because: &PodFailure) -> &str {
-    if because.reason == event::PREEMPTING {
+fn disruption_message(failure: &PodFailure) -> &str {
+    if failure.reason == event::PREEMPTING {
         "Pod was preempted by Kubelet to accommodate a critical pod."
     } else {
-        &because.message
+        &failure.message
     }
 }
 

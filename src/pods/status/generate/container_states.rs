@@ -137,7 +137,7 @@ fn restart_count(restarts: i32, is_running_successor: bool, old: Option<&Contain
     old.restart_count.max(restarts)
 }
 
-/// How an earlier instance ended, if it is known to have.
+/// The terminated state of an earlier instance; `None` without one.
 fn ended_state(
     inputs: &StatusInputs<'_>,
     earlier: &model::ContainerStatus,
@@ -345,7 +345,7 @@ fn mark_started_and_ready(
     status: &mut ContainerStatus,
 ) {
     if kind == ContainerList::Ephemeral {
-        // Nothing probes it, and the pod's readiness does not depend on it.
+        // It is not probed, and the pod's readiness does not depend on it.
         (status.started, status.ready) = (None, false);
         return;
     }

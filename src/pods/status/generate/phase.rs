@@ -212,7 +212,7 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
     statuses.iter().find(|status| status.name == container.name)
 }
 
-/// Whether a regular container runs or ever ran: then the pod has been initialised.
+/// Whether a regular container runs or ever ran: then the pod has been initialized.
 pub(super) fn any_regular_started(regular: &[ContainerStatus]) -> bool {
     regular.iter().any(|status| {
         matches!(

@@ -48,7 +48,7 @@ pub(super) fn of_container(
     }
     if let Some(requests) = &mut resources.requests {
         put_cpu(requests, reported.cpu_request, MIN_MILLI_CPU_REQUEST);
-        // No runtime knows memory requests.
+        // Runtimes do not report memory requests.
         let actuated =
             actuated.and_then(|container| container.resources.as_ref()?.requests.as_ref());
         if let Some(bytes) = actuated.and_then(|requests| requests.get(MEMORY)) {

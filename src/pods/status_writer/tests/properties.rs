@@ -52,7 +52,7 @@ struct World {
     watched: Pod,
     /// The watch has delivered its deletion.
     is_gone: bool,
-    exchange: Exchange,
+    sent_statuses: SentStatuses,
     now: Instant,
     deletions: usize,
     patches: usize,
@@ -72,7 +72,7 @@ impl World {
                 pod_is_finished: false,
             },
             may_run: true,
-            exchange: Exchange::new(&pod),
+            sent_statuses: SentStatuses::new(&pod),
             server: Some(pod.clone()),
             watched: pod,
             is_gone: false,
@@ -157,7 +157,7 @@ impl World {
             return;
         }
         match self
-            .exchange
+            .sent_statuses
             .next(&self.entry, &self.watched, self.may_run, self.now)
         {
             NextStatusRequest::Nothing => {}
@@ -166,7 +166,7 @@ impl World {
             NextStatusRequest::Patch(version_sent, patch) if arrives => {
                 self.patches += 1;
                 let Some(server) = &mut self.server else {
-                    return self.exchange.deleted(self.now);
+                    return self.sent_statuses.deleted(self.now);
                 };
                 let status = patched(server.status.as_ref().unwrap(), &patch);
                 let ends =
@@ -174,7 +174,7 @@ impl World {
                 assert!(!self.may_run || !ends(&status), "terminal while it may run");
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
-                    self.exchange.patched(
+                    self.sent_statuses.patched(
                         version_sent,
                         &patch,
                         &self.watched,
@@ -202,7 +202,7 @@ impl World {
                     self.deletions += 1;
                 }
                 if response {
-                    self.exchange.deleted(self.now);
+                    self.sent_statuses.deleted(self.now);
                 }
             }
             NextStatusRequest::Patch(..) | NextStatusRequest::Delete => {}

@@ -21,25 +21,26 @@ fn entry(status: PodStatus, pod_is_finished: bool) -> VersionedPodStatus {
     }
 }
 
-/// What was exchanged after a patch of the object of version 5, which the API server made version 8.
-fn exchanged(entry: &VersionedPodStatus, response: Pod, now: Instant) -> Exchange {
+/// What was sent after a patch of the object of version 5, which the API server made version 8.
+fn sent(entry: &VersionedPodStatus, response: Pod, now: Instant) -> SentStatuses {
     let watched = object("5", "Pending", false);
-    let mut exchange = Exchange::new(&watched);
-    let NextStatusRequest::Patch(version_sent, patch) = exchange.next(entry, &watched, false, now)
+    let mut sent_statuses = SentStatuses::new(&watched);
+    let NextStatusRequest::Patch(version_sent, patch) =
+        sent_statuses.next(entry, &watched, false, now)
     else {
         panic!("there is something to send");
     };
-    exchange.patched(version_sent, &patch, &watched, response, now);
-    exchange
+    sent_statuses.patched(version_sent, &patch, &watched, response, now);
+    sent_statuses
 }
 
 #[test]
 fn a_status_that_a_restore_took_back_is_sent_again() {
     let now = Instant::now();
     let entry = entry(phase("Running"), false);
-    let exchange = exchanged(&entry, object("8", "Running", false), now);
+    let sent_statuses = sent(&entry, object("8", "Running", false), now);
     let next = |version: &str, after: Duration| {
-        exchange.next(
+        sent_statuses.next(
             &entry,
             &object(version, "Pending", false),
             false,
@@ -66,7 +67,7 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
     ));
     // One that caught up says what there is.
     assert!(matches!(next("9", HOUR), NextStatusRequest::Patch(..)));
-    let seen = exchange.next(&entry, &object("8", "Running", false), false, now);
+    let seen = sent_statuses.next(&entry, &object("8", "Running", false), false, now);
     assert!(matches!(seen, NextStatusRequest::Nothing), "{seen:?}");
 }
 
@@ -74,10 +75,10 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
 fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
     let now = Instant::now();
     let entry = entry(phase("Succeeded"), true);
-    let exchange = exchanged(&entry, object("8", "Succeeded", true), now);
+    let sent_statuses = sent(&entry, object("8", "Succeeded", true), now);
     let next = |version: &str, is_being_deleted: bool, after: Duration| {
         let watched = object(version, "Succeeded", is_being_deleted);
-        exchange.next(&entry, &watched, false, now + after)
+        sent_statuses.next(&entry, &watched, false, now + after)
     };
     let second = Duration::from_secs(1);
     assert!(matches!(
@@ -98,15 +99,15 @@ fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
 fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
     let now = Instant::now();
     let entry = entry(phase("Succeeded"), true);
-    let mut exchange = exchanged(&entry, object("8", "Succeeded", true), now);
-    exchange.deleted(now);
+    let mut sent_statuses = sent(&entry, object("8", "Succeeded", true), now);
+    sent_statuses.deleted(now);
     let watched = object("9", "Succeeded", true);
-    let next = exchange.next(&entry, &watched, false, now);
+    let next = sent_statuses.next(&entry, &watched, false, now);
     let NextStatusRequest::Later(at) = next else {
         panic!("{next:?}");
     };
     assert!(matches!(
-        exchange.next(&entry, &watched, false, at),
+        sent_statuses.next(&entry, &watched, false, at),
         NextStatusRequest::Delete
     ));
 }

@@ -5,7 +5,7 @@ use super::Rejection;
 use crate::model::{Pod, PodExt, keys};
 use k8s_openapi::api::core::v1::AppArmorProfile;
 
-/// Refuses a pod that names a profile on a node whose kernel enforces none.
+/// Rejects a pod with an AppArmor profile if the kernel does not enforce AppArmor.
 pub(super) fn admit(pod: &Pod, enforced: bool) -> Result<(), Rejection> {
     if enforced || !is_required(pod) {
         Ok(())

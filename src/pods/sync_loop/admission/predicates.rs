@@ -1,6 +1,6 @@
-//! Whether a pod fits this node as the scheduler sees it: resources, selectors, ports, taints. Pure.
+//! Whether a pod fits this node by the scheduler's predicates: resources, selectors, ports, taints. Pure.
 //!
-//! The scheduler has decided the same, but the node may have changed since, and a pod may name its node itself.
+//! The scheduler applies the same predicates, but the node may have changed since, and users may set `spec.nodeName`.
 //! Upstream: `pkg/kubelet/lifecycle/predicate.go`, with its reasons and texts.
 
 use super::Rejection;
@@ -85,7 +85,7 @@ pub(super) struct InsufficientResource {
 }
 
 impl InsufficientResource {
-    /// How much would have to be given back.
+    /// The shortfall that preemption has to free.
     pub(super) fn amount(&self) -> i64 {
         let free = self.capacity.saturating_sub(self.used);
         self.requested.saturating_sub(free)
@@ -145,7 +145,7 @@ pub(super) fn insufficient_resources(
     let wanted = requested(&without_claimed(pod))?;
     let mut used = BTreeMap::<String, i64>::new();
     for other in others {
-        // One that was admitted with a quantity that cannot be parsed counts for nothing.
+        // The requests of an admitted pod with a quantity that cannot be parsed count as zero.
         for (resource, more) in requested(other).unwrap_or_default() {
             let sum = used.entry(resource).or_default();
             *sum = sum.saturating_add(more);

@@ -1,4 +1,4 @@
-//! Which resizes this node can never carry out, and which need more room. Pure.
+//! Which resizes this node can never carry out, and which need more free resources. Pure.
 
 use crate::{
     model::{Pod, PodExt, Quantity},

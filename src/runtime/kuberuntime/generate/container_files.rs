@@ -292,7 +292,7 @@ mod tests {
         let volumes = VolumeManager::new(
             settings.root.clone(),
             Arc::new(node()),
-            crate::apiserver::configmap_secret::Objects::default(),
+            crate::apiserver::configmap_secret::ConfigMapSecretReader::default(),
             HostMounter,
         );
         let pod = Arc::new(pod(json!({"containers": [

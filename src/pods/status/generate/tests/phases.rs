@@ -172,27 +172,27 @@ fn a_terminal_phase_never_goes_back() {
 fn a_pod_failed_by_the_kubelet_has_a_reason() {
     let pod = pod("Always", &[], &["a"]);
     let runtime_status = runtime_status(&[running("a", "c")]);
-    let because = PodFailure {
+    let failure = PodFailure {
         reason: "DeadlineExceeded".into(),
         message: "Pod was active on the node longer than the specified deadline".into(),
         disruption: false,
     };
     let inputs = StatusInputs {
-        failed_because: Some(&because),
+        pod_failure: Some(&failure),
         ..StatusInputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
-    assert_eq!(status.reason, Some(because.reason.clone()));
+    assert_eq!(status.reason, Some(failure.reason.clone()));
     let next = after(&pod, &[], Some(&status));
     assert_eq!(next.phase.as_deref(), Some("Failed"));
-    assert_eq!(next.message, Some(because.message.clone()));
+    assert_eq!(next.message, Some(failure.message.clone()));
 }
 
 #[test]
 fn a_preempted_pod_has_succeeded_if_its_containers_have() {
     let pod = pod("Never", &[], &["a"]);
-    let because = PodFailure {
+    let failure = PodFailure {
         reason: "Preempting".into(),
         message: "Preempted in order to admit critical pod".into(),
         disruption: true,
@@ -204,7 +204,7 @@ fn a_preempted_pod_has_succeeded_if_its_containers_have() {
     ] {
         let runtime_status = runtime_status(&[instance]);
         let inputs = StatusInputs {
-            failed_because: Some(&because),
+            pod_failure: Some(&failure),
             pod_is_terminal,
             ..StatusInputs::new(&pod, &runtime_status, now())
         };
@@ -221,14 +221,14 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c", 0)]);
     let runtime_status = runtime_status(&[exited("a", "c", 0)]);
-    let because = PodFailure {
+    let failure = PodFailure {
         reason: "DeadlineExceeded".into(),
         message: String::new(),
         disruption: false,
     };
     let inputs = StatusInputs {
         old: Some(&old),
-        failed_because: Some(&because),
+        pod_failure: Some(&failure),
         ..StatusInputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();

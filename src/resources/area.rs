@@ -1,14 +1,14 @@
 //! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
 use super::{
-    ContainerDevices, Deps, HealthDetail, ResourceEnforcement,
+    ContainerDevices, Deps, HealthDetail, PodSetReader, ResourceEnforcement,
     allocation::{Allocations, ResizeMetrics},
     cm::{self, CgroupRules, CgroupsConfig, ContainerManager},
     devices::DeviceManager,
     dra::DraManager,
     managers::{self, ManagersConfig, NodeReserved, ResourceManagers},
     plugin_manager::{self, PluginHandlers},
-    pod_resources::{self, ActivePods, PodByName, PodResources, PodResourcesSocket},
+    pod_resources::{self, PodByName, PodResources, PodResourcesSocket},
 };
 use crate::base::{Tasks, metrics::Metrics};
 use std::{
@@ -87,7 +87,8 @@ async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<Conta
     Ok(tokio::task::spawn_blocking(open).await?)
 }
 
-/// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy.
+/// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy, so
+/// that agents that start then can connect. A failure is logged.
 pub fn bind_pod_resources(root_dir: &Path) -> PodResourcesSocket {
     PodResourcesSocket::bind(&root_dir.join("pod-resources/kubelet.sock"))
 }
@@ -96,8 +97,8 @@ pub fn bind_pod_resources(root_dir: &Path) -> PodResourcesSocket {
 pub struct PluginDeps {
     /// The kubelet's directory, in which plugins register.
     pub root_dir: PathBuf,
-    /// Returns the active pods, for the PodResources API.
-    pub active_pods: ActivePods,
+    /// Returns the desired pods that are neither terminal nor finished, for the PodResources API.
+    pub active_pods: PodSetReader,
     /// Returns a pod by namespace and name, for the PodResources API.
     pub pod_by_name: PodByName,
     /// The socket of the PodResources API.

@@ -35,7 +35,7 @@ impl SyncLoop {
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             AdmissionOrder::Runs
-        } else if self.pod_sync.allocations().knows(uid) {
+        } else if self.pod_sync.allocations().is_allocated(uid) {
             AdmissionOrder::Admitted
         } else {
             AdmissionOrder::New

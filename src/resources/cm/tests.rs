@@ -122,7 +122,7 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
     ] {
         for _ in 0..2 {
             let made = manager.ensure_exists(pod, None).await.unwrap();
-            assert_eq!((made.parent.as_str(), made.refused), (parent, None));
+            assert_eq!((made.parent.as_str(), made.limit_error), (parent, None));
         }
         assert_eq!(manager.pod_cgroup_parent(pod).unwrap(), parent);
         assert!(tree.is_there(&format!("memory{parent}")));
@@ -197,8 +197,8 @@ async fn a_rejected_limit_is_reported_and_does_not_stop_the_pod() {
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let made = manager.ensure_exists(&pod, None).await.unwrap();
-    let refused = made.refused.unwrap();
-    assert!(refused.contains("cpu.shares"), "{refused}");
+    let limit_error = made.limit_error.unwrap();
+    assert!(limit_error.contains("cpu.shares"), "{limit_error}");
 }
 
 #[tokio::test]
@@ -348,7 +348,7 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     let made = manager.ensure_exists(&pod("a-b", "1"), None).await.unwrap();
     let slice = "r-kubepods-burstable-poda_b.slice";
     let path = format!("/r.slice/r-kubepods.slice/r-kubepods-burstable.slice/{slice}");
-    assert_eq!((made.parent, made.refused), (path.clone(), None));
+    assert_eq!((made.parent, made.limit_error), (path.clone(), None));
     let units = fake.state.lock().units.clone();
     let names: Vec<&str> = units.keys().map(String::as_str).collect();
     assert_eq!(
@@ -417,7 +417,7 @@ async fn slices_cannot_tell_an_underscore_from_a_dash() {
 async fn without_cgroups_nothing_is_made() {
     let manager = ContainerManager::off();
     let made = manager.ensure_exists(&pod("u", "1"), None).await.unwrap();
-    assert_eq!((made.parent.as_str(), made.refused), ("", None));
+    assert_eq!((made.parent.as_str(), made.limit_error), ("", None));
     assert!(manager.pods_with_cgroups().await.unwrap().is_empty());
     manager.destroy(&"u".into()).await.unwrap();
 }

@@ -37,7 +37,7 @@ impl StaticMemoryPolicy {
     /// # Errors
     /// The state does not match the machine or the reservations; texts as upstream's.
     pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
-        // The Go kubelet was killed between two writes.
+        // A pod entry without container entries was left by a Go kubelet that was killed between two writes.
         let assigned = &state.assigned;
         state.pods.retain(|pod, _| assigned.contains_key(pod));
         if state.nodes.is_empty() {

@@ -38,8 +38,6 @@ pub mod v1 {
     tonic::include_proto!("v1");
 }
 
-/// Returns the active pods.
-pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 /// Returns a pod by namespace and name.
 pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
 
@@ -97,7 +95,7 @@ fn add(count: &VersionCounter, server_api_version: &'static str) {
 
 /// The PodResources service, version v1.
 pub struct PodResources {
-    active: ActivePods,
+    active: PodSetReader,
     named: PodByName,
     devices: ContainerDevices,
     managers: ResourceManagers,
@@ -149,7 +147,7 @@ pub async fn serve(
 impl PodResources {
     /// Builds the service.
     pub fn new(
-        active: ActivePods,
+        active: PodSetReader,
         named: PodByName,
         devices: ContainerDevices,
         managers: ResourceManagers,

@@ -67,7 +67,7 @@ impl PodCgroups {
                 pod.uid()
             ))
         })?;
-        if let Some(refused) = cgroup.refused {
+        if let Some(refused) = cgroup.limit_error {
             let text = format!("unable to limit the pod's cgroup: {refused}");
             tracing::error!(pod = %pod.log_name(), err = refused, "cgroup manager.Set failed");
             self.events
@@ -124,7 +124,7 @@ impl PodCgroups {
                 )
             })?;
         }
-        let limited = self.cgroups.limit(pod, before).await;
+        let limited = self.cgroups.set_limits(pod, before).await;
         if limited.is_err()
             && new != old
             && let Err(error) = self.notify_runtime(id, old).await

@@ -8,7 +8,7 @@ use super::{
         PreStartContainerRequest, PreferredAllocationRequest,
         device_plugin_client::DevicePluginClient,
     },
-    state::Preference,
+    state::PreferredAllocationQuery,
 };
 use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within};
 use std::{path::Path, time::Duration};
@@ -41,9 +41,9 @@ impl PluginClient {
     }
 
     /// Calls `GetPreferredAllocation`.
-    pub(super) async fn prefer(
+    pub(super) async fn get_preferred_allocation(
         mut self,
-        wanted: Preference,
+        wanted: PreferredAllocationQuery,
     ) -> Result<Vec<String>, DeviceAllocationError> {
         let request = ContainerPreferredAllocationRequest {
             available_device_i_ds: wanted.available,
@@ -55,7 +55,7 @@ impl PluginClient {
         });
         let response = within(CALL_TIMEOUT, call)
             .await
-            .map_err(DeviceAllocationError::Prefer)?;
+            .map_err(DeviceAllocationError::GetPreferredAllocation)?;
         let first = response.container_responses.into_iter().next();
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
     }

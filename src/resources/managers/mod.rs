@@ -90,7 +90,7 @@ pub struct ExclusiveResources {
     /// CPU numbers.
     pub cpus: Vec<i64>,
     /// Memory and huge pages by NUMA nodes.
-    pub memory: Vec<memory::Block>,
+    pub memory: Vec<memory::MemoryBlock>,
 }
 
 fn ids(cpus: &CpuSet) -> Vec<i64> {

@@ -15,7 +15,7 @@ use crate::{
     host::unix_socket::{LocalPath, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
-        ContainerDevices,
+        ContainerDevices, PodSetReader,
         devices::allocation::NO_NUMA_NODE,
         dra::ContainerClaim,
         managers::{ExclusiveResources, ResourceManagers},
@@ -125,7 +125,7 @@ pub async fn serve(
     socket: PodResourcesSocket,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some((listener, _place)) = socket.0 else {
+    let Some((listener, _socket_file)) = socket.0 else {
         shutdown.cancelled().await;
         return Ok(());
     };
@@ -219,7 +219,7 @@ fn dynamic_resource(claim: ContainerClaim) -> v1::DynamicResource {
     }
 }
 
-fn container_memory(block: &memory::Block) -> v1::ContainerMemory {
+fn container_memory(block: &memory::MemoryBlock) -> v1::ContainerMemory {
     let nodes = block.nodes.iter();
     let nodes = nodes.map(|node| v1::NumaNode {
         id: i64::from(*node),

@@ -203,11 +203,11 @@ fn node_cgroups(config: &CgroupsConfig, rules: CgroupRules, deps: &Deps) -> Node
 
 fn capacity(machine: &HostMachine) -> NodeAmounts {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let (_, most_threads) = proc::thread_counts();
+    let (_, max_threads) = proc::thread_counts();
     NodeAmounts {
         milli_cpu: Some(i64::from(machine.cpus).saturating_mul(1000)),
         memory: Some(number(machine.memory_bytes)),
-        pids: most_threads.map(number),
+        pids: max_threads.map(number),
     }
 }
 

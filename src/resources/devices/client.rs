@@ -10,7 +10,7 @@ use super::{
     },
     state::PreferredAllocationQuery,
 };
-use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within};
+use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, call_with_timeout, dial};
 use std::{path::Path, time::Duration};
 use tonic::{Status, Streaming, transport::Channel};
 
@@ -27,7 +27,7 @@ impl PluginClient {
         let channel = channel.map_err(|error| format!("failed to dial device plugin: {error}"))?;
         let mut client = DevicePluginClient::new(channel);
         let options = client.get_device_plugin_options(Empty {});
-        let options = within(CONNECT_TIMEOUT, options).await;
+        let options = call_with_timeout(CONNECT_TIMEOUT, options).await;
         let options =
             options.map_err(|error| format!("failed to get device plugin options: {error}"))?;
         Ok((Self(client), options))
@@ -53,7 +53,7 @@ impl PluginClient {
         let call = self.0.get_preferred_allocation(PreferredAllocationRequest {
             container_requests: vec![request],
         });
-        let response = within(CALL_TIMEOUT, call)
+        let response = call_with_timeout(CALL_TIMEOUT, call)
             .await
             .map_err(DeviceAllocationError::GetPreferredAllocation)?;
         let first = response.container_responses.into_iter().next();
@@ -71,7 +71,7 @@ impl PluginClient {
         let call = self.0.allocate(AllocateRequest {
             container_requests: vec![request],
         });
-        let response = within(CALL_TIMEOUT, call)
+        let response = call_with_timeout(CALL_TIMEOUT, call)
             .await
             .map_err(DeviceAllocationError::Allocate)?;
         let first = response.container_responses.into_iter().next();
@@ -87,7 +87,7 @@ impl PluginClient {
             devices_ids: devices,
         };
         let call = self.0.pre_start_container(request);
-        within(CALL_TIMEOUT, call)
+        call_with_timeout(CALL_TIMEOUT, call)
             .await
             .map_err(DeviceAllocationError::PreStart)?;
         Ok(())

@@ -14,7 +14,9 @@ use crate::{
         panics::{PanicScope, contain},
         spawn_scoped,
     },
-    resources::plugin_manager::{Deregister, PluginHandler, RegisteredPlugin, connection::text},
+    resources::plugin_manager::{
+        Deregister, PluginHandler, RegisteredPlugin, connection::go_status_text,
+    },
 };
 use futures::future::BoxFuture;
 use std::{
@@ -142,13 +144,13 @@ impl DeviceManager {
     async fn process_lists(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
         let mut stream = match client.list_and_watch().await {
             Ok(stream) => stream,
-            Err(status) => return text(&status),
+            Err(status) => return go_status_text(&status),
         };
         loop {
             let list = match stream.message().await {
                 Ok(Some(list)) => list,
                 Ok(None) => return "EOF".into(),
-                Err(status) => return text(&status),
+                Err(status) => return go_status_text(&status),
             };
             let began = Instant::now();
             let total = list.devices.len();

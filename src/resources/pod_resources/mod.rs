@@ -2,7 +2,8 @@
 //!
 //! * Owns: the socket `pod-resources/kubelet.sock`.
 //! * Woken by: requests, at most 100 per second.
-//! * Must never list a terminated pod, because its devices may belong to another one.
+//! * `List` must never return a terminated pod, because its devices may belong to another one. `Get`, as upstream,
+//!   returns any desired pod.
 //! * Upstream: `pkg/kubelet/apis/podresources`.
 
 mod v1alpha1;
@@ -30,7 +31,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use v1alpha1::{Alpha, AlphaServer, ByVersion};
+use v1alpha1::{AlphaServer, PodResourcesV1alpha1, VersionDispatch};
 
 /// The generated messages, clients and servers of version v1.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
@@ -88,7 +89,7 @@ impl PodResourcesMetrics {
     }
 }
 
-fn add(count: &VersionCounter, server_api_version: &'static str) {
+fn count_request(count: &VersionCounter, server_api_version: &'static str) {
     let version = [("server_api_version", server_api_version)];
     count.get_or_create_owned(&version).inc();
 }
@@ -131,8 +132,8 @@ pub async fn serve(
     };
     let incoming = connections("podresources", UnixListener::from_std(listener)?);
     let pods = Arc::new(pods);
-    let alpha = Alpha(pods.clone());
-    let service = ByVersion {
+    let alpha = PodResourcesV1alpha1(pods.clone());
+    let service = VersionDispatch {
         v1: PodResourcesListerServer::from_arc(pods),
         v1alpha1: AlphaServer::new(alpha),
     };
@@ -252,8 +253,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.list, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.list, "v1");
         let pods = (self.active)();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse {
@@ -266,8 +267,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.allocatable, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.allocatable, "v1");
         let all = self.devices.plugins.allocatable();
         let mut devices = Vec::new();
         for (resource, list) in &all {
@@ -293,14 +294,14 @@ impl PodResourcesLister for PodResources {
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.get, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.get, "v1");
         let v1::GetPodResourcesRequest {
             pod_name,
             pod_namespace,
         } = request.into_inner();
         let Some(pod) = (self.named)(&pod_namespace, &pod_name) else {
-            add(&self.metrics.get_errors, "v1");
+            count_request(&self.metrics.get_errors, "v1");
             let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::unknown(text));
         };

@@ -22,7 +22,7 @@ pub enum SwapBehavior {
     NoSwapV1,
     /// `LimitedSwap`: containers of burstable pods get swap in proportion to their memory request.
     LimitedSwap {
-        /// SwapBehavior capacity of the node, bytes.
+        /// Swap capacity of the node, bytes.
         capacity_bytes: i64,
     },
 }
@@ -37,6 +37,9 @@ pub struct MemoryQos {
 }
 
 /// `memory.swap.max` of a container, bytes.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub(super) fn swap_limit(
     pod: &Pod,
     container_level: &Resources,

@@ -30,7 +30,8 @@ pub mod cm;
 pub mod pod_resources;
 mod area;
 
-/// The generated messages, clients and servers of the `v1alpha1` APIs: PodResources, and the device health of DRA drivers.
+/// The generated messages, clients and servers of the `v1alpha1` APIs: PodResources, and the device health of DRA
+/// drivers.
 #[allow(
     missing_docs,
     clippy::all,

@@ -91,9 +91,9 @@ pub(super) fn check_shared(
 }
 
 /// Divides the resources of a pod among its containers. `take` selects the exclusive part of a container from what is
-/// left, or returns `None` if the container shares; `without` subtracts a part. Regular init containers only borrow: their
-/// part, or, if they share, all that the sidecars before them have not taken, is available again for later containers.
-/// Sidecars and regular containers that share get what is left at the end.
+/// left, or returns `None` if the container shares; `without` subtracts a part. Regular init containers only borrow:
+/// their part, or, if they share, all that the sidecars before them have not taken, is available again for later
+/// containers. Sidecars and regular containers that share get what is left at the end.
 ///
 /// # Errors
 /// Those of `take`.

@@ -131,8 +131,8 @@ impl ResourceManagers {
     }
 
     /// Allocates the exclusive resources of a pod. On an error nothing is allocated, and if the pod `is_running`
-    /// already, its containers get the shared CPUs. An earlier allocation is kept, unless the pod is not running and its
-    /// requests have changed. `devices` returns the NUMA hints of its devices.
+    /// already, its containers get the shared CPUs. An earlier allocation is kept, unless the pod is not running and
+    /// its requests have changed. `devices` returns the NUMA hints of its devices.
     ///
     /// # Errors
     /// Why the pod is rejected.

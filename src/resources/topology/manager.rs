@@ -115,8 +115,8 @@ pub struct TopologyAdmission {
     /// Number of containers (or pods, in the pod scope) that were aligned to one NUMA node, if the policy guarantees
     /// that.
     pub aligned: u64,
-    /// Whether the admission failed because a container (or pod) could not be aligned to one NUMA node; false unless the
-    /// policy guarantees that.
+    /// Whether the admission failed because a container (or pod) could not be aligned to one NUMA node; false unless
+    /// the policy guarantees that.
     pub misaligned: bool,
 }
 

@@ -26,8 +26,8 @@ use crate::{
         sync_loop::ResizeRules,
     },
     resources::{
-        self, HealthDetail, MemoryQos, ResourceEnforcement, Swap, cm, managers::NodeReserved,
-        memory::NodeReservation,
+        self, HealthDetail, MemoryQos, ResourceEnforcement, SwapBehavior, cm,
+        managers::NodeReserved, memory::NodeReservation,
     },
     runtime::{
         kuberuntime::{self, GcPolicy, GenerateSettings, log_paths},
@@ -108,13 +108,15 @@ fn resource_enforcement(config: &KubeletConfig, machine: &HostMachine) -> Resour
         period_microseconds: i64::try_from(period).unwrap_or(100_000),
         oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
         swap: if !machine.limits_swap {
-            Swap::Unlimited
+            SwapBehavior::Unlimited
         } else if !machine.cgroup_v2 {
-            Swap::NoneByTotal
+            SwapBehavior::NoSwapV1
         } else if config.limited_swap() {
-            Swap::ByRequest(i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX))
+            SwapBehavior::LimitedSwap {
+                capacity_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
+            }
         } else {
-            Swap::None
+            SwapBehavior::NoSwap
         },
         memory_qos: (config.cgroups.memory_qos && machine.cgroup_v2).then(|| MemoryQos {
             throttling_factor: config.effective.memory_throttling_factor.unwrap_or(0.9),
@@ -190,7 +192,7 @@ pub(super) fn pods(
         resize_rules: ResizeRules {
             static_cpus: config.managers.cpu.is_some(),
             static_memory: config.managers.memory.is_some(),
-            limited_swap: matches!(enforcement.swap, Swap::ByRequest(_)),
+            limited_swap: matches!(enforcement.swap, SwapBehavior::LimitedSwap { .. }),
             allocatable: cm::allocatable(&config.cgroups, machine),
         },
         node_ip: node.address().into(),

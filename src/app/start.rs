@@ -9,7 +9,7 @@ use crate::{
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
     node::{self, NodeDeps},
     pods::{self, Pods, PodsDeps, PodsReader, sync_loop::PodAdmission},
-    resources::{self, ActivePodsReader, Deps, PluginDeps},
+    resources::{self, Deps, PluginDeps, PodSetReader},
     runtime::{
         kuberuntime::{
             KubeGenericRuntimeManager, RuntimeManagerDeps, UserNamespaces, log_paths::log_path,
@@ -190,7 +190,7 @@ pub(super) async fn start(
 }
 
 /// Desired pods that are not terminated according to their status.
-fn active_pods(state: &State, pods: &PodsReader) -> ActivePodsReader {
+fn active_pods(state: &State, pods: &PodsReader) -> PodSetReader {
     let (desired, statuses) = (state.pods.clone(), pods.statuses.clone());
     Arc::new(move || {
         let mut pods = desired.pods();

@@ -25,7 +25,7 @@ pub(super) fn cgroups(
     }
     let list = config.enforce_node_allocatable.as_deref();
     let enforced = |name: &str| list.unwrap_or_default().iter().any(|entry| entry == name);
-    let mut reserved = Vec::new();
+    let mut reserved_cgroups = Vec::new();
     for (entry, name, what, only_compressible) in [
         ("system-reserved", "system", "System Reserved", false),
         ("kube-reserved", "kube", "Kube Reserved", false),
@@ -48,7 +48,7 @@ pub(super) fn cgroups(
             (&config.kube_reserved_cgroup, &kube)
         };
         if enforced(entry) {
-            reserved.push(ReservedCgroup {
+            reserved_cgroups.push(ReservedCgroup {
                 what,
                 name,
                 cgroup: cgroup.clone().unwrap_or_default(),
@@ -71,8 +71,8 @@ pub(super) fn cgroups(
             _ => CgroupDriver::Cgroupfs,
         },
         enforce_pods: enforced("pods"),
-        reservations: [system, kube],
-        reserved,
+        reserved_amounts: [system, kube],
+        reserved_cgroups,
         pod_pids: config.pod_pids_limit.filter(|limit| *limit > 0),
         memory_qos: gate(FeatureGate::MemoryQos),
         tiered_reservation: policy == Some("TieredReservation"),
@@ -194,13 +194,13 @@ enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
             only_compressible,
         };
         assert_eq!(
-            config.reserved,
+            config.reserved_cgroups,
             [
                 reserved("System Reserved", "system", &system, false),
                 reserved("Kube Reserved Compressible", "kube", &kube, true),
             ]
         );
-        assert_eq!(config.reservations, [system, kube]);
+        assert_eq!(config.reserved_amounts, [system, kube]);
         assert_eq!(
             (config.root.as_str(), config.driver),
             ("/x", CgroupDriver::Systemd)
@@ -211,7 +211,7 @@ enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
         let by_number = of(
             "reservedSystemCPUs: 0-1\nsystemReserved: {memory: 1Gi}\nkubeReserved: {cpu: 100m}\n",
         );
-        let [system, kube] = by_number.reservations;
+        let [system, kube] = by_number.reserved_amounts;
         assert_eq!((system.milli_cpu, kube.milli_cpu), (Some(2000), None));
     }
 }

@@ -23,7 +23,8 @@ pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
         cpu: cpu_options(config).unwrap_or_default(),
         reserved_cpus: CpuSet::parse(&cpus).unwrap_or_default(),
         retry_after: period.map_or(Duration::from_secs(10), GoDuration::to_std),
-        no_quota: FeatureGate::DisableCpuQuotaWithExclusiveCpus.is_on(gates),
+        no_cpu_quota_with_exclusive_cpus: FeatureGate::DisableCpuQuotaWithExclusiveCpus
+            .is_on(gates),
         memory: is_static.then(|| reserved_memory(config)),
         topology_policy: topology_policy(config),
         topology_scope: scope.and_then(TopologyScope::parse).unwrap_or_default(),
@@ -113,7 +114,7 @@ mod tests {
     fn without_settings_nothing_is_managed() {
         let expected = ManagersConfig {
             retry_after: Duration::from_secs(10),
-            no_quota: true,
+            no_cpu_quota_with_exclusive_cpus: true,
             ..ManagersConfig::default()
         };
         assert_eq!(managers(&parse("{}")), expected);
@@ -138,7 +139,9 @@ featureGates: {DisableCPUQuotaWithExclusiveCPUs: false}
         assert_eq!(problems(&config), []);
         let managers = managers(&config);
         let options = managers.cpu.unwrap();
-        assert!(options.full_pcpus_only && options.across_numa && !options.by_socket);
+        assert!(
+            options.full_pcpus_only && options.distribute_across_numa && !options.align_by_socket
+        );
         assert_eq!(managers.reserved_cpus.to_string(), "0-1");
         assert_eq!(managers.retry_after, Duration::from_secs(5));
         let memory = Quantity::parse("1Gi").unwrap();
@@ -148,7 +151,9 @@ featureGates: {DisableCPUQuotaWithExclusiveCPUs: false}
         );
         assert_eq!(managers.topology_policy, TopologyPolicy::Restricted);
         assert_eq!(managers.topology_scope, TopologyScope::Pod);
-        assert!(managers.topology_options.prefer_closest && !managers.no_quota);
+        assert!(
+            managers.topology_options.prefer_closest && !managers.no_cpu_quota_with_exclusive_cpus
+        );
     }
 
     #[test]

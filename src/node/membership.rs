@@ -152,7 +152,7 @@ pub(super) async fn join(
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
         devices: deps.devices.capacity(),
-        reset_devices: deps.devices.is_fresh(),
+        reset_devices: deps.devices.should_reset_capacity(),
         machine,
         status: profile.status(),
         registration: profile.registration(),

@@ -1,14 +1,14 @@
 //! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
 use super::{
-    ContainerDevices, Deps, HealthDetail, ResourceEnforcement,
+    ContainerDevices, Deps, HealthDetail, PodSetReader, ResourceEnforcement,
     allocation::{Allocations, ResizeMetrics},
     cm::{self, CgroupRules, CgroupsConfig, ContainerManager},
     devices::DeviceManager,
     dra::DraManager,
     managers::{self, ManagersConfig, NodeReserved, ResourceManagers},
     plugin_manager::{self, PluginHandlers},
-    pod_resources::{self, DesiredPods, IsActive, PodResources, PodResourcesSocket},
+    pod_resources::{self, IsActive, PodResources, PodResourcesSocket},
 };
 use crate::base::{Tasks, metrics::Metrics};
 use std::{
@@ -87,7 +87,8 @@ async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<Conta
     Ok(tokio::task::spawn_blocking(open).await?)
 }
 
-/// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy.
+/// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy, so
+/// that agents that start then can connect. A failure is logged.
 pub fn bind_pod_resources(root_dir: &Path) -> PodResourcesSocket {
     PodResourcesSocket::bind(&root_dir.join("pod-resources/kubelet.sock"))
 }
@@ -97,7 +98,7 @@ pub struct PluginDeps {
     /// The kubelet's directory, in which plugins register.
     pub root_dir: PathBuf,
     /// Returns the desired pods, for the PodResources API.
-    pub pods: DesiredPods,
+    pub pods: PodSetReader,
     /// Returns whether a pod may have running containers, for the PodResources API.
     pub is_active: IsActive,
     /// Whether the PodResources API lists inactive pods too.

@@ -1,4 +1,4 @@
-//! What the checkpoints of the CPU and memory managers share. Pure.
+//! Common parts of the checkpoints of this area: checksum, error text, and assignments by pod and container. Pure.
 
 use crate::model::fnv32a;
 use std::collections::BTreeMap;

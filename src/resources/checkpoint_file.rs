@@ -57,7 +57,8 @@ impl CheckpointFile {
         self.damaged.exists()
     }
 
-    /// Runs blocking `work` with the writer of the file; only one at a time.
+    /// Runs blocking `work` with the writer of the file. Calls are serialized, so that an older state never replaces a
+    /// newer one.
     pub(super) async fn update(
         &self,
         work: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,

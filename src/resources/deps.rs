@@ -11,8 +11,8 @@ use crate::{
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
-/// Returns the active pods.
-pub type ActivePodsReader = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+/// Returns a set of pods; which ones, is said where it is used.
+pub type PodSetReader = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 
 /// Dependencies of the resource managers.
 pub struct Deps {
@@ -36,6 +36,6 @@ pub struct Deps {
     pub metrics: Metrics,
     /// Whether every source of pods has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
-    /// The pods whose requests count for QoS cgroups.
-    pub active_pods: ActivePodsReader,
+    /// Returns the desired pods whose status is not terminal; their requests count for QoS cgroups.
+    pub active_pods: PodSetReader,
 }

@@ -1,6 +1,6 @@
 //! Converts requests and limits to `LinuxContainerResources` of the CRI.
 
-use super::memory_controls::{self, MemoryQos, Swap};
+use super::memory_controls::{self, MemoryQos, SwapBehavior};
 use super::qos;
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
@@ -23,7 +23,7 @@ pub struct ResourceEnforcement {
     /// `singleProcessOOMKill`.
     pub oom_group: bool,
     /// Whether containers may swap.
-    pub swap: Swap,
+    pub swap: SwapBehavior,
     /// Memory protection and throttling (cgroup v2, `MemoryQoS`).
     pub memory_qos: Option<MemoryQos>,
 }
@@ -34,7 +34,7 @@ impl Default for ResourceEnforcement {
             cfs_quota: true,
             period_microseconds: 100_000,
             oom_group: false,
-            swap: Swap::Unlimited,
+            swap: SwapBehavior::Unlimited,
             memory_qos: None,
         }
     }
@@ -59,7 +59,7 @@ pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
         .max(MIN_QUOTA_MICROSECONDS)
 }
 
-/// Thousandths of a CPU for CPU shares, rounded up; 0 for less than the minimum shares.
+/// Millicores for CPU shares, rounded up; 0 for less than the minimum shares.
 pub fn shares_to_milli_cpu(shares: i64) -> i64 {
     if shares < MIN_SHARES {
         return 0;
@@ -68,7 +68,7 @@ pub fn shares_to_milli_cpu(shares: i64) -> i64 {
     i64::try_from(milli).unwrap_or(i64::MAX)
 }
 
-/// Thousandths of a CPU for a CFS quota; 0 without a quota.
+/// Millicores for a CFS quota; 0 without a quota.
 pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> i64 {
     if quota_microseconds <= 0 || period_microseconds <= 0 {
         return 0;
@@ -79,29 +79,40 @@ pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> 
 
 /// Resources of one container (upstream's `generateLinuxContainerResources`). A container without limits has the limits
 /// of its pod.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub fn container_resources(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
     enforcement: &ResourceEnforcement,
 ) -> Result<LinuxContainerResources, BadAmount> {
-    let own: Resources = requests::of_container(container)?;
+    let container_level: Resources = requests::of_container(container)?;
     let pod_level: Resources = requests::of_pod_level(pod)?;
-    let limit = |name| match own.limit(name) {
+    let limit = |name| match container_level.limit(name) {
         Some(limit) if !limit.is_zero() => Some(limit),
         _ => pod_level.limit(name),
     };
-    let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), enforcement);
+    let mut resources = base(
+        container_level.request(CPU),
+        limit(CPU),
+        limit(MEMORY),
+        enforcement,
+    );
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
-    resources.hugepage_limits =
-        hugepage_limits(&own.limits, &pod_level.limits, &node.hugepage_sizes);
-    if enforcement.swap == Swap::NoneByTotal {
+    resources.hugepage_limits = hugepage_limits(
+        &container_level.limits,
+        &pod_level.limits,
+        &node.hugepage_sizes,
+    );
+    if enforcement.swap == SwapBehavior::NoSwapV1 {
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
     }
-    let swap = memory_controls::swap_limit(pod, &own, node, enforcement.swap)?;
+    let swap = memory_controls::swap_limit(pod, &container_level, node, enforcement.swap)?;
     let qos = enforcement
         .memory_qos
-        .map(|qos| memory_controls::memory_qos(pod, &own, node, qos));
+        .map(|qos| memory_controls::memory_qos(pod, &container_level, node, qos));
     let files = swap.map(|bytes| ("memory.swap.max", bytes)).into_iter();
     for (file, bytes) in files.chain(qos.transpose()?.unwrap_or_default()) {
         resources.unified.insert(file.to_owned(), bytes.to_string());
@@ -111,6 +122,9 @@ pub fn container_resources(
 
 /// Resources of the whole pod without its overhead, for runtimes that size the sandbox (upstream's
 /// `calculateSandboxResources`).
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub fn sandbox_resources(
     pod: &Pod,
     enforcement: &ResourceEnforcement,
@@ -121,6 +135,9 @@ pub fn sandbox_resources(
 }
 
 /// Resources of the pod's overhead; `None` if the pod has none.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub fn sandbox_overhead(
     pod: &Pod,
     enforcement: &ResourceEnforcement,
@@ -145,9 +162,9 @@ fn base(
     enforcement: &ResourceEnforcement,
 ) -> LinuxContainerResources {
     let limit_milli = cpu_limit.unwrap_or_default().milli_value();
-    let wanted = cpu_request.map_or(limit_milli, Quantity::milli_value);
+    let request_milli = cpu_request.map_or(limit_milli, Quantity::milli_value);
     let mut resources = LinuxContainerResources {
-        cpu_shares: milli_cpu_to_shares(wanted),
+        cpu_shares: milli_cpu_to_shares(request_milli),
         memory_limit_in_bytes: memory_limit.unwrap_or_default().value(),
         ..Default::default()
     };
@@ -163,8 +180,12 @@ fn base(
 }
 
 /// The container's limit for every huge page size of the node: its own, else that of the pod as a whole, else 0.
-fn hugepage_limits(own: &Amounts, pod_level: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
-    let wanted: Vec<(u64, u64)> = own
+fn hugepage_limits(
+    container_level: &Amounts,
+    pod_level: &Amounts,
+    node_sizes: &[u64],
+) -> Vec<HugepageLimit> {
+    let limits: Vec<(u64, u64)> = container_level
         .iter()
         .chain(pod_level)
         .filter_map(|(name, amount)| {
@@ -177,7 +198,7 @@ fn hugepage_limits(own: &Amounts, pod_level: &Amounts, node_sizes: &[u64]) -> Ve
         .iter()
         .map(|size| HugepageLimit {
             page_size: page_size_name(*size),
-            limit: wanted
+            limit: limits
                 .iter()
                 .find(|(s, _)| s == size)
                 .map_or(0, |(_, limit)| *limit),

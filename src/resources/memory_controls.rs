@@ -6,22 +6,25 @@ use super::{
 };
 use crate::model::{NodeFacts, Pod, PodExt};
 
-const PAGE: f64 = 4096.0;
+/// `memory.high` is rounded down to this many bytes; on machines with larger pages the kernel rounds further.
+const PAGE_BYTES: f64 = 4096.0;
 
 /// Whether containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Swap {
+pub enum SwapBehavior {
     /// No setting, because the kernel cannot limit swap.
     #[default]
     Unlimited,
-    /// No swap.
-    None,
-    /// No swap on cgroup v1, where the limit is that of memory and swap together. A container without a memory limit
-    /// may swap.
-    NoneByTotal,
-    /// `LimitedSwap`: containers of burstable pods get swap in proportion to their memory request. The value is the
-    /// swap capacity of the node, bytes.
-    ByRequest(i64),
+    /// `NoSwap` on cgroup v2.
+    NoSwap,
+    /// No swap on cgroup v1: the limit of memory and swap together is set to the memory limit. A container without a
+    /// memory limit may swap.
+    NoSwapV1,
+    /// `LimitedSwap`: containers of burstable pods get swap in proportion to their memory request.
+    LimitedSwap {
+        /// Swap capacity of the node, bytes.
+        capacity_bytes: i64,
+    },
 }
 
 /// Memory protection and throttling (`MemoryQoS`).
@@ -34,30 +37,39 @@ pub struct MemoryQos {
 }
 
 /// `memory.swap.max` of a container, bytes.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub(super) fn swap_limit(
     pod: &Pod,
-    own: &Resources,
+    container_level: &Resources,
     node: &NodeFacts,
-    swap: Swap,
+    swap: SwapBehavior,
 ) -> Result<Option<i64>, BadAmount> {
-    let capacity = match swap {
-        Swap::Unlimited | Swap::NoneByTotal => return Ok(None),
-        Swap::None => return Ok(Some(0)),
-        Swap::ByRequest(capacity) => capacity,
+    let capacity_bytes = match swap {
+        SwapBehavior::Unlimited | SwapBehavior::NoSwapV1 => return Ok(None),
+        SwapBehavior::NoSwap => return Ok(Some(0)),
+        SwapBehavior::LimitedSwap { capacity_bytes } => capacity_bytes,
     };
-    let request = own.request(MEMORY).unwrap_or_default().value();
-    let is_known = request <= node.memory_capacity_bytes && node.memory_capacity_bytes > 0;
-    if !is_known || !may_swap(pod, own)? {
+    let request = container_level.request(MEMORY).unwrap_or_default().value();
+    let fits_node = request <= node.memory_capacity_bytes && node.memory_capacity_bytes > 0;
+    if !fits_node || !may_swap(pod, container_level)? {
         return Ok(Some(0));
     }
     let share = request as f64 / node.memory_capacity_bytes as f64;
-    Ok(Some((share * capacity as f64) as i64))
+    Ok(Some((share * capacity_bytes as f64) as i64))
 }
 
 /// Whether a container may swap with `LimitedSwap`.
-pub fn may_swap(pod: &Pod, own: &Resources) -> Result<bool, BadAmount> {
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
+pub fn may_swap(pod: &Pod, container_level: &Resources) -> Result<bool, BadAmount> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
-    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
+    let (request, limit) = (
+        bytes(container_level.request(MEMORY)),
+        bytes(container_level.limit(MEMORY)),
+    );
     // A container with a limit but no request has a request equal to its limit.
     Ok(!pod.is_critical()
         && pod_qos(pod)? == QosClass::Burstable
@@ -67,14 +79,20 @@ pub fn may_swap(pod: &Pod, own: &Resources) -> Result<bool, BadAmount> {
 
 /// The cgroup settings that protect a container's memory (`memory.min`, `memory.low`) and throttle it before its limit
 /// (`memory.high`).
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub(super) fn memory_qos(
     pod: &Pod,
-    own: &Resources,
+    container_level: &Resources,
     node: &NodeFacts,
     qos: MemoryQos,
 ) -> Result<Vec<(&'static str, i64)>, BadAmount> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
-    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
+    let (request, limit) = (
+        bytes(container_level.request(MEMORY)),
+        bytes(container_level.limit(MEMORY)),
+    );
     let mut files = if request == 0 || !qos.tiered_reservation {
         vec![("memory.min", 0), ("memory.low", 0)]
     } else if pod_qos(pod)? == QosClass::Guaranteed {
@@ -82,14 +100,14 @@ pub(super) fn memory_qos(
     } else {
         vec![("memory.low", request)]
     };
-    let most = if limit == 0 {
+    let max = if limit == 0 {
         node.unreserved_memory_bytes
     } else {
         limit
     };
-    if request != limit && most > 0 {
-        let (from, to) = (request as f64, most as f64);
-        let high = ((from + (to - from) * qos.throttling_factor) / PAGE).floor() * PAGE;
+    if request != limit && max > 0 {
+        let (from, to) = (request as f64, max as f64);
+        let high = ((from + (to - from) * qos.throttling_factor) / PAGE_BYTES).floor() * PAGE_BYTES;
         let high = high as i64;
         files.extend((high > request).then_some(("memory.high", high)));
     }
@@ -128,40 +146,33 @@ mod tests {
     #[test]
     fn burstable_containers_swap_by_their_share_of_the_nodes_memory() {
         let burstable = json!({"requests": {"memory": "100Mi"}});
+        let limited = SwapBehavior::LimitedSwap {
+            capacity_bytes: 500 * MIB,
+        };
         for (resources, critical, swap, limit) in [
-            (burstable.clone(), false, Swap::Unlimited, None),
-            (burstable.clone(), false, Swap::None, Some(0)),
-            (burstable.clone(), false, Swap::NoneByTotal, None),
-            (
-                burstable.clone(),
-                false,
-                Swap::ByRequest(500 * MIB),
-                Some(50 * MIB),
-            ),
-            (burstable, true, Swap::ByRequest(500 * MIB), Some(0)),
-            (json!({}), false, Swap::ByRequest(500 * MIB), Some(0)),
-            (
-                json!({"requests": {"cpu": "1"}}),
-                false,
-                Swap::ByRequest(500 * MIB),
-                Some(0),
-            ),
+            (burstable.clone(), false, SwapBehavior::Unlimited, None),
+            (burstable.clone(), false, SwapBehavior::NoSwap, Some(0)),
+            (burstable.clone(), false, SwapBehavior::NoSwapV1, None),
+            (burstable.clone(), false, limited, Some(50 * MIB)),
+            (burstable, true, limited, Some(0)),
+            (json!({}), false, limited, Some(0)),
+            (json!({"requests": {"cpu": "1"}}), false, limited, Some(0)),
             (
                 json!({"requests": {"memory": "1Mi", "cpu": "1"}, "limits": {"memory": "1Mi"}}),
                 false,
-                Swap::ByRequest(500 * MIB),
+                limited,
                 Some(0),
             ),
             (
                 json!({"limits": {"memory": "10Mi", "cpu": "1"}}),
                 false,
-                Swap::ByRequest(500 * MIB),
+                limited,
                 Some(0),
             ),
             (
                 json!({"requests": {"memory": "2000Mi"}}),
                 false,
-                Swap::ByRequest(500 * MIB),
+                limited,
                 Some(0),
             ),
         ] {

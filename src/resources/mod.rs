@@ -4,7 +4,7 @@
 //!   ([`cm`]); allocated and actuated amounts ([`allocation`]); CPUs and NUMA nodes ([`cpu`], [`memory`] and
 //!   [`topology`], pure, executed by [`managers`]); device plugins ([`devices`]) and DRA drivers ([`dra`]), which
 //!   [`plugin_manager`] finds by their sockets; the PodResources API ([`pod_resources`]).
-//! * Woken by, publishes: see these modules; the rest is pure.
+//! * Woken by, publishes: see the modules above; all other modules are pure.
 //! * Must never read the machine outside of [`cm`] and [`managers`]: elsewhere [`NodeFacts`](crate::model::NodeFacts)
 //!   are an input.
 //! * Upstream: `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
@@ -30,8 +30,8 @@ pub mod cm;
 pub mod pod_resources;
 mod area;
 
-/// The generated messages, clients and servers of interfaces in their first version: PodResources, and the health that
-/// drivers report.
+/// The generated messages, clients and servers of the `v1alpha1` APIs: PodResources, and the device health of DRA
+/// drivers.
 #[allow(
     missing_docs,
     clippy::all,
@@ -47,12 +47,12 @@ pub use crate::model::requests::{self, BadAmount, Resources};
 pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
 pub use checkpoint::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};
-pub use deps::{ActivePodsReader, Deps};
+pub use deps::{Deps, PodSetReader};
 pub use linux::{
     ResourceEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
-pub use memory_controls::{MemoryQos, Swap, may_swap};
+pub use memory_controls::{MemoryQos, SwapBehavior, may_swap};
 pub use pod_level::AllocationCounters;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
 

@@ -2,7 +2,7 @@
 //!
 //! With the feature gate `PodLevelResourceManagers` (alpha), pods with pod-level resources (`spec.resources`) are
 //! managed too. If the topology manager aligns whole pods, such a pod gets the resources of `spec.resources` at once:
-//! containers whose CPU and memory requests equal their limits get a part of their own, and the others share the rest.
+//! containers whose CPU and memory requests equal their limits get an exclusive part, and the others share the rest.
 
 use super::{
     QosClass, pod_qos,
@@ -38,7 +38,7 @@ pub(super) fn is_managed(pod: &Pod, gate: bool) -> bool {
 }
 
 /// Whether a container of a managed pod has exclusive resources, and does not share those of its pod.
-pub(super) fn has_own(pod: &Pod, container: &Container) -> bool {
+pub(super) fn has_exclusive(pod: &Pod, container: &Container) -> bool {
     if !requests::has_pod_level(pod) {
         return true;
     }
@@ -49,8 +49,8 @@ pub(super) fn has_own(pod: &Pod, container: &Container) -> bool {
     })
 }
 
-/// Checks that the exclusive resources of containers leave something for those that share; `own` returns `None` for
-/// these.
+/// Checks that the exclusive resources of containers leave some for the containers that share the rest. `exclusive`
+/// returns the exclusive amount of a container, or `None` if it shares.
 ///
 /// # Errors
 /// Nothing is left; texts as upstream's.
@@ -58,15 +58,15 @@ pub(super) fn check_shared(
     pod: &Pod,
     resource: &str,
     total: u64,
-    own: impl Fn(&Container) -> Option<u64>,
+    exclusive: impl Fn(&Container) -> Option<u64>,
 ) -> Result<(), TopologyError> {
     let empty = |message| Err(TopologyError::new("EmptyPodSharedPoolError", message));
-    let (mut exclusive, mut is_shared) = (0_u64, false);
+    let (mut taken, mut is_shared) = (0_u64, false);
     for container in pod.init_containers() {
-        match own(container) {
-            Some(amount) if is_sidecar(container) => exclusive = exclusive.saturating_add(amount),
+        match exclusive(container) {
+            Some(amount) if is_sidecar(container) => taken = taken.saturating_add(amount),
             None if is_sidecar(container) => is_shared = true,
-            None if exclusive >= total => {
+            None if taken >= total => {
                 let what = if resource == CPU { "cpus" } else { resource };
                 return empty(format!(
                     "pod rejected, pod has shared init containers but no {what} available for them"
@@ -76,12 +76,12 @@ pub(super) fn check_shared(
         }
     }
     for container in pod.containers() {
-        match own(container) {
-            Some(amount) => exclusive = exclusive.saturating_add(amount),
+        match exclusive(container) {
+            Some(amount) => taken = taken.saturating_add(amount),
             None => is_shared = true,
         }
     }
-    if is_shared && exclusive >= total {
+    if is_shared && taken >= total {
         let what = if resource == CPU { "cpus" } else { MEMORY };
         return empty(format!(
             "pod rejected, sum of exclusive container {resource} requests equals pod budget, leaving no {what} for shared containers"
@@ -90,9 +90,10 @@ pub(super) fn check_shared(
     Ok(())
 }
 
-/// Divides the resources of a pod among its containers. `take` returns the part that a container has for itself from
-/// what is left, `None` if it shares; `without` returns what a part leaves. An init container that shares has all that
-/// no sidecar before it has for itself; its resources are used again by the containers after it.
+/// Divides the resources of a pod among its containers. `take` selects the exclusive part of a container from what is
+/// left, or returns `None` if the container shares; `without` subtracts a part. Regular init containers only borrow:
+/// their part, or, if they share, all that the sidecars before them have not taken, is available again for later
+/// containers. Sidecars and regular containers that share get what is left at the end.
 ///
 /// # Errors
 /// Those of `take`.
@@ -108,17 +109,17 @@ pub(super) fn divide<T: Clone, E>(
     let init = pod.init_containers().iter();
     let init = init.map(|container| (container, is_sidecar(container)));
     let regular = pod.containers().iter().map(|container| (container, true));
-    for (container, runs_on) in init.chain(regular) {
+    for (container, keeps_resources) in init.chain(regular) {
         let part = take(&left, container)?;
         if let Some(part) = &part {
             counters.pod_exclusive += 1;
-            if runs_on {
+            if keeps_resources {
                 left = without(&left, part);
             }
-        } else if !runs_on {
+        } else if !keeps_resources {
             counters.pod_shared += 1;
         }
-        let part = part.or_else(|| (!runs_on).then(|| left.clone()));
+        let part = part.or_else(|| (!keeps_resources).then(|| left.clone()));
         parts.insert(container.name.clone(), part);
     }
     let parts = parts.into_iter().map(|(name, part)| {

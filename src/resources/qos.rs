@@ -36,6 +36,9 @@ const NODE_CRITICAL: &str = "system-node-critical";
 
 /// The QoS class of a pod, by its spec (upstream's `ComputePodQOS`). Pod-level resources, if set, determine it alone;
 /// init containers count like regular ones.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
     let pod_level: Resources = requests::of_pod_level(pod)?;
     if cpu_and_memory(&pod_level.requests).next().is_some()
@@ -46,16 +49,16 @@ pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
     let mut total: Resources = Resources::default();
     let mut all_limited = true;
     for container in pod.containers().iter().chain(pod.init_containers()) {
-        let own: Resources = requests::of_container(container)?;
-        for (name, amount) in cpu_and_memory(&own.requests) {
+        let container_level: Resources = requests::of_container(container)?;
+        for (name, amount) in cpu_and_memory(&container_level.requests) {
             let sum = total.requests.entry(name.to_string()).or_default();
             *sum = sum.plus(amount);
         }
-        for (name, amount) in cpu_and_memory(&own.limits) {
+        for (name, amount) in cpu_and_memory(&container_level.limits) {
             let sum = total.limits.entry(name.to_string()).or_default();
             *sum = sum.plus(amount);
         }
-        all_limited &= fully_limited(&own);
+        all_limited &= fully_limited(&container_level);
     }
     Ok(class_of(&total, all_limited))
 }
@@ -86,6 +89,9 @@ fn class_of(total: &Resources, all_limited: bool) -> QosClass {
 
 /// oom_score_adj of one container (upstream's `GetContainerOOMScoreAdjust`): -997 for Guaranteed and node-critical
 /// pods, 1000 for BestEffort pods; in between, lower for containers that request more memory.
+///
+/// # Errors
+/// An amount in the spec cannot be parsed.
 pub fn oom_score_adj(
     pod: &Pod,
     container: &Container,
@@ -100,20 +106,20 @@ pub fn oom_score_adj(
         QosClass::Burstable => {}
     }
     let spare = spare_pod_memory(pod)?;
-    let own = memory_request(container)?;
-    let mut score = burstable_score(own.saturating_add(spare), memory_capacity_bytes);
+    let request = memory_request(container)?;
+    let mut score = burstable_score(request.saturating_add(spare), memory_capacity_bytes);
     if pod
         .init_containers()
         .iter()
         .any(|c| c.name == container.name)
         && is_sidecar(container)
     {
-        let mut least = i64::MAX;
+        let mut min_request = i64::MAX;
         for regular in pod.containers() {
-            least = least.min(memory_request(regular)?);
+            min_request = min_request.min(memory_request(regular)?);
         }
         score = score.min(burstable_score(
-            least.saturating_add(spare),
+            min_request.saturating_add(spare),
             memory_capacity_bytes,
         ));
     }

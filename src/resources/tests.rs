@@ -222,7 +222,7 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
     let settings = ResourceEnforcement {
         cfs_quota: false,
         oom_group: true,
-        swap: Swap::None,
+        swap: SwapBehavior::NoSwap,
         ..ResourceEnforcement::default()
     };
     let reported = container_resources(&pod, container, &node(), &settings).unwrap();
@@ -259,7 +259,7 @@ fn huge_pages_of_the_pod_are_those_of_containers_without_their_own() {
 #[test]
 fn without_swap_on_cgroup_v1_memory_and_swap_have_one_limit() {
     let settings = ResourceEnforcement {
-        swap: Swap::NoneByTotal,
+        swap: SwapBehavior::NoSwapV1,
         ..ResourceEnforcement::default()
     };
     for (limits, expected) in [(json!({"memory": "1Gi"}), 1 << 30), (json!({}), 0)] {

@@ -43,7 +43,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn listed(&self, path: &CgroupPath) -> io::Result<Vec<u32>> {
+    pub fn pids(&self, path: &CgroupPath) -> io::Result<Vec<u32>> {
         let devices = self.hierarchies.of("devices").filter(|_| !self.is_v2());
         let Some(point) = devices.or_else(|| self.joined_points().into_iter().next()) else {
             return Ok(Vec::new());

@@ -204,7 +204,7 @@ fn the_kernel_moves_a_process_in_every_hierarchy_and_one_that_has_ended_is_no_er
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let joined = cgroups.join(&to, child.id());
     let seen = ProcDir::default().cgroups(child.id());
-    let listed = cgroups.listed(&to);
+    let listed = cgroups.pids(&to);
     let killed = child.kill().and_then(|()| child.wait());
     let ended = cgroups.join(&to, child.id());
     let removed = cgroups.remove(&top);

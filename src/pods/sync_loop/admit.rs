@@ -35,7 +35,7 @@ impl SyncLoop {
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             AdmissionOrder::Runs
-        } else if self.pod_sync.allocations().contains(uid) {
+        } else if self.pod_sync.allocations().is_allocated(uid) {
             AdmissionOrder::Admitted
         } else {
             AdmissionOrder::New
@@ -309,8 +309,8 @@ impl SyncLoop {
         let text = error.to_string();
         let waits = error.is_transient()
             || error.exhausted_resource().is_some_and(|resource| {
-                let holders = self.devices().holders(resource);
-                holders.iter().any(|uid| self.will_release(uid))
+                let pods = self.devices().pods_using(resource);
+                pods.iter().any(|uid| self.will_release(uid))
             });
         if waits {
             AdmissionError::Deferred {

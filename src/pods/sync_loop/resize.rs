@@ -123,7 +123,7 @@ impl SyncLoop {
         let earlier = before.as_ref().map(|wanted| &wanted.pod).or(known.as_ref());
         if let Some(earlier) = earlier {
             let (earlier, now) = (PodAmounts::of(earlier), PodAmounts::of(&pod));
-            self.resizes.metrics.requested(&earlier, &now);
+            self.resizes.metrics.record_requested(&earlier, &now);
         }
         if Arc::ptr_eq(&allocated, &pod) {
             allocations.change_conditions(&uid, |conditions| conditions.pending = None);
@@ -240,7 +240,9 @@ impl SyncLoop {
             pending.is_some_and(|pending| pending.reason == PendingReason::Deferred)
         });
         if was_deferred {
-            self.resizes.metrics.deferred_accepted(trigger.as_str());
+            self.resizes
+                .metrics
+                .record_deferred_accepted(trigger.as_str());
         }
         let text = event_message("Pod resize started", &pod, generation, "");
         self.pod_sync
@@ -275,7 +277,7 @@ impl SyncLoop {
             self.pod_sync.warning_event(pod, reason, text);
         }
         if pending.reason == PendingReason::Infeasible {
-            self.resizes.metrics.infeasible(rejection.detail);
+            self.resizes.metrics.record_infeasible(rejection.detail);
             self.resizes.pending.remove(&uid);
         }
         if changed {

@@ -35,7 +35,7 @@ impl PodAmounts {
     }
 
     /// Adds those amounts of `other` that are missing here.
-    pub(super) fn complete(&mut self, other: Self) {
+    pub(super) fn fill_missing_from(&mut self, other: Self) {
         for (name, amounts) in other.containers {
             self.containers.entry(name).or_insert(amounts);
         }
@@ -44,7 +44,7 @@ impl PodAmounts {
         }
     }
 
-    /// With the pod's CPU and memory limits for containers without their own, as containers have them in force
+    /// Sets the pod's CPU and memory limits on containers that have none, because that is what their cgroups enforce
     /// (upstream's `GetLimits`).
     pub(super) fn with_pod_limits(mut self) -> Self {
         let Some(level) = self.pod.as_ref().and_then(|level| level.limits.as_ref()) else {
@@ -55,8 +55,10 @@ impl PodAmounts {
                 let Some(limit) = level.get(name) else {
                     continue;
                 };
-                let own = container.limits.get_or_insert_default();
-                own.entry(name.to_owned()).or_insert_with(|| limit.clone());
+                let limits = container.limits.get_or_insert_default();
+                limits
+                    .entry(name.to_owned())
+                    .or_insert_with(|| limit.clone());
             }
             container.limits.take_if(|limits| limits.is_empty());
         }
@@ -96,14 +98,14 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
 /// The pod with these amounts in its spec; `None` if its spec has them already. Containers that are missing in
 /// `amounts` keep their own.
 pub(super) fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
-    let own = PodAmounts::of(pod);
+    let current = PodAmounts::of(pod);
     let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
     let differs = |container: &Container| {
         let other = amounts.containers.get(&container.name);
         other.is_some_and(|other| !same_amounts(other, &of_container(container)))
     };
     let mut containers = pod.init_containers().iter().chain(pod.containers());
-    let level_differs = !same_amounts(&level(amounts), &level(&own));
+    let level_differs = !same_amounts(&level(amounts), &level(&current));
     if !level_differs && !containers.any(differs) {
         return None;
     }
@@ -146,12 +148,12 @@ fn raise(amounts: &mut Option<ResourceRequirements>, other: Option<&ResourceRequ
     let Some(other) = other.and_then(|other| other.requests.as_ref()) else {
         return;
     };
-    let own = amounts.get_or_insert_default();
-    let own = own.requests.get_or_insert_default();
+    let amounts = amounts.get_or_insert_default();
+    let requests = amounts.requests.get_or_insert_default();
     let read = |quantity: &ApiQuantity| Quantity::from_api(quantity).ok();
     for (name, other) in other {
-        if read(other) > own.get(name).and_then(read) {
-            own.insert(name.clone(), other.clone());
+        if read(other) > requests.get(name).and_then(read) {
+            requests.insert(name.clone(), other.clone());
         }
     }
 }
@@ -195,19 +197,19 @@ pub struct ComputeAmounts {
 }
 
 impl ComputeAmounts {
-    /// The amounts of a container; `pod` are the pod-level resources. Amounts that cannot be parsed count as none;
+    /// The amounts of a container; `pod` has the pod-level resources. Amounts that cannot be parsed count as none;
     /// admission rejects them.
-    pub fn of(own: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
+    pub fn of(container: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
         let read = |list: Option<&ApiQuantityList>, name: &str| {
             let quantity = list.and_then(|list| list.get(name));
             quantity.and_then(|quantity| Quantity::from_api(quantity).ok())
         };
         let limit = |name| {
             let level = || read(pod.and_then(|pod| pod.limits.as_ref()), name);
-            let own = read(own.limits.as_ref(), name);
-            own.or_else(level).unwrap_or_default()
+            let limit = read(container.limits.as_ref(), name);
+            limit.or_else(level).unwrap_or_default()
         };
-        let request = |name| read(own.requests.as_ref(), name).unwrap_or_default();
+        let request = |name| read(container.requests.as_ref(), name).unwrap_or_default();
         Self {
             cpu_request: request(CPU).milli_value(),
             cpu_limit: limit(CPU).milli_value(),

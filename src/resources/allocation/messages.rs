@@ -7,7 +7,7 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Summary<'a> {
+struct ResizeEventData<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     init_containers: Vec<ContainerAmounts<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -36,14 +36,14 @@ pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str
             })
             .collect()
     };
-    let summary = Summary {
+    let data = ResizeEventData {
         init_containers: of(pod.init_containers()),
         containers: of(pod.containers()),
         generation: generation.unwrap_or_default(),
         error,
     };
-    match serde_json::to_string(&summary) {
-        Ok(summary) => format!("{what}: {summary}"),
+    match serde_json::to_string(&data) {
+        Ok(json) => format!("{what}: {json}"),
         Err(_) => what.to_owned(),
     }
 }

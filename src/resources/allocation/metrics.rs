@@ -27,13 +27,13 @@ impl ResizeMetrics {
             "kubelet_pod_pending_resizes",
             "Number of pending resizes for pods.",
             AtScrape::gauge(move || {
-                let (deferred, infeasible, _) = all.count();
+                let counts = all.count();
                 let sample = |reason: &str, count: usize| -> ScrapeSample {
                     (vec![("reason", reason.to_owned())], count as f64)
                 };
                 vec![
-                    sample("Deferred", deferred),
-                    sample("Infeasible", infeasible),
+                    sample("Deferred", counts.deferred),
+                    sample("Infeasible", counts.infeasible),
                 ]
             }),
         );
@@ -41,7 +41,7 @@ impl ResizeMetrics {
         metrics.register(
             "kubelet_pod_in_progress_resizes",
             "Number of in-progress resizes for pods.",
-            AtScrape::number(move || all.count().2 as f64),
+            AtScrape::number(move || all.count().in_progress as f64),
         );
         Self {
             requested: metrics.register_default(
@@ -65,7 +65,7 @@ impl ResizeMetrics {
     }
 
     /// Counts a resize that a pod requests.
-    pub fn requested(&self, before: &PodAmounts, now: &PodAmounts) {
+    pub fn record_requested(&self, before: &PodAmounts, now: &PodAmounts) {
         for (name, amounts) in &now.containers {
             let Some(before) = before.containers.get(name) else {
                 continue;
@@ -96,19 +96,19 @@ impl ResizeMetrics {
     }
 
     /// Counts an infeasible resize.
-    pub fn infeasible(&self, reason_detail: &'static str) {
+    pub fn record_infeasible(&self, reason_detail: &'static str) {
         let labels = [("reason_detail", reason_detail)];
         self.infeasible.get_or_create(&labels).inc();
     }
 
     /// Counts a deferred resize that was accepted.
-    pub fn deferred_accepted(&self, retry_trigger: &'static str) {
+    pub fn record_deferred_accepted(&self, retry_trigger: &'static str) {
         let labels = [("retry_trigger", retry_trigger)];
         self.deferred_accepted.get_or_create(&labels).inc();
     }
 
     /// Records a completed resize of a pod and its duration.
-    pub fn resized(&self, success: bool, took: Duration) {
+    pub fn record_resized(&self, success: bool, took: Duration) {
         let labels = [("success", if success { "true" } else { "false" })];
         let milliseconds = took.as_secs_f64() * 1000.0;
         self.durations.get_or_create(&labels).observe(milliseconds);

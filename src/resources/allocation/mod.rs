@@ -45,12 +45,14 @@ pub const ALLOCATED_FILE: &str = "allocated_pods_state";
 /// The file of actuated amounts.
 pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
-/// Delay of a write, so that changes within this time share it. A kubelet that is killed meanwhile loses them: a pod
-/// without an entry is assumed to be allocated the amounts in its spec.
+/// Delay of a write, so that concurrent changes are written together. Changes that are not written when the kubelet is
+/// killed are lost (up to this delay plus `WRITE_INTERVAL`): a pod without an entry is then assumed to be allocated the
+/// amounts in its spec.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 /// Pause after a write. A checkpoint has all pods and is synced to disk: while pods start one after another, writes would
 /// take a fifth of the kubelet's CPU time.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
@@ -74,6 +76,13 @@ struct AllocationState {
     conditions: HashMap<PodUid, ResizeConditions>,
 }
 
+/// Numbers of pods with resizes.
+struct ResizeCounts {
+    deferred: usize,
+    infeasible: usize,
+    in_progress: usize,
+}
+
 impl Allocations {
     /// Reads the checkpoints of an earlier kubelet, which may be the Go kubelet. Blocking.
     ///
@@ -83,7 +92,7 @@ impl Allocations {
         let allocated = read(&directory.join(ALLOCATED_FILE))?;
         let mut actuated = read(&directory.join(ACTUATED_FILE))?;
         for (uid, amounts) in &mut actuated {
-            *amounts = shared(&allocated, uid, std::mem::take(amounts));
+            *amounts = deduplicated(&allocated, uid, std::mem::take(amounts));
         }
         let state = AllocationState {
             allocated,
@@ -105,7 +114,7 @@ impl Allocations {
     }
 
     /// Whether the allocated amounts of a pod are known.
-    pub fn contains(&self, uid: &PodUid) -> bool {
+    pub fn is_allocated(&self, uid: &PodUid) -> bool {
         self.0.state.lock().allocated.contains_key(uid)
     }
 
@@ -128,7 +137,7 @@ impl Allocations {
         let uid = pod.uid();
         let mut state = self.0.state.lock();
         let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
-        actuated.complete(PodAmounts::of(before));
+        actuated.fill_missing_from(PodAmounts::of(before));
         state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
         drop(state);
         self.0.changed.notify_one();
@@ -140,7 +149,7 @@ impl Allocations {
     }
 
     /// The pod with the amounts that its running containers have; `None` if those are the allocated ones.
-    pub fn actuated_pod(&self, pod: &Pod, runs: impl Fn(&str) -> bool) -> Option<Pod> {
+    pub fn actuated_pod(&self, pod: &Pod, is_running: impl Fn(&str) -> bool) -> Option<Pod> {
         let state = self.0.state.lock();
         let actuated = state.actuated.get(&pod.uid())?;
         let allocated = state.allocated.get(&pod.uid());
@@ -149,8 +158,8 @@ impl Allocations {
         }
         let mut amounts = PodAmounts::clone(actuated);
         drop(state);
-        amounts.containers.retain(|name, _| runs(name));
-        amounts.complete(PodAmounts::of(pod));
+        amounts.containers.retain(|name, _| is_running(name));
+        amounts.fill_missing_from(PodAmounts::of(pod));
         with_amounts(pod, &amounts)
     }
 
@@ -177,7 +186,7 @@ impl Allocations {
         if !change(&mut actuated) {
             return;
         }
-        let actuated = shared(&state.allocated, uid, Arc::new(actuated));
+        let actuated = deduplicated(&state.allocated, uid, Arc::new(actuated));
         state.actuated.insert(uid.clone(), actuated);
         drop(state);
         self.0.changed.notify_one();
@@ -204,7 +213,7 @@ impl Allocations {
         done
     }
 
-    /// A resize was completed, so that other pods may have room.
+    /// Records that a resize was completed: pending resizes of other pods may fit now.
     pub fn set_completed(&self) {
         self.0.completed.notify_one();
     }
@@ -214,8 +223,8 @@ impl Allocations {
         self.0.completed.notified().await;
     }
 
-    /// Numbers of deferred, infeasible and in-progress resizes.
-    pub fn count(&self) -> (usize, usize, usize) {
+    /// Numbers of pods with resizes, by their state.
+    fn count(&self) -> ResizeCounts {
         let state = self.0.state.lock();
         let pending = |reason| {
             let with = state.conditions.values();
@@ -224,15 +233,15 @@ impl Allocations {
         };
         let in_progress = state.conditions.values();
         let in_progress = in_progress.filter(|conditions| conditions.in_progress.is_some());
-        (
-            pending(PendingReason::Deferred),
-            pending(PendingReason::Infeasible),
-            in_progress.count(),
-        )
+        ResizeCounts {
+            deferred: pending(PendingReason::Deferred),
+            infeasible: pending(PendingReason::Infeasible),
+            in_progress: in_progress.count(),
+        }
     }
 
     /// Removes a pod that is gone.
-    pub fn forget(&self, uid: &PodUid) {
+    pub fn remove(&self, uid: &PodUid) {
         let mut state = self.0.state.lock();
         state.conditions.remove(uid);
         let known = state.allocated.remove(uid).is_some() | state.actuated.remove(uid).is_some();
@@ -242,14 +251,14 @@ impl Allocations {
         }
     }
 
-    /// Removes pods of an earlier kubelet for which `keep` returns false.
+    /// Removes the pods for which `keep` returns false, such as pods of an earlier kubelet.
     pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         let state = self.0.state.lock();
         let known = state.allocated.keys().chain(state.actuated.keys());
         let gone: Vec<_> = known.filter(|uid| !keep(uid)).cloned().collect();
         drop(state);
         for uid in gone {
-            self.forget(&uid);
+            self.remove(&uid);
         }
     }
 
@@ -313,7 +322,11 @@ impl Allocations {
 }
 
 /// The actuated amounts of a pod: the same object as the allocated ones if they are equal, as they are for most pods.
-fn shared(allocated: &AmountsByPod, uid: &PodUid, actuated: Arc<PodAmounts>) -> Arc<PodAmounts> {
+fn deduplicated(
+    allocated: &AmountsByPod,
+    uid: &PodUid,
+    actuated: Arc<PodAmounts>,
+) -> Arc<PodAmounts> {
     let allocated = allocated.get(uid);
     let same = allocated.filter(|allocated| **allocated == actuated);
     same.cloned().unwrap_or(actuated)

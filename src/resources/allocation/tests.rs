@@ -79,7 +79,7 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     running.await.unwrap().unwrap();
 
     let after = Allocations::read(dir.path()).unwrap();
-    assert!(after.contains(&"u".into()));
+    assert!(after.is_allocated(&"u".into()));
     assert!(Arc::ptr_eq(&after.apply(&small), &small));
     assert_eq!(after.apply(&large), small);
     let has = after.actuated(&"u".into()).unwrap();
@@ -101,7 +101,7 @@ fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
     allocations.set_actuated(&now, now.container("a").unwrap());
     let has = allocations.actuated(&"u".into()).unwrap();
     assert_eq!(*has, PodAmounts::of(&now));
-    allocations.forget(&"u".into());
+    allocations.remove(&"u".into());
     assert_eq!(allocations.actuated(&"u".into()), None);
 }
 

@@ -13,17 +13,18 @@ pub struct CgroupsConfig {
     pub driver: CgroupDriver,
     /// Whether `enforceNodeAllocatable` has `pods`: limits all pods together to the allocatable amounts.
     pub enforce_pods: bool,
-    /// `systemReserved` and `kubeReserved`.
-    pub reservations: [NodeAmounts; 2],
-    /// The cgroups that `enforceNodeAllocatable` limits to these.
-    pub reserved: Vec<ReservedCgroup>,
+    /// `systemReserved` and `kubeReserved`, in this order.
+    pub reserved_amounts: [NodeAmounts; 2],
+    /// `systemReservedCgroup` and `kubeReservedCgroup`, as far as `enforceNodeAllocatable` limits them.
+    pub reserved_cgroups: Vec<ReservedCgroup>,
     /// `podPidsLimit`, if there is a limit.
     pub pod_pids: Option<i64>,
     /// `MemoryQoS`: protects and throttles memory by cgroup settings.
     pub memory_qos: bool,
     /// Whether `MemoryQoS` protects requested memory (`memoryReservationPolicy: TieredReservation`).
     pub tiered_reservation: bool,
-    /// `kubeletCgroups`: the cgroup that the kubelet moves itself into. A path, like those below.
+    /// `kubeletCgroups`: the cgroup that the kubelet moves itself into. This path and those below start at the root of
+    /// the hierarchy, not at `cgroupRoot`.
     pub kubelet: Option<String>,
     /// `protectKernelDefaults`: refuse to start if kernel settings differ from those that the kubelet would set.
     pub protect_kernel_defaults: bool,

@@ -11,7 +11,7 @@ use crate::{
     cri::v1::LinuxContainerResources,
     host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
-    resources::{ActivePodsReader, QosClass, linux, managers::ResourceManagers, pod_qos},
+    resources::{PodSetReader, QosClass, linux, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -32,6 +32,11 @@ use tokio::{
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
+const CLASSES: [QosClass; 3] = [
+    QosClass::Guaranteed,
+    QosClass::Burstable,
+    QosClass::BestEffort,
+];
 /// Interval at which the limits of QoS classes are updated, as upstream.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent calls to systemd. Each may take half a minute.
@@ -56,16 +61,16 @@ struct ContainerManagerInner {
     node: NodeCgroups,
     manager: CgroupManager,
     all_pods: CgroupName,
-    active_pods: ActivePodsReader,
+    active_pods: PodSetReader,
     events: EventRecorder,
     /// Shows which pods have exclusive CPUs.
     managers: ResourceManagers,
     /// Serializes updates of the QoS classes: with two at once, older values could overwrite newer ones.
     updating: Mutex<()>,
     systemd_calls: Arc<Semaphore>,
-    /// Whether limits of QoS classes that an earlier kubelet set are kept for now, because not all pods are known: CPU
-    /// shares of only some pods would throttle the others.
-    keeps_limits: AtomicBool,
+    /// Set until all pods are known after a restart: the CPU shares computed from some pods would throttle the others,
+    /// so the QoS classes keep the limits that the earlier kubelet set.
+    keeps_earlier_limits: AtomicBool,
 }
 
 impl ContainerManager {
@@ -95,7 +100,7 @@ impl ContainerManager {
         cgroups: Cgroups,
         metrics: CgroupMetrics,
         events: EventRecorder,
-        active_pods: ActivePodsReader,
+        active_pods: PodSetReader,
         managers: ResourceManagers,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
@@ -112,7 +117,7 @@ impl ContainerManager {
         tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
         let all_pods = root.child(ALL_PODS);
         let inner = ContainerManagerInner {
-            keeps_limits: AtomicBool::new(manager.exists(&all_pods)),
+            keeps_earlier_limits: AtomicBool::new(manager.exists(&all_pods)),
             manager,
             all_pods,
             node,
@@ -136,10 +141,10 @@ impl ContainerManager {
             return std::future::pending().await;
         };
         let mut enforced = inner.update(false).await;
-        if inner.keeps_limits.load(Ordering::Relaxed) {
+        if inner.keeps_earlier_limits.load(Ordering::Relaxed) {
             let all = delivered.wait_for(|delivered| *delivered);
             let _ = tokio::time::timeout(UPDATE_PERIOD, all).await.map(drop);
-            inner.keeps_limits.store(false, Ordering::Relaxed);
+            inner.keeps_earlier_limits.store(false, Ordering::Relaxed);
             enforced = inner.update(enforced).await;
         }
         loop {
@@ -154,14 +159,14 @@ impl ContainerManager {
     /// The pod's QoS class cannot be determined, or its UID is not valid in a cgroup name.
     pub fn pod_cgroup_parent(&self, pod: &Pod) -> anyhow::Result<String> {
         match &self.0 {
-            Some(inner) => Ok(inner.manager.path(&inner.pod_name(pod)?)?.to_string()),
+            Some(inner) => Ok(inner.manager.path(&inner.pod_cgroup(pod)?)?.to_string()),
             None => Ok(String::new()),
         }
     }
 
-    /// Creates a pod's cgroup if it is missing, and sets its limits. Call it before a container of the pod starts. With
-    /// `before`, the pod with the amounts that its running containers have, the higher of both limits: these
-    /// containers may use more than the pod is allocated.
+    /// Creates a pod's cgroup if it is missing, and sets its limits. Must be called before a container of the pod
+    /// starts. `before` is the pod with the actuated amounts of its running containers: if given, the higher of both
+    /// limits is set, because the containers may use more than is allocated.
     ///
     /// # Errors
     /// The cgroup cannot be created.
@@ -179,22 +184,26 @@ impl ContainerManager {
         inner.run(ensure).await?
     }
 
-    /// Sets the limits of a running pod's cgroup. With `before`, while its containers are resized, the higher of the
-    /// old and new limits.
+    /// Sets the limits of a running pod's cgroup; while its containers are resized from `before`, the higher of the old
+    /// and new ones.
     ///
     /// # Errors
     /// The kernel rejects a limit.
-    pub async fn limit(&self, pod: &Arc<Pod>, before: Option<&Arc<Pod>>) -> anyhow::Result<()> {
+    pub async fn set_limits(
+        &self,
+        pod: &Arc<Pod>,
+        before: Option<&Arc<Pod>>,
+    ) -> anyhow::Result<()> {
         let Some(inner) = self.0.clone() else {
             return Ok(());
         };
         let (pod, before) = (pod.clone(), before.cloned());
-        let limit = move |inner: &ContainerManagerInner| inner.limit(&pod, before.as_deref());
-        inner.run(limit).await?
+        let set = move |inner: &ContainerManagerInner| inner.set_limits(&pod, before.as_deref());
+        inner.run(set).await?
     }
 
-    /// The resources of a pod and its overhead for the runtime, which is notified of a resize; with `before`, the higher limits of
-    /// both. `None` if pods have no cgroups.
+    /// The resources of a pod and its overhead, for the `UpdatePodSandboxResources` call; with `before`, the higher
+    /// limits of both. `None` without `cgroupsPerQOS`.
     ///
     /// # Errors
     /// An amount in the spec cannot be parsed.
@@ -207,7 +216,7 @@ impl ContainerManager {
             return Ok(None);
         };
         let (rest, before) = (without_overhead(pod), before.map(without_overhead));
-        let settings = inner.settings_over(&rest, before.as_ref())?;
+        let settings = inner.higher_settings(&rest, before.as_ref())?;
         Ok(Some(SandboxResources {
             overhead: linux::sandbox_overhead(pod, &inner.node.rules.enforcement)?,
             resources: resource_config::for_runtime(settings),
@@ -231,7 +240,7 @@ impl ContainerManager {
         let Some(limit) = resource_config::lowered_memory_limit(old, new) else {
             return Ok(None);
         };
-        let name = inner.pod_name(pod)?;
+        let name = inner.pod_cgroup(pod)?;
         let usage = run_file_io(move || inner.manager.memory_usage(&name)).await?;
         let usage = usage.ok();
         Ok(Some(LoweredMemoryLimit { limit, usage }))
@@ -297,7 +306,7 @@ impl ContainerManagerInner {
         enforced
     }
 
-    fn class_name(&self, class: QosClass) -> CgroupName {
+    fn class_cgroup(&self, class: QosClass) -> CgroupName {
         match class {
             QosClass::Guaranteed => self.all_pods.clone(),
             QosClass::Burstable => self.all_pods.child("burstable"),
@@ -306,16 +315,14 @@ impl ContainerManagerInner {
     }
 
     /// The pod's cgroup name in each QoS class, for when the class is unknown.
-    fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
-        [
-            QosClass::Guaranteed,
-            QosClass::Burstable,
-            QosClass::BestEffort,
-        ]
-        .map(|class| self.class_name(class).child(&format!("{POD_PREFIX}{uid}")))
+    fn pod_cgroups(&self, uid: &PodUid) -> [CgroupName; 3] {
+        CLASSES.map(|class| {
+            self.class_cgroup(class)
+                .child(&format!("{POD_PREFIX}{uid}"))
+        })
     }
 
-    fn pod_name(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
+    fn pod_cgroup(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
         let uid = pod.uid();
         let is_ambiguous =
             self.manager.driver() == CgroupDriver::Systemd && uid.as_str().contains('_');
@@ -323,7 +330,7 @@ impl ContainerManagerInner {
             !is_ambiguous,
             "the UID {uid} has an underscore, which stands for a dash in slices"
         );
-        let class = self.class_name(pod_qos(pod)?);
+        let class = self.class_cgroup(pod_qos(pod)?);
         Ok(class.child(&format!("{POD_PREFIX}{uid}")))
     }
 
@@ -357,12 +364,12 @@ impl ContainerManagerInner {
             (QosClass::Burstable, settings.burstable),
             (QosClass::BestEffort, settings.best_effort),
         ] {
-            let name = self.class_name(class);
+            let name = self.class_cgroup(class);
             let is_new = !self.manager.exists(&name);
             if is_new {
                 self.manager.create(&name)?;
             }
-            if is_new || !self.keeps_limits.load(Ordering::Relaxed) {
+            if is_new || !self.keeps_earlier_limits.load(Ordering::Relaxed) {
                 self.manager.update(&name, &settings)?;
             }
         }
@@ -424,7 +431,7 @@ impl ContainerManagerInner {
                 "Failed to update QoS cgroups while syncing pod"
             );
         }
-        let name = self.pod_name(pod)?;
+        let name = self.pod_cgroup(pod)?;
         let path = self.manager.path(&name)?;
         if !self.manager.exists(&name) {
             self.manager
@@ -433,7 +440,7 @@ impl ContainerManagerInner {
         }
         let set = self
             .manager
-            .update(&name, &self.settings_over(pod, before)?);
+            .update(&name, &self.higher_settings(pod, before)?);
         Ok(PodCgroup {
             parent: path.to_string(),
             limit_error: set.err().map(|error| error.to_string()),
@@ -447,7 +454,7 @@ impl ContainerManagerInner {
     }
 
     /// The settings of a pod; with `before`, the higher limits of both.
-    fn settings_over(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
+    fn higher_settings(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
         let settings = self.pod_settings(pod)?;
         Ok(match before {
             Some(before) => resource_config::higher_limits(settings, &self.pod_settings(before)?),
@@ -455,17 +462,17 @@ impl ContainerManagerInner {
         })
     }
 
-    fn limit(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<()> {
+    fn set_limits(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<()> {
         self.update_classes()
             .context("failed to update the cgroups of classes")?;
-        let settings = self.settings_over(pod, before)?;
-        let name = self.pod_name(pod)?;
+        let settings = self.higher_settings(pod, before)?;
+        let name = self.pod_cgroup(pod)?;
         let limited = self.manager.update(&name, &settings);
         limited.with_context(|| format!("failed to set cgroup config for {:?}", name.parts()))
     }
 
     fn destroy(&self, uid: &PodUid) -> std::io::Result<()> {
-        for name in self.pod_names(uid) {
+        for name in self.pod_cgroups(uid) {
             self.manager.destroy(&name)?;
         }
         Ok(())
@@ -473,12 +480,8 @@ impl ContainerManagerInner {
 
     fn pods_with_cgroups(&self) -> std::io::Result<BTreeSet<PodUid>> {
         let mut found = BTreeSet::new();
-        for class in [
-            QosClass::Guaranteed,
-            QosClass::Burstable,
-            QosClass::BestEffort,
-        ] {
-            for name in self.manager.children(&self.class_name(class))? {
+        for class in CLASSES {
+            for name in self.manager.children(&self.class_cgroup(class))? {
                 let uid = name.base().strip_prefix(POD_PREFIX);
                 found.extend(uid.filter(|uid| !uid.is_empty()).map(PodUid::from));
             }

@@ -26,7 +26,7 @@ pub(super) async fn driver(
         match runtime.runtime_config().await {
             Ok(reply) => break reply,
             Err(CriError::Unimplemented { .. }) => {
-                cri_loses_support(metrics);
+                record_cri_losing_support(metrics);
                 tracing::info!(
                     "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
                 );
@@ -62,7 +62,7 @@ pub(super) async fn driver(
 }
 
 /// Sets upstream's metric of the version from which on the Go kubelet requires a newer runtime.
-fn cri_loses_support(metrics: &Metrics) {
+fn record_cri_losing_support(metrics: &Metrics) {
     let family: Family<Labels, Gauge> = metrics.register_default(
         "kubelet_cri_losing_support",
         "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",

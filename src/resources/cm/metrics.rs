@@ -4,7 +4,7 @@ use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
 use std::time::Instant;
 
-/// The metric family.
+/// `kubelet_cgroup_manager_duration_seconds`.
 #[derive(Clone)]
 pub struct CgroupMetrics(Family<Labels, Histogram>);
 

@@ -35,8 +35,8 @@ pub struct NodeCgroups {
     pub rules: PodRules,
     /// Whether memory is protected by QoS class (cgroup v2, `MemoryQoS`).
     pub memory_qos: bool,
-    /// With `qosReserved`: the memory that lower QoS classes may use, and the percentage of requests that they cannot
-    /// use.
+    /// With `qosReserved`: the node's allocatable memory in bytes, and the percentage of memory requests that lower QoS
+    /// classes cannot use.
     pub qos_reserved: Option<(i64, i64)>,
     /// Cgroups of processes other than pods.
     pub reserved: Vec<ReservedCgroup>,

@@ -13,7 +13,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// The limit of huge pages that means unlimited, bytes.
+/// Huge page limit of QoS classes, bytes: larger than any machine's memory, as upstream's.
 const UNBOUNDED: u64 = 1 << 62;
 /// CPU shares of a pod without a CPU request (the kernel's minimum).
 const MIN_SHARES: u64 = 2;
@@ -154,8 +154,8 @@ fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     limits
 }
 
-/// The settings of the cgroups of QoS classes. Those of `guaranteed`, the cgroup of all pods, are added to the limits
-/// of the node. Pods with invalid amounts are ignored.
+/// The settings of the cgroups of QoS classes. Guaranteed pods have no class cgroup: `guaranteed` is set on the cgroup
+/// of all pods, in addition to the limits of the node. Pods with invalid amounts are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosSettings {
     /// All pods.
@@ -166,13 +166,13 @@ pub struct QosSettings {
     pub best_effort: CgroupSettings,
 }
 
-/// Computes [`QosSettings`]. `unreserved_memory` is set with `qosReserved`: allocatable memory, and the percentage of
+/// Computes [`QosSettings`]. `qos_reserved` is set with `qosReserved`: allocatable memory, and the percentage of
 /// memory requests that lower classes cannot use.
 pub fn of_classes<'p>(
     pods: impl Iterator<Item = &'p Pod>,
     rules: &PodRules,
     memory_qos: bool,
-    unreserved_memory: Option<(i64, i64)>,
+    qos_reserved: Option<(i64, i64)>,
 ) -> QosSettings {
     let (mut milli_cpu, mut burstable, mut guaranteed) = (0_i64, 0_i64, 0_i64);
     for pod in pods {
@@ -184,8 +184,8 @@ pub fn of_classes<'p>(
         // requests.
         match pod_qos(pod) {
             Ok(QosClass::Burstable) => {
-                let own = total.request(CPU).unwrap_or_default().milli_value();
-                milli_cpu = milli_cpu.saturating_add(own);
+                let request = total.request(CPU).unwrap_or_default().milli_value();
+                milli_cpu = milli_cpu.saturating_add(request);
                 burstable = burstable.saturating_add(memory);
             }
             Ok(QosClass::Guaranteed) => guaranteed = guaranteed.saturating_add(memory),
@@ -217,7 +217,7 @@ pub fn of_classes<'p>(
         settings.guaranteed.unified = [("memory.min", all.to_string())].into();
         settings.burstable.unified = [("memory.low", low.to_string())].into();
     }
-    if let Some((allocatable, percent)) = unreserved_memory.filter(|(memory, _)| *memory != 0) {
+    if let Some((allocatable, percent)) = qos_reserved.filter(|(memory, _)| *memory != 0) {
         let reserved = |requests: i64| requests.saturating_mul(percent) / 100;
         let limit = allocatable.saturating_sub(reserved(guaranteed));
         settings.burstable.memory = Some(limit);
@@ -229,7 +229,7 @@ pub fn of_classes<'p>(
 /// Amounts for a node, or a part of it; `None` means unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAmounts {
-    /// Thousandths of a CPU.
+    /// Millicores.
     pub milli_cpu: Option<i64>,
     /// Bytes.
     pub memory: Option<i64>,

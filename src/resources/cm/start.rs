@@ -52,10 +52,10 @@ pub async fn start(
     let managers = managers.clone();
     let metrics = CgroupMetrics::new(&deps.metrics);
     let (events, active) = (deps.events.clone(), deps.active_pods.clone());
-    let (v2, plain) = (deps.machine.cgroup_v2, deps.system.cgroups.clone());
+    let (v2, test_directory) = (deps.machine.cgroup_v2, deps.system.cgroups.clone());
     let make = move || {
         let root = CgroupName::of_cgroupfs(&node.root).path(driver)?;
-        let cgroups = match plain {
+        let cgroups = match test_directory {
             Some(directory) => Cgroups::in_directory(&directory, root, v2),
             None => Cgroups::below(root, v2)?,
         };
@@ -69,8 +69,8 @@ pub async fn start(
     Ok(manager)
 }
 
-/// What to do about kernel settings that differ from those that the Go kubelet sets. They are changed only if the whole
-/// machine is the kubelet's (`cgroupsPerQOS` with `cgroupRoot: /`); otherwise others may depend on them.
+/// What to do about kernel settings that differ from upstream's. Unlike upstream, they are changed only with
+/// `cgroupsPerQOS` and `cgroupRoot: /`, because otherwise other programs of the machine may depend on them.
 pub(super) fn kernel_behavior(config: &CgroupsConfig) -> KernelTunableBehavior {
     if config.protect_kernel_defaults {
         KernelTunableBehavior::Error
@@ -123,7 +123,7 @@ fn start_system_containers(
     let v2 = deps.machine.cgroup_v2;
     let real_processes = deps.system.proc == Path::new("/proc");
     if kubelet.is_none() {
-        report_kubelet_cgroup(v2);
+        log_if_cgroup_unknown(v2);
     }
     if deps.system.cgroups.is_some() && real_processes {
         return Ok(());
@@ -149,7 +149,7 @@ fn start_system_containers(
     Ok(())
 }
 
-fn report_kubelet_cgroup(v2: bool) {
+fn log_if_cgroup_unknown(v2: bool) {
     let cgroups = ProcDir::default().cgroups(std::process::id());
     let found = cgroups.map_err(anyhow::Error::from);
     let found = found.and_then(|cgroups| Ok(cgroups.accounted(v2)?));
@@ -197,22 +197,22 @@ fn node_cgroups(config: &CgroupsConfig, rules: CgroupRules, deps: &Deps) -> Node
         },
         memory_qos,
         qos_reserved: percent.map(|percent| (memory, percent)),
-        reserved: config.reserved.clone(),
+        reserved: config.reserved_cgroups.clone(),
     }
 }
 
 fn capacity(machine: &HostMachine) -> NodeAmounts {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let (_, most_threads) = proc::thread_counts();
+    let (_, max_threads) = proc::thread_counts();
     NodeAmounts {
         milli_cpu: Some(i64::from(machine.cpus).saturating_mul(1000)),
         memory: Some(number(machine.memory_bytes)),
-        pids: most_threads.map(number),
+        pids: max_threads.map(number),
     }
 }
 
 /// Capacity minus reservations; eviction thresholds are not subtracted.
 pub fn allocatable(config: &CgroupsConfig, machine: &HostMachine) -> NodeAmounts {
-    let [system, kube] = &config.reservations;
+    let [system, kube] = &config.reserved_amounts;
     capacity(machine).without(&[system, kube])
 }

@@ -11,11 +11,12 @@ use crate::{
 use anyhow::Context as _;
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
-/// Interval of passes with a configured cgroup, and of those that only set the kubelet's OOM score.
+/// Interval of passes if a cgroup is configured.
 const ENSURE_PERIOD: Duration = Duration::from_secs(60);
+/// Interval of passes that only set the kubelet's OOM score.
 const SCORE_PERIOD: Duration = Duration::from_secs(5 * 60);
-/// Number of times that one pass lists the processes, because they may fork while they are moved.
-const PASSES: usize = 11;
+/// Maximum number of times that one pass lists the processes, because they may fork while they are moved.
+const MAX_LISTINGS_PER_PASS: usize = 11;
 
 /// Configuration of the cgroups of processes other than pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,8 +57,8 @@ impl SystemContainers {
 
     /// Moves processes periodically, without an end.
     pub async fn run(self) {
-        let names_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
-        let period = if names_cgroups {
+        let has_configured_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
+        let period = if has_configured_cgroups {
             ENSURE_PERIOD
         } else {
             SCORE_PERIOD
@@ -86,34 +87,34 @@ impl SystemContainers {
 
     /// Moves the kubelet into its cgroup and sets its OOM score; does neither in a PID namespace other than the host's.
     fn ensure_kubelet(&self) -> anyhow::Result<()> {
-        let itself = std::process::id();
-        let on_host = self.proc.is_on_host(itself);
+        let pid = std::process::id();
+        let on_host = self.proc.is_on_host(pid);
         if !on_host.context("failed to find pid namespace of the kubelet")? {
-            tracing::debug!(pid = itself, "PID is not running in the host namespace");
+            tracing::debug!(pid, "PID is not running in the host namespace");
             return Ok(());
         }
         let wanted = self.config.kubelet.as_ref();
-        let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(itself, path));
+        let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(pid, path));
         let value = self.config.oom_score_adj;
-        let scored = match self.proc.set_oom_score_adj(itself, value) {
+        let scored = match self.proc.set_oom_score_adj(pid, value) {
             // Already logged at start.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             scored => {
-                scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"))
+                scored.with_context(|| format!("failed to apply oom score {value} to PID {pid}"))
             }
         };
         moved.and(scored)
     }
 
-    fn move_kubelet(&self, itself: u32, path: &CgroupPath) -> anyhow::Result<()> {
-        let now = self.proc.cgroups(itself);
-        let now = now.with_context(|| format!("failed to find container of PID {itself}"))?;
+    fn move_kubelet(&self, pid: u32, path: &CgroupPath) -> anyhow::Result<()> {
+        let now = self.proc.cgroups(pid);
+        let now = now.with_context(|| format!("failed to find container of PID {pid}"))?;
         if placement::is_in(&now, path, &self.cgroups.joined()) {
             return Ok(());
         }
         self.create(path)?;
-        let joined = self.cgroups.join(path, itself);
-        joined.with_context(|| format!("failed to move PID {itself} to {path}"))?;
+        let joined = self.cgroups.join(path, pid);
+        joined.with_context(|| format!("failed to move PID {pid} to {path}"))?;
         tracing::info!(cgroupName = %path, "Moved the kubelet into its cgroup");
         Ok(())
     }
@@ -131,8 +132,8 @@ impl SystemContainers {
     fn ensure_system(&self, system: &CgroupPath) -> anyhow::Result<()> {
         self.create(system)?;
         let (mut tried, mut moved, mut failed) = (BTreeSet::new(), 0_usize, None);
-        for _ in 0..PASSES {
-            let listed = self.cgroups.listed(&CgroupPath::default());
+        for _ in 0..MAX_LISTINGS_PER_PASS {
+            let listed = self.cgroups.pids(&CgroupPath::default());
             let mut listed = listed.context("failed to list PIDs for root")?;
             listed.retain(|process| !tried.contains(process));
             let found: Vec<HostProcess> = listed
@@ -177,7 +178,7 @@ fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) 
     {
         let failed = ensured.err().map(|error| error_chain(error.as_ref()));
         if let Some(error) = failed.as_ref().filter(|_| *reported != failed) {
-            tracing::warn!(containerName = name, err = %error, "Failed to ensure state");
+            tracing::warn!(systemContainer = name, err = %error, "Failed to ensure state");
         }
         *reported = failed;
     }

@@ -1,7 +1,7 @@
 //! Takes CPUs either packed, or evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`). Pure.
 
 use super::CpuSet;
-use super::take::{Taker, Taking, enough, take_packed};
+use super::take::{CpuAccumulator, TakeOptions, enough, take_packed};
 use super::topology::{CpuTopology, Level};
 use crate::resources::topology::combinations;
 use std::collections::BTreeMap;
@@ -42,11 +42,11 @@ pub(super) fn take(
     topology: &CpuTopology,
     available: &CpuSet,
     count: usize,
-    taking: Taking,
+    options: TakeOptions,
 ) -> Result<CpuSet, String> {
-    match taking.over_numa {
-        Some(group) => take_evenly(topology, available, count, group.max(1), taking),
-        None => take_packed(topology, available, count, taking),
+    match options.over_numa {
+        Some(group) => take_evenly(topology, available, count, group.max(1), options),
+        None => take_packed(topology, available, count, options),
     }
 }
 
@@ -56,69 +56,69 @@ fn take_evenly(
     available: &CpuSet,
     count: usize,
     group: usize,
-    taking: Taking,
+    options: TakeOptions,
 ) -> Result<CpuSet, String> {
-    let packed = Taking {
+    let packed = TakeOptions {
         by_uncore: false,
         over_numa: None,
-        ..taking
+        ..options
     };
-    let mut taker = Taker::new(topology, available, count);
+    let mut accumulator = CpuAccumulator::new(topology, available, count);
     if !count.is_multiple_of(group) || count == 0 {
         return take_packed(topology, available, count, packed);
     }
     enough(count, available)?;
     let request = CpuRequest { count, group };
-    let Some(plan) = best_plan(topology, &taker, request) else {
+    let Some(plan) = best_plan(topology, &accumulator, request) else {
         return take_packed(topology, available, count, packed);
     };
     let share = request.share(plan.nodes.len());
     for node in &plan.nodes {
-        take_from(topology, &mut taker, *node, share, packed)?;
+        take_from(topology, &mut accumulator, *node, share, packed)?;
     }
-    while taker.needed > 0 {
-        let before = taker.needed;
+    while accumulator.needed > 0 {
+        let before = accumulator.needed;
         for node in &plan.remainder {
-            if taker.needed > 0 && taker.free.count_in(Level::Numa, *node) >= group {
-                take_from(topology, &mut taker, *node, group, packed)?;
+            if accumulator.needed > 0 && accumulator.free.count_in(Level::Numa, *node) >= group {
+                take_from(topology, &mut accumulator, *node, group, packed)?;
             }
         }
-        if taker.needed == before {
+        if accumulator.needed == before {
             return Err(format!(
                 "accounting error, not enough CPUs allocated, remaining: {before}"
             ));
         }
     }
-    Ok(taker.taken)
+    Ok(accumulator.taken)
 }
 
 fn take_from(
     topology: &CpuTopology,
-    taker: &mut Taker<'_>,
+    accumulator: &mut CpuAccumulator<'_>,
     node: u32,
     count: usize,
-    packed: Taking,
+    packed: TakeOptions,
 ) -> Result<(), String> {
-    let cpus = taker.free.cpus_in(Level::Numa, |other| other == node);
+    let cpus = accumulator.free.cpus_in(Level::Numa, |other| other == node);
     let taken = take_packed(topology, &cpus, count, packed)?;
-    taker.take(&taken);
+    accumulator.take(&taken);
     Ok(())
 }
 
 /// The plan with the best balance on the fewest nodes.
 fn best_plan(
     topology: &CpuTopology,
-    taker: &Taker<'_>,
+    accumulator: &CpuAccumulator<'_>,
     request: CpuRequest,
 ) -> Option<DistributionPlan> {
-    let nodes = taker.sorted(Level::Numa);
-    let count_in = |node: &u32| (*node, taker.free.count_in(Level::Numa, *node));
+    let nodes = accumulator.sorted(Level::Numa);
+    let count_in = |node: &u32| (*node, accumulator.free.count_in(Level::Numa, *node));
     let free: Free = nodes.iter().map(count_in).collect();
     let groups = topology.cpus().len().div_ceil(request.group);
     let groups_per_node = groups.div_ceil(topology.numa_nodes.max(1)).max(1);
     let needed = request.count / request.group;
-    let (least, most) = (needed.div_ceil(groups_per_node), needed.min(free.len()));
-    (least..=most).find_map(|size| {
+    let (min_nodes, max_nodes) = (needed.div_ceil(groups_per_node), needed.min(free.len()));
+    (min_nodes..=max_nodes).find_map(|size| {
         let mut best: Option<DistributionPlan> = None;
         for combo in combinations(&nodes, size) {
             if best.as_ref().is_some_and(|best| best.balance == 0.0) {

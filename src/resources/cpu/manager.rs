@@ -24,11 +24,11 @@ pub struct CpuCounters {
     /// Containers that requested exclusive CPUs and got none.
     pub errors: u64,
     /// Containers that got whole cores (`full-pcpus-only`).
-    pub on_cores: u64,
+    pub aligned_physical: u64,
     /// Containers that could not get whole cores.
-    pub not_on_cores: u64,
+    pub misaligned_physical: u64,
     /// Allocations within one last-level cache.
-    pub on_uncore: u64,
+    pub aligned_uncore: u64,
     /// Allocations for containers and for pods.
     pub allocations: AllocationCounters,
 }
@@ -94,7 +94,7 @@ impl CpuManager {
 
     /// Whether a pod has no CPU quota: one of its containers has exclusive CPUs, or all of them if the pod has
     /// pod-level resources.
-    pub fn has_exclusive(&self, pod: &Pod) -> bool {
+    pub fn has_no_cpu_quota(&self, pod: &Pod) -> bool {
         let mut containers = pod.init_containers().iter().chain(pod.containers());
         if has_pod_level(pod) {
             containers.all(|container| self.is_exclusive(pod, container))
@@ -155,10 +155,10 @@ impl CpuManager {
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         for (pod, _, cpus) in &released {
-            let held = self.state.assigned.get(pod);
-            let held = held.into_iter().flat_map(BTreeMap::values);
-            let held = held.chain(self.state.pods.get(pod));
-            let free = held.fold(cpus.clone(), |free, used| free.difference(used));
+            let assigned = self.state.assigned.get(pod);
+            let assigned = assigned.into_iter().flat_map(BTreeMap::values);
+            let assigned = assigned.chain(self.state.pods.get(pod));
+            let free = assigned.fold(cpus.clone(), |free, used| free.difference(used));
             self.state.shared = self.state.shared.union(&free);
         }
         let assigned = &self.state.assigned;
@@ -185,8 +185,8 @@ impl CpuManager {
         let changed = if let Some(cpus) = self.state.pods.get(uid.as_str()) {
             let part = |container: &Container| assigned?.get(&container.name);
             let differs = |container| {
-                let own = self.count(pod, container);
-                part(container).is_none_or(|part| own > 0 && own != part.len())
+                let count = self.count(pod, container);
+                part(container).is_none_or(|part| count > 0 && count != part.len())
             };
             self.count_of_pod(pod) != cpus.len()
                 || assigned.map_or(0, BTreeMap::len) != containers().count()
@@ -222,10 +222,10 @@ impl CpuManager {
     }
 
     /// The exclusive CPUs of a pod and its containers; `None` if it has none.
-    fn held(&self, pod: &str) -> Option<CpuSet> {
+    fn assigned_cpus(&self, pod: &str) -> Option<CpuSet> {
         let containers = self.state.assigned.get(pod)?.values();
-        let held = containers.chain(self.state.pods.get(pod));
-        Some(held.fold(CpuSet::default(), |all, cpus| all.union(cpus)))
+        let assigned = containers.chain(self.state.pods.get(pod));
+        Some(assigned.fold(CpuSet::default(), |all, cpus| all.union(cpus)))
     }
 
     /// CPUs of the pod's init containers that its next container may reuse.
@@ -269,7 +269,7 @@ impl CpuManager {
         let allocated = policy.allocate(&mut self.state, count, affinity.affinity, &reusable);
         let cpus = allocated.map_err(TopologyError::unexpected)?;
         if policy.topology.share_uncore(&cpus) {
-            self.counters.on_uncore += 1;
+            self.counters.aligned_uncore += 1;
         }
         self.update_cpus_to_reuse(pod, container, &cpus);
         let containers = self.state.assigned.entry(uid).or_default();
@@ -298,7 +298,7 @@ impl CpuManager {
         let divided = parts::divide(policy, pod, &cpus, counters);
         self.counters.requests += counters.pod_exclusive - earlier;
         let containers = divided.map_err(TopologyError::unexpected)?;
-        self.counters.on_uncore += u64::from(policy.topology.share_uncore(&cpus));
+        self.counters.aligned_uncore += u64::from(policy.topology.share_uncore(&cpus));
         let uid = pod.uid().to_string();
         self.state.assigned.insert(uid.clone(), containers);
         self.state.pods.insert(uid, cpus);
@@ -335,8 +335,8 @@ impl HintProvider for CpuManager {
         let uid = pod.uid().to_string();
         if has_pod_level(pod) {
             let none = CpuSet::default();
-            return hints(match self.held(&uid) {
-                Some(held) => policy.hints(&held, &none, held.len()),
+            return hints(match self.assigned_cpus(&uid) {
+                Some(cpus) => policy.hints(&cpus, &none, cpus.len()),
                 None if parts::check(pod, count).is_err() => Vec::new(),
                 None => policy.hints(&policy.available(&self.state), &none, count),
             });
@@ -367,22 +367,22 @@ impl HintProvider for CpuManager {
         let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
             return Ok(());
         };
-        let on_cores = u64::from(policy.options.full_pcpus_only);
+        let whole_cores = u64::from(policy.options.full_pcpus_only);
         self.counters.requests += 1;
         let allocated = self.allocate_exclusive(pod, container, count, affinity);
         if allocated.is_ok() {
-            self.counters.on_cores += on_cores;
+            self.counters.aligned_physical += whole_cores;
         } else {
             self.counters.errors += 1;
             self.counters.allocations.node_errors += 1;
-            self.counters.not_on_cores += on_cores;
+            self.counters.misaligned_physical += whole_cores;
         }
         allocated
     }
 
     fn allocate_pod(&mut self, pod: &Pod, affinity: TopologyHint) -> Result<(), TopologyError> {
         let count = self.count_of_pod(pod);
-        if count == 0 || self.held(pod.uid().as_str()).is_some() {
+        if count == 0 || self.assigned_cpus(pod.uid().as_str()).is_some() {
             return Ok(());
         }
         let allocated = self.allocate_all(pod, count, affinity);

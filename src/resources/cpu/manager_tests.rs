@@ -90,7 +90,9 @@ fn whole_cpus_of_guaranteed_pods_are_exclusive() {
     admit(&mut manager, &one).unwrap();
     assert_cpus(&manager, "one", "a=4 b=1,5 shared=0,2-3,6-7");
     assert_eq!(manager.cpus("one", "c").unwrap().to_string(), "0,2-3,6-7");
-    assert!(manager.has_exclusive(&one) && !manager.has_exclusive(&pod("two", &[("a", "1")])));
+    assert!(
+        manager.has_no_cpu_quota(&one) && !manager.has_no_cpu_quota(&pod("two", &[("a", "1")]))
+    );
     assert_eq!(manager.exclusive_by_node(), BTreeMap::from([(0, 3)]));
     assert_eq!(manager.available().to_string(), "2-3,6-7");
     let again = manager.state().clone();
@@ -193,7 +195,10 @@ fn whole_cores_are_given_or_nothing() {
     // Nothing is left, and what has its CPUs keeps them.
     admit(&mut manager, &pod("u", &[("a", "4")])).unwrap();
     assert_eq!(
-        (manager.counters.on_cores, manager.counters.not_on_cores),
+        (
+            manager.counters.aligned_physical,
+            manager.counters.misaligned_physical
+        ),
         (3, 2)
     );
 }

@@ -26,15 +26,15 @@ pub struct CpuOptions {
     /// `full-pcpus-only`: containers get whole physical cores, or are rejected.
     pub full_pcpus_only: bool,
     /// `distribute-cpus-across-numa`: CPUs are distributed evenly over NUMA nodes if one does not have enough.
-    pub across_numa: bool,
+    pub distribute_across_numa: bool,
     /// `align-by-socket`: CPUs are aligned to sockets instead of NUMA nodes.
-    pub by_socket: bool,
+    pub align_by_socket: bool,
     /// `distribute-cpus-across-cores`: CPUs are taken from as many physical cores as possible.
-    pub across_cores: bool,
+    pub distribute_across_cores: bool,
     /// `strict-cpu-reservation`: reserved CPUs are not in the shared pool.
     pub strict_reservation: bool,
     /// `prefer-align-cpus-by-uncorecache`: CPUs share a last-level cache if possible.
-    pub by_uncore: bool,
+    pub prefer_align_by_uncore_cache: bool,
 }
 
 impl CpuOptions {
@@ -48,10 +48,16 @@ impl CpuOptions {
             let (field, group) = match name.as_str() {
                 FULL_PCPUS_ONLY => (&mut parsed.full_pcpus_only, None),
                 STRICT_RESERVATION => (&mut parsed.strict_reservation, None),
-                BY_UNCORE => (&mut parsed.by_uncore, None),
-                ACROSS_NUMA => (&mut parsed.across_numa, Some(("Beta", gates.beta))),
-                BY_SOCKET => (&mut parsed.by_socket, Some(("Alpha", gates.alpha))),
-                ACROSS_CORES => (&mut parsed.across_cores, Some(("Alpha", gates.alpha))),
+                BY_UNCORE => (&mut parsed.prefer_align_by_uncore_cache, None),
+                ACROSS_NUMA => (
+                    &mut parsed.distribute_across_numa,
+                    Some(("Beta", gates.beta)),
+                ),
+                BY_SOCKET => (&mut parsed.align_by_socket, Some(("Alpha", gates.alpha))),
+                ACROSS_CORES => (
+                    &mut parsed.distribute_across_cores,
+                    Some(("Alpha", gates.alpha)),
+                ),
                 _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
             };
             if let Some((group, false)) = group {
@@ -65,22 +71,27 @@ impl CpuOptions {
             (
                 parsed.full_pcpus_only,
                 FULL_PCPUS_ONLY,
-                parsed.across_cores,
+                parsed.distribute_across_cores,
                 ACROSS_CORES,
             ),
             (
-                parsed.across_numa,
+                parsed.distribute_across_numa,
                 ACROSS_NUMA,
-                parsed.across_cores,
+                parsed.distribute_across_cores,
                 ACROSS_CORES,
             ),
             (
-                parsed.by_uncore,
+                parsed.prefer_align_by_uncore_cache,
                 BY_UNCORE,
-                parsed.across_cores,
+                parsed.distribute_across_cores,
                 ACROSS_CORES,
             ),
-            (parsed.by_uncore, BY_UNCORE, parsed.across_numa, ACROSS_NUMA),
+            (
+                parsed.prefer_align_by_uncore_cache,
+                BY_UNCORE,
+                parsed.distribute_across_numa,
+                ACROSS_NUMA,
+            ),
         ];
         for (one, name, other, other_name) in exclusive {
             if one && other {
@@ -97,7 +108,7 @@ impl CpuOptions {
     /// # Errors
     /// They do not match; texts as upstream's.
     pub(super) fn check(self, machine: &CpuTopology, policy: TopologyPolicy) -> Result<(), String> {
-        if !self.by_socket {
+        if !self.align_by_socket {
             return Ok(());
         }
         if policy == TopologyPolicy::SingleNumaNode {

@@ -197,7 +197,7 @@ fn only_cpus_that_are_shared_with_no_container_lift_the_quota() {
         let spec = pod.spec.as_ref().unwrap();
         let exclusive = spec.containers.iter();
         let exclusive: Vec<_> = exclusive.map(|c| manager.is_exclusive(&pod, c)).collect();
-        (exclusive, manager.has_exclusive(&pod))
+        (exclusive, manager.has_no_cpu_quota(&pod))
     };
     assert_eq!(quota("2", &["a=1", "b=1"]), (vec![true, true], true));
     assert_eq!(quota("2", &["a=1", "b"]), (vec![true, false], false));

@@ -1,7 +1,7 @@
 //! The static policy of the CPU manager. Pure.
 
 use super::distribute::take;
-use super::take::Taking;
+use super::take::TakeOptions;
 use super::topology::Level;
 use super::{CpuOptions, CpuSet, CpuState, CpuTopology};
 use crate::resources::topology::{NumaMask, TopologyError, TopologyHint, TopologyPolicy, subsets};
@@ -63,17 +63,17 @@ impl StaticCpuPolicy {
                 policy.reserved
             )));
         }
-        let places = &policy.topology.places;
+        let details = &policy.topology.details;
         let mut cores = BTreeSet::new();
         for cpu in policy.reserved.iter() {
-            let Some(core) = places.id(cpu, Level::Core) else {
+            let Some(core) = details.id(cpu, Level::Core) else {
                 return Err(new(format!(
                     "[cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: {cpu}"
                 )));
             };
             cores.insert(core);
         }
-        policy.reserved_cores = places.cpus_in(Level::Core, |core| cores.contains(&core));
+        policy.reserved_cores = details.cpus_in(Level::Core, |core| cores.contains(&core));
         Ok(policy)
     }
 
@@ -82,7 +82,7 @@ impl StaticCpuPolicy {
     /// # Errors
     /// The state does not match the machine or the reservation; texts as upstream's.
     pub(super) fn start(&self, state: &mut CpuState) -> Result<(), String> {
-        // The Go kubelet was killed between two writes.
+        // A pod entry without container entries was left by a Go kubelet that was killed between two writes.
         let assigned = &state.assigned;
         let orphans = state
             .pods
@@ -202,28 +202,28 @@ impl StaticCpuPolicy {
         } else {
             1
         };
-        let taking = Taking {
-            spread_over_cores: self.options.across_cores,
-            by_uncore: self.options.by_uncore,
-            over_numa: self.options.across_numa.then_some(group),
+        let options = TakeOptions {
+            spread_over_cores: self.options.distribute_across_cores,
+            by_uncore: self.options.prefer_align_by_uncore_cache,
+            over_numa: self.options.distribute_across_numa.then_some(group),
         };
-        take(&self.topology, available, count, taking)
+        take(&self.topology, available, count, options)
     }
 
     fn aligned(&self, affinity: NumaMask, allocatable: &CpuSet) -> CpuSet {
-        let places = &self.topology.places;
-        let near = if self.options.by_socket {
+        let details = &self.topology.details;
+        let near = if self.options.align_by_socket {
             let sockets = self.sockets(affinity);
-            places.cpus_in(Level::Socket, |socket| sockets.contains(&socket))
+            details.cpus_in(Level::Socket, |socket| sockets.contains(&socket))
         } else {
-            places.cpus_in(Level::Numa, |node| affinity.contains(node))
+            details.cpus_in(Level::Numa, |node| affinity.contains(node))
         };
         allocatable.intersection(&near)
     }
 
     fn sockets(&self, nodes: NumaMask) -> BTreeSet<u32> {
-        let places = &self.topology.places;
-        let of = |node| places.ids_in(Level::Socket, (Level::Numa, node));
+        let details = &self.topology.details;
+        let of = |node| details.ids_in(Level::Socket, (Level::Numa, node));
         nodes.nodes().flat_map(of).collect()
     }
 
@@ -234,11 +234,11 @@ impl StaticCpuPolicy {
         reusable: &CpuSet,
         count: usize,
     ) -> Vec<TopologyHint> {
-        let places = &self.topology.places;
-        let nodes: Vec<u32> = places.ids(Level::Numa).into_iter().collect();
+        let details = &self.topology.details;
+        let nodes: Vec<u32> = details.ids(Level::Numa).into_iter().collect();
         let by_node = |cpus: &CpuSet| {
             let mut counts = BTreeMap::<u32, usize>::new();
-            for node in cpus.iter().filter_map(|cpu| places.id(cpu, Level::Numa)) {
+            for node in cpus.iter().filter_map(|cpu| details.id(cpu, Level::Numa)) {
                 *counts.entry(node).or_default() += 1;
             }
             counts
@@ -247,13 +247,13 @@ impl StaticCpuPolicy {
             let counts = counts.iter().filter(|(node, _)| mask.contains(**node));
             counts.map(|(_, count)| count).sum::<usize>()
         };
-        let mut least = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let mut min_size = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let all = by_node(&self.topology.cpus());
         let (available, reused) = (by_node(available), by_node(reusable));
         let mut hints = Vec::new();
         for mask in subsets(&nodes) {
             if on(&all, mask) >= count {
-                least = least.min(mask.count());
+                min_size = min_size.min(mask.count());
             }
             let has_reusable = on(&reused, mask) == reusable.len();
             if has_reusable && reusable.len() + on(&available, mask) >= count {
@@ -261,7 +261,8 @@ impl StaticCpuPolicy {
             }
         }
         let preferred = |mask: NumaMask| {
-            mask.count() == least || self.options.by_socket && self.is_by_socket(mask, least)
+            mask.count() == min_size
+                || self.options.align_by_socket && self.is_by_socket(mask, min_size)
         };
         let hints = hints.into_iter();
         hints
@@ -269,13 +270,13 @@ impl StaticCpuPolicy {
             .collect()
     }
 
-    /// Whether the nodes are on as few sockets as `least` nodes need.
-    fn is_by_socket(&self, mask: NumaMask, least: u32) -> bool {
+    /// Whether the nodes are on as few sockets as `min_size` nodes need.
+    fn is_by_socket(&self, mask: NumaMask, min_size: u32) -> bool {
         let per_socket = self.topology.numa_nodes.checked_div(self.topology.sockets);
         let Some(per_socket) = per_socket.filter(|count| *count > 0) else {
             return false;
         };
-        let least = usize::try_from(least).unwrap_or(usize::MAX);
-        self.sockets(mask).len() == least.div_ceil(per_socket)
+        let min_size = usize::try_from(min_size).unwrap_or(usize::MAX);
+        self.sockets(mask).len() == min_size.div_ceil(per_socket)
     }
 }

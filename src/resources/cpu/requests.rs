@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Container;
 
 /// Number of exclusive CPUs of a container of a managed pod: its CPU request if that is an integer.
 pub(super) fn of_container(pod: &Pod, container: &Container) -> usize {
-    if pod_level::has_own(pod, container) {
+    if pod_level::has_exclusive(pod, container) {
         whole(&requests::of_container(container).unwrap_or_default())
     } else {
         0

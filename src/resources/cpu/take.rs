@@ -4,12 +4,12 @@
 //! The order is upstream's, so that both kubelets select the same CPUs.
 
 use super::CpuSet;
-use super::topology::{CpuPlaces, CpuTopology, Level};
+use super::topology::{CpuDetails, CpuTopology, Level};
 use std::collections::BTreeSet;
 
 /// How to select CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taking {
+pub(super) struct TakeOptions {
     /// Single CPUs from many cores, instead of whole cores (`distribute-cpus-across-cores`).
     pub spread_over_cores: bool,
     /// From as few last-level caches as possible (`prefer-align-cpus-by-uncorecache`).
@@ -23,29 +23,29 @@ pub(super) fn take_packed(
     topology: &CpuTopology,
     available: &CpuSet,
     count: usize,
-    taking: Taking,
+    options: TakeOptions,
 ) -> Result<CpuSet, String> {
-    let mut taker = Taker::new(topology, available, count);
-    if taker.needed == 0 {
-        return Ok(taker.taken);
+    let mut accumulator = CpuAccumulator::new(topology, available, count);
+    if accumulator.needed == 0 {
+        return Ok(accumulator.taken);
     }
     enough(count, available)?;
-    let (outer, inner) = if taker.numa_first {
+    let (outer, inner) = if accumulator.numa_first {
         (Level::Numa, Level::Socket)
     } else {
         (Level::Socket, Level::Numa)
     };
-    taker.take_whole(outer);
-    taker.take_whole(inner);
-    if taking.by_uncore {
-        taker.take_uncores();
+    accumulator.take_whole(outer);
+    accumulator.take_whole(inner);
+    if options.by_uncore {
+        accumulator.take_uncores();
     }
-    if !taking.spread_over_cores {
-        taker.take_whole(Level::Core);
+    if !options.spread_over_cores {
+        accumulator.take_whole(Level::Core);
     }
-    taker.take_single(taking.spread_over_cores);
-    if taker.needed == 0 {
-        Ok(taker.taken)
+    accumulator.take_single(options.spread_over_cores);
+    if accumulator.needed == 0 {
+        Ok(accumulator.taken)
     } else {
         Err("failed to allocate cpus".to_owned())
     }
@@ -62,20 +62,20 @@ pub(super) fn enough(count: usize, available: &CpuSet) -> Result<(), String> {
 }
 
 /// The taken and the free CPUs of one request.
-pub(super) struct Taker<'a> {
+pub(super) struct CpuAccumulator<'a> {
     topology: &'a CpuTopology,
-    pub(super) free: CpuPlaces,
+    pub(super) free: CpuDetails,
     pub(super) needed: usize,
     pub(super) taken: CpuSet,
-    /// Whether NUMA nodes contain sockets, rather than sockets NUMA nodes.
+    /// Whether a NUMA node contains sockets; otherwise a socket contains NUMA nodes.
     numa_first: bool,
 }
 
-impl<'a> Taker<'a> {
+impl<'a> CpuAccumulator<'a> {
     pub(super) fn new(topology: &'a CpuTopology, available: &CpuSet, count: usize) -> Self {
         Self {
             topology,
-            free: topology.places.only(available),
+            free: topology.details.only(available),
             needed: count,
             taken: CpuSet::default(),
             numa_first: topology.sockets >= topology.numa_nodes,
@@ -103,8 +103,8 @@ impl<'a> Taker<'a> {
             .collect()
     }
 
-    /// The parts of a level that have free CPUs, ordered by their outer part, which those with the fewest free CPUs
-    /// lead.
+    /// The parts of a level that have free CPUs. Outer parts with the fewest free CPUs come first, and within an outer
+    /// part the parts with the fewest free CPUs.
     pub(super) fn sorted(&self, level: Level) -> Vec<u32> {
         let outermost = |level| self.sort(self.free.ids(level), level);
         match (level, self.numa_first) {
@@ -127,7 +127,7 @@ impl<'a> Taker<'a> {
         match level {
             Level::Core => self.topology.cpus_per_core(),
             Level::Socket => self.topology.cpus_per_socket(),
-            Level::Numa | Level::Uncore => self.topology.places.count_in(level, id),
+            Level::Numa | Level::Uncore => self.topology.details.count_in(level, id),
         }
     }
 
@@ -139,7 +139,7 @@ impl<'a> Taker<'a> {
         let sorted = self.sorted(level).into_iter();
         let whole = sorted.filter(|id| self.free.count_in(level, *id) == self.size(level, *id));
         for id in whole.collect::<Vec<_>>() {
-            let cpus = self.topology.places.cpus_in(level, |other| other == id);
+            let cpus = self.topology.details.cpus_in(level, |other| other == id);
             if self.needed >= cpus.len() {
                 self.take(&cpus);
             }
@@ -161,6 +161,7 @@ impl<'a> Taker<'a> {
     }
 
     /// Takes the rest of the request from one cache, if its first free cores have exactly that many CPUs.
+    /// As upstream, one CPU of these cores is left out if the request is odd.
     fn take_part_of_uncore(&mut self, uncore: u32) {
         let threads = self.topology.cpus_per_core().max(1);
         let cores = self.free.ids_in(Level::Core, (Level::Uncore, uncore));

@@ -3,7 +3,7 @@
 //! are on different sockets. The other lines are how CPUs are taken, how many, from which, and the result.
 
 use super::distribute::take;
-use super::take::Taking;
+use super::take::TakeOptions;
 use super::{CpuSet, CpuTopology};
 use crate::host::{CpuPlace, MachineTopology, NumaNode};
 
@@ -58,7 +58,7 @@ fn the_same_cpus_are_taken_as_by_the_go_kubelet() {
         }
         let [how, count, available, expected] =
             line.split('|').collect::<Vec<_>>().try_into().unwrap();
-        let taking = Taking {
+        let options = TakeOptions {
             spread_over_cores: how.ends_with("spread"),
             by_uncore: how == "uncore",
             over_numa: how.starts_with("numa").then(|| {
@@ -67,7 +67,7 @@ fn the_same_cpus_are_taken_as_by_the_go_kubelet() {
             }),
         };
         let available = CpuSet::parse(available).unwrap();
-        let taken = take(&topology, &available, count.parse().unwrap(), taking);
+        let taken = take(&topology, &available, count.parse().unwrap(), options);
         let taken = taken.map_or_else(|error| format!("error {error}"), |set| set.to_string());
         assert_eq!(taken, expected, "{line}");
         cases += 1;

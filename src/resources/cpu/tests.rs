@@ -28,7 +28,11 @@ fn options_are_read_and_checked() {
         "prefer-align-cpus-by-uncorecache=T",
     ];
     let options = parse(&stable, none).unwrap();
-    assert!(options.full_pcpus_only && options.strict_reservation && options.by_uncore);
+    assert!(
+        options.full_pcpus_only
+            && options.strict_reservation
+            && options.prefer_align_by_uncore_cache
+    );
     for (option, group) in [
         ("distribute-cpus-across-numa", "Beta"),
         ("align-by-socket", "Alpha"),

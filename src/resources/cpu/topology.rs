@@ -15,10 +15,10 @@ pub(super) enum Level {
 
 /// CPUs with their location in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CpuPlaces(BTreeMap<u32, (u32, CpuPlace)>);
+pub(super) struct CpuDetails(BTreeMap<u32, (u32, CpuPlace)>);
 
-impl CpuPlaces {
-    /// The ID of a CPU's part at a level.
+impl CpuDetails {
+    /// The ID of the core, cache, NUMA node or socket (by `level`) that contains a CPU.
     pub(super) fn id(&self, cpu: u32, level: Level) -> Option<u32> {
         self.0.get(&cpu).map(|place| id(place, level))
     }
@@ -80,7 +80,7 @@ fn id((numa, place): &(u32, CpuPlace), level: Level) -> u32 {
 /// The CPUs of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTopology {
-    pub(super) places: CpuPlaces,
+    pub(super) details: CpuDetails,
     pub(super) cores: usize,
     pub(super) sockets: usize,
     pub(super) numa_nodes: usize,
@@ -97,49 +97,49 @@ impl CpuTopology {
                 .map(move |place| (place.cpu, (id, *place)))
                 .collect::<Vec<_>>()
         };
-        let places = CpuPlaces(machine.nodes.iter().flat_map(of_node).collect());
-        let count = |level| places.ids(level).len();
+        let details = CpuDetails(machine.nodes.iter().flat_map(of_node).collect());
+        let count = |level| details.ids(level).len();
         Self {
             cores: count(Level::Core),
             sockets: count(Level::Socket),
             numa_nodes: count(Level::Numa),
             uncores: count(Level::Uncore),
-            places,
+            details,
         }
     }
 
     /// All CPUs.
     pub fn cpus(&self) -> CpuSet {
-        self.places.cpus()
+        self.details.cpus()
     }
 
     /// The NUMA node of a CPU.
     pub fn numa_node(&self, cpu: u32) -> Option<u32> {
-        self.places.id(cpu, Level::Numa)
+        self.details.id(cpu, Level::Numa)
     }
 
     /// The NUMA nodes that have CPUs.
     pub(super) fn numa_node_ids(&self) -> BTreeSet<u32> {
-        self.places.ids(Level::Numa)
+        self.details.ids(Level::Numa)
     }
 
     /// Average number of CPUs per core, as upstream computes it.
     pub(super) fn cpus_per_core(&self) -> usize {
-        self.places
+        self.details
             .len()
             .checked_div(self.cores)
             .unwrap_or_default()
     }
 
     pub(super) fn cpus_per_socket(&self) -> usize {
-        self.places
+        self.details
             .len()
             .checked_div(self.sockets)
             .unwrap_or_default()
     }
 
     pub(super) fn cpus_per_uncore(&self) -> usize {
-        self.places
+        self.details
             .len()
             .checked_div(self.uncores)
             .unwrap_or_default()
@@ -149,7 +149,7 @@ impl CpuTopology {
     pub(super) fn share_uncore(&self, cpus: &CpuSet) -> bool {
         let ids: BTreeSet<_> = cpus
             .iter()
-            .map(|cpu| self.places.id(cpu, Level::Uncore))
+            .map(|cpu| self.details.id(cpu, Level::Uncore))
             .collect();
         cpus.len() <= 1 || ids.len() == 1 && !ids.contains(&None)
     }

@@ -8,9 +8,9 @@ use super::{
         PreStartContainerRequest, PreferredAllocationRequest,
         device_plugin_client::DevicePluginClient,
     },
-    state::Preference,
+    state::PreferredAllocationQuery,
 };
-use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within};
+use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, call_with_timeout, dial};
 use std::{path::Path, time::Duration};
 use tonic::{Status, Streaming, transport::Channel};
 
@@ -27,7 +27,7 @@ impl PluginClient {
         let channel = channel.map_err(|error| format!("failed to dial device plugin: {error}"))?;
         let mut client = DevicePluginClient::new(channel);
         let options = client.get_device_plugin_options(Empty {});
-        let options = within(CONNECT_TIMEOUT, options).await;
+        let options = call_with_timeout(CONNECT_TIMEOUT, options).await;
         let options =
             options.map_err(|error| format!("failed to get device plugin options: {error}"))?;
         Ok((Self(client), options))
@@ -41,9 +41,9 @@ impl PluginClient {
     }
 
     /// Calls `GetPreferredAllocation`.
-    pub(super) async fn prefer(
+    pub(super) async fn get_preferred_allocation(
         mut self,
-        wanted: Preference,
+        wanted: PreferredAllocationQuery,
     ) -> Result<Vec<String>, DeviceAllocationError> {
         let request = ContainerPreferredAllocationRequest {
             available_device_i_ds: wanted.available,
@@ -53,9 +53,9 @@ impl PluginClient {
         let call = self.0.get_preferred_allocation(PreferredAllocationRequest {
             container_requests: vec![request],
         });
-        let response = within(CALL_TIMEOUT, call)
+        let response = call_with_timeout(CALL_TIMEOUT, call)
             .await
-            .map_err(DeviceAllocationError::Prefer)?;
+            .map_err(DeviceAllocationError::GetPreferredAllocation)?;
         let first = response.container_responses.into_iter().next();
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
     }
@@ -71,7 +71,7 @@ impl PluginClient {
         let call = self.0.allocate(AllocateRequest {
             container_requests: vec![request],
         });
-        let response = within(CALL_TIMEOUT, call)
+        let response = call_with_timeout(CALL_TIMEOUT, call)
             .await
             .map_err(DeviceAllocationError::Allocate)?;
         let first = response.container_responses.into_iter().next();
@@ -87,7 +87,7 @@ impl PluginClient {
             devices_ids: devices,
         };
         let call = self.0.pre_start_container(request);
-        within(CALL_TIMEOUT, call)
+        call_with_timeout(CALL_TIMEOUT, call)
             .await
             .map_err(DeviceAllocationError::PreStart)?;
         Ok(())

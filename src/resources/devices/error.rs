@@ -15,6 +15,7 @@ pub enum AllocateError {
 
 /// Why a container cannot have its devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum DeviceAllocationError {
     /// The container requests another number of devices than it was allocated.
     #[error(
@@ -23,9 +24,7 @@ pub enum DeviceAllocationError {
     Changed {
         /// UID of the pod.
         pod: String,
-        /// The container.
         container: String,
-        /// The resource.
         resource: String,
         /// The allocated number.
         from: usize,
@@ -38,7 +37,6 @@ pub enum DeviceAllocationError {
     /// No device is healthy.
     #[error("no healthy devices present; cannot allocate unhealthy devices {resource}")]
     NoHealthy {
-        /// The resource.
         resource: String,
         /// Whether its plugin has not registered (again), or has not sent its devices yet.
         disconnected: bool,
@@ -53,7 +51,6 @@ pub enum DeviceAllocationError {
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
     )]
     Unavailable {
-        /// The resource.
         resource: String,
         /// Number of missing devices.
         requested: usize,
@@ -68,7 +65,7 @@ pub enum DeviceAllocationError {
     /// The plugin of the resource is not connected.
     #[error("endpoint of {0} has been stopped")]
     Stopped(String),
-    /// No plugin serves the resource any more.
+    /// The container has devices of the resource, and no plugin is registered for it any more.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(String),
     /// The `Allocate` call failed.
@@ -76,7 +73,7 @@ pub enum DeviceAllocationError {
     Allocate(String),
     /// The `GetPreferredAllocation` call failed.
     #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
-    Prefer(String),
+    GetPreferredAllocation(String),
     /// The `PreStartContainer` call failed.
     #[error("device plugin PreStartContainer rpc failed with err: {0}")]
     PreStart(String),

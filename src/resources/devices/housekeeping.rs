@@ -33,7 +33,7 @@ impl DeviceManager {
                 file.remove_damaged()?;
             }
             let mut plugins = shared.plugins.lock();
-            plugins.saved = plugins.saved.max(changes);
+            plugins.saved_changes = plugins.saved_changes.max(changes);
             Ok(())
         };
         self.0.file.update(work).await

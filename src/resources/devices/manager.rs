@@ -52,11 +52,12 @@ pub(super) struct DeviceManagerState {
     pub(super) plugins: Mutex<DevicePlugins>,
     pub(super) metrics: DeviceMetrics,
     pub(super) stop: CancellationToken,
+    /// Allocations in progress, and failures that the next call of [`DeviceManager::allocate`] returns.
     pending: Mutex<HashMap<PodUid, PendingAllocation>>,
     pub(super) changed: DirtySet<DeviceChange>,
     pub(super) capacity: DeviceCapacityWriter,
     /// Whether there was no checkpoint.
-    fresh: bool,
+    had_no_checkpoint: bool,
     pub(super) file: CheckpointFile,
     /// Wakes [`DeviceManager::run_housekeeping`].
     pub(super) housekeeping: Notify,
@@ -66,15 +67,16 @@ pub(super) struct DeviceManagerState {
 pub(super) struct DevicePlugins {
     pub(super) state: DeviceManagerCache,
     pub(super) clients: HashMap<PluginId, PluginConnection>,
-    /// Number of changes of allocations; `saved` is the number of those in the checkpoint.
+    /// Number of changes of allocations.
     pub(super) changes: u64,
-    pub(super) saved: u64,
+    /// Number of changes that the checkpoint contains.
+    pub(super) saved_changes: u64,
 }
 
 impl DevicePlugins {
     /// Whether the checkpoint lacks an allocation or a release.
     fn is_unsaved(&self) -> bool {
-        self.saved < self.changes
+        self.saved_changes < self.changes
     }
 }
 
@@ -104,7 +106,7 @@ impl DeviceManager {
                 (None, true)
             }
         };
-        let fresh = data.is_none() && !damaged;
+        let had_no_checkpoint = data.is_none() && !damaged;
         let mut state = DeviceManagerCache::restore(&data.unwrap_or_default(), Instant::now());
         if damaged {
             tracing::warn!(
@@ -120,14 +122,14 @@ impl DeviceManager {
                 state,
                 clients: HashMap::new(),
                 changes: 0,
-                saved: 0,
+                saved_changes: 0,
             }),
             metrics: DeviceMetrics::new(metrics),
             stop: CancellationToken::new(),
             pending: Mutex::default(),
             changed: DirtySet::default(),
             capacity,
-            fresh,
+            had_no_checkpoint,
             file,
             housekeeping: Notify::new(),
         }))
@@ -138,8 +140,8 @@ impl DeviceManager {
     }
 
     /// Whether no kubelet of this node has had plugins (upstream's `ShouldResetExtendedResourceCapacity`).
-    pub fn is_fresh(&self) -> bool {
-        self.0.fresh
+    pub fn should_reset_capacity(&self) -> bool {
+        self.0.had_no_checkpoint
     }
 
     /// The node's capacity of each resource.
@@ -204,7 +206,7 @@ impl DeviceManager {
 
     fn finish(&self, uid: &PodUid, done: Result<(), DeviceAllocationError>) {
         let mut pending = self.0.pending.lock();
-        // The devices were released in the meantime.
+        // Otherwise the devices were released in the meantime.
         if !matches!(
             pending.remove(uid),
             Some(PendingAllocation::InProgress { .. })
@@ -212,7 +214,7 @@ impl DeviceManager {
             return;
         }
         if let Err(error) = done {
-            self.state().abandon(uid);
+            self.state().release_unprepared(uid);
             pending.insert(uid.clone(), PendingAllocation::Failed(error));
         }
         self.0.changed.mark(Some(uid.clone()));
@@ -235,9 +237,9 @@ impl DeviceManager {
     }
 
     /// Releases the devices of removed pods. Call it only when all pods, desired and running, are known.
-    pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
+    pub fn retain(&self, is_known: impl Fn(&PodUid) -> bool) {
         let pods = self.state().pods();
-        for uid in pods.iter().filter(|uid| !is_here(uid)) {
+        for uid in pods.iter().filter(|uid| !is_known(uid)) {
             tracing::info!("podUID" = %uid, "Releasing devices of a pod that is gone");
             self.release(uid);
         }
@@ -252,8 +254,8 @@ impl DeviceManager {
     }
 
     /// Pods that have devices of a resource.
-    pub fn holders(&self, resource: &str) -> Vec<PodUid> {
-        self.state().holders(resource)
+    pub fn pods_using(&self, resource: &str) -> Vec<PodUid> {
+        self.state().pods_using(resource)
     }
 
     /// Number of allocated devices by resource; `None` if none are allocated to this pod.
@@ -276,7 +278,9 @@ impl DeviceManager {
         let mut state = self.state();
         if state.is_damaged() && state.inventory_complete() {
             drop(state);
-            tracing::info!("All running containers' devices are known again");
+            tracing::info!(
+                "No running container has unknown devices any more; allocations are enabled"
+            );
             self.0.housekeeping.notify_one();
             self.0.changed.mark(None);
         }
@@ -304,7 +308,7 @@ impl DeviceManager {
             let mut plugins = self.0.plugins.lock();
             let unsaved = plugins.is_unsaved();
             let state = &mut plugins.state;
-            state.starting(&request.uid, name);
+            state.mark_starting(&request.uid, name);
             let missing = own.amounts.keys().any(|resource| {
                 let known = state.allocation(&request.uid, name, resource);
                 let has = known.is_some_and(|known| known.response.is_some());
@@ -418,10 +422,17 @@ impl DeviceManager {
             preferred = None;
             match step {
                 AllocationStep::Done => break,
-                AllocationStep::Prefer(wanted) => {
+                AllocationStep::GetPreferred(wanted) => {
                     let client = self.client(wanted.plugin);
-                    let stopped = || DeviceAllocationError::Prefer("the plugin is gone".into());
-                    preferred = Some(client.ok_or_else(stopped)?.prefer(wanted).await?);
+                    let stopped = || {
+                        DeviceAllocationError::GetPreferredAllocation("the plugin is gone".into())
+                    };
+                    preferred = Some(
+                        client
+                            .ok_or_else(stopped)?
+                            .get_preferred_allocation(wanted)
+                            .await?,
+                    );
                 }
                 AllocationStep::Allocate(reservation) => self.prepare(&reservation).await?,
             }
@@ -446,7 +457,7 @@ impl DeviceManager {
                 is_kept.then_some(()).ok_or(DeviceAllocationError::Released)
             }
             Err(error) => {
-                plugins.state.refuse(reservation);
+                plugins.state.fail_allocation(reservation);
                 Err(error)
             }
         }

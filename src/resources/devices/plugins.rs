@@ -14,7 +14,9 @@ use crate::{
         panics::{PanicScope, contain},
         spawn_scoped,
     },
-    resources::plugin_manager::{Deregister, PluginHandler, RegisteredPlugin, connection::text},
+    resources::plugin_manager::{
+        Deregister, PluginHandler, RegisteredPlugin, connection::go_status_text,
+    },
 };
 use futures::future::BoxFuture;
 use std::{
@@ -30,8 +32,8 @@ const HEALTHY: &str = "Healthy";
 /// Minimum and maximum delay between two lists of one plugin.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
-/// The lists of one plugin use at most 1/SHARE of the time of one thread.
-const SHARE: u32 = 10;
+/// The lists of one plugin use at most 1/`TIME_SHARE_DIVISOR` of the time of one thread.
+const TIME_SHARE_DIVISOR: u32 = 10;
 
 /// Validates a registration request; texts as upstream's.
 pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String> {
@@ -94,7 +96,7 @@ impl PluginHandler for DeviceManager {
 impl DeviceManager {
     /// Connects to a plugin and watches its devices. Replaces an earlier plugin of the same resource.
     pub(super) async fn connect(&self, resource: &str, socket: &Path) -> Result<PluginId, String> {
-        let id = self.state().begin();
+        let id = self.state().next_plugin_id();
         let (client, options) = PluginClient::connect(socket).await?;
         {
             // The lock is held while the task is spawned, because the task needs its connection in the map.
@@ -102,7 +104,7 @@ impl DeviceManager {
             if !plugins.state.has_room_for(resource) {
                 return Err("too many resources have been registered".into());
             }
-            if !plugins.state.connected(resource, id, options) {
+            if !plugins.state.set_connected(resource, id, options) {
                 return Err("another plugin has registered the resource since".into());
             }
             plugins
@@ -122,13 +124,16 @@ impl DeviceManager {
     }
 
     async fn watch(self, resource: String, id: PluginId, client: PluginClient) {
-        let reading = contain(PanicScope::Connection, self.follow(&resource, id, client));
+        let reading = contain(
+            PanicScope::Connection,
+            self.process_lists(&resource, id, client),
+        );
         let ended = tokio::select! {
             ended = reading => ended.unwrap_or_else(|error| error.to_string()),
             () = self.0.stop.cancelled() => return,
         };
         tracing::error!(
-            resource,
+            resourceName = resource,
             err = ended,
             "ListAndWatch ended unexpectedly for device plugin"
         );
@@ -136,16 +141,16 @@ impl DeviceManager {
     }
 
     /// Processes device lists; returns why the stream ended.
-    async fn follow(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
+    async fn process_lists(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
         let mut stream = match client.list_and_watch().await {
             Ok(stream) => stream,
-            Err(status) => return text(&status),
+            Err(status) => return go_status_text(&status),
         };
         loop {
             let list = match stream.message().await {
                 Ok(Some(list)) => list,
                 Ok(None) => return "EOF".into(),
-                Err(status) => return text(&status),
+                Err(status) => return go_status_text(&status),
             };
             let began = Instant::now();
             let total = list.devices.len();
@@ -155,7 +160,7 @@ impl DeviceManager {
             let listed = {
                 let mut state = self.state();
                 let began = Instant::now();
-                let listed = state.listed(resource, id, devices);
+                let listed = state.set_devices(resource, id, devices);
                 took += began.elapsed();
                 listed
             };
@@ -179,7 +184,7 @@ impl DeviceManager {
     pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
         let (counted, connection) = {
             let mut plugins = self.0.plugins.lock();
-            let counted = plugins.state.disconnected(resource, id, Instant::now());
+            let counted = plugins.state.set_disconnected(resource, id, Instant::now());
             (counted, plugins.clients.remove(&id))
         };
         if counted {
@@ -194,7 +199,8 @@ impl DeviceManager {
 
 /// The delay after a list that took this time to process.
 fn pause_after(took: Duration) -> Duration {
-    took.saturating_mul(SHARE).clamp(MIN_INTERVAL, MAX_INTERVAL)
+    took.saturating_mul(TIME_SHARE_DIVISOR)
+        .clamp(MIN_INTERVAL, MAX_INTERVAL)
 }
 
 fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {

@@ -29,14 +29,17 @@ const MAX_CONCURRENT: usize = 16;
 impl DeviceManager {
     /// Serves registrations until shutdown. If the socket cannot be created, an error is logged, and no plugin can
     /// register here.
+    ///
+    /// # Errors
+    /// The gRPC server fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let _stop = self.0.stop.clone().drop_guard();
         let directory = self.0.directory.clone();
         let bound = tokio::task::spawn_blocking(move || bind(&directory)).await?;
         let socket = match bound {
-            Ok((listener, place)) => {
+            Ok((listener, socket_file)) => {
                 let listener = UnixListener::from_std(listener)?;
-                Some((connections("device plugin registry", listener), place))
+                Some((connections("device plugin registry", listener), socket_file))
             }
             Err(error) => {
                 tracing::error!(
@@ -47,12 +50,12 @@ impl DeviceManager {
             }
         };
         let serving = async {
-            let Some((incoming, _place)) = socket else {
+            let Some((incoming, _socket_file)) = socket else {
                 return std::future::pending().await;
             };
             let service = RegistrationService {
                 manager: self.clone(),
-                places: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+                permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             };
             let service = RegistrationServer::new(service);
             Server::builder()
@@ -99,7 +102,7 @@ fn remove_sockets(directory: &Path) -> io::Result<()> {
 
 struct RegistrationService {
     manager: DeviceManager,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl RegistrationService {
@@ -108,8 +111,8 @@ impl RegistrationService {
         self.manager.0.metrics.registered(resource);
         check_request(&request.version, resource)?;
         let socket = socket_of(&self.manager.0.directory, &request.endpoint)?;
-        let place = self.places.try_acquire();
-        let _place = place.map_err(|_| "too many registrations are in progress".to_owned())?;
+        let permit = self.permits.try_acquire();
+        let _permit = permit.map_err(|_| "too many registrations are in progress".to_owned())?;
         if !self.manager.state().has_room_for(resource) {
             return Err("too many resources have been registered".into());
         }

@@ -22,11 +22,11 @@ pub fn is_dra_extended_resource(name: &str) -> bool {
 
 /// Whether later containers of the pod may reuse a container's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerKind {
-    /// An init container; it has exited before later containers start, so they may reuse its devices.
-    Init,
-    /// A sidecar or a regular container; it keeps its devices.
-    Regular,
+pub enum DeviceUse {
+    /// An init container: it has exited before later containers start, so they may reuse its devices.
+    UntilExit,
+    /// A sidecar or a regular container: it keeps its devices.
+    Kept,
 }
 
 /// The devices that one container requests.
@@ -35,7 +35,7 @@ pub struct DeviceRequest {
     /// The container's name.
     pub name: String,
     /// Whether later containers may reuse its devices.
-    pub kind: ContainerKind,
+    pub kind: DeviceUse,
     /// Number of devices by extended resource, all above zero.
     pub amounts: BTreeMap<String, u64>,
     /// Preferred NUMA nodes of its devices; `None` for any.
@@ -58,16 +58,16 @@ impl PodRequest {
     /// The requests of a pod, by its limits: for extended resources, requests equal limits.
     pub fn of(pod: &Pod) -> Self {
         let init = pod.init_containers().iter().map(|container| {
-            let is_main = is_sidecar(container);
-            let kind = if is_main {
-                ContainerKind::Regular
+            let keeps_devices = is_sidecar(container);
+            let kind = if keeps_devices {
+                DeviceUse::Kept
             } else {
-                ContainerKind::Init
+                DeviceUse::UntilExit
             };
             (container, kind)
         });
         let regular = pod.containers().iter();
-        let regular = regular.map(|container| (container, ContainerKind::Regular));
+        let regular = regular.map(|container| (container, DeviceUse::Kept));
         let containers = init.chain(regular).map(|(container, kind)| DeviceRequest {
             name: container.name.clone(),
             kind,
@@ -183,11 +183,11 @@ mod tests {
         assert_eq!(
             shown,
             [
-                ("first", ContainerKind::Init, Some(1)),
-                ("side", ContainerKind::Regular, Some(3000)),
-                ("main", ContainerKind::Regular, Some(2)),
-                ("none", ContainerKind::Regular, None),
-                ("claimed", ContainerKind::Regular, None),
+                ("first", DeviceUse::UntilExit, Some(1)),
+                ("side", DeviceUse::Kept, Some(3000)),
+                ("main", DeviceUse::Kept, Some(2)),
+                ("none", DeviceUse::Kept, None),
+                ("claimed", DeviceUse::Kept, None),
             ]
         );
         assert!(!request.is_empty());

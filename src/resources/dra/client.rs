@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cri::{SmallBuffers, go_code},
-    resources::plugin_manager::connection::within,
+    resources::plugin_manager::connection::call_with_timeout,
 };
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -121,7 +121,7 @@ impl DraDriver {
             code = called.as_ref().map_or_else(Status::code, |_| Code::Ok);
             called
         };
-        let called = within(CALL_TIMEOUT, calling).await;
+        let called = call_with_timeout(CALL_TIMEOUT, calling).await;
         self.metrics
             .called(&self.name, path, go_code(code), started_at.elapsed());
         called.map_err(|why| DraError::Call { call, why })

@@ -10,7 +10,7 @@ use super::{
         NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
     },
     manager::DraManager,
-    registry::Registered,
+    registry::RegisteredDraPlugin,
     slices,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
         Deregister, PluginHandler, RegisteredPlugin,
-        connection::{CONNECT_TIMEOUT, dial_until_lost, text},
+        connection::{CONNECT_TIMEOUT, dial_watched, go_status_text},
     },
 };
 use futures::future::BoxFuture;
@@ -43,7 +43,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 impl PluginHandler for DraManager {
     fn validate(&self, plugin: &RegisteredPlugin) -> Result<(), String> {
-        chosen(plugin).map(drop)
+        choose_service(plugin).map(drop)
     }
 
     fn register(&self, plugin: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>> {
@@ -56,7 +56,7 @@ impl PluginHandler for DraManager {
     }
 }
 
-fn chosen(plugin: &RegisteredPlugin) -> Result<DraService, String> {
+fn choose_service(plugin: &RegisteredPlugin) -> Result<DraService, String> {
     // The name becomes part of a field selector.
     if !is_dns_subdomain(&plugin.name) {
         return Err(format!("the DRA driver name {:?} is invalid", plugin.name));
@@ -73,7 +73,7 @@ fn chosen(plugin: &RegisteredPlugin) -> Result<DraService, String> {
 impl DraManager {
     fn add(&self, plugin: &RegisteredPlugin) -> Result<u64, String> {
         let RegisteredPlugin { name, endpoint, .. } = plugin;
-        let service = chosen(plugin)?;
+        let service = choose_service(plugin)?;
         let id = {
             let mut drivers = self.0.drivers.lock();
             let id = drivers.next_id;
@@ -92,19 +92,21 @@ impl DraManager {
             if plugins.len() >= MAX_PLUGINS {
                 return Err(format!("too many plugins of DRA driver {name}"));
             }
-            let following = self.clone().follow(name.clone(), id, endpoint.clone());
-            plugins.push(Registered {
+            let connecting = self
+                .clone()
+                .maintain_connection(name.clone(), id, endpoint.clone());
+            plugins.push(RegisteredDraPlugin {
                 id,
                 endpoint: endpoint.clone(),
                 service,
                 channel: watch::Sender::default(),
                 reports_health: false,
-                _task: spawn_scoped(PanicScope::Connection, following),
+                _task: spawn_scoped(PanicScope::Connection, connecting),
             });
             id
         };
         tracing::info!(driverName = name, endpoint = %endpoint.display(), "Registered DRA plugin");
-        self.usability_changed(name);
+        self.update_slice_deletion(name);
         Ok(id)
     }
 
@@ -123,22 +125,22 @@ impl DraManager {
         };
         drop(removed);
         tracing::info!(driverName = plugin.name, endpoint = %plugin.endpoint.display(), "Unregistered DRA plugin");
-        self.health_lost(&plugin.name, id);
-        self.usability_changed(&plugin.name);
+        self.clear_health(&plugin.name, id);
+        self.update_slice_deletion(&plugin.name);
     }
 
     /// Maintains a connection to a plugin until the task is aborted.
-    async fn follow(self, driver: String, id: u64, endpoint: PathBuf) {
+    async fn maintain_connection(self, driver: String, id: u64, endpoint: PathBuf) {
         let mut delay = FIRST_DELAY;
         let mut last_error = None;
         loop {
-            match dial_until_lost(&endpoint).await {
+            match dial_watched(&endpoint).await {
                 Ok((channel, lost)) => {
-                    self.connection_changed(&driver, id, Some(channel.clone()));
+                    self.set_connection(&driver, id, Some(channel.clone()));
                     let watching = self.watch_health(&driver, id, channel);
                     let _: Option<()> = lost.run_until_cancelled(watching).await;
-                    self.connection_changed(&driver, id, None);
-                    self.health_lost(&driver, id);
+                    self.set_connection(&driver, id, None);
+                    self.clear_health(&driver, id);
                     delay = FIRST_DELAY;
                     last_error = None;
                 }
@@ -154,20 +156,20 @@ impl DraManager {
         }
     }
 
-    fn connection_changed(&self, driver: &str, id: u64, channel: Option<Channel>) {
+    fn set_connection(&self, driver: &str, id: u64, channel: Option<Channel>) {
         let connected = channel.is_some();
         if let Some(plugin) = self.0.drivers.lock().find(driver, id) {
             plugin.channel.send_replace(channel);
         }
         tracing::debug!(driverName = driver, connected, "Connection changed");
-        self.usability_changed(driver);
+        self.update_slice_deletion(driver);
         if connected {
             self.wake_waiting(driver);
         }
     }
 
     /// Schedules the deletion of an unusable driver's ResourceSlices, or cancels it.
-    fn usability_changed(&self, driver: &str) {
+    fn update_slice_deletion(&self, driver: &str) {
         let Some(api) = self.0.api.clone() else {
             return;
         };
@@ -207,7 +209,7 @@ impl DraManager {
     pub(super) async fn driver(&self, name: &str) -> Result<DraDriver, DraError> {
         let (service, mut channel) = {
             let drivers = self.0.drivers.lock();
-            let plugin = drivers.best(name);
+            let plugin = drivers.plugin_to_call(name);
             let plugin = plugin.ok_or_else(|| DraError::NotRegistered(name.to_owned()))?;
             (plugin.service, plugin.channel.subscribe())
         };
@@ -229,13 +231,13 @@ impl DraManager {
     async fn watch_health(&self, driver: &str, id: u64, channel: Channel) {
         loop {
             let status = self.health_reports(driver, id, channel.clone()).await;
-            self.health_lost(driver, id);
+            self.clear_health(driver, id);
             if status.code() == Code::Unimplemented {
                 return std::future::pending().await;
             }
             tracing::debug!(
                 driverName = driver,
-                err = text(&status),
+                err = go_status_text(&status),
                 "WatchResources health stream has ended"
             );
             sleep(HEALTH_RETRY).await;
@@ -274,7 +276,7 @@ impl DraManager {
 
     /// Clears the health of a driver after a plugin's stream has ended. If another plugin of the driver still reports,
     /// as in a rolling update, the health is kept until it expires.
-    fn health_lost(&self, driver: &str, id: u64) {
+    fn clear_health(&self, driver: &str, id: u64) {
         let is_reported = {
             let mut drivers = self.0.drivers.lock();
             drivers.set_reporting(driver, id, false);

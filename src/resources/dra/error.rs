@@ -2,6 +2,7 @@
 
 /// Why claims of a pod are not prepared or unprepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum DraError {
     /// There is no API server.
     #[error("cannot use resource claims when kubelet is in standalone mode")]
@@ -22,12 +23,7 @@ pub enum DraError {
     },
     /// The claim cannot be read.
     #[error("fetch ResourceClaim {claim}: {why}")]
-    Fetch {
-        /// The claim.
-        claim: String,
-        /// The error.
-        why: String,
-    },
+    Fetch { claim: String, why: String },
     /// The generated claim has another owner.
     #[error("ResourceClaim {claim} was not created for Pod {pod} (Pod is not owner)")]
     NotOwner {
@@ -41,11 +37,8 @@ pub enum DraError {
     NotReserved {
         /// The pod's name.
         pod: String,
-        /// Its UID.
         uid: String,
-        /// The claim.
         claim: String,
-        /// Its UID.
         claim_uid: String,
     },
     /// The claim is not allocated.
@@ -72,16 +65,10 @@ pub enum DraError {
     Checkpoint(String),
     /// The call failed.
     #[error("{call}: {why}")]
-    Call {
-        /// The gRPC method.
-        call: &'static str,
-        /// The error.
-        why: String,
-    },
+    Call { call: &'static str, why: String },
     /// The response has a claim that was not in the request.
     #[error("{call} returned result for unknown claim UID {uid}")]
     UnknownClaim {
-        /// The gRPC method.
         call: &'static str,
         /// UID of the claim.
         uid: String,
@@ -89,17 +76,13 @@ pub enum DraError {
     /// The driver returned an error for a claim.
     #[error("{call} failed for ResourceClaim {claim}: {why}")]
     Failed {
-        /// The gRPC method.
         call: &'static str,
-        /// The claim.
         claim: String,
-        /// The driver's error.
         why: String,
     },
     /// Claims of the request are missing in the response.
     #[error("{call} skipped {number} ResourceClaims")]
     Skipped {
-        /// The gRPC method.
         call: &'static str,
         /// Number of missing claims.
         number: usize,

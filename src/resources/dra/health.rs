@@ -33,9 +33,9 @@ struct DeviceHealth {
 
 /// Latest reported health by driver and device.
 #[derive(Debug, Default)]
-pub(super) struct Health(HashMap<String, BTreeMap<DeviceKey, DeviceHealth>>);
+pub(super) struct HealthInfoCache(HashMap<String, BTreeMap<DeviceKey, DeviceHealth>>);
 
-impl Health {
+impl HealthInfoCache {
     /// Records the report of a driver; returns the devices whose health changed.
     pub(super) fn report(
         &mut self,
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    fn shown(health: &Health, device: &str) -> (String, String, Option<String>) {
+    fn shown(health: &HealthInfoCache, device: &str) -> (String, String, Option<String>) {
         let shown = health.of(&ClaimDevice {
             driver: "driver".into(),
             pool: "pool".into(),
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_report_holds_for_its_time_and_only_changes_count() {
-        let mut health = Health::default();
+        let mut health = HealthInfoCache::default();
         let now = Instant::now();
         let key = |device: &str| ("pool".to_owned(), device.to_owned());
         assert_eq!(
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_reports_ever_more_devices_fills_no_memory() {
-        let mut health = Health::default();
+        let mut health = HealthInfoCache::default();
         let now = Instant::now();
         let names = |range: std::ops::Range<usize>| {
             let report = |n: usize| report(&n.to_string(), HealthStatus::Healthy, "", 0);

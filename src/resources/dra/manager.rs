@@ -4,11 +4,11 @@ use super::{
     checkpoint,
     claims::{self, PodClaim},
     error::DraError,
-    health::{DeviceKey, Health},
+    health::{DeviceKey, HealthInfoCache},
     keyed_lock::KeyedLock,
     metrics::DraMetrics,
     proto::Claim,
-    registry::Drivers,
+    registry::DraDrivers,
     slices,
     state::{ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
 };
@@ -47,13 +47,13 @@ pub struct DraManager(pub(super) Arc<DraManagerState>);
 pub(super) struct DraManagerState {
     pub(super) api: Option<ApiServer>,
     pub(super) node_name: String,
-    pub(super) drivers: Mutex<Drivers>,
-    pub(super) health: Mutex<Health>,
+    pub(super) drivers: Mutex<DraDrivers>,
+    pub(super) health: Mutex<HealthInfoCache>,
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
     pub(super) claims: Mutex<ClaimInfoCache>,
     /// Whether the checkpoint was damaged: then claims that an earlier kubelet prepared are unknown.
-    pub(super) is_lost: bool,
+    pub(super) checkpoint_damaged: bool,
     /// Held while a claim is prepared or unprepared.
     pub(super) locks: KeyedLock<ResourceClaimKey>,
     /// Pods that wait for a driver to connect, by driver.
@@ -77,9 +77,9 @@ impl DraManager {
     /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
         let file = CheckpointFile::new(root.join(CHECKPOINT));
-        let mut is_lost = false;
+        let mut checkpoint_damaged = false;
         let claims = file.read(checkpoint::decode).unwrap_or_else(|error| {
-            is_lost = true;
+            checkpoint_damaged = true;
             tracing::error!(
                 path = %file.path().display(),
                 err = error,
@@ -96,7 +96,7 @@ impl DraManager {
             metrics: DraMetrics::new(metrics),
             stop: CancellationToken::new(),
             claims: Mutex::new(claims.unwrap_or_default()),
-            is_lost,
+            checkpoint_damaged,
             locks: KeyedLock::default(),
             waiting: Mutex::default(),
             unpreparing: Mutex::default(),
@@ -188,7 +188,7 @@ impl DraManager {
                 claims.check_uid(&read.key, &read.uid)?;
             }
             for read in all.values() {
-                if claims.refer(&pod.uid(), &read.key, &read.uid, &read.drivers) {
+                if claims.add_user(&pod.uid(), &read.key, &read.uid, &read.drivers) {
                     preparing.push(read.key.clone());
                     for driver in &read.drivers {
                         let batch = batches.entry(driver.clone()).or_default();
@@ -227,8 +227,8 @@ impl DraManager {
         wanted: &PodClaim,
     ) -> Result<ReadClaim, DraError> {
         let api = self.0.api.as_ref().ok_or(DraError::Standalone)?;
-        let place = ResourcePath::namespaced(pod.namespace(), &wanted.name);
-        let claim: ResourceClaim = api.get(place).await.map_err(|error| DraError::Fetch {
+        let path = ResourcePath::namespaced(pod.namespace(), &wanted.name);
+        let claim: ResourceClaim = api.get(path).await.map_err(|error| DraError::Fetch {
             claim: wanted.name.clone(),
             why: error_chain(&error),
         })?;
@@ -266,14 +266,14 @@ impl DraManager {
     ) -> Result<(), DraError> {
         let _locks = self.0.locks.lock(keys).await;
         let mut batches = BTreeMap::<String, Vec<Claim>>::new();
-        let mut last = Vec::new();
+        let mut unused_claims = Vec::new();
         {
             let mut claims = self.0.claims.lock();
             for key in keys {
-                if !claims.leave(pod, key) {
+                if !claims.release_user(pod, key) {
                     continue;
                 }
-                last.push(key.clone());
+                unused_claims.push(key.clone());
                 let Some(info) = claims.0.get(key) else {
                     continue;
                 };
@@ -288,7 +288,7 @@ impl DraManager {
         }
         {
             let mut claims = self.0.claims.lock();
-            for key in &last {
+            for key in &unused_claims {
                 claims.0.remove(key);
             }
         }
@@ -296,13 +296,13 @@ impl DraManager {
     }
 
     /// Unprepares the claims of removed pods. Call it only when all pods, desired and running, are known.
-    pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
+    pub fn retain(&self, is_known: impl Fn(&PodUid) -> bool) {
         self.0.waiting.lock().retain(|_, pods| {
-            pods.retain(&is_here);
+            pods.retain(&is_known);
             !pods.is_empty()
         });
         let pods = self.0.claims.lock().pods();
-        for uid in pods.into_iter().filter(|uid| !is_here(uid)) {
+        for uid in pods.into_iter().filter(|uid| !is_known(uid)) {
             if !self.0.unpreparing.lock().insert(uid.clone()) {
                 continue;
             }

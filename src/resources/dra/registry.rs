@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 /// One registered plugin of a driver.
-pub(super) struct Registered {
+pub(super) struct RegisteredDraPlugin {
     pub(super) id: u64,
     pub(super) endpoint: PathBuf,
     pub(super) service: DraService,
@@ -22,7 +22,7 @@ pub(super) struct Registered {
     pub(super) _task: ScopedTask,
 }
 
-impl Registered {
+impl RegisteredDraPlugin {
     fn is_connected(&self) -> bool {
         self.channel.borrow().is_some()
     }
@@ -30,8 +30,8 @@ impl Registered {
 
 /// The registered drivers.
 #[derive(Default)]
-pub(super) struct Drivers {
-    pub(super) plugins: BTreeMap<String, Vec<Registered>>,
+pub(super) struct DraDrivers {
+    pub(super) plugins: BTreeMap<String, Vec<RegisteredDraPlugin>>,
     pub(super) next_id: u64,
     /// Pending deletions of ResourceSlices, by driver.
     pub(super) wipes: HashMap<String, ScopedTask>,
@@ -39,14 +39,14 @@ pub(super) struct Drivers {
     pub(super) wiping_delay: Option<Duration>,
 }
 
-impl Drivers {
+impl DraDrivers {
     pub(super) fn is_usable(&self, driver: &str) -> bool {
         let mut plugins = self.plugins.get(driver).into_iter().flatten();
-        plugins.any(Registered::is_connected)
+        plugins.any(RegisteredDraPlugin::is_connected)
     }
 
-    /// The plugin to call.
-    pub(super) fn best(&self, driver: &str) -> Option<&Registered> {
+    /// The last registered plugin that is connected; if none is, the last registered one.
+    pub(super) fn plugin_to_call(&self, driver: &str) -> Option<&RegisteredDraPlugin> {
         let plugins = self.plugins.get(driver)?;
         let connected = plugins.iter().rfind(|plugin| plugin.is_connected());
         connected.or_else(|| plugins.last())
@@ -64,7 +64,7 @@ impl Drivers {
         plugins.any(|plugin| plugin.reports_health)
     }
 
-    pub(super) fn find(&mut self, driver: &str, id: u64) -> Option<&mut Registered> {
+    pub(super) fn find(&mut self, driver: &str, id: u64) -> Option<&mut RegisteredDraPlugin> {
         let mut plugins = self.plugins.get_mut(driver)?.iter_mut();
         plugins.find(|plugin| plugin.id == id)
     }

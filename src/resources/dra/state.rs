@@ -56,21 +56,18 @@ pub(super) struct ClaimInfo {
 
 /// A claim of a container, with its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ContainerClaim {
-    /// Its name.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Its devices.
     pub devices: Vec<ClaimDevice>,
 }
 
 /// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct ClaimDevice {
-    /// Its driver.
     pub driver: String,
-    /// Its pool.
     pub pool: String,
     /// Its name within the pool.
     pub device: String,
@@ -101,7 +98,7 @@ impl ClaimInfoCache {
 
     /// Adds a pod to the users of a claim that [`Self::check_uid`] accepted; returns whether the claim has to be
     /// prepared.
-    pub(super) fn refer(
+    pub(super) fn add_user(
         &mut self,
         pod: &PodUid,
         key: &ResourceClaimKey,
@@ -160,9 +157,9 @@ impl ClaimInfoCache {
         infos.flat_map(|info| info.pods.iter().cloned()).collect()
     }
 
-    /// Removes a pod from the users of a claim. If it is the last user, it is kept, and the result is true: the claim
-    /// has to be unprepared first.
-    pub(super) fn leave(&mut self, pod: &PodUid, key: &ResourceClaimKey) -> bool {
+    /// Removes a pod from the users of a claim, unless it is the last one. Returns true for the last user: it stays
+    /// recorded until the claim is unprepared.
+    pub(super) fn release_user(&mut self, pod: &PodUid, key: &ResourceClaimKey) -> bool {
         match self.0.get_mut(key) {
             Some(info) if info.pods.contains(pod) => {
                 if info.pods.len() == 1 {

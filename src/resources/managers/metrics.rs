@@ -67,7 +67,7 @@ impl AllocationMetrics {
         }
     }
 
-    /// Sets the metrics to the counters of a manager. Series that are zero are not made.
+    /// Sets the metrics to the counters of a manager. A series is created with its first count.
     fn update(&self, manager: &'static str, counters: &AllocationCounters) {
         let AllocationMetrics {
             allocations,
@@ -196,9 +196,13 @@ impl ManagerMetrics {
                 count,
             );
         };
-        of(&self.aligned, PHYSICAL_CPU, cpu.counters.on_cores);
-        of(&self.aligned, UNCORE_CACHE, cpu.counters.on_uncore);
-        of(&self.misaligned, PHYSICAL_CPU, cpu.counters.not_on_cores);
+        of(&self.aligned, PHYSICAL_CPU, cpu.counters.aligned_physical);
+        of(&self.aligned, UNCORE_CACHE, cpu.counters.aligned_uncore);
+        of(
+            &self.misaligned,
+            PHYSICAL_CPU,
+            cpu.counters.misaligned_physical,
+        );
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let shared = number(cpu.available().len());
         self.shared_pool.set(shared.saturating_mul(1000));

@@ -54,7 +54,7 @@ pub struct ResourceManagerDeps {
     /// Delay before a retry after a failed update (`cpuManagerReconcilePeriod`).
     pub retry_after: Duration,
     /// Whether containers with exclusive CPUs have no CPU quota (`DisableCPUQuotaWithExclusiveCPUs`).
-    pub no_quota: bool,
+    pub no_cpu_quota_with_exclusive_cpus: bool,
 }
 
 /// The managers of a node; cheap to clone. The default manages nothing.
@@ -78,9 +78,10 @@ struct Managers {
     admitted: HashSet<PodUid>,
     /// The CPUs with which each container was last created or updated.
     last_applied: HashMap<ContainerId, AppliedCpus>,
-    /// Number of state changes; `saved` is the number of those in the checkpoint.
+    /// Number of state changes.
     changes: u64,
-    saved: u64,
+    /// Number of changes that the checkpoint contains.
+    saved_changes: u64,
 }
 
 /// Exclusive CPUs and assigned memory of a container.
@@ -89,7 +90,7 @@ pub struct ExclusiveResources {
     /// CPU numbers.
     pub cpus: Vec<i64>,
     /// Memory and huge pages by NUMA nodes.
-    pub memory: Vec<memory::Block>,
+    pub memory: Vec<memory::MemoryBlock>,
 }
 
 fn ids(cpus: &CpuSet) -> Vec<i64> {
@@ -129,16 +130,16 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates the exclusive resources of a pod. On an error nothing is allocated; the containers of a pod that is
-    /// already running (`runs`) then get the shared CPUs. A pod keeps an earlier allocation, unless it is not running
-    /// and its requests have changed. `devices` returns the NUMA hints of its devices.
+    /// Allocates the exclusive resources of a pod. On an error nothing is allocated, and if the pod `is_running`
+    /// already, its containers get the shared CPUs. An earlier allocation is kept, unless the pod is not running and
+    /// its requests have changed. `devices` returns the NUMA hints of its devices.
     ///
     /// # Errors
     /// Why the pod is rejected.
     pub fn admit(
         &self,
         pod: &Pod,
-        runs: bool,
+        is_running: bool,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<(), TopologyError> {
         let Some(inner) = &self.0 else {
@@ -147,7 +148,7 @@ impl ResourceManagers {
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
         let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
-        if !runs {
+        if !is_running {
             cpu.release_if_changed(pod);
             memory.release_if_changed(pod);
         }
@@ -163,10 +164,10 @@ impl ResourceManagers {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
         }
-        // For containers that an earlier kubelet created, the current CPUs are unknown, so they are compared once.
-        // Those without exclusive CPUs have to leave the CPUs that others may be assigned.
-        let is_new = (admitted || runs) && managers.admitted.insert(pod.uid());
-        let found_running = runs && is_new;
+        // The CPUs of containers that an earlier kubelet created are unknown, so they are read and compared once.
+        // Containers without exclusive CPUs must be moved off CPUs that are exclusive to others.
+        let is_new = (admitted || is_running) && managers.admitted.insert(pod.uid());
+        let found_running = is_running && is_new;
         managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
         metrics.update(&managers.cpu, &managers.memory);
@@ -267,11 +268,14 @@ impl ResourceManagers {
         }
     }
 
-    /// Whether the cgroup of a pod has no CPU quota, because a container has exclusive CPUs; with pod-level resources,
-    /// because all have.
+    /// Whether the cgroup of a pod has no CPU quota: one of its containers has exclusive CPUs, or, with pod-level
+    /// resources, all of them have.
     pub fn has_no_cpu_quota(&self, pod: &Pod) -> bool {
-        let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
-        inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(pod))
+        let inner = self
+            .0
+            .as_ref()
+            .filter(|inner| inner.deps.no_cpu_quota_with_exclusive_cpus);
+        inner.is_some_and(|inner| inner.managers.lock().cpu.has_no_cpu_quota(pod))
     }
 
     /// Removes the CPU quota from the sandbox configuration of a pod without CPU quota.
@@ -314,7 +318,10 @@ impl ResourceManagers {
             let is_exclusive = containers
                 .find(|other| other.name == container)
                 .is_some_and(|container| managers.cpu.is_exclusive(pod, container));
-            if is_exclusive && inner.deps.no_quota && resources.cpu_quota != 0 {
+            if is_exclusive
+                && inner.deps.no_cpu_quota_with_exclusive_cpus
+                && resources.cpu_quota != 0
+            {
                 resources.cpu_quota = -1;
             }
         }
@@ -335,14 +342,16 @@ impl ResourceManagers {
         if !managers.cpu.is_on() {
             return;
         }
-        let is_older =
+        let is_earlier_instance =
             |other: &AppliedCpus| other.pod == applied.pod && other.container == container;
-        managers.last_applied.retain(|_, other| !is_older(other));
+        managers
+            .last_applied
+            .retain(|_, other| !is_earlier_instance(other));
         let wanted = managers.cpu.cpus(applied.pod.as_str(), container);
-        let is_right = wanted.is_none() || wanted == applied.cpus.as_ref();
+        let is_correct = wanted.is_none() || wanted == applied.cpus.as_ref();
         managers.last_applied.insert(id.clone(), applied);
         drop(managers);
-        if !is_right {
+        if !is_correct {
             inner.changed.notify_one();
         }
     }
@@ -394,14 +403,14 @@ impl ResourceManagersInner {
         let _saving = self.saving.lock().await;
         let (files, changes) = {
             let managers = self.managers.lock();
-            if managers.saved == managers.changes {
+            if managers.saved_changes == managers.changes {
                 return true;
             }
             (managers.checkpoints(), managers.changes)
         };
         let saved = self.deps.files.write(files).await;
         match &saved {
-            Ok(()) => self.managers.lock().saved = changes,
+            Ok(()) => self.managers.lock().saved_changes = changes,
             Err(error) => tracing::error!(err = %error, "Failed to store state to checkpoint"),
         }
         saved.is_ok()

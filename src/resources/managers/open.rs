@@ -23,7 +23,7 @@ pub struct ManagersConfig {
     /// Delay before a retry after a failed update of a container's CPUs (`cpuManagerReconcilePeriod`).
     pub retry_after: Duration,
     /// Whether containers with exclusive CPUs have no CPU quota.
-    pub no_quota: bool,
+    pub no_cpu_quota_with_exclusive_cpus: bool,
     /// `reservedMemory`, for the policy `Static` of the memory manager; `None` for the policy `None`.
     pub memory: Option<ReservedMemory>,
     /// The policy of the topology manager.
@@ -68,7 +68,7 @@ pub async fn open(
         files: StateFiles::new(&deps.root_dir),
         metrics: ManagerMetrics::new(&deps.metrics, config.pod_level),
         retry_after: config.retry_after,
-        no_quota: config.no_quota,
+        no_cpu_quota_with_exclusive_cpus: config.no_cpu_quota_with_exclusive_cpus,
     };
     let build = move || {
         let machine = if config.is_off() {

@@ -27,7 +27,7 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
         files: StateFiles::new(dir.path()),
         metrics: ManagerMetrics::new(&metrics, false),
         retry_after: Duration::from_secs(1),
-        no_quota: false,
+        no_cpu_quota_with_exclusive_cpus: false,
     };
     let managers = ResourceManagers::new(
         TopologyManager::default(),

@@ -147,7 +147,7 @@ impl ResourceManagersInner {
                     containerID = %id,
                     cpuSet = %cpus,
                     err = %error_chain(&error),
-                    "failed to update container"
+                    "Failed to update container"
                 );
                 false
             }

@@ -1,6 +1,6 @@
 //! The memory manager's checkpoint. The format is upstream's, so that either kubelet can read the other's. Pure.
 
-use super::{Block, MemoryState, MemoryTable, NodeMemory};
+use super::{MemoryBlock, MemoryState, MemoryTable, NodeMemory};
 use crate::resources::Assignments;
 use crate::resources::checkpoint::{CORRUPTED, checksum};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ struct MemoryCheckpoint {
     #[serde(default)]
     machine_state: BTreeMap<String, NodeMemory>,
     #[serde(default, skip_serializing_if = "Assignments::is_empty")]
-    entries: Assignments<Vec<Block>>,
+    entries: Assignments<Vec<MemoryBlock>>,
     /// Only in the second version, which kubelets write with `PodLevelResourceManagers`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pod_entries: BTreeMap<String, PodEntry>,
@@ -31,7 +31,7 @@ struct MemoryCheckpoint {
 #[serde(rename_all = "camelCase")]
 struct PodEntry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    memory_blocks: Vec<Block>,
+    memory_blocks: Vec<MemoryBlock>,
 }
 
 /// Encodes the state: in the second version if it has memory of whole pods, else in the first, which kubelets read with
@@ -124,7 +124,7 @@ fn expected_checksum(policy: &str, state: &MemoryState, pods: &str) -> u64 {
 }
 
 /// The field of pods as Go's spew prints it.
-fn dump_pods(pods: &BTreeMap<String, Vec<Block>>) -> String {
+fn dump_pods(pods: &BTreeMap<String, Vec<MemoryBlock>>) -> String {
     let pods = pods.iter().map(|(pod, blocks)| {
         let blocks = join(blocks.iter().map(dump_block));
         format!("{pod}:{{MemoryBlocks:([]state.Block)[{blocks}]}}")
@@ -142,7 +142,7 @@ fn dump_table(table: &MemoryTable) -> String {
     )
 }
 
-fn dump_block(block: &Block) -> String {
+fn dump_block(block: &MemoryBlock) -> String {
     format!(
         "{{NUMAAffinity:([]int)[{}] Type:(v1.ResourceName){} Size:(uint64){}}}",
         join(&block.nodes),

@@ -5,16 +5,16 @@ use crate::resources::topology::{NumaMask, TopologyHint, subsets};
 use std::collections::BTreeMap;
 
 /// Memory by NUMA node.
-pub(super) type Nodes = BTreeMap<u32, NodeMemory>;
+pub(super) type NumaNodeMap = BTreeMap<u32, NodeMemory>;
 
 /// Hints for every set of nodes with enough free or `reusable` memory.
 pub(super) fn hints(
-    nodes: &Nodes,
+    nodes: &NumaNodeMap,
     requested: &MemoryBytes,
     reusable: impl Fn(NumaMask, &str) -> u64,
 ) -> Vec<TopologyHint> {
     let ids: Vec<u32> = nodes.keys().copied().collect();
-    let mut least = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    let mut min_size = u32::try_from(ids.len()).unwrap_or(u32::MAX);
     let mut found = Vec::new();
     for mask in subsets(&ids) {
         let has = |field: fn(&MemoryTable) -> u64, more: &dyn Fn(&str) -> u64| {
@@ -26,12 +26,12 @@ pub(super) fn hints(
         if !has(|table| table.allocatable, &|_| 0) {
             continue;
         }
-        least = least.min(mask.count());
+        min_size = min_size.min(mask.count());
         let may_be_used = if mask.count() == 1 {
-            let mut own = mask.nodes().filter_map(|node| nodes.get(&node));
-            own.all(|node| node.cells.len() <= 1)
+            let mut members = mask.nodes().filter_map(|node| nodes.get(&node));
+            members.all(|node| node.cells.len() <= 1)
         } else {
-            !breaks_groups(nodes, mask)
+            !violates_groups(nodes, mask)
         };
         if may_be_used && has(|table| table.free, &|resource| reusable(mask, resource)) {
             found.push(mask);
@@ -39,26 +39,26 @@ pub(super) fn hints(
     }
     let found = found.into_iter();
     found
-        .map(|mask| TopologyHint::new(mask, mask.count() == least))
+        .map(|mask| TopologyHint::new(mask, mask.count() == min_size))
         .collect()
 }
 
 /// Whether the nodes have enough memory in total.
-pub(super) fn satisfies(nodes: &Nodes, mask: NumaMask, requested: &MemoryBytes) -> bool {
+pub(super) fn satisfies(nodes: &NumaNodeMap, mask: NumaMask, requested: &MemoryBytes) -> bool {
     let free = |resource: &str| sum(nodes, mask, resource, |table| table.free);
     requested
         .iter()
         .all(|(resource, bytes)| free(resource) >= *bytes)
 }
 
-fn sum(nodes: &Nodes, mask: NumaMask, resource: &str, field: fn(&MemoryTable) -> u64) -> u64 {
+fn sum(nodes: &NumaNodeMap, mask: NumaMask, resource: &str, field: fn(&MemoryTable) -> u64) -> u64 {
     let nodes = nodes.iter().filter(|(id, _)| mask.contains(**id));
     let tables = nodes.filter_map(|(_, node)| node.memory_map.get(resource));
     tables.fold(0, |sum, table| sum.saturating_add(field(table)))
 }
 
 /// Whether a node of the set is already used alone or in a different group.
-pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
+pub(super) fn violates_groups(nodes: &NumaNodeMap, mask: NumaMask) -> bool {
     let used = |node: &&NodeMemory| node.number_of_assignments > 0;
     let mut used = mask.nodes().filter_map(|id| nodes.get(&id)).filter(used);
     mask.count() > 1

@@ -21,18 +21,22 @@ pub type NodeReservation = BTreeMap<String, Quantity>;
 pub(super) fn empty(
     machine: &MachineTopology,
     reserved: &ReservedMemory,
-    of_node: &NodeReservation,
+    total_reserved: &NodeReservation,
 ) -> Result<BTreeMap<u32, NodeMemory>, String> {
-    check(machine, reserved, of_node)?;
-    let kept = kept(reserved);
-    let memory = kept.values().filter_map(|bytes| bytes.get(MEMORY));
+    check(machine, reserved, total_reserved)?;
+    let system_reserved = system_reserved(reserved);
+    let memory = system_reserved
+        .values()
+        .filter_map(|bytes| bytes.get(MEMORY));
     if memory.sum::<u64>() == 0 {
         return Err("[memorymanager] you should specify the system reserved memory".to_owned());
     }
     let mut nodes = BTreeMap::new();
     for node in &machine.nodes {
-        let kept = |resource: &str| {
-            let bytes = kept.get(&node.id).and_then(|bytes| bytes.get(resource));
+        let reserved_bytes = |resource: &str| {
+            let bytes = system_reserved
+                .get(&node.id)
+                .and_then(|bytes| bytes.get(resource));
             bytes.copied().unwrap_or_default()
         };
         let mut memory_map = BTreeMap::new();
@@ -40,12 +44,18 @@ pub(super) fn empty(
         for (size, count) in &node.huge_pages {
             let total = size.saturating_mul(*count);
             let resource = huge_page_resource(*size);
-            let table = table(node.id, &resource, total, total, kept(&resource))?;
+            let table = table(node.id, &resource, total, total, reserved_bytes(&resource))?;
             memory_map.insert(resource, table);
             in_huge_pages = in_huge_pages.saturating_add(total);
         }
         let usable = node.memory_bytes.saturating_sub(in_huge_pages);
-        let memory = table(node.id, MEMORY, node.memory_bytes, usable, kept(MEMORY))?;
+        let memory = table(
+            node.id,
+            MEMORY,
+            node.memory_bytes,
+            usable,
+            reserved_bytes(MEMORY),
+        )?;
         memory_map.insert(MEMORY.to_owned(), memory);
         let state = NodeMemory {
             number_of_assignments: 0,
@@ -62,16 +72,16 @@ fn table(
     resource: &str,
     total: u64,
     usable: u64,
-    kept: u64,
+    system_reserved: u64,
 ) -> Result<MemoryTable, String> {
-    let Some(allocatable) = usable.checked_sub(kept) else {
+    let Some(allocatable) = usable.checked_sub(system_reserved) else {
         return Err(format!(
-            "[memorymanager] the reserved amount {kept} of {resource:?} is more than NUMA node {node} has: {usable}"
+            "[memorymanager] {system_reserved} bytes of {resource:?} are reserved on NUMA node {node}, which has {usable} bytes"
         ));
     };
     Ok(MemoryTable {
         total,
-        system_reserved: kept,
+        system_reserved,
         allocatable,
         reserved: 0,
         free: allocatable,
@@ -100,7 +110,7 @@ fn size(bytes: i64) -> String {
 fn check(
     machine: &MachineTopology,
     reserved: &ReservedMemory,
-    of_node: &NodeReservation,
+    total_reserved: &NodeReservation,
 ) -> Result<(), String> {
     let mut sums = BTreeMap::<&str, Quantity>::new();
     for (node, limits) in reserved {
@@ -115,11 +125,11 @@ fn check(
         }
     }
     let is_memory = |name: &&str| *name == MEMORY || name.starts_with(HUGEPAGES_PREFIX);
-    let of_node_names = of_node.keys().map(String::as_str).filter(is_memory);
-    let resources: BTreeSet<&str> = of_node_names.chain(sums.keys().copied()).collect();
+    let names = total_reserved.keys().map(String::as_str).filter(is_memory);
+    let resources: BTreeSet<&str> = names.chain(sums.keys().copied()).collect();
     for resource in resources {
         let sum = sums.get(resource).copied().unwrap_or_default();
-        let expected = of_node.get(resource).copied().unwrap_or_default();
+        let expected = total_reserved.get(resource).copied().unwrap_or_default();
         if sum != expected {
             return Err(format!(
                 "the total amount {:?} of type {resource:?} is not equal to the value {:?} determined by Node Allocatable feature",
@@ -132,14 +142,14 @@ fn check(
 }
 
 /// Merges entries for the same NUMA node: later amounts replace earlier ones, as upstream does.
-fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, MemoryBytes> {
-    let mut kept = BTreeMap::<u32, MemoryBytes>::new();
+fn system_reserved(reserved: &ReservedMemory) -> BTreeMap<u32, MemoryBytes> {
+    let mut by_node = BTreeMap::<u32, MemoryBytes>::new();
     for (node, limits) in reserved {
-        let bytes = kept.entry(*node).or_default();
+        let bytes = by_node.entry(*node).or_default();
         for (resource, amount) in limits {
             let amount = u64::try_from(amount.value()).unwrap_or_default();
             bytes.insert(resource.clone(), amount);
         }
     }
-    kept
+    by_node
 }

@@ -1,8 +1,8 @@
 //! The memory manager of a node. Pure.
 
 use super::policy::{self, StaticMemoryPolicy};
-use super::reusable::{Reusable, ended_before, is_regular_init};
-use super::{Block, MemoryBytes, MemoryState, hints, pod_level as parts, requests};
+use super::reusable::{ReusableMemory, ended_before, is_regular_init};
+use super::{MemoryBlock, MemoryBytes, MemoryState, hints, pod_level as parts, requests};
 use crate::{
     model::{Pod, PodExt},
     resources::{
@@ -34,7 +34,7 @@ pub struct MemoryManager {
     /// Whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
     pod_level: bool,
     state: MemoryState,
-    reusable: Reusable,
+    reusable: ReusableMemory,
     /// Counters for metrics.
     pub counters: MemoryCounters,
 }
@@ -74,7 +74,7 @@ impl MemoryManager {
     }
 
     /// The allocatable memory of each NUMA node.
-    pub fn allocatable(&self) -> Vec<Block> {
+    pub fn allocatable(&self) -> Vec<MemoryBlock> {
         let nodes = self.state.nodes.iter();
         let tables = nodes.flat_map(|(node, memory)| {
             let tables = memory.memory_map.iter();
@@ -82,7 +82,7 @@ impl MemoryManager {
         });
         let tables = tables.filter(|(_, _, size)| *size > 0);
         tables
-            .map(|(node, resource, size)| Block {
+            .map(|(node, resource, size)| MemoryBlock {
                 nodes: vec![node],
                 resource: resource.clone(),
                 size,
@@ -120,7 +120,7 @@ impl MemoryManager {
             policy::release(&mut state.nodes, &block);
         }
         self.reusable
-            .forget_unless(|pod| self.state.assigned.contains_key(pod));
+            .clear_unless(|pod| self.state.assigned.contains_key(pod));
         !released.is_empty()
     }
 
@@ -173,7 +173,7 @@ impl MemoryManager {
         self.is_on && pod_level::is_managed(pod, self.pod_level)
     }
 
-    fn blocks(&self, pod: &Pod, container: &str) -> Option<&Vec<Block>> {
+    fn blocks(&self, pod: &Pod, container: &str) -> Option<&Vec<MemoryBlock>> {
         self.state.assigned.get(pod.uid().as_str())?.get(container)
     }
 
@@ -188,7 +188,7 @@ impl MemoryManager {
             return Ok(());
         }
         let requested = requests::of_container(pod, container);
-        // It shares the memory of its pod, which is not aligned.
+        // The container shares the memory of its pod; shared memory is not aligned.
         if requested.is_empty() {
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl MemoryManager {
         let mut blocks = Vec::new();
         for (resource, size) in requested {
             let reused = self.reusable.bytes(pod, mask, &resource);
-            let block = Block {
+            let block = MemoryBlock {
                 nodes: mask.nodes().collect(),
                 resource,
                 size,
@@ -244,7 +244,7 @@ impl MemoryManager {
 
     /// Removes memory that a container reuses from the assignments of init containers, so that the assignments of the
     /// pod add up to the reserved memory.
-    fn shrink_init_containers(&mut self, pod: &Pod, container: &str, blocks: &[Block]) {
+    fn shrink_init_containers(&mut self, pod: &Pod, container: &str, blocks: &[MemoryBlock]) {
         let uid = pod.uid();
         let Some(containers) = self.state.assigned.get_mut(uid.as_str()) else {
             return;
@@ -253,8 +253,9 @@ impl MemoryManager {
             let mut left = block.size;
             for init in ended_before(pod, container) {
                 let own = containers.get_mut(&init.name).into_iter().flatten();
-                let alike =
-                    |own: &&mut Block| own.resource == block.resource && own.nodes == block.nodes;
+                let alike = |own: &&mut MemoryBlock| {
+                    own.resource == block.resource && own.nodes == block.nodes
+                };
                 for own in own.filter(alike) {
                     let used = own.size.min(left);
                     own.size -= used;
@@ -274,7 +275,8 @@ impl MemoryManager {
             .collect()
     }
 
-    /// Whether an init container exited before this kubelet started: only its pod's regular containers have memory.
+    /// Whether an init container exited before this kubelet started: then regular containers of the pod have memory and
+    /// it has none.
     fn has_ended(&self, pod: &Pod, container: &Container) -> bool {
         let has_blocks = |name: &str| self.blocks(pod, name).is_some();
         is_regular_init(pod, &container.name)
@@ -283,7 +285,7 @@ impl MemoryManager {
     }
 }
 
-fn sizes(blocks: &[Block]) -> MemoryBytes {
+fn sizes(blocks: &[MemoryBlock]) -> MemoryBytes {
     let sizes = blocks.iter();
     sizes
         .map(|block| (block.resource.clone(), block.size))
@@ -291,12 +293,12 @@ fn sizes(blocks: &[Block]) -> MemoryBytes {
 }
 
 /// The hints for memory that is already assigned; none if the request has changed.
-fn regenerate_hints(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
-    let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
+fn regenerate_hints(blocks: &[MemoryBlock], requested: &MemoryBytes) -> ResourceHints {
+    let fits = |block: &MemoryBlock| requested.get(&block.resource) == Some(&block.size);
     if blocks.len() != requested.len() || !blocks.iter().all(fits) {
         return ResourceHints::new();
     }
-    let hint = |block: &Block| {
+    let hint = |block: &MemoryBlock| {
         let mask = NumaMask::of(block.nodes.iter().copied())?;
         Some((block.resource.clone(), vec![TopologyHint::new(mask, true)]))
     };

@@ -3,7 +3,8 @@
 //! * Owns: the memory of each node that is reserved for containers, and the format of its checkpoint.
 //! * Woken by: the admission of a pod, the creation of its containers, and removed pods.
 //! * Publishes: the NUMA nodes of each container.
-//! * Must never assign memory twice, or use a node both alone and in a group.
+//! * Must never assign memory to two containers at once, except that of ended init containers, or use a node both alone
+//!   and in a group.
 //! * Upstream: `pkg/kubelet/cm/memorymanager`.
 
 mod checkpoint;
@@ -32,10 +33,10 @@ pub struct MemoryState {
     /// NUMA nodes by number.
     pub nodes: BTreeMap<u32, NodeMemory>,
     /// Assigned blocks by the UID of the pod and the name of the container.
-    pub assigned: super::Assignments<Vec<Block>>,
+    pub assigned: super::Assignments<Vec<MemoryBlock>>,
     /// Blocks of whole pods by UID (`PodLevelResourceManagers`). Those that `assigned` has for their containers are
     /// parts of them.
-    pub pods: BTreeMap<String, Vec<Block>>,
+    pub pods: BTreeMap<String, Vec<MemoryBlock>>,
 }
 
 /// Memory of a NUMA node.
@@ -56,7 +57,7 @@ pub struct NodeMemory {
 pub struct MemoryTable {
     /// The total.
     pub total: u64,
-    /// Kept from pods.
+    /// Reserved for the system.
     pub system_reserved: u64,
     /// The total without the reservation.
     pub allocatable: u64,
@@ -68,7 +69,7 @@ pub struct MemoryTable {
 
 /// A block of memory that is assigned to a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Block {
+pub struct MemoryBlock {
     /// The NUMA nodes of the block.
     #[serde(rename = "numaAffinity")]
     pub nodes: Vec<u32>,

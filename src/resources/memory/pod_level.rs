@@ -1,6 +1,6 @@
 //! Divides the memory of a pod with pod-level resources among its containers. Pure.
 
-use super::{Block, MemoryBytes, requests};
+use super::{MemoryBlock, MemoryBytes, requests};
 use crate::{
     model::Pod,
     resources::{
@@ -26,10 +26,10 @@ pub(super) fn check(pod: &Pod, total: &MemoryBytes) -> Result<(), TopologyError>
 }
 
 /// Blocks of these sizes on the nodes.
-pub(super) fn blocks(bytes: &MemoryBytes, nodes: NumaMask) -> Vec<Block> {
+pub(super) fn blocks(bytes: &MemoryBytes, nodes: NumaMask) -> Vec<MemoryBlock> {
     let bytes = bytes.iter().filter(|(_, size)| **size > 0);
     bytes
-        .map(|(resource, size)| Block {
+        .map(|(resource, size)| MemoryBlock {
             nodes: nodes.nodes().collect(),
             resource: resource.clone(),
             size: *size,

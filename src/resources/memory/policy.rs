@@ -1,8 +1,8 @@
 //! The Static policy of the memory manager. Pure.
 
-use super::hints::{self, Nodes};
+use super::hints::{self, NumaNodeMap};
 use super::machine::{self, NodeReservation, ReservedMemory};
-use super::{Block, MemoryBytes, MemoryState, NodeMemory};
+use super::{MemoryBlock, MemoryBytes, MemoryState, NodeMemory};
 use crate::{
     host::MachineTopology,
     resources::{
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticMemoryPolicy {
     /// The NUMA nodes without assignments.
-    empty: Nodes,
+    empty: NumaNodeMap,
 }
 
 impl StaticMemoryPolicy {
@@ -26,9 +26,9 @@ impl StaticMemoryPolicy {
     pub fn new(
         machine: &MachineTopology,
         reserved: &ReservedMemory,
-        of_node: &NodeReservation,
+        total_reserved: &NodeReservation,
     ) -> Result<Self, String> {
-        let empty = machine::empty(machine, reserved, of_node)?;
+        let empty = machine::empty(machine, reserved, total_reserved)?;
         Ok(Self { empty })
     }
 
@@ -37,7 +37,7 @@ impl StaticMemoryPolicy {
     /// # Errors
     /// The state does not match the machine or the reservations; texts as upstream's.
     pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
-        // The Go kubelet was killed between two writes.
+        // A pod entry without container entries was left by a Go kubelet that was killed between two writes.
         let assigned = &state.assigned;
         state.pods.retain(|pod, _| assigned.contains_key(pod));
         if state.nodes.is_empty() {
@@ -66,7 +66,7 @@ impl StaticMemoryPolicy {
                 reserve(&mut expected, block, block.size);
             }
         }
-        if same(&state.nodes, &expected) {
+        if are_equal(&state.nodes, &expected) {
             Ok(())
         } else {
             Err(
@@ -115,15 +115,20 @@ impl StaticMemoryPolicy {
             }
             mask = extended.affinity.unwrap_or_default();
         }
-        if hints::breaks_groups(&state.nodes, mask) {
+        if hints::violates_groups(&state.nodes, mask) {
             return Err("[memorymanager] preferred hint violates NUMA node allocation".to_owned());
         }
         Ok(mask)
     }
 }
 
-/// Checks that the machine has what a block is of.
-fn check(nodes: &Nodes, pod: &str, container: &str, block: &Block) -> Result<(), String> {
+/// Checks that the NUMA nodes of a block exist and have its resource.
+fn check(
+    nodes: &NumaNodeMap,
+    pod: &str,
+    container: &str,
+    block: &MemoryBlock,
+) -> Result<(), String> {
     let missing = block.nodes.iter().find_map(|id| match nodes.get(id) {
         None => Some("the NUMA that does not exist"),
         Some(node) if !node.memory_map.contains_key(&block.resource) => {
@@ -139,7 +144,7 @@ fn check(nodes: &Nodes, pod: &str, container: &str, block: &Block) -> Result<(),
 }
 
 /// Reserves `bytes` on the nodes of a block, which become a group.
-pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
+pub(super) fn reserve(nodes: &mut NumaNodeMap, block: &MemoryBlock, mut bytes: u64) {
     for id in &block.nodes {
         let Some(node) = nodes.get_mut(id) else {
             continue;
@@ -155,7 +160,7 @@ pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
     }
 }
 
-pub(super) fn release(nodes: &mut Nodes, block: &Block) {
+pub(super) fn release(nodes: &mut NumaNodeMap, block: &MemoryBlock) {
     let mut bytes = block.size;
     for id in &block.nodes {
         let Some(node) = nodes.get_mut(id) else {
@@ -175,8 +180,8 @@ pub(super) fn release(nodes: &mut Nodes, block: &Block) {
 }
 
 /// Whether two states are equal. Within a group of nodes, only the sums are compared.
-fn same(one: &Nodes, other: &Nodes) -> bool {
-    let group = |nodes: &Nodes, cells: &[u32], resource: &str| {
+fn are_equal(one: &NumaNodeMap, other: &NumaNodeMap) -> bool {
+    let group = |nodes: &NumaNodeMap, cells: &[u32], resource: &str| {
         let tables = cells
             .iter()
             .filter_map(|id| nodes.get(id)?.memory_map.get(resource));
@@ -190,20 +195,20 @@ fn same(one: &Nodes, other: &Nodes) -> bool {
     let cells = |node: &NodeMemory| NumaMask::of(node.cells.iter().copied());
     one.len() == other.len()
         && one.iter().all(|(id, node)| {
-            let Some(twin) = other.get(id) else {
+            let Some(counterpart) = other.get(id) else {
                 return false;
             };
-            node.number_of_assignments == twin.number_of_assignments
-                && cells(node) == cells(twin)
-                && node.memory_map.len() == twin.memory_map.len()
+            node.number_of_assignments == counterpart.number_of_assignments
+                && cells(node) == cells(counterpart)
+                && node.memory_map.len() == counterpart.memory_map.len()
                 && node.memory_map.iter().all(|(resource, table)| {
-                    let Some(twin) = twin.memory_map.get(resource) else {
+                    let Some(counterpart) = counterpart.memory_map.get(resource) else {
                         return false;
                     };
                     let fixed = |table: &super::MemoryTable| {
                         (table.total, table.system_reserved, table.allocatable)
                     };
-                    fixed(table) == fixed(twin)
+                    fixed(table) == fixed(counterpart)
                         && group(one, &node.cells, resource) == group(other, &node.cells, resource)
                 })
         })

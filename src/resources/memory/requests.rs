@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Container;
 
 /// Memory and huge pages that a container of a managed pod requests for itself.
 pub(super) fn of_container(pod: &Pod, container: &Container) -> MemoryBytes {
-    if pod_level::has_own(pod, container) {
+    if pod_level::has_exclusive(pod, container) {
         bytes(requests::of_container(container).unwrap_or_default())
     } else {
         MemoryBytes::new()

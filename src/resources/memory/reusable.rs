@@ -1,6 +1,6 @@
 //! Memory of init containers that later containers of the pod reuse. Pure.
 
-use super::{Block, MemoryBytes};
+use super::{MemoryBlock, MemoryBytes};
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::topology::NumaMask,
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 /// The reusable memory of the last admitted pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reusable {
+pub(super) struct ReusableMemory {
     pod: String,
     bytes: BTreeMap<NumaMask, MemoryBytes>,
 }
 
-impl Reusable {
+impl ReusableMemory {
     /// The bytes that a pod can reuse on exactly these nodes.
     pub(super) fn bytes(&self, pod: &Pod, nodes: NumaMask, resource: &str) -> u64 {
         let bytes = self.bytes.get(&nodes).and_then(|bytes| bytes.get(resource));
@@ -23,15 +23,15 @@ impl Reusable {
         own.copied().unwrap_or_default()
     }
 
-    /// Removes the pod, unless `is_there` returns true for its UID.
-    pub(super) fn forget_unless(&mut self, is_there: impl Fn(&str) -> bool) {
-        if !is_there(&self.pod) {
+    /// Clears the memory of the pod, unless `is_assigned` returns true for its UID.
+    pub(super) fn clear_unless(&mut self, is_assigned: impl Fn(&str) -> bool) {
+        if !is_assigned(&self.pod) {
             *self = Self::default();
         }
     }
 
     /// Records the blocks of a container. Those of an init container can be reused by later containers.
-    pub(super) fn update(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
+    pub(super) fn update(&mut self, pod: &Pod, container: &Container, blocks: &[MemoryBlock]) {
         let uid = pod.uid();
         if self.pod != uid.as_str() {
             self.pod = uid.to_string();

@@ -80,11 +80,13 @@ fn reservations_have_to_agree_with_each_other_and_the_machine() {
         error(&[(0, "hugepages-1Gi", "1Gi")], ""),
         "the total amount \"1Gi\" of type \"hugepages-1Gi\" is not equal to the value \"0\" determined by Node Allocatable feature"
     );
-    assert!(error(&[(0, "memory", "3Gi")], "3Gi").contains("is more than NUMA node 0 has"));
+    assert!(
+        error(&[(0, "memory", "3Gi")], "3Gi").contains("are reserved on NUMA node 0, which has")
+    );
 }
 
-fn block(nodes: &[u32], resource: &str, size: u64) -> Block {
-    Block {
+fn block(nodes: &[u32], resource: &str, size: u64) -> MemoryBlock {
+    MemoryBlock {
         nodes: nodes.to_vec(),
         resource: resource.to_owned(),
         size,
@@ -139,7 +141,7 @@ fn a_state_that_does_not_suit_the_machine_is_an_error() {
             .start(&mut state)
             .map_err(|error| error.replace("[memorymanager] ", ""))
     };
-    let assign = |state: &mut MemoryState, block: Block| {
+    let assign = |state: &mut MemoryState, block: MemoryBlock| {
         state
             .assigned
             .entry("u".into())

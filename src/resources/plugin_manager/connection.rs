@@ -28,14 +28,14 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// The connection is refused, or it times out.
 pub async fn dial(socket: &Path) -> Result<Channel, String> {
-    dial_until_lost(socket).await.map(|(channel, _)| channel)
+    dial_watched(socket).await.map(|(channel, _)| channel)
 }
 
 /// Like [`dial`]; the token is cancelled when the connection is lost.
 ///
 /// # Errors
 /// As [`dial`].
-pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToken), String> {
+pub async fn dial_watched(socket: &Path) -> Result<(Channel, CancellationToken), String> {
     let lost = CancellationToken::new();
     let (path, of_stream) = (socket.to_owned(), lost.clone());
     let connector = tower::service_fn(move |_| {
@@ -43,7 +43,7 @@ pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToke
         async move {
             let stream = UnixStream::connect(path).await?;
             let _lost = lost.drop_guard();
-            Ok::<_, io::Error>(TokioIo::new(Watched { stream, _lost }))
+            Ok::<_, io::Error>(TokioIo::new(NotifyOnDrop { stream, _lost }))
         }
     });
     // The authority is not used on a Unix socket; plugins expect "localhost".
@@ -57,12 +57,12 @@ pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToke
 }
 
 /// A stream that cancels a token when it is dropped.
-struct Watched {
+struct NotifyOnDrop {
     stream: UnixStream,
     _lost: DropGuard,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for NotifyOnDrop {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for NotifyOnDrop {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -94,7 +94,7 @@ impl AsyncWrite for Watched {
 ///
 /// # Errors
 /// The call fails, or takes longer than `limit`.
-pub async fn within<T>(
+pub async fn call_with_timeout<T>(
     limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, String> {
@@ -103,11 +103,11 @@ pub async fn within<T>(
     let response = response.unwrap_or_else(late);
     response
         .map(tonic::Response::into_inner)
-        .map_err(|status| text(&status))
+        .map_err(|status| go_status_text(&status))
 }
 
 /// Formats an error as the Go kubelet does.
-pub fn text(status: &Status) -> String {
+pub fn go_status_text(status: &Status) -> String {
     format!(
         "rpc error: code = {} desc = {}",
         go_code(status.code()),

@@ -4,7 +4,7 @@
 
 use super::{
     Deregister, PluginHandlers, RegisteredPlugin,
-    connection::{dial, within},
+    connection::{call_with_timeout, dial},
     registration_proto::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 /// The plugin type that upstream handles but this kubelet does not yet.
-const NOT_SERVED: &str = "CSIPlugin";
+const UNSUPPORTED_TYPE: &str = "CSIPlugin";
 /// Timeout of `GetInfo` and `NotifyRegistrationStatus`.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(122);
 /// Maximum interval between two scans.
-const RESCAN: Duration = Duration::from_secs(60);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum depth of directories, and maximum number of sockets.
 const MAX_DEPTH: usize = 8;
 const MAX_SOCKETS: usize = 1000;
@@ -115,19 +115,19 @@ impl PluginWatcher {
             if let Some(error) = &found.error {
                 tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
             }
-            self.compare(found);
+            self.reconcile(found);
             tokio::select! {
                 event = events.next() => {
-                    event.context("the events ended")??;
+                    event.context("the inotify event stream ended")??;
                 }
-                () = sleep(RESCAN) => {}
+                () = sleep(RESCAN_INTERVAL) => {}
             }
         }
     }
 
     /// Registers the plugins of new sockets, and deregisters those of sockets that are gone: after an error, only of
     /// those that were replaced.
-    fn compare(&mut self, found: FoundSockets) {
+    fn reconcile(&mut self, found: FoundSockets) {
         self.known.retain(|path, socket| {
             let stays = match found.sockets.get(path) {
                 Some(identity) => *identity == socket.identity,
@@ -143,7 +143,7 @@ impl PluginWatcher {
                 continue;
             }
             let gone = CancellationToken::new();
-            let work = serve(self.handlers.clone(), path.clone(), gone.clone());
+            let work = manage_plugin(self.handlers.clone(), path.clone(), gone.clone());
             let stop = self.stop.clone();
             spawn(PanicScope::Connection, stop.run_until_cancelled_owned(work));
             self.known.insert(path, PluginSocket { identity, gone });
@@ -219,14 +219,14 @@ fn scan(
 }
 
 /// Registers the plugin at a socket, and deregisters it when the socket is gone.
-async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: CancellationToken) {
+async fn manage_plugin(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: CancellationToken) {
     let mut delay = FIRST_DELAY;
     let deregister = loop {
-        let Some(introduced) = gone.run_until_cancelled(introduce(&socket)).await else {
+        let Some(discovered) = gone.run_until_cancelled(get_info(&socket)).await else {
             return;
         };
-        let registered = match introduced {
-            Ok(introduced) => register(&handlers, &socket, introduced, &gone).await,
+        let registered = match discovered {
+            Ok(discovered) => register(&handlers, &socket, discovered, &gone).await,
             Err(error) => Err(error),
         };
         match registered {
@@ -249,22 +249,22 @@ async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: Cancellatio
 }
 
 /// A plugin that has responded to `GetInfo`.
-struct Introduced {
+struct DiscoveredPlugin {
     kind: String,
     plugin: RegisteredPlugin,
     client: RegistrationClient<Channel>,
 }
 
 /// Connects to a plugin and calls `GetInfo`; texts as upstream's.
-async fn introduce(socket: &Path) -> Result<Introduced, String> {
-    let shown = socket.display();
+async fn get_info(socket: &Path) -> Result<DiscoveredPlugin, String> {
+    let path = socket.display();
     let channel = dial(socket).await.map_err(|error| {
-        format!("RegisterPlugin error -- dial failed at socket {shown}, err: {error}")
+        format!("RegisterPlugin error -- dial failed at socket {path}, err: {error}")
     })?;
     let mut client = RegistrationClient::new(channel);
-    let info = within(INFO_TIMEOUT, client.get_info(InfoRequest {})).await;
+    let info = call_with_timeout(INFO_TIMEOUT, client.get_info(InfoRequest {})).await;
     let info = info.map_err(|error| {
-        format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {shown}, err: {error}")
+        format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {path}, err: {error}")
     })?;
     let plugin = RegisteredPlugin {
         endpoint: match info.endpoint.as_str() {
@@ -274,7 +274,7 @@ async fn introduce(socket: &Path) -> Result<Introduced, String> {
         name: info.name,
         versions: info.supported_versions,
     };
-    Ok(Introduced {
+    Ok(DiscoveredPlugin {
         kind: info.r#type,
         plugin,
         client,
@@ -282,24 +282,25 @@ async fn introduce(socket: &Path) -> Result<Introduced, String> {
 }
 
 /// Registers a plugin and reports the result to it; texts as upstream's. Returns the plugin's name and deregistration.
-/// `None` for a plugin that gets no response, because an error would make some plugins exit and restart forever.
+/// `None` for a plugin of a type that this kubelet does not support yet: it gets no response, because an error would
+/// make some plugins exit and restart forever.
 ///
 /// Must not be cancelled, because the deregistration has to run once the handler has registered the plugin. When the
 /// socket is `gone`, only the wait for the plugin's response is aborted.
 async fn register(
     handlers: &PluginHandlers,
     socket: &Path,
-    introduced: Introduced,
+    discovered: DiscoveredPlugin,
     gone: &CancellationToken,
 ) -> Result<Option<(String, Deregister)>, String> {
-    let Introduced {
+    let DiscoveredPlugin {
         kind,
         plugin,
         mut client,
-    } = introduced;
-    let (shown, name) = (socket.display(), plugin.name.clone());
-    if kind == NOT_SERVED {
-        tracing::warn!(path = %shown, plugin = name, r#type = kind, "Plugins of this type are not served yet");
+    } = discovered;
+    let (path, name) = (socket.display(), plugin.name.clone());
+    if kind == UNSUPPORTED_TYPE {
+        tracing::warn!(%path, plugin = name, r#type = kind, "Plugins of this type are not supported yet");
         return Ok(None);
     }
     let registered = accept(handlers, socket, &kind, plugin).await;
@@ -309,7 +310,7 @@ async fn register(
     if let Some(Err(error)) = notified {
         deregister.await;
         return Err(format!(
-            "RegisterPlugin error -- failed to send registration status at socket {shown}, err: {error}"
+            "RegisterPlugin error -- failed to send registration status at socket {path}, err: {error}"
         ));
     }
     Ok(Some((name, deregister)))
@@ -340,7 +341,8 @@ async fn notify(client: &mut RegistrationClient<Channel>, error: String) -> Resu
         plugin_registered: error.is_empty(),
         error,
     };
-    let notified = within(NOTIFY_TIMEOUT, client.notify_registration_status(status)).await;
+    let notified =
+        call_with_timeout(NOTIFY_TIMEOUT, client.notify_registration_status(status)).await;
     notified.map(|_| ())
 }
 
@@ -406,12 +408,12 @@ mod tests {
             sockets: sockets.iter().cloned().collect(),
             error: Some(io::ErrorKind::PermissionDenied.into()),
         };
-        watcher.compare(failed(&[]));
+        watcher.reconcile(failed(&[]));
         assert!(!gone.is_cancelled());
-        watcher.compare(failed(&[(path.clone(), (1, 3, None))]));
+        watcher.reconcile(failed(&[(path.clone(), (1, 3, None))]));
         assert!(gone.is_cancelled());
         let replaced = watcher.known[&path].gone.clone();
-        watcher.compare(FoundSockets::default());
+        watcher.reconcile(FoundSockets::default());
         assert!(replaced.is_cancelled());
     }
 }

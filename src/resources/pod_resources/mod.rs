@@ -16,7 +16,7 @@ use crate::{
     host::unix_socket::{LocalPath, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
-        ContainerDevices,
+        ContainerDevices, PodSetReader,
         devices::allocation::NO_NUMA_NODE,
         dra::ContainerClaim,
         managers::{ExclusiveResources, ResourceManagers},
@@ -31,7 +31,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use v1alpha1::{Alpha, AlphaServer, ByVersion};
+use v1alpha1::{AlphaServer, PodResourcesV1alpha1, VersionDispatch};
 
 /// The generated messages, clients and servers of version v1.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
@@ -39,8 +39,6 @@ pub mod v1 {
     tonic::include_proto!("v1");
 }
 
-/// Returns the desired pods.
-pub type DesiredPods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 /// Returns whether a pod may have running containers.
 pub type IsActive = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 
@@ -91,14 +89,14 @@ impl PodResourcesMetrics {
     }
 }
 
-fn add(count: &VersionCounter, server_api_version: &'static str) {
+fn count_request(count: &VersionCounter, server_api_version: &'static str) {
     let version = [("server_api_version", server_api_version)];
     count.get_or_create_owned(&version).inc();
 }
 
 /// The PodResources service, version v1.
 pub struct PodResources {
-    desired: DesiredPods,
+    desired: PodSetReader,
     is_active: IsActive,
     list_inactive: bool,
     devices: ContainerDevices,
@@ -129,14 +127,14 @@ pub async fn serve(
     socket: PodResourcesSocket,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some((listener, _place)) = socket.0 else {
+    let Some((listener, _socket_file)) = socket.0 else {
         shutdown.cancelled().await;
         return Ok(());
     };
     let incoming = connections("podresources", UnixListener::from_std(listener)?);
     let pods = Arc::new(pods);
-    let alpha = Alpha(pods.clone());
-    let service = ByVersion {
+    let alpha = PodResourcesV1alpha1(pods.clone());
+    let service = VersionDispatch {
         v1: PodResourcesListerServer::from_arc(pods),
         v1alpha1: AlphaServer::new(alpha),
     };
@@ -151,7 +149,7 @@ pub async fn serve(
 impl PodResources {
     /// Builds the service. With `list_inactive`, terminated pods are listed too.
     pub fn new(
-        desired: DesiredPods,
+        desired: PodSetReader,
         is_active: IsActive,
         list_inactive: bool,
         devices: ContainerDevices,
@@ -231,7 +229,7 @@ fn dynamic_resource(claim: ContainerClaim) -> v1::DynamicResource {
     }
 }
 
-fn container_memory(block: &memory::Block) -> v1::ContainerMemory {
+fn container_memory(block: &memory::MemoryBlock) -> v1::ContainerMemory {
     let nodes = block.nodes.iter();
     let nodes = nodes.map(|node| v1::NumaNode {
         id: i64::from(*node),
@@ -264,8 +262,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.list, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.list, "v1");
         let pods = self.listed();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse {
@@ -278,8 +276,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.allocatable, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.allocatable, "v1");
         let all = self.devices.plugins.allocatable();
         let mut devices = Vec::new();
         for (resource, list) in &all {
@@ -305,8 +303,8 @@ impl PodResourcesLister for PodResources {
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        add(&self.metrics.total, "v1");
-        add(&self.metrics.get, "v1");
+        count_request(&self.metrics.total, "v1");
+        count_request(&self.metrics.get, "v1");
         let v1::GetPodResourcesRequest {
             pod_name,
             pod_namespace,
@@ -314,7 +312,7 @@ impl PodResourcesLister for PodResources {
         let mut pods = (self.desired)().into_iter();
         let pod = pods.find(|pod| pod.namespace() == pod_namespace && pod.name() == pod_name);
         let Some(pod) = pod.filter(|pod| (self.is_active)(pod)) else {
-            add(&self.metrics.get_errors, "v1");
+            count_request(&self.metrics.get_errors, "v1");
             let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::unknown(text));
         };

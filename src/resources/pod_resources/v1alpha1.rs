@@ -1,6 +1,6 @@
 //! Version v1alpha1 of the API, which lists only devices, and the dispatch by version.
 
-use super::{PodResources, add};
+use super::{PodResources, count_request};
 use crate::{model::PodExt as _, resources::v1alpha1 as api};
 use api::pod_resources_lister_server::PodResourcesLister;
 pub(super) use api::pod_resources_lister_server::PodResourcesListerServer as AlphaServer;
@@ -15,17 +15,17 @@ use tonic::{Request, Response, Status, body::Body};
 use tower::Service;
 
 /// The service in version v1alpha1.
-pub(super) struct Alpha(pub(super) Arc<PodResources>);
+pub(super) struct PodResourcesV1alpha1(pub(super) Arc<PodResources>);
 
 #[tonic::async_trait]
-impl PodResourcesLister for Alpha {
+impl PodResourcesLister for PodResourcesV1alpha1 {
     async fn list(
         &self,
         _: Request<api::ListPodResourcesRequest>,
     ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
         let all = &self.0;
         all.rate.admit()?;
-        add(&all.metrics.total, "v1alpha1");
+        count_request(&all.metrics.total, "v1alpha1");
         let pods = all.listed();
         let pods = pods.iter().map(|pod| {
             let containers = pod.containers().iter().map(|container| {
@@ -54,21 +54,21 @@ impl PodResourcesLister for Alpha {
 
 /// Dispatches requests to the requested version.
 #[derive(Clone)]
-pub(super) struct ByVersion<S> {
+pub(super) struct VersionDispatch<S> {
     pub(super) v1: S,
-    pub(super) v1alpha1: AlphaServer<Alpha>,
+    pub(super) v1alpha1: AlphaServer<PodResourcesV1alpha1>,
 }
 
-type Reply = http::Response<Body>;
+type GrpcResponse = http::Response<Body>;
 
-impl<S> Service<http::Request<Body>> for ByVersion<S>
+impl<S> Service<http::Request<Body>> for VersionDispatch<S>
 where
-    S: Service<http::Request<Body>, Response = Reply, Error = Infallible>,
+    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible>,
     S::Future: Send + 'static,
 {
-    type Response = Reply;
+    type Response = GrpcResponse;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<GrpcResponse, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

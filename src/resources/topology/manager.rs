@@ -69,7 +69,7 @@ pub trait HintProvider {
     ) -> Result<(), TopologyError>;
 
     /// Allocates the resources of a pod with pod-level resources, which its containers divide among themselves. An
-    /// existing allocation is kept. Without pod-level resources of this kind, as for each container.
+    /// existing allocation is kept. Providers without pod-level resources (the default) allocate for each container.
     ///
     /// # Errors
     /// There are not enough resources.
@@ -115,7 +115,8 @@ pub struct TopologyAdmission {
     /// Number of containers (or pods, in the pod scope) that were aligned to one NUMA node, if the policy guarantees
     /// that.
     pub aligned: u64,
-    /// Whether a container (or pod) could not be aligned, if the policy guarantees it.
+    /// Whether the admission failed because a container (or pod) could not be aligned to one NUMA node; false unless
+    /// the policy guarantees that.
     pub misaligned: bool,
 }
 

@@ -63,6 +63,7 @@ impl TopologyPolicy {
         }
         let closest = numa.prefer_closest && self != Self::SingleNumaNode;
         let best = merge_lists(numa, &lists, closest);
+        // As upstream, with this policy the set of all nodes means no preference.
         let is_any = self == Self::SingleNumaNode && best.affinity == Some(numa.all());
         TopologyHint {
             affinity: best.affinity.filter(|_| !is_any),

@@ -434,7 +434,7 @@ impl KubeGenericRuntimeManager {
         self.sandboxes.lookup.forget(uid);
         self.sandboxes.cgroups.forget(uid);
         self.pod_history.forget(uid);
-        self.allocations.forget(uid);
+        self.allocations.remove(uid);
     }
 }
 

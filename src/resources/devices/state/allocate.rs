@@ -7,7 +7,7 @@ use crate::{
         allocation::{Allocation, NO_NUMA_NODE},
         checkpoint::DevicesPerNuma,
         error::DeviceAllocationError,
-        request::{ContainerKind, DeviceRequest, PodRequest},
+        request::{DeviceRequest, DeviceUse, PodRequest},
     },
     resources::topology::NumaMask,
 };
@@ -19,14 +19,14 @@ pub enum AllocationStep {
     /// The pod has all of its devices.
     Done,
     /// Call `GetPreferredAllocation` of the plugin.
-    Prefer(Preference),
+    GetPreferred(PreferredAllocationQuery),
     /// Call `Allocate` of the plugin for these devices, which are reserved.
     Allocate(DeviceReservation),
 }
 
 /// A call of `GetPreferredAllocation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preference {
+pub struct PreferredAllocationQuery {
     /// The registration of the plugin.
     pub plugin: PluginId,
     /// IDs of the devices to choose from.
@@ -39,24 +39,21 @@ pub struct Preference {
 
 /// Devices that are reserved for a container until the plugin responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct DeviceReservation {
     /// The registration of the plugin.
     pub plugin: PluginId,
-    /// The pod.
     pub pod: PodUid,
-    /// The container.
     pub container: String,
-    /// The resource.
     pub resource: String,
-    /// The devices.
     pub devices: Vec<String>,
-    /// See [`Allocation::ticket`].
+    /// Compared with [`Allocation::ticket`] when the plugin responds.
     pub ticket: u64,
 }
 
 impl DeviceManagerCache {
     /// Returns the next step for a pod, or for one container of it, and reserves missing devices. `preferred` is the
-    /// response to the previous [`AllocationStep::Prefer`].
+    /// response to the previous [`AllocationStep::GetPreferred`].
     ///
     /// # Errors
     /// A container cannot have its devices.
@@ -118,7 +115,7 @@ impl DeviceManagerCache {
             None => match self.choose(request, container, resource, amount, preferred)? {
                 DeviceChoice::Devices(devices) => devices,
                 DeviceChoice::Preferred(preference) => {
-                    return Ok(AllocationStep::Prefer(preference));
+                    return Ok(AllocationStep::GetPreferred(preference));
                 }
             },
         };
@@ -191,7 +188,7 @@ impl DeviceManagerCache {
             && needed > 0
             && preferred.is_none()
         {
-            return Ok(DeviceChoice::Preferred(Preference {
+            return Ok(DeviceChoice::Preferred(PreferredAllocationQuery {
                 plugin: *id,
                 available: candidates.into_iter().chain(&chosen).cloned().collect(),
                 must_include: chosen.clone(),
@@ -250,12 +247,12 @@ impl DeviceManagerCache {
             .containers
             .iter()
             .take_while(|other| other.name != container.name);
-        let ended = before.filter(|other| other.kind == ContainerKind::Init);
+        let ended = before.filter(|other| other.kind == DeviceUse::UntilExit);
         let ended: BTreeSet<&String> = ended.flat_map(|other| ids(&other.name)).collect();
         let kept = request
             .containers
             .iter()
-            .filter(|other| other.kind == ContainerKind::Regular);
+            .filter(|other| other.kind == DeviceUse::Kept);
         let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
         ended.difference(&kept).copied().collect()
     }
@@ -333,5 +330,5 @@ impl DeviceResource {
 
 enum DeviceChoice {
     Devices(Vec<String>),
-    Preferred(Preference),
+    Preferred(PreferredAllocationQuery),
 }

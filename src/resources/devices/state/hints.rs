@@ -6,7 +6,7 @@ use crate::{
     resources::{
         devices::{
             allocation::Allocation,
-            request::{Affinities, ContainerKind, DeviceRequest, PodRequest},
+            request::{Affinities, DeviceRequest, DeviceUse, PodRequest},
         },
         topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint, subsets},
     },
@@ -133,13 +133,13 @@ impl DeviceHints {
             group.has_reusable |= reusable.contains(id);
         }
         let nodes = self.nodes_of(&groups);
-        let mut least = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let mut min_size = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let mut found = Vec::new();
         for mask in subsets(&nodes) {
             let near = |group: &NumaMask| !group.intersection(mask).is_empty();
             let of_mask = groups.iter().filter(|(group, _)| near(group));
             if of_mask.clone().map(|(_, group)| group.all).sum::<usize>() >= amount {
-                least = least.min(mask.count());
+                min_size = min_size.min(mask.count());
             }
             let mut placed = groups.iter();
             let is_elsewhere = |(nodes, group): (&NumaMask, &DeviceGroup)| {
@@ -153,7 +153,7 @@ impl DeviceHints {
         }
         let found = found.into_iter();
         found
-            .map(|mask| TopologyHint::new(mask, mask.count() == least))
+            .map(|mask| TopologyHint::new(mask, mask.count() == min_size))
             .collect()
     }
 
@@ -189,18 +189,18 @@ fn mask_of(device: &PluginDevice) -> NumaMask {
 /// Maximum number of devices of each resource that a pod needs at the same time: for its regular containers and
 /// sidecars, or for an init container and the sidecars before it.
 fn of_pod(containers: &[DeviceRequest]) -> BTreeMap<&str, u64> {
-    let mut lasting = BTreeMap::<&str, u64>::new();
-    let mut most = BTreeMap::<&str, u64>::new();
+    let mut kept = BTreeMap::<&str, u64>::new();
+    let mut peak = BTreeMap::<&str, u64>::new();
     for container in containers {
         for (resource, amount) in &container.amounts {
-            let lasting = lasting.entry(resource).or_default();
-            let at_once = lasting.saturating_add(*amount);
-            if container.kind == ContainerKind::Regular {
-                *lasting = at_once;
+            let kept = kept.entry(resource).or_default();
+            let concurrent = kept.saturating_add(*amount);
+            if container.kind == DeviceUse::Kept {
+                *kept = concurrent;
             }
-            let most = most.entry(resource).or_default();
-            *most = at_once.max(*most);
+            let peak = peak.entry(resource).or_default();
+            *peak = concurrent.max(*peak);
         }
     }
-    most
+    peak
 }

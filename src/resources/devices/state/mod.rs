@@ -9,7 +9,7 @@ mod unknown;
 #[cfg(test)]
 mod tests;
 
-pub use allocate::{AllocationStep, DeviceReservation, Preference};
+pub use allocate::{AllocationStep, DeviceReservation, PreferredAllocationQuery};
 pub use hints::DeviceHints;
 
 use super::{
@@ -30,8 +30,8 @@ use std::{
 use tokio::time::Instant;
 use unknown::UnknownDevices;
 
-/// How long a resource is kept after its plugin disconnected (upstream's `endpointStopGracePeriod`).
-const GRACE: Duration = Duration::from_secs(5 * 60);
+/// How long a resource is kept after its plugin disconnected.
+const ENDPOINT_STOP_GRACE_PERIOD: Duration = Duration::from_secs(5 * 60);
 /// Maximum number of resources; a plugin may register any name.
 pub(super) const MAX_RESOURCES: usize = 256;
 /// Maximum number of devices of all resources together.
@@ -185,13 +185,13 @@ impl DeviceManagerCache {
     }
 
     /// Returns the ID for a new registration.
-    pub fn begin(&mut self) -> PluginId {
+    pub fn next_plugin_id(&mut self) -> PluginId {
         self.last_id += 1;
         self.last_id
     }
 
     /// Records a registration, which replaces an earlier one. False if a later one exists.
-    pub fn connected(
+    pub fn set_connected(
         &mut self,
         resource: &str,
         id: PluginId,
@@ -227,7 +227,7 @@ impl DeviceManagerCache {
     ///
     /// # Errors
     /// The list is rejected.
-    pub fn listed(
+    pub fn set_devices(
         &mut self,
         resource: &str,
         from: PluginId,
@@ -265,7 +265,7 @@ impl DeviceManagerCache {
     }
 
     /// Records that a plugin disconnected; false if a later registration has replaced it.
-    pub fn disconnected(&mut self, resource: &str, from: PluginId, now: Instant) -> bool {
+    pub fn set_disconnected(&mut self, resource: &str, from: PluginId, now: Instant) -> bool {
         let Some(known) = self.resources.get_mut(resource) else {
             return false;
         };
@@ -282,14 +282,15 @@ impl DeviceManagerCache {
         }
     }
 
-    /// Removes resources whose plugins have been disconnected for `GRACE`; returns whether there were any.
+    /// Removes resources whose plugins have been disconnected for `ENDPOINT_STOP_GRACE_PERIOD`; returns whether there
+    /// were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self
             .resources
             .iter()
             .filter(|(_, resource)| match resource.plugin {
                 ResourcePlugin::Stopped { since, .. } => {
-                    now.saturating_duration_since(since) > GRACE
+                    now.saturating_duration_since(since) > ENDPOINT_STOP_GRACE_PERIOD
                 }
                 ResourcePlugin::Connected { .. } => false,
             });
@@ -308,7 +309,7 @@ impl DeviceManagerCache {
             .values()
             .filter_map(|resource| match resource.plugin {
                 ResourcePlugin::Stopped { since, .. } => {
-                    Some(since + GRACE + Duration::from_millis(1))
+                    Some(since + ENDPOINT_STOP_GRACE_PERIOD + Duration::from_millis(1))
                 }
                 ResourcePlugin::Connected { .. } => None,
             });
@@ -374,10 +375,10 @@ impl DeviceManagerCache {
     }
 
     /// Pods that have devices of a resource.
-    pub fn holders(&self, resource: &str) -> Vec<PodUid> {
-        let holders = self.pods.iter();
-        let holders = holders.filter(|(_, all)| all.values().any(|all| all.contains_key(resource)));
-        holders.map(|(uid, _)| uid.clone()).collect()
+    pub fn pods_using(&self, resource: &str) -> Vec<PodUid> {
+        let pods = self.pods.iter();
+        let pods = pods.filter(|(_, all)| all.values().any(|all| all.contains_key(resource)));
+        pods.map(|(uid, _)| uid.clone()).collect()
     }
 
     fn taken(&self, resource: &str) -> BTreeSet<&String> {
@@ -406,21 +407,21 @@ impl DeviceManagerCache {
     }
 
     /// Records that `Allocate` failed, and frees the devices.
-    pub fn refuse(&mut self, of: &DeviceReservation) {
-        let is_it = self
+    pub fn fail_allocation(&mut self, of: &DeviceReservation) {
+        let is_current = self
             .allocation(&of.pod, &of.container, &of.resource)
             .is_some_and(|own| own.ticket == of.ticket);
-        let Some(containers) = self.pods.get_mut(&of.pod).filter(|_| is_it) else {
+        let Some(containers) = self.pods.get_mut(&of.pod).filter(|_| is_current) else {
             return;
         };
         if let Some(all) = containers.get_mut(&of.container) {
             all.remove(&of.resource);
         }
-        self.abandon(&of.pod);
+        self.release_unprepared(&of.pod);
     }
 
     /// Frees those devices of a pod that plugins have not prepared, after its allocation failed.
-    pub fn abandon(&mut self, uid: &PodUid) {
+    pub fn release_unprepared(&mut self, uid: &PodUid) {
         let Some(containers) = self.pods.get_mut(uid) else {
             return;
         };

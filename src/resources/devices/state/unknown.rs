@@ -13,15 +13,15 @@ pub(super) struct UnknownDevices {
     /// Whether all running pods have been marked.
     inventory_complete: bool,
     /// UID of the pod, container and resource.
-    holders: HashSet<(PodUid, String, String)>,
+    containers: HashSet<(PodUid, String, String)>,
 }
 
 impl UnknownDevices {
     /// Removes a pod; returns whether it had unknown devices.
     pub(super) fn release(&mut self, uid: &PodUid) -> bool {
-        let before = self.holders.len();
-        self.holders.retain(|(pod, _, _)| pod != uid);
-        self.holders.len() < before
+        let before = self.containers.len();
+        self.containers.retain(|(pod, _, _)| pod != uid);
+        self.containers.len() < before
     }
 }
 
@@ -36,17 +36,17 @@ impl DeviceManagerCache {
             let own = known.and_then(|known| known.get(&container.name));
             let missing = container.amounts.keys();
             let missing = missing.filter(|name| own.is_none_or(|own| !own.contains_key(*name)));
-            unknown.holders.extend(
+            unknown.containers.extend(
                 missing.map(|name| (request.uid.clone(), container.name.clone(), name.clone())),
             );
         }
     }
 
     /// Records that a container is about to be created, and so has no unknown devices.
-    pub fn starting(&mut self, uid: &PodUid, container: &str) {
+    pub fn mark_starting(&mut self, uid: &PodUid, container: &str) {
         if let Some(unknown) = &mut self.unknown {
             unknown
-                .holders
+                .containers
                 .retain(|(pod, name, _)| !(pod == uid && name == container));
         }
     }
@@ -57,7 +57,7 @@ impl DeviceManagerCache {
             return false;
         };
         unknown.inventory_complete = true;
-        let over = unknown.holders.is_empty();
+        let over = unknown.containers.is_empty();
         if over {
             self.unknown = None;
         }
@@ -73,8 +73,13 @@ impl DeviceManagerCache {
         let Some(unknown) = &self.unknown else {
             return Ok(());
         };
-        let held = || unknown.holders.iter().any(|(_, _, name)| name == resource);
-        if !unknown.inventory_complete || held() {
+        let is_affected = || {
+            unknown
+                .containers
+                .iter()
+                .any(|(_, _, name)| name == resource)
+        };
+        if !unknown.inventory_complete || is_affected() {
             return Err(DeviceAllocationError::UnknownDevices(resource.into()));
         }
         Ok(())

@@ -124,7 +124,7 @@ impl PodCgroups {
                 )
             })?;
         }
-        let limited = self.cgroups.limit(pod, before).await;
+        let limited = self.cgroups.set_limits(pod, before).await;
         if limited.is_err()
             && new != old
             && let Err(error) = self.notify_runtime(id, old).await

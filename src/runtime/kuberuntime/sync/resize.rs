@@ -46,7 +46,8 @@ impl PodResizer {
     ) -> Result<(), String> {
         let started_at = Instant::now();
         let resized = Box::pin(self.carry_out(request, actions)).await;
-        self.metrics.resized(resized.is_ok(), started_at.elapsed());
+        self.metrics
+            .record_resized(resized.is_ok(), started_at.elapsed());
         resized
     }
 

@@ -44,22 +44,22 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Pods of different shapes.
 fn shape(pod: u8) -> PodRequest {
-    use ContainerKind::{Init, Regular};
+    use DeviceUse::{Kept, UntilExit};
     let uid = format!("u{pod}");
     match pod {
         0 => one(&uid, 1),
         1 => one(&uid, 2),
-        2 => request(&uid, &[("i", Init, 2), ("m", Regular, 1)]),
+        2 => request(&uid, &[("i", UntilExit, 2), ("m", Kept, 1)]),
         3 => request(
             &uid,
             &[
-                ("i", Init, 1),
-                ("s", Regular, 1),
-                ("j", Init, 2),
-                ("m", Regular, 1),
+                ("i", UntilExit, 1),
+                ("s", Kept, 1),
+                ("j", UntilExit, 2),
+                ("m", Kept, 1),
             ],
         ),
-        _ => request(&uid, &[("a", Regular, 1), ("b", Regular, 1)]),
+        _ => request(&uid, &[("a", Kept, 1), ("b", Kept, 1)]),
     }
 }
 
@@ -97,19 +97,19 @@ proptest! {
                 Event::List(list) => {
                     let names: Vec<_> = list.iter().map(|(n, healthy)| (format!("d{n}"), *healthy)).collect();
                     let names: Vec<_> = names.iter().map(|(n, healthy)| (n.as_str(), *healthy)).collect();
-                    let _ = state.listed(GPU, plugin, devices(&names));
+                    let _ = state.set_devices(GPU, plugin, devices(&names));
                 }
-                Event::Disconnect => { state.disconnected(GPU, plugin, now); }
+                Event::Disconnect => { state.set_disconnected(GPU, plugin, now); }
                 Event::Advance { pod, prefers, prepares } => {
                     let prefers: Vec<_> = prefers.iter().map(|n| format!("d{n}")).collect();
                     let mut step = state.next(&shape(pod), None, None);
-                    if let Ok(AllocationStep::Prefer(_)) = step {
+                    if let Ok(AllocationStep::GetPreferred(_)) = step {
                         step = state.next(&shape(pod), None, Some(&prefers));
                     }
                     if let Ok(AllocationStep::Allocate(of)) = step {
                         match prepares {
                             Some(true) => { state.allocate(&of, response(&of.devices)); }
-                            Some(false) => state.refuse(&of),
+                            Some(false) => state.fail_allocation(&of),
                             None => late.push(of),
                         }
                     }
@@ -121,7 +121,7 @@ proptest! {
                         prop_assert_eq!(own.ids().into_iter().cloned().collect::<Vec<_>>(), sorted(&of.devices));
                     }
                 },
-                Event::Abandon(pod) => state.abandon(&shape(pod).uid),
+                Event::Abandon(pod) => state.release_unprepared(&shape(pod).uid),
                 Event::Release(pod) => {
                     released = Some(shape(pod).uid);
                     state.release(&shape(pod).uid);
@@ -133,7 +133,7 @@ proptest! {
                     state = DeviceManagerCache::restore(&data, now);
                     late.clear();
                 }
-                Event::Expire => { state.expire(now + GRACE * 2); }
+                Event::Expire => { state.expire(now + ENDPOINT_STOP_GRACE_PERIOD * 2); }
             }
             check(&state)?;
             for (uid, container, devices) in before {

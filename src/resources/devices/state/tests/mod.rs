@@ -5,12 +5,12 @@ use super::*;
 use crate::resources::devices::{
     error::DeviceAllocationError,
     proto::ContainerAllocateResponse,
-    request::{ContainerKind, DeviceRequest, PodRequest},
+    request::{DeviceRequest, DeviceUse, PodRequest},
 };
 
 const GPU: &str = "example.com/gpu";
 
-fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
+fn request(uid: &str, containers: &[(&str, DeviceUse, u64)]) -> PodRequest {
     let containers = containers.iter().map(|(name, kind, amount)| DeviceRequest {
         affinity: None,
         name: (*name).into(),
@@ -24,7 +24,7 @@ fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
 }
 
 fn one(uid: &str, amount: u64) -> PodRequest {
-    request(uid, &[("main", ContainerKind::Regular, amount)])
+    request(uid, &[("main", DeviceUse::Kept, amount)])
 }
 
 fn devices(list: &[(&str, bool)]) -> DeviceMap {
@@ -50,8 +50,8 @@ fn connect(
     resource: &str,
     options: DevicePluginOptions,
 ) -> PluginId {
-    let id = state.begin();
-    assert!(state.connected(resource, id, options));
+    let id = state.next_plugin_id();
+    assert!(state.set_connected(resource, id, options));
     id
 }
 
@@ -59,7 +59,7 @@ fn connect(
 fn with(list: &[(&str, bool)]) -> (DeviceManagerCache, PluginId) {
     let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
-    state.listed(GPU, id, devices(list)).unwrap();
+    state.set_devices(GPU, id, devices(list)).unwrap();
     (state, id)
 }
 
@@ -72,7 +72,7 @@ fn allocate(
         match state.next(request, None, None)? {
             AllocationStep::Done => return Ok(()),
             AllocationStep::Allocate(of) => assert!(state.allocate(&of, response(&of.devices))),
-            AllocationStep::Prefer(wanted) => panic!("{wanted:?}"),
+            AllocationStep::GetPreferred(wanted) => panic!("{wanted:?}"),
         }
     }
 }
@@ -111,7 +111,7 @@ fn a_container_gets_healthy_devices_that_no_other_has() {
         "requested number of devices unavailable for example.com/gpu. Requested: 1, Available: 0"
     );
     assert_eq!(error.exhausted_resource(), Some(GPU));
-    assert_eq!(state.holders(GPU).len(), 2);
+    assert_eq!(state.pods_using(GPU).len(), 2);
     assert_eq!(state.allocated(), [(GPU.to_owned(), 2)].into());
     assert!(state.release(&"u1".into()));
     assert!(!state.release(&"u1".into()));
@@ -132,7 +132,7 @@ fn what_a_container_has_is_checked_again_and_stays() {
         r#"pod "u" container "main" changed request for resource "example.com/gpu" from 1 to 2"#
     );
     state
-        .listed(GPU, id, devices(&[("a", false), ("b", true)]))
+        .set_devices(GPU, id, devices(&[("a", false), ("b", true)]))
         .unwrap();
     assert_eq!(
         state
@@ -164,18 +164,20 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
         (no_healthy.into(), true),
         "not listed yet"
     );
-    state.listed(GPU, id, devices(&[("a", false)])).unwrap();
+    state
+        .set_devices(GPU, id, devices(&[("a", false)]))
+        .unwrap();
     assert_eq!(refused(&mut state), (no_healthy.into(), false));
-    state.listed(GPU, id, devices(&[("a", true)])).unwrap();
+    state.set_devices(GPU, id, devices(&[("a", true)])).unwrap();
     allocate(&mut state, &one("u", 1)).unwrap();
     let now = Instant::now();
-    assert!(state.disconnected(GPU, id, now));
+    assert!(state.set_disconnected(GPU, id, now));
     assert_eq!(
         refused(&mut state),
         (no_healthy.into(), true),
         "the plugin is away"
     );
-    assert!(state.expire(now + GRACE * 2));
+    assert!(state.expire(now + ENDPOINT_STOP_GRACE_PERIOD * 2));
     assert_eq!(
         refused(&mut state),
         (
@@ -187,34 +189,34 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
 
 #[test]
 fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs() {
-    use ContainerKind::{Init, Regular};
+    use DeviceUse::{Kept, UntilExit};
     for (kinds, free, expected) in [
         // Two init containers one after the other, then the container: one device is enough.
         (
-            &[("i1", Init), ("i2", Init), ("main", Regular)][..],
+            &[("i1", UntilExit), ("i2", UntilExit), ("main", Kept)][..],
             1,
             Ok("a a a"),
         ),
-        (&[("side", Regular), ("main", Regular)], 2, Ok("a b")),
-        (&[("side", Regular), ("main", Regular)], 1, Err(0)),
+        (&[("side", Kept), ("main", Kept)], 2, Ok("a b")),
+        (&[("side", Kept), ("main", Kept)], 1, Err(0)),
         // A sidecar takes over what an init container had before it.
         (
-            &[("i1", Init), ("side", Regular), ("main", Regular)],
+            &[("i1", UntilExit), ("side", Kept), ("main", Kept)],
             2,
             Ok("a a b"),
         ),
         (
             &[
-                ("i1", Init),
-                ("side", Regular),
-                ("i2", Init),
-                ("main", Regular),
+                ("i1", UntilExit),
+                ("side", Kept),
+                ("i2", UntilExit),
+                ("main", Kept),
             ],
             2,
             Ok("a a b b"),
         ),
         (
-            &[("i1", Init), ("m1", Regular), ("m2", Regular)],
+            &[("i1", UntilExit), ("m1", Kept), ("m2", Kept)],
             2,
             Ok("a a b"),
         ),
@@ -249,9 +251,9 @@ fn a_plugin_may_prefer_devices_and_nothing_else() {
     let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, true));
     let list = ["a", "b", "c", "d"].map(|name| (name, true));
-    state.listed(GPU, id, devices(&list)).unwrap();
+    state.set_devices(GPU, id, devices(&list)).unwrap();
     let wanted = one("u", 2);
-    let Ok(AllocationStep::Prefer(preference)) = state.next(&wanted, None, None) else {
+    let Ok(AllocationStep::GetPreferred(preference)) = state.next(&wanted, None, None) else {
         panic!("the plugin is not called");
     };
     assert_eq!(preference.available, ["a", "b", "c", "d"]);
@@ -287,13 +289,13 @@ fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails()
     };
     assert!(state.next(&one("u2", 1), None, None).is_err());
     assert_eq!(state.to_checkpoint().pod_device_entries, None);
-    state.refuse(&first);
+    state.fail_allocation(&first);
     let Ok(AllocationStep::Allocate(second)) = state.next(&one("u2", 1), None, None) else {
         panic!("no devices are reserved");
     };
     // The late response to the first call is about devices that another pod has.
     assert!(!state.allocate(&first, response(&first.devices)));
-    state.refuse(&first);
+    state.fail_allocation(&first);
     assert!(state.allocate(&second, response(&second.devices)));
     assert!(state.next(&one("u1", 1), None, None).is_err());
     // Neither does it count for a later allocation of the same container.
@@ -301,15 +303,15 @@ fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails()
     else {
         panic!("no devices are reserved");
     };
-    state.refuse(&DeviceReservation { ticket: 77, ..old });
+    state.fail_allocation(&DeviceReservation { ticket: 77, ..old });
     assert_eq!(of(&state, "u2", "main"), "a");
 }
 
 #[test]
 fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
-    use ContainerKind::Regular;
+    use DeviceUse::Kept;
     let (mut state, _) = with(&[("a", true), ("b", true)]);
-    let wanted = request("u", &[("m1", Regular, 1), ("m2", Regular, 1)]);
+    let wanted = request("u", &[("m1", Kept, 1), ("m2", Kept, 1)]);
     let Ok(AllocationStep::Allocate(first)) = state.next(&wanted, None, None) else {
         panic!("no devices are reserved");
     };
@@ -318,7 +320,7 @@ fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
         state.next(&wanted, None, None),
         Ok(AllocationStep::Allocate(_))
     ));
-    state.abandon(&"u".into());
+    state.release_unprepared(&"u".into());
     assert_eq!(
         (of(&state, "u", "m1"), of(&state, "u", "m2")),
         ("a".into(), String::new())
@@ -343,26 +345,28 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     let waits = state.next(&one("u", 1), None, None).unwrap_err();
     assert!(waits.is_transient(), "no device is allocated before that");
     assert!(
-        !state.disconnected(GPU, first, now),
+        !state.set_disconnected(GPU, first, now),
         "the one before does not count"
     );
     assert_eq!(
-        state.listed(GPU, first, devices(&[("x", true)])),
+        state.set_devices(GPU, first, devices(&[("x", true)])),
         Err(ListError::Replaced)
     );
     let list = devices(&[("a", true), ("b", true), ("c", true)]);
-    state.listed(GPU, second, list).unwrap();
+    state.set_devices(GPU, second, list).unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 3, 3)]);
     assert_eq!(state.next_expiry(), None);
-    assert!(state.disconnected(GPU, second, now));
+    assert!(state.set_disconnected(GPU, second, now));
     assert_eq!(amounts(&state), [(GPU.to_owned(), 3, 0)]);
     let expiry = state.next_expiry().unwrap();
-    assert!(!state.expire(now + GRACE));
+    assert!(!state.expire(now + ENDPOINT_STOP_GRACE_PERIOD));
     assert!(state.expire(expiry));
     assert_eq!(amounts(&state), [(GPU.to_owned(), 0, 0)]);
     assert_eq!(state.next_expiry(), None);
     let third = connect(&mut state, GPU, options(false, false));
-    state.listed(GPU, third, devices(&[("a", true)])).unwrap();
+    state
+        .set_devices(GPU, third, devices(&[("a", true)]))
+        .unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 1, 1)]);
     assert_eq!(state.allocatable()[GPU].len(), 1);
 }
@@ -379,11 +383,13 @@ fn pods_are_checked_when_the_health_of_their_devices_changes() {
         (&[("a", false), ("b", true)], true),
         (&[("a", true), ("b", true)], true),
     ] {
-        let pods = state.listed(GPU, id, devices(list)).unwrap();
+        let pods = state.set_devices(GPU, id, devices(list)).unwrap();
         assert_eq!(!pods.is_empty(), changed, "{list:?}");
     }
     assert!(state.is_healthy(GPU, "a") && state.is_healthy(GPU, "unknown"));
-    state.listed(GPU, id, devices(&[("a", false)])).unwrap();
+    state
+        .set_devices(GPU, id, devices(&[("a", false)]))
+        .unwrap();
     assert!(!state.is_healthy(GPU, "a"));
 }
 
@@ -405,7 +411,7 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
     );
     let id = connect(&mut later, GPU, options(false, false));
     later
-        .listed(GPU, id, devices(&[("a", true), ("b", true)]))
+        .set_devices(GPU, id, devices(&[("a", true), ("b", true)]))
         .unwrap();
     allocate(&mut later, &one("u2", 1)).unwrap();
     assert_eq!(of(&later, "u2", "main"), "b");
@@ -429,7 +435,7 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
     let mut later = DeviceManagerCache::restore(&data, Instant::now());
     let id = connect(&mut later, GPU, options(false, false));
     later
-        .listed(GPU, id, devices(&[("b", true), ("a", true)]))
+        .set_devices(GPU, id, devices(&[("b", true), ("a", true)]))
         .unwrap();
     let Ok(AllocationStep::Allocate(again)) = later.next(&one("u", 1), None, None) else {
         panic!("nothing is requested");
@@ -453,7 +459,7 @@ fn devices_are_kept_by_the_numa_nodes_that_they_are_near_to() {
     };
     let list = [("a", &[0][..]), ("b", &[0, 1]), ("c", &[])];
     let list = list.map(|(name, nodes)| (name.to_owned(), near(nodes)));
-    state.listed(GPU, id, list.into()).unwrap();
+    state.set_devices(GPU, id, list.into()).unwrap();
     allocate(&mut state, &one("u", 3)).unwrap();
     let own = state.allocation(&"u".into(), "main", GPU).unwrap();
     let shown: Vec<_> = own
@@ -488,7 +494,7 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     other.containers[0].amounts = [("example.com/nic".to_owned(), 1)].into();
     assert_eq!(state.next(&other, None, None), Ok(AllocationStep::Done));
     // It starts again, and so has none.
-    state.starting(&"old".into(), "main");
+    state.mark_starting(&"old".into(), "main");
     assert_eq!(allocate(&mut state, &one("old", 1)), Ok(()));
     assert!(state.inventory_complete() && !state.is_damaged());
     assert_eq!(allocate(&mut state, &one("new", 1)), Ok(()));

@@ -33,7 +33,7 @@ fn near() -> DeviceMap {
 fn state_of(devices: DeviceMap) -> DeviceManagerCache {
     let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
-    state.listed(GPU, id, devices).unwrap();
+    state.set_devices(GPU, id, devices).unwrap();
     state
 }
 
@@ -127,7 +127,7 @@ fn devices_near_to_the_wanted_nodes_are_taken_first() {
 fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
     let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, true));
-    state.listed(GPU, id, near()).unwrap();
+    state.set_devices(GPU, id, near()).unwrap();
     let mut next = |uid: &str, amount: u64| {
         let affinities = Affinities::from([("c0".to_owned(), mask(&[0]))]);
         let request = PodRequest::of(&pod(uid, &[amount])).aligned(&affinities);
@@ -135,7 +135,7 @@ fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
     };
     let prefer = |available: &[&str], must_include: &[&str], size| {
         let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
-        AllocationStep::Prefer(Preference {
+        AllocationStep::GetPreferred(PreferredAllocationQuery {
             plugin: id,
             available: owned(available),
             must_include: owned(must_include),

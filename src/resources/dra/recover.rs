@@ -7,7 +7,7 @@ impl DraManager {
     /// After the checkpoint was damaged, reads the users of a pod's claims from the API server, so that
     /// [`Self::unprepare`] finds them. Call it before the pod terminates. Claims that cannot be read are skipped.
     pub async fn recover(&self, pod: &Pod) {
-        if !self.0.is_lost {
+        if !self.0.checkpoint_damaged {
             return;
         }
         for wanted in super::claims::of_pod(pod).unwrap_or_default() {
@@ -17,7 +17,7 @@ impl DraManager {
                     podUID = %pod.uid(),
                     claim = wanted.name,
                     err = %error,
-                    "Failed to recover a resource claim, it is not unprepared"
+                    "Failed to recover ResourceClaim; it will not be unprepared"
                 );
             }
         }
@@ -30,7 +30,7 @@ impl DraManager {
         let mut claims = self.0.claims.lock();
         claims.check_uid(&read.key, &read.uid)?;
         for user in &read.users {
-            claims.refer(user, &read.key, &read.uid, &read.drivers);
+            claims.add_user(user, &read.key, &read.uid, &read.drivers);
         }
         Ok(())
     }

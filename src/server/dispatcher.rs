@@ -198,7 +198,7 @@ impl RouteHandlers {
             Route::ResourceMetrics => stats::resource(&self.stats).await,
             Route::ProbeMetrics => stats::probes(&self.stats),
             Route::Summary(only) => stats::summary(&self.stats, only).await,
-            Route::ContainerInfo(target, query) => {
+            Route::LegacyStats(target, query) => {
                 let pods = self.pods.list_when_ready(stopping);
                 legacy_stats::answer(&self.stats, pods, request, &target, query).await
             }

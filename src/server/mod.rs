@@ -65,7 +65,7 @@ pub use explanations::{
 };
 pub use handlers::Handlers;
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
-pub use legacy_stats::{InfoQuery, InfoTarget};
+pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use listener::{BindError, Listener};
 pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
@@ -78,7 +78,7 @@ pub use process::Process;
 pub use route_parts::RouteError;
 pub use routes::{ENTRIES, Port, Route, RouteEntry, RouteGroup, document, route, subresources};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
-pub use stats::{StatsViews, TextPieces};
+pub use stats::{StatsViews, TextChunks};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
 pub use views::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
 

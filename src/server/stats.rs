@@ -7,7 +7,7 @@ use super::{
 };
 use crate::base::metrics::Metrics;
 use crate::node::stats::{
-    ContainerInfo, InfoOf, Stats,
+    ContainerInfo, ContainerInfoSelector, Stats,
     api::{PodStats, Summary},
 };
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use hyper::{Response, StatusCode, body::Frame};
 use std::sync::Arc;
 
 /// Text that is generated while it is sent.
-pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;
+pub type TextChunks = Box<dyn Iterator<Item = String> + Send>;
 
 /// The sources of these routes. Each may take seconds if a disk or the runtime hangs, but is bounded.
 #[derive(Clone)]
@@ -25,11 +25,15 @@ pub struct StatsViews {
     /// For `/stats/summary`; the argument selects CPU and memory only. `None` if the cgroups cannot be read.
     pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
     /// For `/metrics/cadvisor`.
-    pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
+    pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextChunks>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
     /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups cannot be read.
-    pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
+    pub infos: Arc<
+        dyn Fn(ContainerInfoSelector) -> BoxFuture<'static, Option<Vec<ContainerInfo>>>
+            + Send
+            + Sync,
+    >,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -47,8 +51,8 @@ impl StatsViews {
             cadvisor: Arc::new(move || {
                 let stats = cadvisor.clone();
                 Box::pin(async move {
-                    let pieces = stats.cadvisor().await?;
-                    Some(Box::new(pieces) as TextPieces)
+                    let chunks = stats.cadvisor().await?;
+                    Some(Box::new(chunks) as TextChunks)
                 })
             }),
             resource: Arc::new(move || {
@@ -83,10 +87,10 @@ pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Re
 }
 
 pub(super) async fn cadvisor(views: &StatsViews) -> Response<Body> {
-    let Some(pieces) = (views.cadvisor)().await else {
+    let Some(chunks) = (views.cadvisor)().await else {
         return unreadable();
     };
-    let frames = pieces.map(|piece| Ok(Frame::data(Bytes::from(piece))));
+    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
     let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
     respond(StatusCode::OK, METRICS, body)
 }

@@ -187,7 +187,7 @@ pub(super) fn stats() -> StatsViews {
         summary: Arc::new(move |only| Box::pin(std::future::ready(Some(summary(only))))),
         cadvisor: Arc::new(|| {
             let pieces = ["a 1\n", "b 2\n"].map(str::to_owned);
-            let pieces: TextPieces = Box::new(pieces.into_iter());
+            let pieces: TextChunks = Box::new(pieces.into_iter());
             Box::pin(std::future::ready(Some(pieces)))
         }),
         resource: Arc::new(|| Box::pin(std::future::ready("r 1\n".to_owned()))),

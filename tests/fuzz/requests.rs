@@ -15,7 +15,7 @@ use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogParts,
     LogReaders, NodeLogs, PodLists, Process, RouteGroup, RouteHandlers, Scrapes, StatsViews,
-    StreamMetrics, StreamParts, StreamTable, TextPieces,
+    StreamMetrics, StreamParts, StreamTable, TextChunks,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -175,7 +175,7 @@ fn views() -> RouteHandlers {
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
             cadvisor: Arc::new(|| {
-                let pieces: TextPieces = Box::new(["a 1\n".to_owned()].into_iter());
+                let pieces: TextChunks = Box::new(["a 1\n".to_owned()].into_iter());
                 Box::pin(ready(Some(pieces)))
             }),
             resource: Arc::new(|| Box::pin(ready("r 1\n".to_owned()))),

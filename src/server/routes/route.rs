@@ -8,7 +8,7 @@ use crate::{
         events::EventsQuery,
         explanations::{ExplainQuery, OverviewQuery},
         health::HealthQuery,
-        legacy_stats::{InfoQuery, InfoTarget},
+        legacy_stats::{LegacyStatsQuery, LegacyStatsTarget},
         node_log_query::NodeLogQuery,
         posted::PostMode,
         profile::seconds,
@@ -48,7 +48,7 @@ pub enum Route {
     /// `/stats/summary`: usage of the node and its pods; the flag selects CPU and memory only.
     Summary(bool),
     /// `/stats/` and below it: usage of the machine, a cgroup or a container.
-    ContainerInfo(InfoTarget, InfoQuery),
+    LegacyStats(LegacyStatsTarget, LegacyStatsQuery),
     /// `/healthz`: all checks.
     Health(HealthQuery),
     /// `/healthz/<name>`: one check.
@@ -144,19 +144,19 @@ pub(super) fn summary(parts: &RouteParts) -> Result<Route, RouteError> {
 }
 
 pub(super) fn machine_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(InfoTarget::Machine, query))
+    let query = LegacyStatsQuery::of_pairs(&parts.pairs()?)?;
+    Ok(Route::LegacyStats(LegacyStatsTarget::Machine, query))
 }
 
 pub(super) fn cgroup_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(InfoTarget::Cgroup, query))
+    let query = LegacyStatsQuery::of_pairs(&parts.pairs()?)?;
+    Ok(Route::LegacyStats(LegacyStatsTarget::Cgroup, query))
 }
 
 pub(super) fn container_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let target = InfoTarget::container(parts)?;
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(target, query))
+    let target = LegacyStatsTarget::container(parts)?;
+    let query = LegacyStatsQuery::of_pairs(&parts.pairs()?)?;
+    Ok(Route::LegacyStats(target, query))
 }
 
 pub(super) fn events(parts: &RouteParts) -> Result<Route, RouteError> {

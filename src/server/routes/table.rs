@@ -144,7 +144,7 @@ const INFO: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
     ports: AUTHENTICATED_PORTS,
     subresources: &["stats"],
-    body: Some(legacy_stats::BODY),
+    body: Some(legacy_stats::MAX_BODY),
     group: Some(RouteGroup::Debugging),
     ..READ
 };

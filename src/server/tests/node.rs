@@ -322,7 +322,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
             "/stats/b/c",
             "",
             404,
-            "container not found (\"c\"): nothing of it runs",
+            "container not found (\"c\"): no running process in a cgroup",
         ),
         ("GET", "/stats/a/c/d", "", 404, "404 page not found"),
         ("PUT", "/stats/a/c", "", 405, "405"),
@@ -332,7 +332,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
-    let long = " ".repeat(crate::server::legacy_stats::BODY + 1);
+    let long = " ".repeat(crate::server::legacy_stats::MAX_BODY + 1);
     let (reported, _) = fetch(&handlers, "POST", "/stats/", &long).await;
     assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }

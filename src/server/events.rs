@@ -4,7 +4,7 @@ use super::{
     list,
     query::BadQuery,
     response::{Body, json_stream},
-    route_parts::RouteParts,
+    route_parts::RequestParams,
 };
 use crate::{
     model::{PodUid, fnv64a},
@@ -34,17 +34,17 @@ pub struct EventsQuery {
 }
 
 impl EventsQuery {
-    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
         Ok(Self {
-            limit: parts.count("limit")?,
-            namespace: parts.last("namespace")?,
-            name: parts.last("name")?,
+            limit: params.query_usize("limit")?,
+            namespace: params.query_parameter("namespace")?,
+            name: params.query_parameter("name")?,
         })
     }
 }
 
 /// `/events`: recent events.
-pub(super) fn answer(
+pub(super) fn serve(
     events: &EventRecorder,
     node: &Arc<str>,
     query: &EventsQuery,

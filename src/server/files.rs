@@ -2,7 +2,7 @@
 
 use super::{
     html::{Html, LONG},
-    response::{Body, not_found, respond, text},
+    response::{Body, TEXT_TYPE, not_found, respond, text},
 };
 use crate::host::{Shown, open_confined};
 use bytes::Bytes;
@@ -29,9 +29,8 @@ const MAX_NAMES: usize = 10_000;
 /// Number of bytes that are read and sent at a time.
 const CHUNK: u64 = 64 * 1024;
 
-const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const BINARY_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Serves a file or a directory listing. `path` is the decoded path after `/logs/`.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
@@ -54,14 +53,14 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
         }
         Ok(Shown::Directory(names)) => {
             let body = Full::new(Bytes::from(listing(&names))).map_err(|never| match never {});
-            respond(StatusCode::OK, HTML, body.boxed_unsync())
+            respond(StatusCode::OK, HTML_TYPE, body.boxed_unsync())
         }
         Ok(Shown::File(file, meta)) => {
             let modified = meta.modified().unwrap_or(UNIX_EPOCH);
             let kind = if name.ends_with(".gz") || name.ends_with(".journal") {
-                BINARY
+                BINARY_TYPE
             } else {
-                PLAIN
+                TEXT_TYPE
             };
             file_response(file, meta.len(), modified, kind, &conditions)
         }

@@ -4,8 +4,8 @@
 use super::{
     query::BadQuery,
     response::{Body, Request, bad_request, json_object, not_found, read_body},
-    route_parts::{RouteError, RouteParts},
-    stats::{StatsViews, unreadable},
+    route_parts::{RequestParams, RouteError},
+    stats::{StatsReaders, unreadable},
     streaming::{
         ContainerName,
         lookup::{self, MissingContainer},
@@ -39,8 +39,8 @@ pub enum LegacyStatsTarget {
 
 impl LegacyStatsTarget {
     /// The default namespace is `default`.
-    pub(super) fn container(parts: &RouteParts) -> Result<Self, RouteError> {
-        let mut name = ContainerName::parse(parts)?;
+    pub(super) fn container(params: &RequestParams) -> Result<Self, RouteError> {
+        let mut name = ContainerName::parse(params)?;
         if name.pod.namespace.is_empty() {
             name.pod.namespace.push_str("default");
         }
@@ -153,8 +153,8 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
 }
 
 /// The response; `pods` are the known pods.
-pub(super) async fn answer(
-    stats: &StatsViews,
+pub(super) async fn serve(
+    stats: &StatsReaders,
     pods: impl Future<Output = Vec<PodWithStatus>>,
     request: Request,
     target: &LegacyStatsTarget,

@@ -1,6 +1,6 @@
 //! `/logs/?query=…`: queries of the node's journal and log files (`NodeLogQuery`). Pure.
 
-use super::{query::BadQuery, route_parts::RouteParts};
+use super::{query::BadQuery, route_parts::RequestParams};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Maximum number of lines from the end (`tailLines`).
@@ -38,9 +38,9 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// A parameter is invalid.
-    pub(super) fn parse(parts: &RouteParts) -> Result<Option<Self>, BadQuery> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Option<Self>, BadQuery> {
         let mut query = Self::default();
-        let queried = parts.all("query")?;
+        let queried = params.query_parameters("query")?;
         for name in &queried {
             // As upstream, a name with a slash or backslash is a file.
             if name.contains(['/', '\\']) {
@@ -52,11 +52,11 @@ impl NodeLogQuery {
         if !queried.is_empty() && query.files.is_empty() && query.services.is_empty() {
             return Err(BadQuery::new("query", "may not be empty"));
         }
-        query.since = time(parts, "sinceTime")?;
-        query.until = time(parts, "untilTime")?;
-        query.lines = number(parts, "tailLines")?;
-        query.boot = number(parts, "boot")?;
-        query.pattern = parts.last("pattern")?.unwrap_or_default();
+        query.since = time(params, "sinceTime")?;
+        query.until = time(params, "untilTime")?;
+        query.lines = number(params, "tailLines")?;
+        query.boot = number(params, "boot")?;
+        query.pattern = params.query_parameter("pattern")?.unwrap_or_default();
         Ok((query != Self::default()).then_some(query))
     }
 
@@ -152,8 +152,10 @@ fn is_safe(name: &str) -> bool {
     name.len() <= MAX_SERVICE_NAME && name.chars().all(safe)
 }
 
-fn time(parts: &RouteParts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
-    let text = parts.last(name)?.filter(|text| !text.is_empty());
+fn time(params: &RequestParams, name: &str) -> Result<Option<Timestamp>, BadQuery> {
+    let text = params
+        .query_parameter(name)?
+        .filter(|text| !text.is_empty());
     let read = |text: String| {
         text.parse()
             .map_err(|_| BadQuery::new(name, "invalid time format"))
@@ -161,8 +163,10 @@ fn time(parts: &RouteParts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     text.map(read).transpose()
 }
 
-fn number(parts: &RouteParts, name: &str) -> Result<Option<i64>, BadQuery> {
-    let text = parts.last(name)?.filter(|text| !text.is_empty());
+fn number(params: &RequestParams, name: &str) -> Result<Option<i64>, BadQuery> {
+    let text = params
+        .query_parameter(name)?
+        .filter(|text| !text.is_empty());
     let bad = |text: &str| BadQuery::new(name, format!("{text:?} is not a whole number"));
     let read = |text: String| text.parse().map_err(|_| bad(&text));
     text.map(read).transpose()
@@ -173,7 +177,7 @@ mod tests {
     use super::*;
 
     fn parse(query: &str) -> Result<Option<NodeLogQuery>, BadQuery> {
-        NodeLogQuery::parse(&RouteParts::of_query(query))
+        NodeLogQuery::parse(&RequestParams::of_query(query))
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
+const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
 /// Timeout of a response from the journal.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Maximum number of concurrent responses from the journal.
@@ -139,7 +139,11 @@ impl NodeLogs {
                 parts.push(self.file_of(service).await);
             }
         }
-        respond(StatusCode::OK, TEXT, stream_of(parts, deadline, permit))
+        respond(
+            StatusCode::OK,
+            TEXT_TYPE,
+            stream_of(parts, deadline, permit),
+        )
     }
 
     /// The log file of a service without journal entries.

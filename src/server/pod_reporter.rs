@@ -2,7 +2,7 @@
 
 use super::{
     explanations::{ExplainQuery, Explanations, OverviewVersion},
-    views::FlushStatuses,
+    handler_deps::FlushStatuses,
 };
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},

@@ -3,7 +3,7 @@
 use super::{
     list,
     response::{Body, full, json_stream, respond, text},
-    scrapes::METRICS,
+    scrapes::METRICS_TYPE,
 };
 use crate::base::metrics::Metrics;
 use crate::node::stats::{
@@ -21,14 +21,16 @@ pub type TextChunks = Box<dyn Iterator<Item = String> + Send>;
 
 /// The sources of these routes. Each may take seconds if a disk or the runtime hangs, but is bounded.
 #[derive(Clone)]
-pub struct StatsViews {
-    /// For `/stats/summary`; the argument selects CPU and memory only. `None` if the cgroups cannot be read.
+pub struct StatsReaders {
+    /// For `/stats/summary`; the argument selects CPU and memory only. Returns `None` if the cgroups could not be
+    /// read in time.
     pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
     /// For `/metrics/cadvisor`.
     pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextChunks>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
-    /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups cannot be read.
+    /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups could not be read in
+    /// time.
     pub infos: Arc<
         dyn Fn(ContainerInfoSelector) -> BoxFuture<'static, Option<Vec<ContainerInfo>>>
             + Send
@@ -38,15 +40,15 @@ pub struct StatsViews {
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-impl StatsViews {
+impl StatsReaders {
     /// Reads from `stats`; `probes` are the metrics of probes.
     pub fn of(stats: &Stats, probes: Metrics) -> Self {
         let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
         let infos = stats.clone();
         Self {
-            summary: Arc::new(move |only| {
+            summary: Arc::new(move |only_cpu_and_memory| {
                 let stats = summary.clone();
-                Box::pin(async move { stats.summary(only).await })
+                Box::pin(async move { stats.summary(only_cpu_and_memory).await })
             }),
             cadvisor: Arc::new(move || {
                 let stats = cadvisor.clone();
@@ -68,8 +70,8 @@ impl StatsViews {
     }
 }
 
-pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Response<Body> {
-    let Some(Summary { node, mut pods }) = (views.summary)(only_cpu_and_memory).await else {
+pub(super) async fn summary(readers: &StatsReaders, only_cpu_and_memory: bool) -> Response<Body> {
+    let Some(Summary { node, mut pods }) = (readers.summary)(only_cpu_and_memory).await else {
         return unreadable();
     };
     if only_cpu_and_memory {
@@ -86,21 +88,21 @@ pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Re
     }
 }
 
-pub(super) async fn cadvisor(views: &StatsViews) -> Response<Body> {
-    let Some(chunks) = (views.cadvisor)().await else {
+pub(super) async fn cadvisor(readers: &StatsReaders) -> Response<Body> {
+    let Some(chunks) = (readers.cadvisor)().await else {
         return unreadable();
     };
     let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
     let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
-    respond(StatusCode::OK, METRICS, body)
+    respond(StatusCode::OK, METRICS_TYPE, body)
 }
 
-pub(super) async fn resource(views: &StatsViews) -> Response<Body> {
-    full(StatusCode::OK, METRICS, (views.resource)().await)
+pub(super) async fn resource(readers: &StatsReaders) -> Response<Body> {
+    full(StatusCode::OK, METRICS_TYPE, (readers.resource)().await)
 }
 
-pub(super) fn probes(views: &StatsViews) -> Response<Body> {
-    full(StatusCode::OK, METRICS, (views.probes)())
+pub(super) fn probes(readers: &StatsReaders) -> Response<Body> {
+    full(StatusCode::OK, METRICS_TYPE, (readers.probes)())
 }
 
 pub(super) fn unreadable() -> Response<Body> {

@@ -5,7 +5,9 @@ use crate::spoken::{SEEDS, WORDS};
 use crate::written::written;
 use http::{Method, Uri};
 use kubelet::host::{Shown, open_confined};
-use kubelet::server::{ENTRIES, Port, Route, RouteEntry, RouteError, auth, route, subresources};
+use kubelet::server::{
+    Port, ROUTE_TABLE, Route, RouteEntry, RouteError, auth, route, subresources,
+};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -132,7 +134,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
 
 /// The rows whose pattern a path has.
 fn rows<'a>(port: Port, target: &'a str) -> impl Iterator<Item = &'static RouteEntry> + 'a {
-    let on_port = ENTRIES
+    let on_port = ROUTE_TABLE
         .iter()
         .filter(move |entry| entry.ports.contains(&port));
     on_port.filter(move |entry| matches(entry.pattern, target))

@@ -27,7 +27,7 @@ use std::sync::LazyLock;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Relative link to `/` from there and from a pod's page, because behind a proxy the path has a prefix.
 const HERE: &str = "./";
@@ -128,7 +128,7 @@ fn answer(
     status: StatusCode,
     parts: impl Iterator<Item = Html> + Send + 'static,
 ) -> Response<Body> {
-    let mut response = respond(status, HTML, body(parts));
+    let mut response = respond(status, HTML_TYPE, body(parts));
     let headers = response.headers_mut();
     let fixed: [(HeaderName, &'static str); 2] = [
         (header::REFERRER_POLICY, "no-referrer"),

@@ -160,7 +160,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = RouteHandlers {
-        http: Some(HttpMetrics::new(&metrics)),
+        http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());

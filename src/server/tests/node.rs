@@ -355,7 +355,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = RouteHandlers {
-        http: Some(HttpMetrics::new(&metrics)),
+        http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
     let handlers = local(views, vec![]);

@@ -814,7 +814,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     let shown = serde_json::from_value(shown).unwrap();
     let mut views = views(vec![(pod("a"), Some(Arc::new(shown)))]);
     let log = log.to_owned();
-    views.logs = LogReaders::new(LogParts {
+    views.logs = LogReaders::new(LogDeps {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
         pods: views.pods.pods.clone(),
         ready: views.pods.ready.clone(),

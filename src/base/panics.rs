@@ -90,7 +90,7 @@ impl PanicScope {
     }
 
     fn count(self) {
-        let labels = Self::ALL.iter().map(|place| place.label());
+        let labels = Self::ALL.iter().map(|scope| scope.label());
         for (label, count) in labels.zip(&COUNTS) {
             if label == self.label() {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl fmt::Display for PanicScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Task(name) => f.write_str(name),
-            place => f.write_str(place.label()),
+            scope => f.write_str(scope.label()),
         }
     }
 }
@@ -114,13 +114,13 @@ static COUNTS: [AtomicU64; PanicScope::ALL.len()] =
 
 /// The number of panics by scope.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
-    let labels = PanicScope::ALL.iter().map(|place| place.label());
+    let labels = PanicScope::ALL.iter().map(|scope| scope.label());
     let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
     labels.zip(counts)
 }
 
 tokio::task_local! {
-    static PLACE: PanicScope;
+    static SCOPE: PanicScope;
 }
 
 /// The error for work that panicked.
@@ -136,13 +136,13 @@ pub struct Panicked {
 ///
 /// Not an `async fn`, which would store the work twice.
 pub fn contain<F: Future>(
-    place: PanicScope,
+    scope: PanicScope,
     work: F,
 ) -> impl Future<Output = Result<F::Output, Panicked>> {
-    let done = PLACE.scope(place, AssertUnwindSafe(work).catch_unwind());
+    let done = SCOPE.scope(scope, AssertUnwindSafe(work).catch_unwind());
     done.map(move |done| {
         done.map_err(|payload| {
-            place.count();
+            scope.count();
             Panicked {
                 message: message(payload.as_ref()),
             }
@@ -154,11 +154,11 @@ pub fn contain<F: Future>(
 ///
 /// # Errors
 /// The work panicked.
-pub fn contain_blocking<T>(place: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    let ready = contain(place, async { work() }).now_or_never();
+pub fn contain_blocking<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let ready = contain(scope, async { work() }).now_or_never();
     ready.unwrap_or_else(|| {
         Err(Panicked {
-            message: "the work waits".to_owned(),
+            message: "blocking work returned Pending".to_owned(),
         })
     })
 }
@@ -170,8 +170,8 @@ pub fn install_hook() {
 }
 
 fn report(info: &PanicHookInfo<'_>) {
-    let contained = PLACE.try_with(|place| *place);
-    let place = contained.unwrap_or_else(|_| {
+    let contained = SCOPE.try_with(|scope| *scope);
+    let scope = contained.unwrap_or_else(|_| {
         PanicScope::Other.count();
         PanicScope::Other
     });
@@ -180,7 +180,7 @@ fn report(info: &PanicHookInfo<'_>) {
         panic = message(info.payload()),
         location = location.unwrap_or_default(),
         thread = std::thread::current().name().unwrap_or_default(),
-        place = %place,
+        scope = %scope,
         "Observed a panic"
     );
 }

@@ -684,8 +684,8 @@ fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
     assert_eq!(
         auth.authorization,
         AuthorizationMode::Webhook {
-            allowed: Duration::from_secs(300),
-            denied: Duration::from_secs(30),
+            allowed_ttl: Duration::from_secs(300),
+            denied_ttl: Duration::from_secs(30),
         }
     );
     assert_eq!(

@@ -191,8 +191,8 @@ pub fn pods_api(
     )
 }
 
-/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods. Waits
-/// at most until [`STARTUP_WAIT`] after this call, because a source may be slow.
+/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods.
+/// Waits at most until [`STARTUP_WAIT`] after this call, because a source may be slow.
 fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {

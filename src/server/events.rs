@@ -50,7 +50,7 @@ pub(super) fn serve(
     query: &EventsQuery,
 ) -> Response<Body> {
     let node = node.clone();
-    let items = select(events.recent(), query).map(move |event| api(&event, &node));
+    let items = select(events.recent(), query).map(move |event| to_api_event(&event, &node));
     json_stream(list::body("EventList", items))
 }
 
@@ -73,7 +73,7 @@ fn select(
 }
 
 /// A recorded event in the API's format. Repetitions of an event have the same name.
-fn api(event: &KeptEvent, node: &str) -> ApiEvent {
+fn to_api_event(event: &KeptEvent, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = if event.object.namespace.is_empty() {
         DEFAULT_NAMESPACE.to_owned()

@@ -69,7 +69,7 @@ pub struct Explanations {
     pub explain: ExplainPod,
     /// Returns the version, for requests that wait for a change.
     pub overview_version: OverviewVersion,
-    /// Waits until the state behind both is on disk.
+    /// Waits until the statuses that the responses show are on disk.
     pub flush: FlushStatuses,
     /// This program's version, shown on the pages.
     pub version: &'static str,
@@ -91,7 +91,7 @@ impl Explanations {
         let response = (self.explain)(query).map_or_else(
             || {
                 let (namespace, name) = (&query.namespace, &query.name);
-                not_found(&format!("no pod {namespace}/{name} is known here"))
+                not_found(&format!("pod {namespace}/{name} not found"))
             },
             |explanation| json_object(&explanation),
         );
@@ -106,14 +106,19 @@ impl Explanations {
     ) -> Response<Body> {
         self.wait(query, stopping).await;
         let explain = self.explain.clone();
-        let why = move |namespace: &str, name: &str, uid: &str| {
+        let explain_row = move |namespace: &str, name: &str, uid: &str| {
             explain(&ExplainQuery {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 uid: Some(uid.to_owned()),
             })
         };
-        let page = page::node((self.overview)(), why, self.version, Timestamp::now());
+        let page = page::node(
+            (self.overview)(),
+            explain_row,
+            self.version,
+            Timestamp::now(),
+        );
         flushed(&self.flush, page).await
     }
 

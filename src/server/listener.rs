@@ -17,7 +17,7 @@ use crate::{
     },
     host::{
         shares_namespaces,
-        unix_socket::{self, LocalPath},
+        unix_socket::{self, SocketFile},
     },
 };
 use hyper::{server::conn::http1, service::service_fn};
@@ -66,7 +66,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum ListenSocket {
     Tcp(TcpListener, SocketAddr),
-    Local(UnixListener, LocalPath),
+    Local(UnixListener, SocketFile),
 }
 
 impl fmt::Display for ListenSocket {

@@ -64,10 +64,12 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// The validation error.
-    pub(super) fn wanted(&self) -> Result<LogSelection, BadQuery> {
+    pub(super) fn selection(&self) -> Result<LogSelection, BadQuery> {
         let bad = |detail: &str| Err(BadQuery::new("query", detail));
         if self.services.iter().any(|name| !is_safe(name)) {
-            return bad("a service has letters, digits and -_.:@ alone, and at most 256 of them");
+            return bad(
+                "service names may contain only letters, digits and -_.:@, and have at most 256 characters",
+            );
         }
         if self.services.len() > MAX_SERVICES {
             return bad("at most 4 services at a time");
@@ -116,12 +118,12 @@ impl NodeLogQuery {
         let mut arguments = ["--utc", "--no-pager", "--output=short-precise"]
             .map(str::to_owned)
             .to_vec();
-        let shown = |time: Timestamp| time.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
+        let format_time = |time: Timestamp| time.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
         if let Some(since) = self.since {
-            arguments.push(format!("--since={}", shown(since)));
+            arguments.push(format!("--since={}", format_time(since)));
         }
         if let Some(until) = self.until {
-            arguments.push(format!("--until={}", shown(until)));
+            arguments.push(format!("--until={}", format_time(until)));
         }
         if let Some(lines) = self.lines {
             arguments.push("--pager-end".to_owned());
@@ -212,7 +214,7 @@ mod tests {
         ] {
             let parsed = parse(query).unwrap().unwrap();
             assert_eq!(
-                parsed.wanted().map_err(|bad| bad.parameter),
+                parsed.selection().map_err(|bad| bad.parameter),
                 expected,
                 "{query}"
             );

@@ -46,14 +46,14 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
             response
         }
         Ok(ProfileState::Busy) => {
-            let body = "503 another profile is being made: one at a time\n".to_owned();
+            let body = "503 another CPU profile is in progress\n".to_owned();
             let mut response = text(StatusCode::SERVICE_UNAVAILABLE, body);
             let later = HeaderValue::from_static("30");
             response.headers_mut().insert(RETRY_AFTER, later);
             response
         }
         Ok(ProfileState::Stopping) => {
-            let body = "503 the kubelet stops\n".to_owned();
+            let body = "503 the kubelet is shutting down\n".to_owned();
             with_connection_close(text(StatusCode::SERVICE_UNAVAILABLE, body))
         }
         Err(error) => {

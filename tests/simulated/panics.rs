@@ -44,9 +44,9 @@ fn a_panic_is_logged_once_with_its_place_and_without_values_and_counted() {
         (observed[0], "panic=\"cannot read …\""),
         (observed[0], "location=\"tests/simulated/panics.rs:"),
         (observed[0], "thread=\"panics::panicking_process\""),
-        (observed[0], "place=\"probe\""),
+        (observed[0], "scope=\"probe\""),
         (observed[1], "panic=\"nothing contains it\""),
-        (observed[1], "place=\"other\""),
+        (observed[1], "scope=\"other\""),
     ] {
         assert!(line.contains(said), "{said} in {line}");
     }

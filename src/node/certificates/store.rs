@@ -184,7 +184,7 @@ fn pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.context("a certificate cannot be decoded")?;
     let first = chain.first().context("there is no certificate")?.clone();
-    let facts = x509::facts(&first).context("the certificate cannot be read")?;
+    let facts = x509::parse(&first).context("the certificate cannot be read")?;
     let key = PrivateKeyDer::from_pem_slice(key).context("there is no private key")?;
     CertifiedKey::from_der(chain, key, &ring::default_provider())
         .context("certificate and key do not belong together")?;

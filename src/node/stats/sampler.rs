@@ -25,8 +25,8 @@ use std::{
 
 /// Age after which an idle cgroup is due for a full read.
 const FULL_READ_AGE: Duration = Duration::from_secs(60);
-/// Each pass fully reads at most 1/`FULL_READ_FRACTION` of the cgroups while they are idle, but [`MIN_FULL_READS`] if that
-/// is more.
+/// Each pass fully reads at most 1/`FULL_READ_FRACTION` of the cgroups while they are idle, but [`MIN_FULL_READS`] if
+/// that is more.
 const FULL_READ_FRACTION: usize = 16;
 /// See [`FULL_READ_FRACTION`].
 const MIN_FULL_READS: usize = 32;

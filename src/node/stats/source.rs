@@ -41,8 +41,8 @@ struct ReadingState<T> {
     last: TimedReading<T>,
     /// The generation in which a caller last joined the flight.
     joined: u64,
-    /// Keeps a read in progress after all its callers timed out, so that a source that hangs is not read twice. The read
-    /// runs in a task, so its end is noticed without a caller.
+    /// Keeps a read in progress after all its callers timed out, so that a source that hangs is not read twice. The
+    /// read runs in a task, so its end is noticed without a caller.
     flight: Option<Flight<TimedReading<T>>>,
 }
 

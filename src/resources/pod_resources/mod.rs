@@ -12,7 +12,7 @@ use crate::{
         RequestRate, connections, error_chain,
         metrics::{Labels, Metrics},
     },
-    host::unix_socket::{LocalPath, listen_in},
+    host::unix_socket::{SocketFile, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
         ContainerDevices,
@@ -106,7 +106,7 @@ pub struct PodResources {
 }
 
 /// The listening socket; `None` if it could not be created.
-pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
+pub struct PodResourcesSocket(Option<(StdListener, SocketFile)>);
 
 impl PodResourcesSocket {
     /// Binds the socket; connections wait until [`serve`]. A failure is logged. Blocking.
@@ -127,7 +127,7 @@ pub async fn serve(
     socket: PodResourcesSocket,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some((listener, _place)) = socket.0 else {
+    let Some((listener, _socket_file)) = socket.0 else {
         shutdown.cancelled().await;
         return Ok(());
     };

@@ -198,8 +198,8 @@ impl PortConnections {
     }
 
     /// The connections to close for a new one of that source: the oldest idle ones of the source if it exceeds
-    /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a request
-    /// in progress, and those that were just opened, are closed last.
+    /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a
+    /// request in progress, and those that were just opened, are closed last.
     fn evict_for_unauthenticated(
         &self,
         source: ConnectionSource,

@@ -106,7 +106,7 @@ impl PodsApi {
         let bound = bound.inspect_err(|error| {
             tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for pods API endpoint");
         });
-        let Ok((listener, _place)) = bound else {
+        let Ok((listener, _socket_file)) = bound else {
             shutdown.cancelled().await;
             return Ok(());
         };
@@ -154,8 +154,8 @@ impl Pods for PodsApi {
         &self,
         _: Request<v1alpha1::WatchPodsRequest>,
     ) -> Result<Response<Self::WatchPodsStream>, Status> {
-        let watch = watch::Watch::start(self.clone()).await;
-        let events = futures::stream::unfold(watch, watch::Watch::next);
+        let watch = watch::PodsWatch::start(self.clone()).await;
+        let events = futures::stream::unfold(watch, watch::PodsWatch::next);
         let events = events.take_until(self.0.shutdown.clone().cancelled_owned());
         Ok(Response::new(events.boxed()))
     }

@@ -64,7 +64,7 @@ const ROWS: &[Row] = &[
         "/explain/default/web",
         200,
         "/explain/default/none",
-        (404, "no pod default/none is known here"),
+        (404, "pod default/none not found"),
     ),
     row("/", "/", 200, "/?x=%zz", BAD_ESCAPE),
     row(

@@ -22,7 +22,7 @@ pub enum ConfinedFile {
 }
 
 /// Opens a path below a directory. Relative and absolute symbolic links are followed if they end inside. Returns at
-/// max_names `max_names` names of a directory; names that are not UTF-8 are skipped.
+/// most `max_names` names of a directory; names that are not UTF-8 are skipped.
 ///
 /// # Errors
 /// `NotFound` also for paths outside; `InvalidInput` for anything but files and directories, such as pipes and

@@ -15,7 +15,7 @@ use crate::{
     host::{HostMachine, KERNEL_LOG, LOGIND_CONFIG_DIRECTORY, Logind, System},
     images::{
         Images,
-        gc::{CollectorParts, ImageCollector, ImageGcPolicy},
+        gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
     },
     pods::Pods,
     resources::ResourceArea,
@@ -113,7 +113,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         tasks.spawn_until_shutdown("node.shutdown", manager.run());
     }
     let collects_images = !config.image_gc.is_off();
-    let collector = CollectorParts {
+    let collector = CollectorDeps {
         images: deps.images.client.clone(),
         runtime: deps.client,
         pods: state.pods.clone(),

@@ -813,7 +813,7 @@ fn the_node_is_what_flags_and_file_say() {
     assert!(node.local_storage_isolation);
     let defaults = ReservedResources {
         memory_threshold: Some(ThresholdValue::Absolute(100 << 20)),
-        storage_threshold: Some(ThresholdValue::Share(0.1)),
+        storage_threshold: Some(ThresholdValue::Percentage(0.1)),
         ..ReservedResources::default()
     };
     assert_eq!(node.reservation, defaults);

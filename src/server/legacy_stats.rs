@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 pub(super) const MAX_BODY: usize = 16 * 1024;
 
 /// Go's zero time as text.
-const UNSET: &str = "0001-01-01T00:00:00Z";
+const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// The target of a statistics request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
 }
 
 fn parse_time(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
-    if value.is_empty() || value == UNSET {
+    if value.is_empty() || value == GO_ZERO_TIME {
         return Ok(None);
     }
     let time = value.parse().ok();

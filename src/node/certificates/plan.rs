@@ -163,9 +163,9 @@ pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
 /// The delay after this number of consecutive failures. Longer after a rejection, because rejected requests stay in the
 /// cluster for an hour.
 pub(super) fn delay(failures: u32, is_rejected: bool) -> Duration {
-    let (first, most) = if is_rejected { (30, 300) } else { (2, 32) };
+    let (first_seconds, max_seconds) = if is_rejected { (30, 300) } else { (2, 32) };
     let doubled = 1u64 << failures.saturating_sub(1).min(8);
-    Duration::from_secs((first * doubled).min(most))
+    Duration::from_secs((first_seconds * doubled).min(max_seconds))
 }
 
 #[cfg(test)]

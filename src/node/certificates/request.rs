@@ -52,7 +52,7 @@ pub(super) async fn request(
     (signer, template): (Signer, &Template),
     key: &KeyPair,
     name: Option<String>,
-    deadline: Duration,
+    wait_timeout: Duration,
 ) -> Result<Vec<u8>, RequestError> {
     let object = object(signer, template, key, name.clone())?;
     let created = match (api.create(None, &object).await, name) {
@@ -72,9 +72,9 @@ pub(super) async fn request(
             "the request is for another signer".to_owned(),
         ));
     }
-    let waiting = timeout(deadline, wait(api, &created)).await;
+    let waiting = timeout(wait_timeout, wait(api, &created)).await;
     waiting.unwrap_or_else(|_| {
-        let seconds = deadline.as_secs();
+        let seconds = wait_timeout.as_secs();
         let error = anyhow::anyhow!("no certificate was issued within {seconds} s");
         Err(RequestError::Failed(error))
     })

@@ -208,7 +208,7 @@ mod tests {
             ),
             (
                 EvictionSignal::NodeFsAvailable,
-                ThresholdValue::Share(0.1),
+                ThresholdValue::Percentage(0.1),
                 None,
                 ThresholdValue::Absolute(500 << 20),
             ),
@@ -220,7 +220,7 @@ mod tests {
             ),
             (
                 EvictionSignal::NodeFsInodesFree,
-                ThresholdValue::Share(0.05),
+                ThresholdValue::Percentage(0.05),
                 None,
                 ThresholdValue::Absolute(0),
             ),
@@ -249,6 +249,6 @@ mod tests {
             ThresholdValue::Absolute(100 << 20),
             "of the hard one"
         );
-        assert_eq!(ThresholdValue::Share(0.1).of(1000), 100);
+        assert_eq!(ThresholdValue::Percentage(0.1).of(1000), 100);
     }
 }

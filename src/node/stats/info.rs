@@ -17,11 +17,11 @@ use std::collections::HashMap;
 /// Selects the cgroups of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerInfoSelector {
-    /// A cgroup by its path, `/` for the machine, optionally with the sampled cgroups subcontainers it.
+    /// A cgroup by its path, `/` for the machine, optionally with the sampled cgroups below it.
     Cgroup {
         /// Its path.
         path: String,
-        /// Whether to include the cgroups subcontainers it.
+        /// Whether to include the cgroups below it.
         subcontainers: bool,
     },
     /// A running container.
@@ -44,7 +44,7 @@ pub struct ContainerInfo {
 }
 
 impl ContainerInfo {
-    /// The JSON object; includes the sample only if it was taken into_json these times.
+    /// The JSON object; includes the sample only if it was taken between these times.
     pub fn into_json(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
         let mut facts = self.facts;
         let at = timestamp(self.at);

@@ -291,7 +291,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
             "/stats/container?containerName=b",
             "",
             404,
-            "no cgroup \"/b\" is known",
+            "cgroup \"/b\" not found",
         ),
         (
             "GET",

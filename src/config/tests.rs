@@ -557,7 +557,7 @@ fn credentials_of_a_url_are_shown_nowhere() {
         resolved(&[], &[&file]).unwrap(),
         resolved(&[&given], &[]).unwrap(),
     ] {
-        let shown = format!("{} {:?} {config:?}", config.shown, config.flags_shown);
+        let shown = format!("{} {:?} {config:?}", config.redacted, config.redacted_flags);
         assert!(shown.contains("host:81/pods"), "{shown}");
         assert!(!shown.contains("hunter"), "{shown}");
         // What is fetched is the URL as it was given.

@@ -71,14 +71,9 @@ impl StatsReaders {
 }
 
 pub(super) async fn summary(readers: &StatsReaders, only_cpu_and_memory: bool) -> Response<Body> {
-    let Some(Summary { node, mut pods }) = (readers.summary)(only_cpu_and_memory).await else {
+    let Some(Summary { node, pods }) = (readers.summary)(only_cpu_and_memory).await else {
         return unreadable();
     };
-    if only_cpu_and_memory {
-        for pod in &mut pods {
-            pod.process_stats = None;
-        }
-    }
     match serde_json::to_string(&node) {
         Ok(node) => {
             let head = format!("{{\"node\":{node},\"pods\":[");

@@ -202,12 +202,16 @@ impl Stats {
         Some(generate::summary(&inputs).pods)
     }
 
-    /// The Summary API. With `only_cpu_and_memory`, disks and networks are left out, but process counts are included.
+    /// The Summary API. With `only_cpu_and_memory`, disks, networks and process counts are left out, as in upstream.
     /// `None` if the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {
-            return self.cpu_and_memory(Depth::Common).await;
+            let mut summary = self.cpu_and_memory(Depth::Common).await?;
+            for pod in &mut summary.pods {
+                pod.process_stats = None;
+            }
+            return Some(summary);
         }
         let snapshot = inner.snapshot(Depth::Common).await?;
         let pods = inner.pod_paths(&snapshot);

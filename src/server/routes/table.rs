@@ -24,8 +24,7 @@ pub enum Port {
 pub enum RouteGroup {
     /// `enableDebuggingHandlers`.
     Debugging,
-    /// `enableDebuggingHandlers`; when it is off, these routes return 404, because upstream does not install them, and
-    /// those of [`Self::Debugging`] return 405.
+    /// `enableDebuggingHandlers`; when off, 404 as in upstream, which does not install them ([`Self::Debugging`]: 405).
     DebuggingUnlisted,
     /// `enableSystemLogHandler`.
     SystemLogs,

@@ -812,7 +812,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     views.logs = LogReaders::new(LogDeps {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
         pods: views.pods.pods.clone(),
-        ready: views.pods.ready.clone(),
+        wait_for_pods: views.pods.wait_for_pods.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });

@@ -16,7 +16,7 @@ use kubelet::{
     cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint},
     host::HostMachine,
     model::{ContainerState, ContainerStatus, SandboxStatus},
-    node::stats::{Stats, StatsParts, SystemCgroups},
+    node::stats::{Stats, StatsDeps, SystemCgroups},
     state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
 use std::{
@@ -69,7 +69,7 @@ async fn measure(pods: usize, mode: &str) {
         Duration::from_secs(1),
         &metrics,
     );
-    let parts = StatsParts {
+    let parts = StatsDeps {
         runtime: RuntimeClient::new(connection.clone()),
         images: ImageClient::new(connection),
         cache,

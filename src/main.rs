@@ -38,7 +38,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         hostname: kubelet::host::HostMachine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
-    let (log, _flushed) = config::logging::init(&config.logging)?;
+    let (log, _flush_guard) = config::logging::init(&config.logging)?;
     panics::install_hook();
     let manager = service_manager()?;
     enter_kubelet_cgroup(&config.cgroups, config.oom_score_adj);
@@ -47,13 +47,13 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         .thread_keep_alive(IDLE_THREAD_TIMEOUT)
         .enable_all()
         .build()?;
-    let ended = runtime.block_on(async {
+    let result = runtime.block_on(async {
         let app = App::build(config).await?;
         app.with_log(log).with_service_manager(manager).run().await
     });
     // With a timeout, so that a file system that hangs does not keep the process from exiting.
     runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
-    ended
+    result
 }
 
 /// The service manager that started this process, if it expects notifications.

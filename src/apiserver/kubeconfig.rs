@@ -237,7 +237,7 @@ fn certificates_are_valid(pem: &[u8], now: SystemTime) -> bool {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = read.unwrap_or_default();
     let is_valid = |der: &CertificateDer<'_>| {
-        let facts = x509::facts(der);
+        let facts = x509::parse(der);
         facts.is_some_and(|facts| now < SystemTime::from(facts.not_after))
     };
     !certificates.is_empty() && certificates.iter().all(is_valid)

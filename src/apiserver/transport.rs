@@ -77,7 +77,7 @@ struct CredentialState {
 impl CredentialState {
     fn new(tls: &ClientConfig) -> Self {
         let certificate = tls.client_auth_cert_resolver.resolve(&[], &[]);
-        let facts = certificate.and_then(|key| x509::facts(key.cert.first()?));
+        let facts = certificate.and_then(|key| x509::parse(key.cert.first()?));
         Self {
             end: facts.map(|facts| SystemTime::from(facts.not_after)),
             are_refused: AtomicBool::new(false),

@@ -326,8 +326,8 @@ impl App {
             started: self.opened.started_at,
             version: env!("CARGO_PKG_VERSION"),
             emulation_version: KUBERNETES_VERSION,
-            configuration: Arc::new(self.config.shown.clone()),
-            flags: Arc::new(self.config.flags_shown.clone()),
+            configuration: Arc::new(self.config.redacted.clone()),
+            flags: Arc::new(self.config.redacted_flags.clone()),
             verbosity: Arc::new(move || read.verbosity()),
             set_verbosity: Arc::new(move |verbosity| write.set_verbosity(verbosity)),
         }

@@ -14,7 +14,7 @@ use crate::{
     model::NodeFacts,
     node::{
         self,
-        stats::{Stats, StatsParts},
+        stats::{Stats, StatsDeps},
     },
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
@@ -118,7 +118,7 @@ pub(super) fn open(
         config.effective.volume_stats_agg_period,
         config.root_dir.clone(),
     );
-    let stats = StatsParts {
+    let stats = StatsDeps {
         runtime: runtime.clone(),
         images: image_client,
         cache: state.cache.clone(),

@@ -11,7 +11,7 @@ use crate::{
     model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalConfigMapsAndSecrets},
     node::{
         self, NodeProfile,
-        certificates::Identity,
+        certificates::CertificateDeps,
         eviction::{
             EvictionSettings,
             thresholds::{thresholds, with_allocatable},
@@ -50,19 +50,19 @@ pub(super) fn state(config: &KubeletConfig) -> state::Config {
 }
 
 /// `None` for a standalone node.
-pub(super) fn identity(config: &KubeletConfig, api: Option<ApiServer>) -> Option<Identity> {
+pub(super) fn identity(config: &KubeletConfig, api: Option<ApiServer>) -> Option<CertificateDeps> {
     let issued = matches!(
         config.server.tls.certificate,
         ServingCertificate::Issued { .. }
     );
-    Some(Identity {
+    Some(CertificateDeps {
         api: api?,
         kubeconfig: config.kubeconfig.clone()?,
         config: config.identity.clone(),
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
         ipv6_first: config.ipv6_first,
-        serves: issued && config.server.enabled,
+        server_tls_bootstrap: issued && config.server.enabled,
     })
 }
 

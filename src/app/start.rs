@@ -106,7 +106,7 @@ pub(super) async fn start(
     let profile = settings::profile(config);
     let node = match opened.api {
         Some(_) => state.node_object.clone(),
-        None => node::unregistered(&profile, &machine, system.sys.clone()).await?,
+        None => node::standalone_node(&profile, &machine, system.sys.clone()).await?,
     };
     let admission = PodAdmission {
         resources: resources.managers.clone(),

@@ -25,7 +25,7 @@ impl RequestRate {
     /// Requests at once.
     pub const BURST: u32 = 10;
 
-    /// Takes a request; text as upstream's.
+    /// Admits a request if the rate limit allows it. The error text is upstream's.
     ///
     /// # Errors
     /// `ResourceExhausted`: there were too many.

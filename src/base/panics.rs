@@ -158,7 +158,7 @@ pub fn contain_blocking<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Resul
     let ready = contain(scope, async { work() }).now_or_never();
     ready.unwrap_or_else(|| {
         Err(Panicked {
-            message: "the work waits".to_owned(),
+            message: "blocking work returned Pending".to_owned(),
         })
     })
 }

@@ -10,7 +10,7 @@ pub struct TokenBucket {
     /// Time per token; `None` for no limit.
     interval: Option<Duration>,
     burst: u32,
-    /// The theoretical arrival time of the next token (GCRA); bursts may be ahead of it.
+    /// GCRA's theoretical arrival time of the next token; tokens of a burst are taken before it.
     next: Option<Instant>,
 }
 
@@ -27,9 +27,9 @@ impl TokenBucket {
         }
     }
 
-    /// Reserves a token; returns how long to wait before using it. `None` without a reservation if that exceeds
-    /// `most`.
-    pub fn take(&mut self, now: Instant, most: Duration) -> Option<Duration> {
+    /// Reserves a token; returns how long to wait before using it. Reserves nothing and returns `None` if the wait
+    /// would exceed `max_wait`.
+    pub fn take(&mut self, now: Instant, max_wait: Duration) -> Option<Duration> {
         let Some(interval) = self.interval else {
             return Some(Duration::ZERO);
         };
@@ -39,7 +39,7 @@ impl TokenBucket {
         let wait = next
             .saturating_duration_since(now)
             .saturating_sub(burst_credit);
-        if wait > most {
+        if wait > max_wait {
             return None;
         }
         self.next = Some(next + interval);

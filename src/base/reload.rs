@@ -135,7 +135,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         // The check continues if this is cancelled or times out, so `checking` is always reset.
         let checked = timeout(MAX_WAIT, spawn_blocking(move || own.check())).await;
         if let Ok(Err(error)) = checked {
-            tracing::error!(what = self.what, %error, "Checking files for changes failed");
+            tracing::error!(what = self.what, err = %error, "Checking files for changes failed");
         }
         self.latest()
     }

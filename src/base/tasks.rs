@@ -11,22 +11,22 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 /// A task that is aborted when this is dropped.
 pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;
 
-/// Spawns a task for one unit of work. A panic in it is logged with `place`, counted, and ends nothing else. Work
+/// Spawns a task for one unit of work. A panic in it is logged with `scope`, counted, and ends nothing else. Work
 /// that ignores the shutdown is dropped when the process ends; if it writes, the caller has to wait for it, for
 /// example with a [`TaskTracker`](tokio_util::task::TaskTracker).
 pub fn spawn<T: Send + 'static>(
-    place: PanicScope,
+    scope: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<Result<T, Panicked>> {
-    tokio::spawn(contain(place, work))
+    tokio::spawn(contain(scope, work))
 }
 
 /// [`spawn`] for work that is cancelled when its owner is dropped.
 pub fn spawn_scoped<T: Send + 'static>(
-    place: PanicScope,
+    scope: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
 ) -> ScopedTask<T> {
-    AbortOnDropHandle::new(spawn(place, work))
+    AbortOnDropHandle::new(spawn(scope, work))
 }
 
 /// Waits until `due`; forever if it is `None`.

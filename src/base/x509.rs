@@ -10,7 +10,7 @@ pub struct CertificateFacts {
     /// The subject's common name; the last one if there are several, empty if there is none.
     pub common_name: String,
     /// The subject's organizations, in order.
-    pub organisations: Vec<String>,
+    pub organizations: Vec<String>,
     /// The subject's Kubernetes UID attributes (OID 1.3.6.1.4.1.57683.2).
     pub uids: Vec<String>,
     /// Start of the validity.
@@ -30,12 +30,12 @@ const VERSION: u8 = 0xa0;
 /// OID 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// OID 2.5.4.10.
-const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
+const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// OID 1.3.6.1.4.1.57683.2.
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// Parses a certificate; `None` if it is invalid.
-pub fn facts(certificate: &[u8]) -> Option<CertificateFacts> {
+pub fn parse(certificate: &[u8]) -> Option<CertificateFacts> {
     let (outer, _) = expect(certificate, SEQUENCE)?;
     let (mut rest, _) = expect(outer, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
@@ -53,7 +53,7 @@ pub fn facts(certificate: &[u8]) -> Option<CertificateFacts> {
     let (subject, _) = expect(rest, SEQUENCE)?;
     let mut facts = CertificateFacts {
         common_name: String::new(),
-        organisations: Vec::new(),
+        organizations: Vec::new(),
         uids: Vec::new(),
         not_before,
         not_after,
@@ -73,7 +73,7 @@ fn read_subject(mut subject: &[u8], facts: &mut CertificateFacts) -> Option<()> 
             let (tag, value, _) = element(value)?;
             match id {
                 COMMON_NAME => facts.common_name = text(tag, value)?,
-                ORGANISATION => facts.organisations.push(text(tag, value)?),
+                ORGANIZATION => facts.organizations.push(text(tag, value)?),
                 UID => facts.uids.push(text(tag, value)?),
                 _ => {}
             }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_the_common_name_and_the_organisations() {
+    fn the_holder_is_the_common_name_and_the_organizations() {
         let der = certificate(|params| {
             let name = &mut params.distinguished_name;
             name.push(DnType::OrganizationName, "system:masters");
@@ -171,9 +171,9 @@ mod tests {
             params.not_before = date_time_ymd(2024, 2, 29);
             params.not_after = date_time_ymd(2051, 1, 1);
         });
-        let found = facts(&der).unwrap();
+        let found = parse(&der).unwrap();
         assert_eq!(found.common_name, "Käthe");
-        assert_eq!(found.organisations, ["system:masters"]);
+        assert_eq!(found.organizations, ["system:masters"]);
         assert_eq!(found.not_before.to_string(), "2024-02-29T00:00:00Z");
         assert_eq!(found.not_after.to_string(), "2051-01-01T00:00:00Z");
     }
@@ -193,18 +193,18 @@ mod tests {
                     .distinguished_name
                     .push(DnType::CommonName, value.clone())
             });
-            assert_eq!(facts(&der).unwrap().common_name, "who", "{value:?}");
+            assert_eq!(parse(&der).unwrap().common_name, "who", "{value:?}");
         }
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
         let der = certificate(|params| params.distinguished_name.push(uid, "u-1"));
-        assert_eq!(facts(&der).unwrap().uids, ["u-1"]);
+        assert_eq!(parse(&der).unwrap().uids, ["u-1"]);
     }
 
     #[test]
     fn a_certificate_without_a_subject_has_no_name() {
-        let found = facts(&certificate(|_| {})).unwrap();
+        let found = parse(&certificate(|_| {})).unwrap();
         assert_eq!(found.common_name, "");
-        assert!(found.organisations.is_empty() && found.uids.is_empty());
+        assert!(found.organizations.is_empty() && found.uids.is_empty());
     }
 
     #[test]
@@ -243,14 +243,14 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, "who");
         });
         for end in 0..der.len() {
-            assert_eq!(facts(&der[..end]), None);
+            assert_eq!(parse(&der[..end]), None);
         }
         for lengths in [
             &[0x30, 0x80][..],
             &[0x30, 0x85, 1, 1, 1, 1, 1],
             &[0x30, 0x84],
         ] {
-            assert_eq!(facts(lengths), None);
+            assert_eq!(parse(lengths), None);
         }
     }
 
@@ -262,8 +262,8 @@ mod tests {
             });
             let length = der.len();
             der[at % length] = byte;
-            let _ = facts(&der);
-            let _ = facts(&noise);
+            let _ = parse(&der);
+            let _ = parse(&noise);
         }
     }
 }

@@ -76,7 +76,7 @@ fn reservation(config: &KubeletConfiguration) -> ReservedResources {
     let maps = [&config.system_reserved, &config.kube_reserved];
     let sum = |name: &str| {
         let amounts = maps.iter().filter_map(|map| map.as_ref());
-        let amounts = amounts.map(|map| resources::given(map, name));
+        let amounts = amounts.map(|map| resources::quantity_or_zero(map, name));
         amounts.reduce(|sum, amount| sum.plus(amount))
     };
     let whole = |name: &str| sum(name).unwrap_or_default().value();

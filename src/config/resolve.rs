@@ -112,8 +112,8 @@ pub fn resolve(
         unsupported: unsupported(&effective, &all_defaults, flags),
         warnings: warnings(&effective, flags),
         effective,
-        flags_shown: redacted::flags(flags, &configuration),
-        shown: configuration,
+        redacted_flags: redacted::flags(flags, &configuration),
+        redacted: configuration,
     })
 }
 

@@ -86,9 +86,9 @@ pub struct KubeletConfig {
     /// The whole configuration with defaults.
     pub effective: KubeletConfiguration,
     /// The configuration without secrets, for `/configz`.
-    pub shown: serde_json::Value,
+    pub redacted: serde_json::Value,
     /// Flags and their values without secrets, for `/flagz`.
-    pub flags_shown: Vec<(String, String)>,
+    pub redacted_flags: Vec<(String, String)>,
     /// Given settings that have no effect yet, by field or flag; to be logged once.
     pub unsupported: Vec<String>,
     /// Warnings to be logged once.

@@ -71,8 +71,8 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
         authorization: match authorization.mode.as_deref() {
             Some("AlwaysAllow") => AuthorizationMode::AlwaysAllow,
             _ => AuthorizationMode::Webhook {
-                allowed: time(rights.cache_authorized_ttl),
-                denied: time(rights.cache_unauthorized_ttl),
+                allowed_ttl: time(rights.cache_authorized_ttl),
+                denied_ttl: time(rights.cache_unauthorized_ttl),
             },
         },
         review_qps: count(config.kube_api_qps),

@@ -557,7 +557,7 @@ fn credentials_of_a_url_are_shown_nowhere() {
         resolved(&[], &[&file]).unwrap(),
         resolved(&[&given], &[]).unwrap(),
     ] {
-        let shown = format!("{} {:?} {config:?}", config.shown, config.flags_shown);
+        let shown = format!("{} {:?} {config:?}", config.redacted, config.redacted_flags);
         assert!(shown.contains("host:81/pods"), "{shown}");
         assert!(!shown.contains("hunter"), "{shown}");
         // What is fetched is the URL as it was given.
@@ -684,8 +684,8 @@ fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
     assert_eq!(
         auth.authorization,
         AuthorizationMode::Webhook {
-            allowed: Duration::from_secs(300),
-            denied: Duration::from_secs(30),
+            allowed_ttl: Duration::from_secs(300),
+            denied_ttl: Duration::from_secs(30),
         }
     );
     assert_eq!(
@@ -813,7 +813,7 @@ fn the_node_is_what_flags_and_file_say() {
     assert!(node.local_storage_isolation);
     let defaults = ReservedResources {
         memory_threshold: Some(ThresholdValue::Absolute(100 << 20)),
-        storage_threshold: Some(ThresholdValue::Share(0.1)),
+        storage_threshold: Some(ThresholdValue::Percentage(0.1)),
         ..ReservedResources::default()
     };
     assert_eq!(node.reservation, defaults);

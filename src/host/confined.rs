@@ -14,7 +14,7 @@ use std::{
 
 /// The file at a path in such a tree.
 #[derive(Debug)]
-pub enum Shown {
+pub enum ConfinedFile {
     /// A regular file.
     File(File, Metadata),
     /// The sorted names in a directory, and whether each is a directory.
@@ -22,12 +22,12 @@ pub enum Shown {
 }
 
 /// Opens a path below a directory. Relative and absolute symbolic links are followed if they end inside. Returns at
-/// most `most` names of a directory; names that are not UTF-8 are skipped.
+/// most `max_names` names of a directory; names that are not UTF-8 are skipped.
 ///
 /// # Errors
 /// `NotFound` also for paths outside; `InvalidInput` for anything but files and directories, such as pipes and
 /// devices, which are never opened.
-pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
+pub fn open_confined(root: &Path, path: &Path, max_names: usize) -> io::Result<ConfinedFile> {
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(&root, flags, Mode::empty())?;
@@ -55,10 +55,13 @@ pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown>
     };
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
     if kind.is_dir() {
-        return Ok(Shown::Directory(names(open_again(&opened)?, most)?));
+        return Ok(ConfinedFile::Directory(names(
+            open_again(&opened)?,
+            max_names,
+        )?));
     }
     let (file, meta) = reopen(opened)?;
-    Ok(Shown::File(file, meta))
+    Ok(ConfinedFile::File(file, meta))
 }
 
 fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
@@ -66,7 +69,7 @@ fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<Own
     rustix::fs::openat2(top, path, PATH_ONLY, Mode::empty(), resolve)
 }
 
-fn names(directory: OwnedFd, most: usize) -> io::Result<Vec<(String, bool)>> {
+fn names(directory: OwnedFd, max_names: usize) -> io::Result<Vec<(String, bool)>> {
     let mut names = Vec::new();
     for entry in Dir::new(directory)? {
         let entry = entry?;
@@ -76,7 +79,7 @@ fn names(directory: OwnedFd, most: usize) -> io::Result<Vec<(String, bool)>> {
         if name == "." || name == ".." {
             continue;
         }
-        if names.len() == most {
+        if names.len() == max_names {
             break;
         }
         names.push((name.to_owned(), entry.file_type().is_dir()));
@@ -114,8 +117,8 @@ mod tests {
 
     fn text(root: &Path, path: &str) -> io::Result<String> {
         match open_confined(root, Path::new(path), 100)? {
-            Shown::File(file, _) => io::read_to_string(file),
-            Shown::Directory(names) => Ok(format!("{names:?}")),
+            ConfinedFile::File(file, _) => io::read_to_string(file),
+            ConfinedFile::Directory(names) => Ok(format!("{names:?}")),
         }
     }
 

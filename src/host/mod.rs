@@ -40,7 +40,7 @@ mod topology;
 pub mod unix_socket;
 
 pub use address::own_address;
-pub use confined::{Shown, open_confined};
+pub use confined::{ConfinedFile, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage, files_usage};
 pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};

@@ -16,22 +16,22 @@ use std::{
 
 const BACKLOG: i32 = 64;
 
-/// The path of a bound socket; unlinked when dropped.
+/// The file of a bound socket; removed when dropped.
 #[derive(Debug)]
-pub struct LocalPath {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode, to not unlink the socket of another kubelet that replaced it.
     identity: (u64, u64),
 }
 
-impl LocalPath {
+impl SocketFile {
     /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for LocalPath {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path);
         if ours.is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity) {
@@ -42,7 +42,7 @@ impl Drop for LocalPath {
 
 /// Binds a socket with mode 0600. An existing socket at the path is replaced, because it belongs to a kubelet that
 /// was killed or is exiting. Any other file is an error.
-pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
+pub fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => {
@@ -60,7 +60,7 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, BACKLOG)?;
     let meta = fs::symlink_metadata(path)?;
-    let place = LocalPath {
+    let place = SocketFile {
         path: path.to_path_buf(),
         identity: (meta.dev(), meta.ino()),
     };
@@ -71,7 +71,7 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
 ///
 /// # Errors
 /// The directory or the socket cannot be created.
-pub fn listen_in(path: &Path) -> anyhow::Result<(UnixListener, LocalPath)> {
+pub fn listen_in(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     if let Some(directory) = path.parent() {
         let mut builder = fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o750).create(directory);

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 /// Interval of checks whether a pod has terminated.
-pub(super) const STOP_CHECK: Duration = Duration::from_millis(20);
+pub(super) const TERMINATION_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Desired pods that may have running containers.
 pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
@@ -24,8 +24,8 @@ pub(super) async fn until_finished(workers: &PodWorkers, pods: &[Arc<Pod>]) {
 }
 
 /// Waits until the predicate holds for all pods.
-pub(super) async fn until_all(pods: &[Arc<Pod>], fact: impl Fn(&Pod) -> bool) {
-    while !pods.iter().all(|pod| fact(pod)) {
-        sleep(STOP_CHECK).await;
+pub(super) async fn until_all(pods: &[Arc<Pod>], predicate: impl Fn(&Pod) -> bool) {
+    while !pods.iter().all(|pod| predicate(pod)) {
+        sleep(TERMINATION_CHECK_INTERVAL).await;
     }
 }

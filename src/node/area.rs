@@ -15,7 +15,7 @@ use crate::{
     host::{HostMachine, KERNEL_LOG, LOGIND_CONFIG_DIRECTORY, Logind, System},
     images::{
         Images,
-        gc::{CollectorParts, ImageCollector, ImageGcPolicy},
+        gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
     },
     pods::Pods,
     resources::ResourceArea,
@@ -78,7 +78,7 @@ pub struct NodeDeps<'a> {
 /// The machine cannot be read.
 pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> anyhow::Result<()> {
     let (state, name) = (deps.state, &config.profile.name);
-    let reports = deps.api.is_some();
+    let has_api_server = deps.api.is_some();
     if let Some(api) = deps.api {
         let membership = MembershipDeps {
             api,
@@ -92,7 +92,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             devices: &deps.resources.devices.plugins,
             metrics: deps.metrics,
         };
-        membership::join(&config.profile, membership, tasks).await?;
+        membership::start(&config.profile, membership, tasks).await?;
     }
     let (log, events) = (KERNEL_LOG.into(), state.events.clone());
     tasks.spawn_until_shutdown("node.oom", oom::run(log, name.clone(), events));
@@ -107,13 +107,13 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             workers: deps.pods.workers.clone(),
             events: state.events.clone(),
             shutting_down: deps.shutting_down,
-            reports,
+            has_api_server,
         };
         let manager = ShutdownManager::new(shutdown, deps.metrics);
         tasks.spawn_until_shutdown("node.shutdown", manager.run());
     }
     let collects_images = !config.image_gc.is_off();
-    let collector = CollectorParts {
+    let collector = CollectorDeps {
         images: deps.images.client.clone(),
         runtime: deps.client,
         pods: state.pods.clone(),

@@ -25,8 +25,9 @@ const NAMESPACE: &str = "kube-node-lease";
 const RENEWALS: u32 = 4;
 /// Random extra delay of renewals, as a fraction, so that nodes started together do not renew together.
 const JITTER: f64 = 0.04;
-/// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`. Retries continue during an outage and detect
-/// its end for all other requests, so they are as frequent as the Go kubelet's status updates.
+/// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`. These retries go on during an outage, and
+/// their first success ends the back-off of all other requests, so they are as frequent as the Go kubelet's status
+/// updates.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -47,21 +48,21 @@ enum NextRequest {
     /// Read the object: it was changed or deleted.
     Read,
     /// Retry the update.
-    Again,
+    Retry,
 }
 
 /// The next request after an update failed with this error. Pure.
-fn after(error: &ApiError) -> NextRequest {
+fn next_request(error: &ApiError) -> NextRequest {
     if error.is_conflict() || error.is_not_found() {
         NextRequest::Read
     } else {
-        NextRequest::Again
+        NextRequest::Retry
     }
 }
 
-/// The lease, renewed at `now`. Its owner reference is set to the Node object with this UID, if known, and never to an
-/// earlier one, because the garbage collector would delete the lease. Pure.
-fn renewed(
+/// The lease, renewed at `now`. Its owner reference is set to the Node object with this UID, if known, and never
+/// to an earlier one, because the garbage collector would delete the lease. Pure.
+fn renewed_lease(
     base: Option<&Lease>,
     node_name: &str,
     uid: Option<&str>,
@@ -126,12 +127,12 @@ impl NodeLease {
         }
     }
 
-    /// Retries until the lease is renewed. While the Node object is unknown, an existing lease is renewed, but none is
-    /// created, because it would have no owner.
+    /// Retries until the lease is renewed. While the Node object is unknown, an existing lease is renewed,
+    /// but none is created, because it would have no owner.
     async fn renew(&mut self) {
         let mut delay = FIRST_DELAY;
         while let Err(error) = self.try_renew().await {
-            if after(&error) == NextRequest::Read {
+            if next_request(&error) == NextRequest::Read {
                 self.lease = None;
             }
             let place = format!("{NAMESPACE}/{}", self.node_name);
@@ -153,7 +154,7 @@ impl NodeLease {
         }
         let uid = node.and_then(|node| node.metadata.uid.clone());
         let now = Timestamp::now();
-        let next = renewed(
+        let next = renewed_lease(
             known.as_ref(),
             &self.node_name,
             uid.as_deref(),

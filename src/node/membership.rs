@@ -39,7 +39,7 @@ use std::{
 use tokio::sync::watch;
 
 /// Directory names of volume plugins that never attach a device.
-const OWN_VOLUMES: [&str; 6] = [
+const NON_ATTACHABLE_PLUGINS: [&str; 6] = [
     "configmap",
     "downward-api",
     "empty-dir",
@@ -112,7 +112,7 @@ pub(super) struct MembershipDeps<'a> {
 ///
 /// # Errors
 /// The machine cannot be read.
-pub(super) async fn join(
+pub(super) async fn start(
     profile: &NodeProfile,
     deps: MembershipDeps<'_>,
     tasks: &mut Tasks,
@@ -135,8 +135,8 @@ pub(super) async fn join(
     let (name, seconds) = (profile.name.clone(), node.lease_seconds);
     let lease = NodeLease::new(api.unlimited(), state.node_object.clone(), name, seconds);
     tasks.spawn_until_shutdown("node.lease", lease.run());
-    let (facts, measured) = (deps.machine.clone(), profile.clone());
-    let read = move || machine(&facts, &measured);
+    let (host, node_profile) = (deps.machine.clone(), profile.clone());
+    let read = move || node_machine_info(&host, &node_profile);
     let machine = tokio::task::spawn_blocking(read).await??;
     let root = profile.root_dir.clone();
     let manager = NodeManager::new(NodeManagerDeps {
@@ -147,7 +147,7 @@ pub(super) async fn join(
         state: deps.runtime_state,
         pressure: state.pressure.clone(),
         shutting_down: state.shutting_down.clone(),
-        own_ip: own_ip(profile.ipv6_first),
+        default_route_ip: default_route_ip(profile.ipv6_first),
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
@@ -164,7 +164,7 @@ pub(super) async fn join(
 }
 
 /// Returns the function that finds the address of the default route.
-fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
+fn default_route_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     if ipv6_first {
         || own_address(true)
     } else {
@@ -227,14 +227,14 @@ fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -
 ///
 /// # Errors
 /// The machine cannot be read.
-pub async fn unregistered(
+pub async fn standalone_node(
     profile: &NodeProfile,
-    facts: &HostMachine,
+    host: &HostMachine,
     sys: PathBuf,
 ) -> anyhow::Result<NodeObject> {
-    let (facts, measured) = (facts.clone(), profile.clone());
+    let (host, node_profile) = (host.clone(), profile.clone());
     let read = move || {
-        let mut machine = machine(&facts, &measured)?;
+        let mut machine = node_machine_info(&host, &node_profile)?;
         machine.cpus = host::online_cpus(&sys).unwrap_or(machine.cpus);
         anyhow::Ok(machine)
     };
@@ -245,9 +245,9 @@ pub async fn unregistered(
         settings: &profile.status(),
         runtime: &RuntimeFacts::default(),
         devices: &Capacities::default(),
-        own_ip: None,
+        default_route_ip: None,
         volumes_mounted: false,
-        problems: &[],
+        not_ready_reasons: &[],
         pressure: NodePressure::default(),
         now: Timestamp::now(),
     };
@@ -257,7 +257,7 @@ pub async fn unregistered(
 }
 
 /// Reads the facts of the machine. Blocking.
-fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMachineInfo> {
+fn node_machine_info(host: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMachineInfo> {
     let root = profile.root_dir.as_path();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let storage = profile.node.local_storage_isolation;
@@ -266,8 +266,8 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge_pages = host::huge_pages().into_iter();
     Ok(NodeMachineInfo {
-        cpus: facts.cpus,
-        memory: bytes(facts.memory_bytes),
+        cpus: host.cpus,
+        memory: bytes(host.memory_bytes),
         ephemeral_storage: storage
             .transpose()
             .with_context(|| format!("cannot measure {}", root.display()))?,
@@ -277,8 +277,8 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
         swap: bytes(proc::parse_meminfo(&meminfo).swap_total),
         info: NodeSystemInfo {
             architecture: go_architecture().to_owned(),
-            boot_id: facts.boot_id.clone(),
-            kernel_version: facts.kernel_release.clone(),
+            boot_id: host.boot_id.clone(),
+            kernel_version: host.kernel_release.clone(),
             kubelet_version: profile.version.to_owned(),
             machine_id: identity.machine_id,
             operating_system: "linux".to_owned(),
@@ -289,7 +289,7 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
     })
 }
 
-/// Whether a volume plugin has a mount: a global one, or one in a pod's directory.
+/// Whether a volume plugin that attaches devices has a mount, global or in a pod's directory.
 fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     let (plugins, pods) = (root.join("plugins"), root.join("pods"));
     // Devices of local volumes are not attached.
@@ -299,8 +299,8 @@ fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
         let mut parts = path.iter().skip(1);
         let kind = parts.next().is_some_and(|part| part == "volumes");
         kind && parts.next().is_some_and(|plugin| {
-            let own = OWN_VOLUMES.map(|name| format!("kubernetes.io~{name}"));
-            !own.iter().any(|own| plugin == own.as_str())
+            let others = NON_ATTACHABLE_PLUGINS.map(|name| format!("kubernetes.io~{name}"));
+            !others.iter().any(|other| plugin == other.as_str())
         })
     };
     mounts.iter().any(|mount| {
@@ -357,7 +357,7 @@ mod tests {
             memory: 200,
             ephemeral_storage: 50,
             memory_threshold: Some(ThresholdValue::Absolute(100)),
-            storage_threshold: Some(ThresholdValue::Share(0.5)),
+            storage_threshold: Some(ThresholdValue::Percentage(0.5)),
         };
         let left = reserve(all.clone(), &reservation, 64);
         let expected = NodeFacts {

@@ -25,4 +25,4 @@ pub mod oom;
 mod area;
 
 pub use area::{Config, NodeDeps, start};
-pub use membership::{NodeConfig, NodeProfile, facts, unregistered};
+pub use membership::{NodeConfig, NodeProfile, facts, standalone_node};

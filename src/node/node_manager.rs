@@ -12,7 +12,7 @@ use crate::{
     },
     base::error_chain,
     node::node_status::{
-        self, Generated, NodeMachineInfo, NodeStatusInputs, RefusedPatch, RuntimeFacts,
+        self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
         StatusSettings,
     },
     node::registration::{self, RegistrationSettings},
@@ -37,7 +37,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(7);
 
 /// Minimum interval between two syncs that are caused by changed devices.
-const DEVICES_REST: Duration = Duration::from_secs(1);
+const DEVICE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Dependencies of the node manager.
 pub struct NodeManagerDeps {
@@ -58,7 +58,7 @@ pub struct NodeManagerDeps {
     /// Whether the node is shutting down.
     pub shutting_down: NodeShutdownReader,
     /// Finds the address of the default route.
-    pub own_ip: fn() -> Option<IpAddr>,
+    pub default_route_ip: fn() -> Option<IpAddr>,
     /// Whether volumes of an earlier kubelet may be mounted. Blocking.
     pub volumes_mounted: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Facts that do not change while the kubelet runs.
@@ -79,19 +79,19 @@ pub struct NodeManagerDeps {
 /// Registers the node and reports its status.
 pub struct NodeManager {
     deps: NodeManagerDeps,
-    /// Whether the object is known not to exist when the store is empty.
+    /// Whether the first list has arrived: then an empty store means that the object does not exist.
     listed: bool,
     /// UID of the object that was reconciled.
     reconciled: Option<String>,
     /// The conditions of the last recorded events.
-    announced: Option<Vec<NodeCondition>>,
+    recorded_conditions: Option<Vec<NodeCondition>>,
     /// Until then, changed devices cause no sync: a plugin may change them continuously.
-    devices_rest: Instant,
+    devices_paused_until: Instant,
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
     /// The part of the last patch that was missing from the response.
-    refused: Option<RefusedPatch>,
+    dropped: Option<DroppedFields>,
     delay: Option<Duration>,
     next_try: Instant,
     recovery: Recovery,
@@ -108,12 +108,12 @@ impl NodeManager {
             deps,
             listed: false,
             reconciled: None,
-            announced: None,
-            devices_rest: Instant::now(),
+            recorded_conditions: None,
+            devices_paused_until: Instant::now(),
             unschedulable: false,
             rebooted: false,
             report_due: Instant::now(),
-            refused: None,
+            dropped: None,
             delay: None,
             next_try: Instant::now(),
         }
@@ -128,18 +128,18 @@ impl NodeManager {
         });
         loop {
             self.step().await;
-            let devices_rest = self.devices_rest;
-            let rests = Instant::now() < devices_rest;
+            let devices_paused_until = self.devices_paused_until;
+            let is_paused = Instant::now() < devices_paused_until;
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
-                Ok(()) = self.deps.devices.changed(), if !rests => {
-                    self.devices_rest = Instant::now() + DEVICES_REST;
+                Ok(()) = self.deps.devices.changed(), if !is_paused => {
+                    self.devices_paused_until = Instant::now() + DEVICE_SYNC_INTERVAL;
                 }
                 Ok(()) = self.deps.pressure.changed() => {}
                 Ok(()) = self.deps.shutting_down.changed() => {}
-                () = sleep_until(devices_rest), if rests => {}
+                () = sleep_until(devices_paused_until), if is_paused => {}
                 () = self.recovery.wait(&mut self.next_try) => {}
             }
         }
@@ -223,8 +223,8 @@ impl NodeManager {
     async fn create(&mut self) -> Result<(), SyncFailure> {
         tracing::info!(node = self.name(), "Attempting to register node");
         let generated = self.generate(&Node::default(), false);
-        self.announced = Some(Vec::new());
-        self.announce(&generated);
+        self.recorded_conditions = Some(Vec::new());
+        self.record_transitions(&generated);
         let node = registration::new_node(&self.deps.registration, generated);
         let created = match self.deps.api.create(None, &node).await {
             // Another client created the object, or the response to an earlier attempt was lost.
@@ -235,7 +235,7 @@ impl NodeManager {
             .map_err(|error| SyncFailure("Unable to register node with API server", error))?;
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
-        self.sent(true);
+        self.schedule_report(true);
         Ok(())
     }
 
@@ -257,9 +257,9 @@ impl NodeManager {
         let volumes_mounted = self.volumes_mounted(node).await;
         let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
-        self.announced
+        self.recorded_conditions
             .get_or_insert_with(|| known().unwrap_or_default());
-        self.announce(&generated);
+        self.record_transitions(&generated);
         if node_status::has_rebooted(node, &self.deps.machine) && !self.rebooted {
             self.rebooted = true;
             let boot_id = &self.deps.machine.info.boot_id;
@@ -271,8 +271,8 @@ impl NodeManager {
         let difference = node_status::difference(node, &generated, false);
         let (period, now) = (self.deps.update_period, Instant::now());
         let changed = difference.is_some_and(|difference| {
-            let refused = self.refused.as_ref();
-            refused.is_none_or(|refused| refused.permits(&difference, period, now))
+            let dropped = self.dropped.as_ref();
+            dropped.is_none_or(|dropped| dropped.permits(&difference, period, now))
         });
         if !changed && now < self.report_due {
             return Ok(());
@@ -282,9 +282,9 @@ impl NodeManager {
                 .await?;
         }
         let taken = self.deps.node.get();
-        let refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
-        self.refused = refused.map(|difference| RefusedPatch::new(difference, Instant::now()));
-        self.sent(changed);
+        let dropped = taken.and_then(|node| node_status::difference(&node, &generated, false));
+        self.dropped = dropped.map(|difference| DroppedFields::new(difference, Instant::now()));
+        self.schedule_report(changed);
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl NodeManager {
 
     /// Schedules the next report after a status was sent. After a change the time is random, so that nodes that changed
     /// together do not report together from then on.
-    fn sent(&mut self, changed: bool) {
+    fn schedule_report(&mut self, changed: bool) {
         let period = self.deps.report_period;
         let jitter = if changed { fastrand::f64() - 0.5 } else { 0.0 };
         self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
@@ -334,12 +334,12 @@ impl NodeManager {
         mounted.unwrap_or(true)
     }
 
-    fn generate(&mut self, known: &Node, volumes_mounted: bool) -> Generated {
+    fn generate(&mut self, known: &Node, volumes_mounted: bool) -> GeneratedStatus {
         let runtime = self.deps.runtime.borrow_and_update().clone();
         let devices = self.deps.devices.borrow_and_update().clone();
-        let mut problems = problems(&mut self.deps.state);
+        let mut not_ready_reasons = not_ready_reasons(&mut self.deps.state);
         if *self.deps.shutting_down.borrow_and_update() {
-            problems.push("node is shutting down".to_owned());
+            not_ready_reasons.push("node is shutting down".to_owned());
         }
         node_status::generate(
             known,
@@ -348,20 +348,23 @@ impl NodeManager {
                 settings: &self.deps.status,
                 runtime: &runtime,
                 devices: &devices,
-                own_ip: (self.deps.own_ip)(),
+                default_route_ip: (self.deps.default_route_ip)(),
                 volumes_mounted,
-                problems: &problems,
+                not_ready_reasons: &not_ready_reasons,
                 pressure: *self.deps.pressure.borrow_and_update(),
                 now: Timestamp::now(),
             },
         )
     }
 
-    fn announce(&mut self, generated: &Generated) {
+    fn record_transitions(&mut self, generated: &GeneratedStatus) {
         let after = generated.status.conditions.clone().unwrap_or_default();
-        let before = self.announced.replace(after.clone()).unwrap_or_default();
-        for change in node_status::transitions(&before, &after) {
-            self.record_event(change.reason);
+        let before = self
+            .recorded_conditions
+            .replace(after.clone())
+            .unwrap_or_default();
+        for reason in node_status::transition_reasons(&before, &after) {
+            self.record_event(reason);
         }
     }
 
@@ -389,7 +392,7 @@ impl NodeManager {
 }
 
 /// The reasons for which the node is not ready.
-fn problems(state: &mut RuntimeStateReader) -> Vec<String> {
+fn not_ready_reasons(state: &mut RuntimeStateReader) -> Vec<String> {
     let state = state.borrow_and_update();
     let network = state.network_error();
     // The prefix is upstream's in the error of a pod that waits for the network; the node's condition has its own.

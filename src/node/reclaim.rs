@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 /// Upstream's `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_secs(300);
 /// Interval at which the first collection checks whether all sources are ready.
-const LOOK_FOR_SOURCES: Duration = Duration::from_secs(1);
+const SOURCES_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The task `reclaim`; also removes containers and images when the node is short of disk space.
 pub struct Reclaim {
@@ -46,9 +46,9 @@ impl Reclaim {
         let mut failed_before = false;
         loop {
             ticks.tick().await;
-            let failed = self.spanned("Images/GarbageCollect", self.collect()).await;
-            self.report(failed.as_ref().err(), failed_before);
-            failed_before = failed.is_err();
+            let result = self.spanned("Images/GarbageCollect", self.collect()).await;
+            self.report(result.as_ref().err(), failed_before);
+            failed_before = result.is_err();
         }
     }
 
@@ -59,13 +59,13 @@ impl Reclaim {
         let _listed = self.cache.wait_runtime_listed().await;
         let until = Instant::now() + PERIOD;
         while sources.all_ready().is_none() && Instant::now() < until {
-            tokio::time::sleep(LOOK_FOR_SOURCES).await;
+            tokio::time::sleep(SOURCES_CHECK_INTERVAL).await;
         }
     }
 
     async fn collect(&self) -> anyhow::Result<()> {
         let mut inventory = self.collector.take_inventory().await?;
-        if self.collector.wants_space(&inventory) {
+        if self.collector.is_over_high_threshold(&inventory) {
             // Keeps the logs of terminated pods for users: a disk above the image GC threshold is no emergency.
             self.collect_containers(&|_| false).await;
             inventory = self.collector.take_inventory().await?;
@@ -73,9 +73,9 @@ impl Reclaim {
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers and containers of terminated pods, if `containers`, and then unused images, until
-    /// `is_done`. Containers of terminated pods are removed too, because an evicted pod, with the data for which it was evicted,
-    /// stays until it is deleted from the API server. As upstream's `DeleteAllUnusedContainers`.
+    /// Removes superseded containers and containers of terminated pods (only if `containers` is true), and then unused
+    /// images until `is_done` returns true. Terminated pods are included because an evicted pod keeps its data until it
+    /// is deleted from the API server. Upstream: `DeleteAllUnusedContainers`.
     ///
     /// # Errors
     /// An image or container could not be removed.

@@ -1,6 +1,6 @@
 //! The initial Node object, and the reconciliation of an existing one. Pure.
 
-use crate::{node::node_status::Generated, resources::devices::is_extended_resource};
+use crate::{node::node_status::GeneratedStatus, resources::devices::is_extended_resource};
 use k8s_openapi::{
     api::core::v1::{Node, NodeSpec, Taint},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -97,7 +97,7 @@ pub fn initial(settings: &RegistrationSettings) -> Node {
 }
 
 /// The object to create, with its status.
-pub fn new_node(settings: &RegistrationSettings, generated: Generated) -> Node {
+pub fn new_node(settings: &RegistrationSettings, generated: GeneratedStatus) -> Node {
     let mut node = initial(settings);
     node.status = Some(generated.status);
     let annotations = generated.annotations.into_iter();
@@ -120,7 +120,7 @@ pub fn reconcile(
     let labels = differing_labels(&wanted, existing);
     let annotations = differing_annotation(settings, existing);
     let devices = if reset_devices {
-        zeroed(existing)
+        zero_extended_resources(existing)
     } else {
         Map::new()
     };
@@ -166,7 +166,7 @@ fn differing_annotation(settings: &RegistrationSettings, existing: &Node) -> Map
     Map::from_iter([(CONTROLLER_ATTACH.to_owned(), value)])
 }
 
-fn zeroed(existing: &Node) -> Map<String, Value> {
+fn zero_extended_resources(existing: &Node) -> Map<String, Value> {
     let status = existing.status.as_ref();
     let capacity = status.and_then(|status| status.capacity.as_ref());
     let names = capacity.into_iter().flatten();

@@ -72,7 +72,7 @@ impl RuntimeFactsReader {
             next = with_status(next, &status);
         }
         if let Ok(images) = images {
-            next.images = Some(listed(images));
+            next.images = Some(to_container_images(images));
         }
         self.facts.send_if_modified(|known| {
             let changed = *known != next;
@@ -119,7 +119,7 @@ fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
     }
 }
 
-fn listed(images: Vec<Image>) -> Vec<ContainerImage> {
+fn to_container_images(images: Vec<Image>) -> Vec<ContainerImage> {
     let images = images.into_iter().map(|image| ContainerImage {
         names: Some([image.repo_digests, image.repo_tags].concat()),
         size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
@@ -197,8 +197,8 @@ mod tests {
             ..Image::default()
         };
         let (one, two) = (image("a@1", "a:1"), image("b@1", "b:1"));
-        let images = listed(vec![two.clone(), one.clone()]);
-        assert_eq!(images, listed(vec![one, two]));
+        let images = to_container_images(vec![two.clone(), one.clone()]);
+        assert_eq!(images, to_container_images(vec![one, two]));
         let names = images[0].names.clone().unwrap();
         assert_eq!(names, ["a@1", "a:1"]);
         assert_eq!(images[0].size_bytes, Some(7));

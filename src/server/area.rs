@@ -3,8 +3,9 @@
 use super::{
     Handlers,
     checkpoint::Checkpoints,
-    container_logs::{LogParts, LogReaders},
+    container_logs::{LogDeps, LogReaders},
     dispatcher::RouteHandlers,
+    handler_deps::{FlushStatuses, ListPods, WaitForPods},
     health::HealthChecks,
     metrics::HttpMetrics,
     node_logs::NodeLogs,
@@ -13,10 +14,9 @@ use super::{
     pods_api::{Changes, PodsApi},
     process::Process,
     routes::RouteGroup,
-    scrapes::{BeforeScrape, Scrapes},
-    stats::StatsViews,
-    streaming::{StreamMetrics, StreamParts, StreamTable},
-    views::{FlushStatuses, ListPods, WaitForPods},
+    scrapes::{ScrapeHook, Scrapes},
+    stats::StatsReaders,
+    streaming::{StreamDeps, StreamMetrics, StreamTable},
 };
 use crate::{
     base::{metrics::Metrics, otel::Tracer},
@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 const NODE_LOGS: &str = "/var/log";
 /// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
-/// For this time after the start of the kubelet, requests for pods wait until every source has sent a list.
+/// Maximum time, after the server area was built, that requests for pods wait until every source has sent a list.
 const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
 /// The settings of the server.
@@ -95,19 +95,19 @@ pub fn build(
     let node_name: Arc<str> = config.node_name.into();
     let lister = deps.pods.lister.clone();
     let pods: ListPods = Arc::new(move || lister.list());
-    let ready = wait_for_sources(deps.pods.all_sources_seen.clone());
-    let streams = StreamParts {
+    let wait_for_pods = wait_for_sources(deps.pods.all_sources_seen.clone());
+    let streams = StreamDeps {
         runtime: deps.runtime.clone(),
         metrics: StreamMetrics::new(deps.metrics),
         cache: deps.state.cache.clone(),
         pods: pods.clone(),
-        ready: ready.clone(),
+        wait_for_pods: wait_for_pods.clone(),
         idle: config.stream_idle,
     };
-    let logs = LogParts {
+    let logs = LogDeps {
         logs: ContainerLogs::new(deps.state.cache.clone(), config.log_path),
         pods: pods.clone(),
-        ready: ready.clone(),
+        wait_for_pods: wait_for_pods.clone(),
         split_streams: config.split_log_streams,
         stall: config.stream_idle,
     };
@@ -138,15 +138,15 @@ pub fn build(
         scrapes: Scrapes::new(
             Arc::new(move || metrics.text()),
             Arc::new(move || sli_metrics.text()),
-            claims(deps.claims, deps.metrics),
+            measure_claim_volumes(deps.claims, deps.metrics),
         ),
-        http: Some(HttpMetrics::new(deps.metrics)),
-        stats: StatsViews::of(deps.stats, deps.probe_metrics.clone()),
+        http_metrics: Some(HttpMetrics::new(deps.metrics)),
+        stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
         explanations: reporter.explanations(flush.clone(), deps.process.version),
         pods: PodLists {
             pods,
             running: Arc::new(running),
-            ready,
+            wait_for_pods,
             flush,
         },
         events: deps.state.events.clone(),
@@ -171,7 +171,7 @@ pub fn build(
 /// Builds the Pods API, which ends with `shutdown`.
 ///
 /// # Errors
-/// Its messages cannot be read.
+/// The compiled-in protobuf descriptors cannot be decoded.
 pub fn pods_api(
     state: &State,
     pods: &PodsReader,
@@ -182,12 +182,17 @@ pub fn pods_api(
         pods: state.pods.subscribe(),
         statuses: pods.statuses.subscribe(),
     };
-    let ready = wait_for_sources(pods.all_sources_seen.clone());
-    PodsApi::new(Arc::new(move || lister.list()), ready, changes, shutdown)
+    let wait_for_pods = wait_for_sources(pods.all_sources_seen.clone());
+    PodsApi::new(
+        Arc::new(move || lister.list()),
+        wait_for_pods,
+        changes,
+        shutdown,
+    )
 }
 
-/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods. Waits at most until
-/// [`STARTUP_WAIT`] after the start, because a source may be slow.
+/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods.
+/// Waits at most until [`STARTUP_WAIT`] after this call, because a source may be slow.
 fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {
@@ -200,7 +205,7 @@ fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
 }
 
 /// Measures the volumes of claims before each scrape of `/metrics`.
-fn claims(paths: ClaimPaths, metrics: &Metrics) -> BeforeScrape {
+fn measure_claim_volumes(paths: ClaimPaths, metrics: &Metrics) -> ScrapeHook {
     let meter = ClaimMeter::new(paths, metrics);
     Arc::new(move || {
         let meter = meter.clone();

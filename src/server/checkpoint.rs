@@ -3,7 +3,7 @@
 use super::{
     query::BadQuery,
     response::{Body, json_object, text},
-    route_parts::RouteParts,
+    route_parts::RequestParams,
     streaming::{ContainerName, StreamTable},
 };
 use crate::base::error_chain;
@@ -14,8 +14,8 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::task::spawn_blocking;
 
 /// The parameter `timeout`, in seconds.
-pub(super) fn timeout(parts: &RouteParts) -> Result<Option<u64>, BadQuery> {
-    let seconds = parts.count("timeout")?;
+pub(super) fn timeout(params: &RequestParams) -> Result<Option<u64>, BadQuery> {
+    let seconds = params.query_usize("timeout")?;
     Ok(seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)))
 }
 

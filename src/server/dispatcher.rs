@@ -19,7 +19,7 @@ use super::{
     route_parts::RouteError,
     routes::{POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState},
     scrapes::Scrapes,
-    stats::{self, StatsViews},
+    stats::{self, StatsReaders},
     streaming::StreamTable,
 };
 use crate::{host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder};
@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 /// On routes without a body, a body of at most this many bytes is ignored; a larger one is an error.
-const MAX_BODY: u64 = 8 * 1024;
+const MAX_IGNORED_BODY: u64 = 8 * 1024;
 
 /// The handlers of the routes, with the stores they read.
 #[derive(Clone)]
@@ -48,9 +48,9 @@ pub struct RouteHandlers {
     /// `/metrics` and `/metrics/slis`.
     pub scrapes: Scrapes,
     /// Metrics of requests; `None` for no metrics.
-    pub http: Option<HttpMetrics>,
+    pub http_metrics: Option<HttpMetrics>,
     /// `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
-    pub stats: StatsViews,
+    pub stats: StatsReaders,
     /// Source of `/events`.
     pub events: EventRecorder,
     /// The node's name, which is in the events.
@@ -99,10 +99,10 @@ impl Service<RoutedRequest> for Dispatcher {
         let RoutedRequest {
             request,
             port,
-            found,
+            route,
             ..
         } = routed;
-        let (entry, route) = match self.check(&request, found) {
+        let (entry, route) = match self.check(&request, route) {
             Ok(found) => found,
             Err(refused) => return Box::pin(ready(Ok(*refused))),
         };
@@ -128,7 +128,7 @@ impl Dispatcher {
     fn check(
         &self,
         request: &Request,
-        found: Result<(&'static RouteEntry, Route), RouteError>,
+        route: Result<(&'static RouteEntry, Route), RouteError>,
     ) -> Result<(&'static RouteEntry, Route), Box<Response<Body>>> {
         if cross_site::is_cross_site_write(request.method(), request.headers()) {
             let body = "403 cross-site request refused\n".to_owned();
@@ -137,12 +137,12 @@ impl Dispatcher {
                 body,
             ))));
         }
-        let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
+        let (entry, route) = route.map_err(|error| Box::new(error.response()))?;
         let state = entry.group.map(|group| group.state(&self.state.disabled));
         if let Some(refused) = state.and_then(refusal) {
             return Err(Box::new(refused));
         }
-        if entry.body.is_none() && has_body(request.body()) {
+        if entry.max_body.is_none() && exceeds_ignored_body(request.body()) {
             return Err(Box::new(unexpected_body()));
         }
         Ok((entry, route))
@@ -157,8 +157,8 @@ impl Dispatcher {
     ) -> Response<Body> {
         let checks = &self.state.checks;
         match (route, &self.state.route_handlers) {
-            (Route::Health(query), _) => checks.answer(&query),
-            (Route::HealthCheck(name), _) => checks.answer_one(&name),
+            (Route::Health(query), _) => checks.serve(&query),
+            (Route::HealthCheck(name), _) => checks.serve_check(&name),
             (_, None) => RouteError::NotFound.response(),
             (route, Some(route_handlers)) => {
                 let stopping = &self.stopping;
@@ -177,9 +177,9 @@ impl RouteHandlers {
         request: Request,
         stopping: &CancellationToken,
     ) -> Response<Body> {
-        let limit = entry.body.unwrap_or(0);
+        let limit = entry.max_body.unwrap_or(0);
         match route {
-            // Handled before, because the health port has no route handlers.
+            // `Dispatcher::serve` handles these, because the health port has no route handlers.
             Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
             Route::Pods => self.pods.pods(stopping).await,
             Route::RunningPods => self.pods.running(stopping).await,
@@ -191,16 +191,18 @@ impl RouteHandlers {
                 let explanations = &self.explanations;
                 explanations.pod_page(&pod, &query, stopping).await
             }
-            Route::Events(query) => events::answer(&self.events, &self.node_name, &query),
+            Route::Events(query) => events::serve(&self.events, &self.node_name, &query),
             Route::Metrics => self.scrapes.metrics().await,
             Route::SliMetrics => self.scrapes.slis(),
             Route::CadvisorMetrics => stats::cadvisor(&self.stats).await,
             Route::ResourceMetrics => stats::resource(&self.stats).await,
             Route::ProbeMetrics => stats::probes(&self.stats),
-            Route::Summary(only) => stats::summary(&self.stats, only).await,
-            Route::ContainerInfo(target, query) => {
+            Route::Summary(only_cpu_and_memory) => {
+                stats::summary(&self.stats, only_cpu_and_memory).await
+            }
+            Route::LegacyStats(target, query) => {
                 let pods = self.pods.list_when_ready(stopping);
-                legacy_stats::answer(&self.stats, pods, request, &target, query).await
+                legacy_stats::serve(&self.stats, pods, request, &target, query).await
             }
             Route::Machine => machine(&self.machine),
             Route::Configz => self.process.configz(),
@@ -217,7 +219,7 @@ impl RouteHandlers {
             Route::NodeLogs(path, query) => {
                 self.node_logs.serve(path, query, request.headers()).await
             }
-            Route::ContainerLogs(name, query) => self.logs.answer(&name, &query, stopping).await,
+            Route::ContainerLogs(name, query) => self.logs.serve(&name, &query, stopping).await,
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 self.streams.exec(request, &name, command, streams).await
@@ -246,9 +248,13 @@ impl RouteHandlers {
     }
 }
 
-/// Whether the body is, or may be, larger than [`MAX_BODY`].
-fn has_body(body: &impl hyper::body::Body) -> bool {
-    !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
+/// Whether the body is, or may be, larger than [`MAX_IGNORED_BODY`].
+fn exceeds_ignored_body(body: &impl hyper::body::Body) -> bool {
+    !body.is_end_stream()
+        && body
+            .size_hint()
+            .upper()
+            .is_none_or(|size| size > MAX_IGNORED_BODY)
 }
 
 fn unexpected_body() -> Response<Body> {

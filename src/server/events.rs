@@ -4,7 +4,7 @@ use super::{
     list,
     query::BadQuery,
     response::{Body, json_stream},
-    route_parts::RouteParts,
+    route_parts::RequestParams,
 };
 use crate::{
     model::{PodUid, fnv64a},
@@ -34,23 +34,23 @@ pub struct EventsQuery {
 }
 
 impl EventsQuery {
-    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
         Ok(Self {
-            limit: parts.count("limit")?,
-            namespace: parts.last("namespace")?,
-            name: parts.last("name")?,
+            limit: params.query_usize("limit")?,
+            namespace: params.query_parameter("namespace")?,
+            name: params.query_parameter("name")?,
         })
     }
 }
 
 /// `/events`: recent events.
-pub(super) fn answer(
+pub(super) fn serve(
     events: &EventRecorder,
     node: &Arc<str>,
     query: &EventsQuery,
 ) -> Response<Body> {
     let node = node.clone();
-    let items = select(events.recent(), query).map(move |event| api(&event, &node));
+    let items = select(events.recent(), query).map(move |event| to_api_event(&event, &node));
     json_stream(list::body("EventList", items))
 }
 
@@ -73,7 +73,7 @@ fn select(
 }
 
 /// A recorded event in the API's format. Repetitions of an event have the same name.
-fn api(event: &RecentEvent, node: &str) -> ApiEvent {
+fn to_api_event(event: &RecentEvent, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = if event.object.namespace.is_empty() {
         DEFAULT_NAMESPACE.to_owned()

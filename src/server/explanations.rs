@@ -1,11 +1,11 @@
 //! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::{
+    handler_deps::{FlushStatuses, flushed, or_stopping},
     page,
     query::BadQuery,
     response::{Body, json_object, not_found},
-    route_parts::{RouteError, RouteParts},
-    views::{FlushStatuses, flushed, unless_stopping},
+    route_parts::{RequestParams, RouteError},
 };
 use crate::server::explain::{Explanation, Overview};
 use futures::future::BoxFuture;
@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Returns the overview of all known pods.
-pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
+pub type ReadOverview = Arc<dyn Fn() -> Overview + Send + Sync>;
 /// Explains the state of one pod; `None` if the pod is unknown.
-pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
+pub type ExplainPod = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
 /// Returns the version of the overview, and a future that completes when it changes after this call.
 pub type OverviewVersion = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
 
@@ -32,9 +32,9 @@ pub struct OverviewQuery {
 }
 
 impl OverviewQuery {
-    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
         Ok(Self {
-            after: parts.last("after")?,
+            after: params.query_parameter("after")?,
         })
     }
 }
@@ -51,11 +51,11 @@ pub struct ExplainQuery {
 }
 
 impl ExplainQuery {
-    pub(super) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
         Ok(Self {
-            namespace: parts.name("namespace")?,
-            name: parts.name("pod")?,
-            uid: parts.last("uid")?,
+            namespace: params.name("namespace")?,
+            name: params.name("pod")?,
+            uid: params.query_parameter("uid")?,
         })
     }
 }
@@ -64,12 +64,12 @@ impl ExplainQuery {
 #[derive(Clone)]
 pub struct Explanations {
     /// Returns the list of pods.
-    pub overview: OverviewView,
+    pub overview: ReadOverview,
     /// Explains one pod.
-    pub explain: ExplainView,
+    pub explain: ExplainPod,
     /// Returns the version, for requests that wait for a change.
     pub overview_version: OverviewVersion,
-    /// Waits until the state behind both is on disk.
+    /// Waits until the statuses that the responses show are on disk.
     pub flush: FlushStatuses,
     /// This program's version, shown on the pages.
     pub version: &'static str,
@@ -91,7 +91,7 @@ impl Explanations {
         let response = (self.explain)(query).map_or_else(
             || {
                 let (namespace, name) = (&query.namespace, &query.name);
-                not_found(&format!("no pod {namespace}/{name} is known here"))
+                not_found(&format!("pod {namespace}/{name} not found"))
             },
             |explanation| json_object(&explanation),
         );
@@ -106,14 +106,19 @@ impl Explanations {
     ) -> Response<Body> {
         self.wait(query, stopping).await;
         let explain = self.explain.clone();
-        let why = move |namespace: &str, name: &str, uid: &str| {
+        let explain_row = move |namespace: &str, name: &str, uid: &str| {
             explain(&ExplainQuery {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 uid: Some(uid.to_owned()),
             })
         };
-        let page = page::node((self.overview)(), why, self.version, Timestamp::now());
+        let page = page::node(
+            (self.overview)(),
+            explain_row,
+            self.version,
+            Timestamp::now(),
+        );
         flushed(&self.flush, page).await
     }
 
@@ -146,6 +151,6 @@ impl Explanations {
             }
         };
         let changed = async { drop(tokio::time::timeout(LONG_POLL_TIMEOUT, changed).await) };
-        unless_stopping(stopping, changed).await;
+        or_stopping(stopping, changed).await;
     }
 }

@@ -1,10 +1,10 @@
 //! `/logs/`: files and listings of the node's log directory.
 
 use super::{
-    html::{Html, LONG},
-    response::{Body, not_found, respond, text},
+    html::{Html, MAX_TEXT},
+    response::{Body, TEXT_TYPE, not_found, respond, text},
 };
-use crate::host::{Shown, open_confined};
+use crate::host::{ConfinedFile, open_confined};
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -29,9 +29,8 @@ const MAX_NAMES: usize = 10_000;
 /// Number of bytes that are read and sent at a time.
 const CHUNK: u64 = 64 * 1024;
 
-const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const BINARY_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Serves a file or a directory listing. `path` is the decoded path after `/logs/`.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
@@ -42,26 +41,26 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     let name = path.clone();
     let opened = spawn_blocking(move || open_confined(&root, path.as_ref(), MAX_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
-        Ok(Shown::Directory(_)) if !name.is_empty() && !name.ends_with('/') => {
+        Ok(ConfinedFile::Directory(_)) if !name.is_empty() && !name.ends_with('/') => {
             // Links in a listing are relative to its path.
             let last = name.rsplit('/').next().unwrap_or_default();
             let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
-            let location = Html::new().own("./").segment(last).own("/");
+            let location = Html::new().markup("./").segment(last).markup("/");
             if let Ok(location) = HeaderValue::from_str(location.as_str()) {
                 response.headers_mut().insert(header::LOCATION, location);
             }
             response
         }
-        Ok(Shown::Directory(names)) => {
+        Ok(ConfinedFile::Directory(names)) => {
             let body = Full::new(Bytes::from(listing(&names))).map_err(|never| match never {});
-            respond(StatusCode::OK, HTML, body.boxed_unsync())
+            respond(StatusCode::OK, HTML_TYPE, body.boxed_unsync())
         }
-        Ok(Shown::File(file, meta)) => {
+        Ok(ConfinedFile::File(file, meta)) => {
             let modified = meta.modified().unwrap_or(UNIX_EPOCH);
             let kind = if name.ends_with(".gz") || name.ends_with(".journal") {
-                BINARY
+                BINARY_TYPE
             } else {
-                PLAIN
+                TEXT_TYPE
             };
             file_response(file, meta.len(), modified, kind, &conditions)
         }
@@ -96,8 +95,8 @@ impl Conditions {
         }
     }
 
-    /// Whether the client has the current version; HTTP dates have a resolution of seconds.
-    fn has(&self, modified: SystemTime) -> bool {
+    /// Whether the client's copy is current (304); HTTP dates have a resolution of seconds.
+    fn is_not_modified(&self, modified: SystemTime) -> bool {
         let modified = Timestamp::try_from(modified).map(|time| time.as_second());
         let since = self.since.map(|time| time.as_second());
         matches!((modified, since), (Ok(modified), Some(since)) if modified <= since)
@@ -111,7 +110,7 @@ fn file_response(
     kind: HeaderValue,
     conditions: &Conditions,
 ) -> Response<Body> {
-    if conditions.has(modified) {
+    if conditions.is_not_modified(modified) {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         if let Some(date) = http_date(modified) {
@@ -121,9 +120,9 @@ fn file_response(
     }
     let wanted = conditions.range.as_deref();
     let (status, range) = match wanted.map(|wanted| byte_range(wanted, length)) {
-        None | Some(RangeRequest::Everything) => (StatusCode::OK, 0..length),
-        Some(RangeRequest::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
-        Some(RangeRequest::Nothing) => {
+        None | Some(RangeRequest::Full) => (StatusCode::OK, 0..length),
+        Some(RangeRequest::Partial(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(RangeRequest::Unsatisfiable) => {
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let mut response = text(status, format!("416 the file has {length} bytes\n"));
             set(
@@ -188,43 +187,51 @@ fn chunks(file: File, range: Range<u64>) -> Body {
 /// A parsed `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeRequest {
-    Everything,
-    Part(Range<u64>),
-    Nothing,
+    Full,
+    Partial(Range<u64>),
+    Unsatisfiable,
 }
 
 /// Multiple ranges, other units and invalid values yield the whole file, as RFC 9110 allows.
 fn byte_range(wanted: &str, length: u64) -> RangeRequest {
     let range = wanted.strip_prefix("bytes=").map(str::trim);
     let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
-        return RangeRequest::Everything;
+        return RangeRequest::Full;
     };
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let range = match (number(first), number(last)) {
         (None, Some(tail)) if first.trim().is_empty() => length.saturating_sub(tail)..length,
         (Some(first), None) if last.trim().is_empty() => first..length,
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
-        _ => return RangeRequest::Everything,
+        _ => return RangeRequest::Full,
     };
     if range.is_empty() {
-        RangeRequest::Nothing
+        RangeRequest::Unsatisfiable
     } else {
-        RangeRequest::Part(range)
+        RangeRequest::Partial(range)
     }
 }
 
 /// The HTML of a directory listing.
 fn listing(names: &[(String, bool)]) -> String {
-    let mut page = Html::new()
-        .own("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
+    let mut page = Html::new().markup(
+        "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n",
+    );
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
         // With `./`, a name cannot be interpreted as a URL with scheme.
-        let link = Html::new().own("<a href=\"./").segment(name).own(slash);
-        let link = link.own("\">").text(name, LONG).own(slash).own("</a>\n");
+        let link = Html::new()
+            .markup("<a href=\"./")
+            .segment(name)
+            .markup(slash);
+        let link = link
+            .markup("\">")
+            .text(name, MAX_TEXT)
+            .markup(slash)
+            .markup("</a>\n");
         page = page.with(&link);
     }
-    page.own("</pre>\n").as_str().to_owned()
+    page.markup("</pre>\n").as_str().to_owned()
 }
 
 const HTTP_DATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
@@ -246,20 +253,20 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         let rows = [
-            ("bytes=0-3", RangeRequest::Part(0..4)),
-            ("bytes=4-", RangeRequest::Part(4..10)),
-            ("bytes=-3", RangeRequest::Part(7..10)),
-            ("bytes=-30", RangeRequest::Part(0..10)),
-            ("bytes=2-99", RangeRequest::Part(2..10)),
-            ("bytes=10-", RangeRequest::Nothing),
-            ("bytes=10-12", RangeRequest::Nothing),
-            ("bytes=-0", RangeRequest::Nothing),
-            ("bytes=0-18446744073709551615", RangeRequest::Part(0..10)),
-            ("bytes=3-1", RangeRequest::Everything),
-            ("bytes=0-1,4-5", RangeRequest::Everything),
-            ("bytes=-", RangeRequest::Everything),
-            ("lines=1-2", RangeRequest::Everything),
-            ("", RangeRequest::Everything),
+            ("bytes=0-3", RangeRequest::Partial(0..4)),
+            ("bytes=4-", RangeRequest::Partial(4..10)),
+            ("bytes=-3", RangeRequest::Partial(7..10)),
+            ("bytes=-30", RangeRequest::Partial(0..10)),
+            ("bytes=2-99", RangeRequest::Partial(2..10)),
+            ("bytes=10-", RangeRequest::Unsatisfiable),
+            ("bytes=10-12", RangeRequest::Unsatisfiable),
+            ("bytes=-0", RangeRequest::Unsatisfiable),
+            ("bytes=0-18446744073709551615", RangeRequest::Partial(0..10)),
+            ("bytes=3-1", RangeRequest::Full),
+            ("bytes=0-1,4-5", RangeRequest::Full),
+            ("bytes=-", RangeRequest::Full),
+            ("lines=1-2", RangeRequest::Full),
+            ("", RangeRequest::Full),
         ];
         for (wanted, expected) in rows {
             assert_eq!(byte_range(wanted, 10), expected, "{wanted}");

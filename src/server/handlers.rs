@@ -75,7 +75,7 @@ impl Handlers {
         route_handlers: RouteHandlers,
         disabled: Vec<RouteGroup>,
     ) -> Self {
-        let metrics = route_handlers.http.clone();
+        let metrics = route_handlers.http_metrics.clone();
         let state = DispatcherState {
             checks,
             route_handlers: Some(route_handlers),

@@ -3,7 +3,7 @@
 use super::{
     query::BadQuery,
     response::{Body, text},
-    route_parts::{RouteError, RouteParts},
+    route_parts::{RequestParams, RouteError},
 };
 use crate::base::metrics::{Labels, Metrics};
 use hyper::{Response, StatusCode};
@@ -37,11 +37,11 @@ pub struct HealthQuery {
 }
 
 impl HealthQuery {
-    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
-        let mut exclude = parts.all("exclude")?;
+    pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
+        let mut exclude = params.query_parameters("exclude")?;
         exclude.retain(|name| !name.is_empty());
         Ok(Self {
-            verbose: parts.last("verbose")?.is_some(),
+            verbose: params.query_parameter("verbose")?.is_some(),
             exclude,
         })
     }
@@ -58,7 +58,7 @@ pub(super) struct HealthCheckResults {
 
 impl HealthChecks {
     /// `/healthz`.
-    pub(super) fn answer(&self, query: &HealthQuery) -> Response<Body> {
+    pub(super) fn serve(&self, query: &HealthQuery) -> Response<Body> {
         let results = self.all(query);
         if results.failures.is_empty() {
             return text(StatusCode::OK, results.text);
@@ -68,7 +68,7 @@ impl HealthChecks {
     }
 
     /// `/healthz/<name>`.
-    pub(super) fn answer_one(&self, name: &str) -> Response<Body> {
+    pub(super) fn serve_check(&self, name: &str) -> Response<Body> {
         match self.one(name) {
             Some(Ok(())) => text(StatusCode::OK, "ok".into()),
             Some(Err(why)) => {

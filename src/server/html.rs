@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 const NOT_PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// Maximum length of external text, in characters.
-pub(super) const LONG: usize = 2000;
+pub(super) const MAX_TEXT: usize = 2000;
 /// Maximum length in a table with one row per pod.
-pub(super) const SHORT: usize = 200;
+pub(super) const MAX_CELL_TEXT: usize = 200;
 
 /// A fragment of HTML: constant markup, or escaped text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,21 +23,21 @@ impl Html {
     }
 
     /// Appends constant HTML.
-    pub(super) fn own(mut self, html: &'static str) -> Self {
+    pub(super) fn markup(mut self, html: &'static str) -> Self {
         self.0.push_str(html);
         self
     }
 
-    /// Appends external text, escaped, and truncated to `most` characters. Characters that are not printable or
+    /// Appends external text, escaped, and truncated to `max_chars` characters. Characters that are not printable or
     /// change the text direction become spaces; consecutive spaces become one.
-    pub(super) fn text(mut self, text: &str, most: usize) -> Self {
+    pub(super) fn text(mut self, text: &str, max_chars: usize) -> Self {
         let (mut shown, mut gap) = (0, false);
         for c in text.chars() {
             if c == ' ' || !is_printable(c) {
                 gap = shown > 0;
                 continue;
             }
-            if shown + usize::from(gap) >= most {
+            if shown + usize::from(gap) >= max_chars {
                 self.0.push('…');
                 break;
             }
@@ -60,13 +60,13 @@ impl Html {
 
     /// Appends text within a line, isolated in its text direction.
     pub(super) fn inline(self, text: &str) -> Self {
-        self.own("<bdi>").text(text, LONG).own("</bdi>")
+        self.markup("<bdi>").text(text, MAX_TEXT).markup("</bdi>")
     }
 
     /// Appends a path segment or query value of a link. Not truncated, because names are shorter than the limit.
     pub(super) fn segment(mut self, text: &str) -> Self {
         let bytes = text.as_bytes();
-        let bytes = bytes.get(..LONG).unwrap_or(bytes);
+        let bytes = bytes.get(..MAX_TEXT).unwrap_or(bytes);
         self.0.extend(percent_encode(bytes, NOT_PLAIN));
         self
     }
@@ -99,35 +99,43 @@ impl Html {
 
 /// A link to a pod's page.
 pub(super) fn pod_link(root: &'static str, namespace: &str, name: &str, uid: &str) -> Html {
-    let link = Html::new().own("<a href=\"").own(root).own("pod/");
-    let link = link.segment(namespace).own("/").segment(name);
+    let link = Html::new().markup("<a href=\"").markup(root).markup("pod/");
+    let link = link.segment(namespace).markup("/").segment(name);
     let link = match uid {
         "" => link,
-        uid => link.own("?uid=").segment(uid),
+        uid => link.markup("?uid=").segment(uid),
     };
-    link.own("\">").text(name, SHORT).own("</a>")
+    link.markup("\">").text(name, MAX_CELL_TEXT).markup("</a>")
 }
 
 pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html {
-    let mut head = Html::new().own("<table aria-label=\"").own(title);
-    head = head.own("\"><thead><tr>");
+    let mut head = Html::new().markup("<table aria-label=\"").markup(title);
+    head = head.markup("\"><thead><tr>");
     for column in columns {
-        head = head.own("<th scope=\"col\">").own(column).own("</th>");
+        head = head
+            .markup("<th scope=\"col\">")
+            .markup(column)
+            .markup("</th>");
     }
-    head.own("</tr></thead><tbody>")
+    head.markup("</tr></thead><tbody>")
 }
 
 /// A table row. The first cell is a header; on a narrow screen each cell shows its column's name.
 pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
-    let mut row = Html::new().own("<tr>");
+    let mut row = Html::new().markup("<tr>");
     for (index, (column, cell)) in columns.iter().zip(cells).enumerate() {
         let (open, close) = match index {
             0 => ("<th scope=\"row\" data-column=\"", "</th>"),
             _ => ("<td data-column=\"", "</td>"),
         };
-        row = row.own(open).own(column).own("\">").with(cell).own(close);
+        row = row
+            .markup(open)
+            .markup(column)
+            .markup("\">")
+            .with(cell)
+            .markup(close);
     }
-    row.own("</tr>")
+    row.markup("</tr>")
 }
 
 /// A section with a table; empty without rows.
@@ -135,12 +143,15 @@ pub(super) fn section(title: &'static str, columns: &[&'static str], rows: &[Vec
     if rows.is_empty() {
         return Html::new();
     }
-    let mut out = Html::new().own("<section><h2>").own(title).own("</h2>");
+    let mut out = Html::new()
+        .markup("<section><h2>")
+        .markup(title)
+        .markup("</h2>");
     out = out.with(&table_head(title, columns));
     for row in rows {
         out = out.with(&table_row(columns, row));
     }
-    out.own("</tbody></table></section>")
+    out.markup("</tbody></table></section>")
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use super::{
     query::BadQuery,
     response::{Body, Request, bad_request, json_object, not_found, read_body},
-    route_parts::{RouteError, RouteParts},
-    stats::{StatsViews, unreadable},
+    route_parts::{RequestParams, RouteError},
+    stats::{StatsReaders, unreadable},
     streaming::{
         ContainerName,
         lookup::{self, MissingContainer},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     model::PodExt,
-    node::stats::{ContainerInfo, InfoOf},
+    node::stats::{ContainerInfo, ContainerInfoSelector},
     pods::pod_sync::PodWithStatus,
 };
 use hyper::Response;
@@ -21,14 +21,14 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 /// Maximum size of the body, in bytes.
-pub(super) const BODY: usize = 16 * 1024;
+pub(super) const MAX_BODY: usize = 16 * 1024;
 
 /// Go's zero time as text.
-const UNSET: &str = "0001-01-01T00:00:00Z";
+const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// The target of a statistics request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InfoTarget {
+pub enum LegacyStatsTarget {
     /// `/stats/`: the machine.
     Machine,
     /// `/stats/container`: any cgroup.
@@ -37,10 +37,10 @@ pub enum InfoTarget {
     Container(ContainerName),
 }
 
-impl InfoTarget {
+impl LegacyStatsTarget {
     /// The default namespace is `default`.
-    pub(super) fn container(parts: &RouteParts) -> Result<Self, RouteError> {
-        let mut name = ContainerName::parse(parts)?;
+    pub(super) fn container(params: &RequestParams) -> Result<Self, RouteError> {
+        let mut name = ContainerName::parse(params)?;
         if name.pod.namespace.is_empty() {
             name.pod.namespace.push_str("default");
         }
@@ -50,7 +50,7 @@ impl InfoTarget {
 
 /// Parameters of a request. The number of samples, which clients also send, is ignored, because there is only one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InfoQuery {
+pub struct LegacyStatsQuery {
     /// `containerName`: the cgroup's path.
     pub cgroup: String,
     /// `start`: no samples before this time.
@@ -58,10 +58,10 @@ pub struct InfoQuery {
     /// `end`: no samples after this time.
     pub end: Option<Timestamp>,
     /// `subcontainers`: include the cgroup's descendants.
-    pub below: bool,
+    pub subcontainers: bool,
 }
 
-impl InfoQuery {
+impl LegacyStatsQuery {
     /// Parses the query.
     ///
     /// # Errors
@@ -72,11 +72,12 @@ impl InfoQuery {
             match key.as_str() {
                 "containerName" => query.cgroup.clone_from(value),
                 "num_stats" => number(key, value.parse().ok())?,
-                "start" => query.start = moment(key, value)?,
-                "end" => query.end = moment(key, value)?,
+                "start" => query.start = parse_time(key, value)?,
+                "end" => query.end = parse_time(key, value)?,
                 "subcontainers" => {
                     let flag = value.parse().ok();
-                    query.below = flag.ok_or_else(|| bad(key, "is neither true nor false"))?;
+                    query.subcontainers =
+                        flag.ok_or_else(|| bad(key, "is neither true nor false"))?;
                 }
                 _ => {}
             }
@@ -88,7 +89,7 @@ impl InfoQuery {
     ///
     /// # Errors
     /// The body is not an object, or a field is invalid.
-    fn and_body(mut self, body: &[u8]) -> Result<Self, String> {
+    fn overridden_by(mut self, body: &[u8]) -> Result<Self, String> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(self);
         }
@@ -104,12 +105,12 @@ impl InfoQuery {
                 _ if value.is_null() => {}
                 "containerName" => text()?.clone_into(&mut self.cgroup),
                 "num_stats" => number(key, value.as_i64()).map_err(field)?,
-                "start" => self.start = moment(key, text()?).map_err(field)?,
-                "end" => self.end = moment(key, text()?).map_err(field)?,
+                "start" => self.start = parse_time(key, text()?).map_err(field)?,
+                "end" => self.end = parse_time(key, text()?).map_err(field)?,
                 "subcontainers" => {
                     let flag = value.as_bool();
                     let flag = flag.ok_or_else(|| bad(key, "is neither true nor false"));
-                    self.below = flag.map_err(field)?;
+                    self.subcontainers = flag.map_err(field)?;
                 }
                 _ => {}
             }
@@ -136,13 +137,13 @@ fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
     value.map_or_else(|| Err(bad(key, "is not a whole number")), |_| Ok(()))
 }
 
-fn moment(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
-    if value.is_empty() || value == UNSET {
+fn parse_time(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
+    if value.is_empty() || value == GO_ZERO_TIME {
         return Ok(None);
     }
-    let moment = value.parse().ok();
-    moment.map_or_else(
-        || Err(bad(key, "is not a moment as RFC 3339 has it")),
+    let time = value.parse().ok();
+    time.map_or_else(
+        || Err(bad(key, "is not an RFC 3339 time")),
         |at| Ok(Some(at)),
     )
 }
@@ -152,32 +153,32 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
 }
 
 /// The response; `pods` are the known pods.
-pub(super) async fn answer(
-    stats: &StatsViews,
+pub(super) async fn serve(
+    stats: &StatsReaders,
     pods: impl Future<Output = Vec<PodWithStatus>>,
     request: Request,
-    target: &InfoTarget,
-    query: InfoQuery,
+    target: &LegacyStatsTarget,
+    query: LegacyStatsQuery,
 ) -> Response<Body> {
-    let body = match read_body(request, BODY).await {
+    let body = match read_body(request, MAX_BODY).await {
         Ok(body) => body,
         Err(refused) => return *refused,
     };
     let pods = pods.await;
-    let query = match query.and_body(&body) {
+    let query = match query.overridden_by(&body) {
         Ok(query) => query,
         Err(why) => return bad_request(&why),
     };
     let of = match target {
-        InfoTarget::Machine => InfoOf::Cgroup {
+        LegacyStatsTarget::Machine => ContainerInfoSelector::Cgroup {
             path: "/".to_owned(),
-            below: false,
+            subcontainers: false,
         },
-        InfoTarget::Cgroup => InfoOf::Cgroup {
+        LegacyStatsTarget::Cgroup => ContainerInfoSelector::Cgroup {
             path: query.path(),
-            below: query.below,
+            subcontainers: query.subcontainers,
         },
-        InfoTarget::Container(name) => match container(pods, name) {
+        LegacyStatsTarget::Container(name) => match container(pods, name) {
             Ok(of) => of,
             Err(missing) => return not_found(&missing.to_string()),
         },
@@ -185,27 +186,28 @@ pub(super) async fn answer(
     let Some(found) = (stats.infos)(of).await else {
         return unreadable();
     };
-    let reported = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));
+    let reported =
+        |info: ContainerInfo| (info.path.clone(), info.into_json(query.start, query.end));
     let mut reported = found.into_iter().map(reported);
     match target {
-        InfoTarget::Cgroup => {
+        LegacyStatsTarget::Cgroup => {
             let reported: Map<String, Value> = reported.collect();
             if reported.is_empty() {
-                not_found(&format!("no cgroup {:?} is known here", query.path()))
+                not_found(&format!("cgroup {:?} not found", query.path()))
             } else {
                 json_object(&reported)
             }
         }
-        InfoTarget::Machine => match reported.next() {
+        LegacyStatsTarget::Machine => match reported.next() {
             Some((_, info)) => json_object(&info),
             None => unreadable(),
         },
-        InfoTarget::Container(name) => match reported.next() {
+        LegacyStatsTarget::Container(name) => match reported.next() {
             Some((_, info)) => json_object(&info),
             None => {
                 let missing = MissingContainer::NotRunning {
                     name: name.container.clone(),
-                    why: "nothing of it runs in a cgroup of this machine".to_owned(),
+                    why: "no running process in a cgroup of this node".to_owned(),
                 };
                 not_found(&missing.to_string())
             }
@@ -213,12 +215,15 @@ pub(super) async fn answer(
     }
 }
 
-fn container(pods: Vec<PodWithStatus>, name: &ContainerName) -> Result<InfoOf, MissingContainer> {
+fn container(
+    pods: Vec<PodWithStatus>,
+    name: &ContainerName,
+) -> Result<ContainerInfoSelector, MissingContainer> {
     let (pod, _) = lookup::pod(pods, &name.pod)?;
     if !lookup::has_container(&pod, &name.container) {
         return Err(MissingContainer::Container(name.container.clone()));
     }
-    Ok(InfoOf::Container {
+    Ok(ContainerInfoSelector::Container {
         pod: pod.uid(),
         name: name.container.clone(),
     })
@@ -228,9 +233,9 @@ fn container(pods: Vec<PodWithStatus>, name: &ContainerName) -> Result<InfoOf, M
 mod tests {
     use super::*;
 
-    fn query(pairs: &[(&str, &str)]) -> Result<InfoQuery, BadQuery> {
+    fn query(pairs: &[(&str, &str)]) -> Result<LegacyStatsQuery, BadQuery> {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        InfoQuery::of_pairs(&pairs.iter().map(owned).collect::<Vec<_>>())
+        LegacyStatsQuery::of_pairs(&pairs.iter().map(owned).collect::<Vec<_>>())
     }
 
     #[test]
@@ -238,8 +243,11 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().ok();
         let body = br#"{"containerName": "/a/../b//c/", "num_stats": 3, "subcontainers": true,
             "start": "2020-01-01T00:00:00Z", "end": "0001-01-01T00:00:00Z", "other": 1}"#;
-        let by_body = InfoQuery::default().and_body(body).unwrap();
-        assert_eq!((by_body.path().as_str(), by_body.below), ("/b/c", true));
+        let by_body = LegacyStatsQuery::default().overridden_by(body).unwrap();
+        assert_eq!(
+            (by_body.path().as_str(), by_body.subcontainers),
+            ("/b/c", true)
+        );
         assert_eq!(
             (by_body.start, by_body.end),
             (at("2020-01-01T00:00:00Z"), None)
@@ -254,9 +262,17 @@ mod tests {
         ]);
         let by_query = by_query.unwrap();
         assert_eq!(by_query, by_body);
-        let both = by_query.and_body(br#"{"containerName": "/d"}"#).unwrap();
-        assert_eq!((both.path().as_str(), both.below), ("/d", true));
-        assert_eq!(InfoQuery::default().and_body(b" \n").unwrap().path(), "/");
+        let both = by_query
+            .overridden_by(br#"{"containerName": "/d"}"#)
+            .unwrap();
+        assert_eq!((both.path().as_str(), both.subcontainers), ("/d", true));
+        assert_eq!(
+            LegacyStatsQuery::default()
+                .overridden_by(b" \n")
+                .unwrap()
+                .path(),
+            "/"
+        );
     }
 
     #[test]
@@ -269,12 +285,16 @@ mod tests {
         ] {
             assert_eq!(query(&[(key, value)]).unwrap_err().parameter, key);
             let body = format!("{{{key:?}: {value:?}}}");
-            let why = InfoQuery::default().and_body(body.as_bytes()).unwrap_err();
+            let why = LegacyStatsQuery::default()
+                .overridden_by(body.as_bytes())
+                .unwrap_err();
             assert!(why.contains(key), "{why}");
         }
         for body in ["[]", "{", "{\"containerName\": 1}", "{\"start\": 1}"] {
             assert!(
-                InfoQuery::default().and_body(body.as_bytes()).is_err(),
+                LegacyStatsQuery::default()
+                    .overridden_by(body.as_bytes())
+                    .is_err(),
                 "{body}"
             );
         }

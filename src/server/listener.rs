@@ -17,7 +17,7 @@ use crate::{
     },
     host::{
         shares_namespaces,
-        unix_socket::{self, LocalPath},
+        unix_socket::{self, SocketFile},
     },
 };
 use hyper::{server::conn::http1, service::service_fn};
@@ -66,7 +66,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum ListenSocket {
     Tcp(TcpListener, SocketAddr),
-    Local(UnixListener, LocalPath),
+    Local(UnixListener, SocketFile),
 }
 
 impl fmt::Display for ListenSocket {
@@ -79,7 +79,10 @@ impl fmt::Display for ListenSocket {
 }
 
 impl Listener {
-    /// Binds the port before anything is started, so that a port in use is an error.
+    /// Binds the port. Called before anything is started, so that a port in use prevents the start.
+    ///
+    /// # Errors
+    /// The port is in use, or the address does not exist on this machine.
     pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError {
             name,
@@ -165,7 +168,7 @@ impl Listener {
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
-                        let served = context.begin(stream, self.tls.clone());
+                        let served = context.serve(stream, self.tls.clone());
                         open.spawn(contain(panics::PanicScope::Connection, served));
                     }
                     Err(error) => {
@@ -245,13 +248,13 @@ impl Drop for OpenRequest {
 
 impl ConnectionContext {
     /// Serves one client, after the TLS handshake if there is one.
-    async fn begin(self, stream: Either<TcpStream, UnixStream>, tls: Option<Arc<Tls>>) {
+    async fn serve(self, stream: Either<TcpStream, UnixStream>, tls: Option<Arc<Tls>>) {
         let stream = match stream {
             Either::Left(stream) => stream,
-            Either::Right(stream) => return self.local(stream).await,
+            Either::Right(stream) => return self.serve_local(stream).await,
         };
         let Some(tls) = tls else {
-            return self.connection(stream, None).await;
+            return self.serve_http(stream, None).await;
         };
         let handshake_result = tokio::select! {
             handshake_result = timeout(self.limits.head, handshake(&tls, stream)) => handshake_result,
@@ -259,7 +262,7 @@ impl ConnectionContext {
             () = self.shutdown.cancelled() => return,
         };
         match handshake_result {
-            Ok(Ok((stream, peer))) => self.connection(stream, peer).await,
+            Ok(Ok((stream, peer))) => self.serve_http(stream, peer).await,
             Ok(Err(error)) => tracing::debug!(err = error_chain(&error), "TLS handshake failed"),
             Err(_) => tracing::debug!("TLS handshake timed out"),
         }
@@ -267,14 +270,16 @@ impl ConnectionContext {
 
     /// Serves a client of the local socket. The socket's mode excludes all users except root. The check of namespaces
     /// also rejects root in a container that mounts the kubelet's root directory.
-    async fn local(mut self, stream: UnixStream) {
+    async fn serve_local(mut self, stream: UnixStream) {
         let checked = spawn_blocking(move || {
             let shares = shares_namespaces(&stream);
             (stream, shares)
         });
         let (stream, shares) = match checked.await {
             Ok(checked) => checked,
-            Err(error) => return tracing::error!(err = %error, "The task of a connection failed"),
+            Err(error) => {
+                return tracing::error!(err = %error, "Checking the namespaces of a local client failed");
+            }
         };
         if !matches!(shares, Ok(true)) {
             let err = shares.err().map(|error| error_chain(&error));
@@ -284,11 +289,11 @@ impl ConnectionContext {
             );
             self.handlers = self.handlers.refusing();
         }
-        self.connection(stream, None).await;
+        self.serve_http(stream, None).await;
     }
 
     /// Serves one connection until it ends or is upgraded.
-    async fn connection(
+    async fn serve_http(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Option<Arc<Peer>>,
@@ -327,7 +332,7 @@ impl ConnectionContext {
         let ended = tokio::select! {
             ended = served.as_mut() => ended,
             () = slot.evicted() => return tracing::debug!("Connection closed to make room for another one"),
-            () = progress.overdue() => return tracing::debug!("Connection closed: the client timed out"),
+            () = progress.timed_out() => return tracing::debug!("Connection closed: the client timed out"),
             () = stopping.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 match timeout(self.limits.drain, served).await {

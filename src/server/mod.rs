@@ -3,7 +3,7 @@
 //! * Owns: the health port, the read-only port, the main port with its certificate, authentication and authorization,
 //!   the local socket, and their connections; the socket of the Pods API.
 //! * Woken by: requests, and by shutdown.
-//! * Publishes: the routes of the table ([`ENTRIES`]), with data read from stores at the time of the request.
+//! * Publishes: the routes of the table ([`ROUTE_TABLE`]), with data read from stores at the time of the request.
 //! * Forwards: exec, attach, port-forward and checkpoints to the runtime; posted pods to their store.
 //! * Must never decide about pods, call the runtime for data that a store has, hold a whole list in memory as text,
 //!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
@@ -15,7 +15,7 @@ mod query;
 mod response;
 mod route_parts;
 mod observed;
-mod views;
+mod handler_deps;
 mod list;
 mod websocket;
 mod streaming;
@@ -57,15 +57,16 @@ mod area;
 pub use area::{Config, ServerDeps, build, pods_api};
 pub use checkpoint::Checkpoints;
 pub use connections::ConnectionLimits;
-pub use container_logs::{LogParts, LogQuery, LogReaders};
+pub use container_logs::{LogDeps, LogQuery, LogReaders};
 pub use dispatcher::RouteHandlers;
 pub use events::EventsQuery;
 pub use explanations::{
-    ExplainQuery, ExplainView, Explanations, OverviewQuery, OverviewVersion, OverviewView,
+    ExplainPod, ExplainQuery, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
 };
+pub use handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
 pub use handlers::Handlers;
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
-pub use legacy_stats::{InfoQuery, InfoTarget};
+pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use listener::{BindError, Listener};
 pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
@@ -76,11 +77,10 @@ pub use ports::{Ports, ServerConfig};
 pub use posted::PostMode;
 pub use process::Process;
 pub use route_parts::RouteError;
-pub use routes::{ENTRIES, Port, Route, RouteEntry, RouteGroup, document, route, subresources};
-pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
-pub use stats::{StatsViews, TextPieces};
-pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
-pub use views::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
+pub use routes::{Port, ROUTE_TABLE, Route, RouteEntry, RouteGroup, document, route, subresources};
+pub use scrapes::{ReadMetrics, ScrapeHook, Scrapes};
+pub use stats::{StatsReaders, TextChunks};
+pub use streaming::{ContainerName, PodName, StreamDeps, StreamMetrics, StreamTable};
 
 #[cfg(test)]
 mod tests;

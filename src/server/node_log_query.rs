@@ -1,6 +1,6 @@
 //! `/logs/?query=…`: queries of the node's journal and log files (`NodeLogQuery`). Pure.
 
-use super::{query::BadQuery, route_parts::RouteParts};
+use super::{query::BadQuery, route_parts::RequestParams};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Maximum number of lines from the end (`tailLines`).
@@ -38,9 +38,9 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// A parameter is invalid.
-    pub(super) fn parse(parts: &RouteParts) -> Result<Option<Self>, BadQuery> {
+    pub(super) fn parse(params: &RequestParams) -> Result<Option<Self>, BadQuery> {
         let mut query = Self::default();
-        let queried = parts.all("query")?;
+        let queried = params.query_parameters("query")?;
         for name in &queried {
             // As upstream, a name with a slash or backslash is a file.
             if name.contains(['/', '\\']) {
@@ -52,11 +52,11 @@ impl NodeLogQuery {
         if !queried.is_empty() && query.files.is_empty() && query.services.is_empty() {
             return Err(BadQuery::new("query", "may not be empty"));
         }
-        query.since = time(parts, "sinceTime")?;
-        query.until = time(parts, "untilTime")?;
-        query.lines = number(parts, "tailLines")?;
-        query.boot = number(parts, "boot")?;
-        query.pattern = parts.last("pattern")?.unwrap_or_default();
+        query.since = time(params, "sinceTime")?;
+        query.until = time(params, "untilTime")?;
+        query.lines = number(params, "tailLines")?;
+        query.boot = number(params, "boot")?;
+        query.pattern = params.query_parameter("pattern")?.unwrap_or_default();
         Ok((query != Self::default()).then_some(query))
     }
 
@@ -64,10 +64,12 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// The validation error.
-    pub(super) fn wanted(&self) -> Result<LogSelection, BadQuery> {
+    pub(super) fn selection(&self) -> Result<LogSelection, BadQuery> {
         let bad = |detail: &str| Err(BadQuery::new("query", detail));
         if self.services.iter().any(|name| !is_safe(name)) {
-            return bad("a service has letters, digits and -_.:@ alone, and at most 256 of them");
+            return bad(
+                "service names may contain only letters, digits and -_.:@, and have at most 256 characters",
+            );
         }
         if self.services.len() > MAX_SERVICES {
             return bad("at most 4 services at a time");
@@ -116,12 +118,12 @@ impl NodeLogQuery {
         let mut arguments = ["--utc", "--no-pager", "--output=short-precise"]
             .map(str::to_owned)
             .to_vec();
-        let shown = |time: Timestamp| time.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
+        let format_time = |time: Timestamp| time.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
         if let Some(since) = self.since {
-            arguments.push(format!("--since={}", shown(since)));
+            arguments.push(format!("--since={}", format_time(since)));
         }
         if let Some(until) = self.until {
-            arguments.push(format!("--until={}", shown(until)));
+            arguments.push(format!("--until={}", format_time(until)));
         }
         if let Some(lines) = self.lines {
             arguments.push("--pager-end".to_owned());
@@ -152,8 +154,10 @@ fn is_safe(name: &str) -> bool {
     name.len() <= MAX_SERVICE_NAME && name.chars().all(safe)
 }
 
-fn time(parts: &RouteParts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
-    let text = parts.last(name)?.filter(|text| !text.is_empty());
+fn time(params: &RequestParams, name: &str) -> Result<Option<Timestamp>, BadQuery> {
+    let text = params
+        .query_parameter(name)?
+        .filter(|text| !text.is_empty());
     let read = |text: String| {
         text.parse()
             .map_err(|_| BadQuery::new(name, "invalid time format"))
@@ -161,8 +165,10 @@ fn time(parts: &RouteParts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     text.map(read).transpose()
 }
 
-fn number(parts: &RouteParts, name: &str) -> Result<Option<i64>, BadQuery> {
-    let text = parts.last(name)?.filter(|text| !text.is_empty());
+fn number(params: &RequestParams, name: &str) -> Result<Option<i64>, BadQuery> {
+    let text = params
+        .query_parameter(name)?
+        .filter(|text| !text.is_empty());
     let bad = |text: &str| BadQuery::new(name, format!("{text:?} is not a whole number"));
     let read = |text: String| text.parse().map_err(|_| bad(&text));
     text.map(read).transpose()
@@ -173,7 +179,7 @@ mod tests {
     use super::*;
 
     fn parse(query: &str) -> Result<Option<NodeLogQuery>, BadQuery> {
-        NodeLogQuery::parse(&RouteParts::of_query(query))
+        NodeLogQuery::parse(&RequestParams::of_query(query))
     }
 
     #[test]
@@ -208,7 +214,7 @@ mod tests {
         ] {
             let parsed = parse(query).unwrap().unwrap();
             assert_eq!(
-                parsed.wanted().map_err(|bad| bad.parameter),
+                parsed.selection().map_err(|bad| bad.parameter),
                 expected,
                 "{query}"
             );

@@ -7,7 +7,7 @@ use super::{
     response::{Body, respond, text},
     route_parts::RouteError,
 };
-use crate::host::{Shown, open_confined};
+use crate::host::{ConfinedFile, open_confined};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -21,9 +21,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
+const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
 /// Timeout of a response from the journal.
-const DEADLINE: Duration = Duration::from_secs(30);
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of concurrent responses from the journal.
 const MAX_CONCURRENT: usize = 4;
 /// Number of bytes that are read and sent at a time.
@@ -94,7 +94,7 @@ impl NodeLogs {
         if !path.is_empty() {
             return refused("path not allowed in query mode\n".into());
         }
-        match query.wanted() {
+        match query.selection() {
             Err(bad) => refused(format!("{}: {}\n", bad.parameter, bad.detail)),
             Ok(LogSelection::File(file)) => {
                 let file = file.trim_start_matches('/').to_owned();
@@ -116,22 +116,22 @@ impl NodeLogs {
                 "the kubelet is stopping\n".into(),
             );
         };
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + JOURNAL_TIMEOUT;
         let units = timeout_at(deadline, journal.units())
             .await
             .unwrap_or_default();
         let is_native = |service: &String| units.contains(&format!("{service}.service"));
         let (native, others): (Vec<_>, Vec<_>) = services.into_iter().partition(is_native);
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<LogSegment> = Vec::new();
         if !native.is_empty() {
             parts.push(match journal.run(&query.journal_arguments(&native)) {
-                Ok(child) => Part::Journal(Box::new(child)),
-                Err(_) => Part::Text("\nerror: journal output not available\n".into()),
+                Ok(child) => LogSegment::Journal(Box::new(child)),
+                Err(_) => LogSegment::Text("\nerror: journal output not available\n".into()),
             });
         }
         if !others.is_empty() && query.has_options() {
             let names = others.join(" ");
-            parts.push(Part::Text(format!(
+            parts.push(LogSegment::Text(format!(
                 "\noptions present and query resolved to log files for [{names}]\ntry without specifying options\n"
             )));
         } else {
@@ -139,25 +139,33 @@ impl NodeLogs {
                 parts.push(self.file_of(service).await);
             }
         }
-        respond(StatusCode::OK, TEXT, stream_of(parts, deadline, permit))
+        respond(
+            StatusCode::OK,
+            TEXT_TYPE,
+            stream_of(parts, deadline, permit),
+        )
     }
 
     /// The log file of a service without journal entries.
-    async fn file_of(&self, service: String) -> Part {
+    async fn file_of(&self, service: String) -> LogSegment {
         for name in files_of(&service) {
             let root = self.root.clone();
             let open = move || open_confined(&root, name.as_ref(), 0);
             let opened = spawn_blocking(open).await.map_err(io::Error::other);
             match opened.and_then(|opened| opened) {
-                Ok(Shown::File(file, _)) => return Part::File(tokio::fs::File::from_std(file)),
-                Ok(Shown::Directory(_)) => {}
+                Ok(ConfinedFile::File(file, _)) => {
+                    return LogSegment::File(tokio::fs::File::from_std(file));
+                }
+                Ok(ConfinedFile::Directory(_)) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    return Part::Text(format!("\nerror getting log for {service}: {error}\n"));
+                    return LogSegment::Text(format!(
+                        "\nerror getting log for {service}: {error}\n"
+                    ));
                 }
             }
         }
-        Part::Text(format!("\nlog not found for {service}\n"))
+        LogSegment::Text(format!("\nlog not found for {service}\n"))
     }
 }
 
@@ -190,13 +198,13 @@ impl Journal {
 }
 
 /// A part of a response: a file or the output of journalctl.
-enum Part {
+enum LogSegment {
     Text(String),
     File(tokio::fs::File),
     Journal(Box<Child>),
 }
 
-impl Part {
+impl LogSegment {
     /// The next bytes; empty at the end.
     async fn next(&mut self) -> io::Result<Bytes> {
         match self {
@@ -217,9 +225,9 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
 }
 
 /// The parts one after another; truncated at the deadline.
-fn stream_of(parts: Vec<Part>, deadline: Instant, permit: OwnedSemaphorePermit) -> Body {
+fn stream_of(parts: Vec<LogSegment>, deadline: Instant, permit: OwnedSemaphorePermit) -> Body {
     let parts = parts.into_iter();
-    let start = (parts, None::<Part>, permit);
+    let start = (parts, None::<LogSegment>, permit);
     let chunks = stream::unfold(start, move |(mut parts, mut current, permit)| async move {
         loop {
             let mut part = match current.take() {

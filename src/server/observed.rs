@@ -9,10 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Is notified of a stream's reads and writes.
 pub(super) trait Observer {
+    /// Called after a read that returned at least one byte.
     fn read(&self);
 
+    /// Called after each attempt to write, also a pending one.
     fn wrote(&self, written: &Poll<io::Result<usize>>);
 
+    /// Called after each attempt to flush, also a pending one.
     fn flushed(&self, _flushed: &Poll<io::Result<()>>) {}
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     explanations::{ExplainQuery, Explanations, OverviewVersion},
-    views::FlushStatuses,
+    handler_deps::FlushStatuses,
 };
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
@@ -79,14 +79,14 @@ impl PodReporter {
         };
         let mut pods: Vec<_> = pods.iter().map(line).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
-        let unreached = || {
+        let waiting_for_runtime = || {
             let endpoint = &self.endpoint;
             vec![format!("waiting for the container runtime at {endpoint}")]
         };
         Overview {
             version,
             node: self.node_name.to_string(),
-            warnings: parts.map_or_else(unreached, |parts| parts.runtime_errors()),
+            warnings: parts.map_or_else(waiting_for_runtime, |parts| parts.runtime_errors()),
             pods,
         }
     }
@@ -155,7 +155,7 @@ fn overview_version(
     let started = started.as_millisecond();
     Arc::new(move || {
         let (mut statuses, mut pod_history) = (statuses.subscribe(), pod_history.subscribe());
-        let (of_statuses, of_decisions) = (
+        let (status_version, history_version) = (
             *statuses.borrow_and_update(),
             *pod_history.borrow_and_update(),
         );
@@ -165,7 +165,7 @@ fn overview_version(
                 _ = pod_history.changed() => {}
             }
         };
-        let version = format!("{started}-{of_statuses}-{of_decisions}");
+        let version = format!("{started}-{status_version}-{history_version}");
         (version, Box::pin(changed))
     })
 }
@@ -173,7 +173,7 @@ fn overview_version(
 fn probe_report(
     view: ProbeView,
     probe_result: Option<ProbeResult>,
-    (wall, here): (Timestamp, Instant),
+    (wall_now, now): (Timestamp, Instant),
 ) -> ProbeReport {
     let text = |probe_result| {
         match probe_result {
@@ -183,12 +183,12 @@ fn probe_report(
         }
         .to_string()
     };
-    let due = view.due.map(|due| due.saturating_duration_since(here));
+    let due = view.due.map(|due| due.saturating_duration_since(now));
     let mut report = ProbeReport {
         container: view.container.to_string(),
         kind: view.kind.to_string(),
         probe_result: text(probe_result.unwrap_or(ProbeResult::Unknown)),
-        next: due.and_then(|due| wall.checked_add(due).ok()),
+        next: due.and_then(|due| wall_now.checked_add(due).ok()),
         ..ProbeReport::default()
     };
     if let Some(last) = view.last {

@@ -1,10 +1,10 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
 use super::{
+    handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods, flushed, or_stopping},
     list,
     response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
-    views::{FlushStatuses, ListPods, ListRunningPods, WaitForPods, flushed, unless_stopping},
 };
 use crate::{
     host::HostMachine,
@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A pod as item of a list, with its current status instead of that of the pod object. Serialized from the shared
-/// objects without copying them.
+/// A list item: a pod with its current status in place of `pod.status`. Serializes the shared objects without copying
+/// them.
 pub(super) struct PodItem {
     pub(super) pod: Arc<Pod>,
     pub(super) status: Option<Arc<v1::PodStatus>>,
@@ -50,7 +50,7 @@ pub struct PodLists {
     /// All running pods.
     pub running: ListRunningPods,
     /// Waits until the pods are known.
-    pub ready: WaitForPods,
+    pub wait_for_pods: WaitForPods,
     /// Waits until pod statuses are on disk.
     pub flush: FlushStatuses,
 }
@@ -64,7 +64,7 @@ impl PodLists {
 
     /// `/runningpods/`.
     pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
-        unless_stopping(stopping, (self.ready)()).await;
+        or_stopping(stopping, (self.wait_for_pods)()).await;
         running_pods((self.running)())
     }
 
@@ -80,7 +80,7 @@ impl PodLists {
 
     /// All known pods, after waiting until they are known.
     pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<PodWithStatus> {
-        unless_stopping(stopping, (self.ready)()).await;
+        or_stopping(stopping, (self.wait_for_pods)()).await;
         (self.pods)()
     }
 }

@@ -6,7 +6,7 @@ use super::{
     auth::{AuthSettings, KubeletAuth},
     health::HealthChecks,
     routes::RouteGroup,
-    tls::{ClientAuthorities, Tls, TlsSettings},
+    tls::{ClientCaFile, Tls, TlsSettings},
 };
 use crate::{
     apiserver::ApiServer,
@@ -81,11 +81,11 @@ impl Ports {
         }
         let address = config.address;
         let read = move || -> anyhow::Result<_> {
-            let authorities = config.auth.client_ca_file.as_deref();
-            let authorities = authorities.map(ClientAuthorities::open).transpose()?;
-            let authorities = authorities.map(Arc::new);
-            let auth = KubeletAuth::new(config.auth, &node_name, authorities.clone(), api)?;
-            let tls = Tls::open(&config.tls, (&node_name, &addresses), authorities)?;
+            let client_ca = config.auth.client_ca_file.as_deref();
+            let client_ca = client_ca.map(ClientCaFile::open).transpose()?;
+            let client_ca = client_ca.map(Arc::new);
+            let auth = KubeletAuth::new(config.auth, &node_name, client_ca.clone(), api)?;
+            let tls = Tls::open(&config.tls, (&node_name, &addresses), client_ca)?;
             Ok((tls, auth))
         };
         let read = tokio::task::spawn_blocking(read);

@@ -26,11 +26,11 @@ pub enum PostMode {
 /// response does not show whether they run; `/pods` does.
 pub(super) async fn store_pods(store: PostedPods, mode: PostMode, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
-    let kept = spawn_blocking(move || match mode {
+    let stored = spawn_blocking(move || match mode {
         PostMode::Add => store.add(&body, now),
         PostMode::Replace => store.replace(&body, now),
     });
-    match kept.await {
+    match stored.await {
         Ok(Ok(stored)) => {
             let names: Vec<_> = stored
                 .iter()

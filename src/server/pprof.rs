@@ -135,13 +135,13 @@ pub struct FunctionMessage {
 
 /// Builds the string table.
 #[derive(Default)]
-struct Texts {
+struct StringTable {
     numbers: HashMap<String, i64>,
     texts: Vec<String>,
 }
 
-impl Texts {
-    fn number(&mut self, text: &str) -> i64 {
+impl StringTable {
+    fn index_of(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
         }
@@ -155,15 +155,15 @@ impl Texts {
 /// Builds the message of a profile that started at `time` (since 1970) and took `took`.
 pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
     let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-    let mut texts = Texts::default();
-    texts.number("");
+    let mut texts = StringTable::default();
+    texts.index_of("");
     let samples = ValueType {
-        r#type: texts.number("samples"),
-        unit: texts.number("count"),
+        r#type: texts.index_of("samples"),
+        unit: texts.index_of("count"),
     };
     let cpu = ValueType {
-        r#type: texts.number("cpu"),
-        unit: texts.number("nanoseconds"),
+        r#type: texts.index_of("cpu"),
+        unit: texts.index_of("nanoseconds"),
     };
     let mapping: Vec<MappingMessage> = (1..)
         .zip(&profile.mappings)
@@ -172,8 +172,8 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
             memory_start: mapping.start,
             memory_limit: mapping.end,
             file_offset: mapping.offset,
-            filename: texts.number(&mapping.path),
-            build_id: texts.number(&mapping.build_id),
+            filename: texts.index_of(&mapping.path),
+            build_id: texts.index_of(&mapping.build_id),
             has_functions: true,
         })
         .collect();
@@ -189,11 +189,11 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
                     (mapping.memory_start..mapping.memory_limit).contains(address)
                 };
                 let line = profile.functions.get(address).map(|function| {
-                    let system_name = texts.number(&function.symbol);
+                    let system_name = texts.index_of(&function.symbol);
                     let id = functions.len() as u64 + 1;
                     let known = functions.entry(system_name).or_insert(FunctionMessage {
                         id,
-                        name: texts.number(&function.name),
+                        name: texts.index_of(&function.name),
                         system_name,
                     });
                     Line {
@@ -214,7 +214,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
         sample.push(StackSample { location_id, value });
     }
     let missed = format!("{} samples were missed", profile.missed);
-    let comment = (profile.missed > 0).then(|| texts.number(&missed));
+    let comment = (profile.missed > 0).then(|| texts.index_of(&missed));
     Message {
         sample_type: vec![samples, cpu],
         sample,
@@ -233,7 +233,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
 /// Encodes and compresses the profile.
 ///
 /// # Errors
-/// Writing to memory does not fail.
+/// Compression failed; it does not for a writer in memory.
 pub(super) fn file(message: &Message) -> io::Result<Vec<u8>> {
     let mut file = GzEncoder::new(Vec::new(), Compression::fast());
     file.write_all(&prost::Message::encode_to_vec(message))?;

@@ -2,7 +2,7 @@
 
 use super::{
     response::{Body, bad_request, json_object, text},
-    routes::{ENTRIES, Port},
+    routes::{Port, ROUTE_TABLE},
 };
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
@@ -52,7 +52,7 @@ impl Process {
         let up = now.duration_since(self.started).as_secs().max(0);
         let (days, hours) = (up / 86_400, up / 3_600 % 24);
         let (minutes, seconds) = (up / 60 % 60, up % 60);
-        let paths = ENTRIES
+        let paths = ROUTE_TABLE
             .iter()
             .filter(|entry| entry.is_on(port) && entry.allows("GET"))
             .filter(|entry| !entry.pattern.contains('{'));

@@ -4,7 +4,7 @@ use super::{
     pprof,
     query::BadQuery,
     response::{Body, full_bytes, text, with_connection_close},
-    route_parts::RouteParts,
+    route_parts::RequestParams,
 };
 use crate::{
     base::error_chain,
@@ -27,9 +27,9 @@ const DEFAULT_SECONDS: u64 = 30;
 /// Maximum duration in seconds; bounded, because only one profile can run at a time.
 const MAX_SECONDS: u64 = 300;
 
-const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const PPROF_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 /// The file name that clients use, as upstream.
-const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
+const PPROF_DISPOSITION: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
 
 /// Profiles for this many seconds; `None` is for a HEAD request. A client that disconnects stops the profile.
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
@@ -39,19 +39,21 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
     };
     match seen {
         Ok(ProfileState::File(file)) => {
-            let mut response = full_bytes(StatusCode::OK, KIND, file.into());
-            response.headers_mut().insert(CONTENT_DISPOSITION, NAME);
+            let mut response = full_bytes(StatusCode::OK, PPROF_TYPE, file.into());
+            response
+                .headers_mut()
+                .insert(CONTENT_DISPOSITION, PPROF_DISPOSITION);
             response
         }
         Ok(ProfileState::Busy) => {
-            let body = "503 another profile is being made: one at a time\n".to_owned();
+            let body = "503 another CPU profile is in progress\n".to_owned();
             let mut response = text(StatusCode::SERVICE_UNAVAILABLE, body);
             let later = HeaderValue::from_static("30");
             response.headers_mut().insert(RETRY_AFTER, later);
             response
         }
         Ok(ProfileState::Stopping) => {
-            let body = "503 the kubelet stops\n".to_owned();
+            let body = "503 the kubelet is shutting down\n".to_owned();
             with_connection_close(text(StatusCode::SERVICE_UNAVAILABLE, body))
         }
         Err(error) => {
@@ -64,8 +66,8 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
 }
 
 /// The parameter `seconds`.
-pub(super) fn seconds(parts: &RouteParts) -> Result<u64, BadQuery> {
-    let Some(value) = parts.last("seconds")? else {
+pub(super) fn seconds(params: &RequestParams) -> Result<u64, BadQuery> {
+    let Some(value) = params.query_parameter("seconds")? else {
         return Ok(DEFAULT_SECONDS);
     };
     let seconds = value.parse().ok();

@@ -35,11 +35,11 @@ pub(super) struct LongRunning {
 /// Timeout for reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
-    full(status, TEXT, body)
+    full(status, TEXT_TYPE, body)
 }
 
 pub(super) fn full(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Body> {
@@ -57,13 +57,13 @@ pub(super) fn full_bytes(
 
 pub(super) fn json_object(object: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(object) {
-        Ok(body) => full(StatusCode::OK, JSON, body + "\n"),
+        Ok(body) => full(StatusCode::OK, JSON_TYPE, body + "\n"),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
 }
 
 pub(super) fn json_stream(body: Body) -> Response<Body> {
-    respond(StatusCode::OK, JSON, body)
+    respond(StatusCode::OK, JSON_TYPE, body)
 }
 
 pub(super) fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {

@@ -47,14 +47,14 @@ impl RouteError {
 }
 
 /// The variable parts of a request's target.
-pub(super) struct RouteParts<'a> {
+pub(super) struct RequestParams<'a> {
     pub(super) captures: Vec<(&'static str, String)>,
     /// The encoded query; it is not parsed for routes without parameters.
     pub(super) query: &'a str,
 }
 
 #[cfg(test)]
-impl<'a> RouteParts<'a> {
+impl<'a> RequestParams<'a> {
     /// For a path without variable segments.
     pub(super) fn of_query(query: &'a str) -> Self {
         Self {
@@ -64,9 +64,9 @@ impl<'a> RouteParts<'a> {
     }
 }
 
-impl RouteParts<'_> {
+impl RequestParams<'_> {
     /// The value of `{name}` in the path.
-    pub(super) fn path(&self, name: &str) -> String {
+    pub(super) fn path_parameter(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);
         named
             .next()
@@ -77,7 +77,7 @@ impl RouteParts<'_> {
     /// The value of `{name}` if it is a valid name of a namespace, pod or container, which needs no percent-encoding;
     /// `NotFound` otherwise.
     pub(super) fn name(&self, name: &str) -> Result<String, RouteError> {
-        let value = self.path(name);
+        let value = self.path_parameter(name);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
         if value.chars().all(plain) {
             return Ok(value);
@@ -86,12 +86,12 @@ impl RouteParts<'_> {
     }
 
     /// The value of a parameter; the last one if it is repeated.
-    pub(super) fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
-        Ok(self.all(parameter)?.pop())
+    pub(super) fn query_parameter(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
+        Ok(self.query_parameters(parameter)?.pop())
     }
 
     /// All values of a parameter.
-    pub(super) fn all(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
+    pub(super) fn query_parameters(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
         let of_it = self
             .pairs()?
             .into_iter()
@@ -100,8 +100,8 @@ impl RouteParts<'_> {
     }
 
     /// The value of an integer parameter.
-    pub(super) fn count(&self, parameter: &str) -> Result<Option<usize>, BadQuery> {
-        let Some(value) = self.last(parameter)? else {
+    pub(super) fn query_usize(&self, parameter: &str) -> Result<Option<usize>, BadQuery> {
+        let Some(value) = self.query_parameter(parameter)? else {
             return Ok(None);
         };
         let detail = || format!("{value:?} is not a non-negative integer");

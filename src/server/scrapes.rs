@@ -8,26 +8,26 @@ use hyper::{Response, StatusCode, header::HeaderValue};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
-pub(super) const METRICS: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
+pub(super) const METRICS_TYPE: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 
 /// Metrics as text in Prometheus' exposition format 0.0.4.
-pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
+pub type ReadMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Work that a scrape waits for.
-pub type BeforeScrape = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Runs before each scrape of `/metrics`, for metrics that are measured on request.
+pub type ScrapeHook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Serves metrics to Prometheus.
 #[derive(Clone)]
 pub struct Scrapes {
-    metrics: MetricsView,
-    sli_metrics: MetricsView,
-    before: BeforeScrape,
+    metrics: ReadMetrics,
+    sli_metrics: ReadMetrics,
+    before: ScrapeHook,
     in_flight: Arc<SingleFlight<(), Result<Bytes, String>>>,
 }
 
 impl Scrapes {
     /// Serves `metrics`, which are read after `before` has ended, and the results of health checks.
-    pub fn new(metrics: MetricsView, sli_metrics: MetricsView, before: BeforeScrape) -> Self {
+    pub fn new(metrics: ReadMetrics, sli_metrics: ReadMetrics, before: ScrapeHook) -> Self {
         Self {
             metrics,
             sli_metrics,
@@ -46,14 +46,14 @@ impl Scrapes {
         };
         // Not joined to a scrape in flight, because its values may be from before this request.
         match self.in_flight.next((), begin).await {
-            Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
+            Ok(body) => full_bytes(StatusCode::OK, METRICS_TYPE, body),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
         }
     }
 
     /// `/metrics/slis`.
     pub(super) fn slis(&self) -> Response<Body> {
-        full(StatusCode::OK, METRICS, (self.sli_metrics)())
+        full(StatusCode::OK, METRICS_TYPE, (self.sli_metrics)())
     }
 }
 

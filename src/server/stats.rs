@@ -3,11 +3,11 @@
 use super::{
     list,
     response::{Body, full, json_stream, respond, text},
-    scrapes::METRICS,
+    scrapes::METRICS_TYPE,
 };
 use crate::base::metrics::Metrics;
 use crate::node::stats::{
-    ContainerInfo, InfoOf, Stats,
+    ContainerInfo, ContainerInfoSelector, Stats,
     api::{PodStats, Summary},
 };
 use bytes::Bytes;
@@ -17,38 +17,44 @@ use hyper::{Response, StatusCode, body::Frame};
 use std::sync::Arc;
 
 /// Text that is generated while it is sent.
-pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;
+pub type TextChunks = Box<dyn Iterator<Item = String> + Send>;
 
 /// The sources of these routes. Each may take seconds if a disk or the runtime hangs, but is bounded.
 #[derive(Clone)]
-pub struct StatsViews {
-    /// For `/stats/summary`; the argument selects CPU and memory only. `None` if the cgroups cannot be read.
+pub struct StatsReaders {
+    /// For `/stats/summary`; the argument selects CPU and memory only. Returns `None` if the cgroups could not be
+    /// read in time.
     pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
     /// For `/metrics/cadvisor`.
-    pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
+    pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextChunks>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
-    /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups cannot be read.
-    pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
+    /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups could not be read in
+    /// time.
+    pub infos: Arc<
+        dyn Fn(ContainerInfoSelector) -> BoxFuture<'static, Option<Vec<ContainerInfo>>>
+            + Send
+            + Sync,
+    >,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-impl StatsViews {
+impl StatsReaders {
     /// Reads from `stats`; `probes` are the metrics of probes.
     pub fn of(stats: &Stats, probes: Metrics) -> Self {
         let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
         let infos = stats.clone();
         Self {
-            summary: Arc::new(move |only| {
+            summary: Arc::new(move |only_cpu_and_memory| {
                 let stats = summary.clone();
-                Box::pin(async move { stats.summary(only).await })
+                Box::pin(async move { stats.summary(only_cpu_and_memory).await })
             }),
             cadvisor: Arc::new(move || {
                 let stats = cadvisor.clone();
                 Box::pin(async move {
-                    let pieces = stats.cadvisor().await?;
-                    Some(Box::new(pieces) as TextPieces)
+                    let chunks = stats.cadvisor().await?;
+                    Some(Box::new(chunks) as TextChunks)
                 })
             }),
             resource: Arc::new(move || {
@@ -64,15 +70,10 @@ impl StatsViews {
     }
 }
 
-pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Response<Body> {
-    let Some(Summary { node, mut pods }) = (views.summary)(only_cpu_and_memory).await else {
+pub(super) async fn summary(readers: &StatsReaders, only_cpu_and_memory: bool) -> Response<Body> {
+    let Some(Summary { node, pods }) = (readers.summary)(only_cpu_and_memory).await else {
         return unreadable();
     };
-    if only_cpu_and_memory {
-        for pod in &mut pods {
-            pod.process_stats = None;
-        }
-    }
     match serde_json::to_string(&node) {
         Ok(node) => {
             let head = format!("{{\"node\":{node},\"pods\":[");
@@ -82,21 +83,21 @@ pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Re
     }
 }
 
-pub(super) async fn cadvisor(views: &StatsViews) -> Response<Body> {
-    let Some(pieces) = (views.cadvisor)().await else {
+pub(super) async fn cadvisor(readers: &StatsReaders) -> Response<Body> {
+    let Some(chunks) = (readers.cadvisor)().await else {
         return unreadable();
     };
-    let frames = pieces.map(|piece| Ok(Frame::data(Bytes::from(piece))));
+    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
     let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
-    respond(StatusCode::OK, METRICS, body)
+    respond(StatusCode::OK, METRICS_TYPE, body)
 }
 
-pub(super) async fn resource(views: &StatsViews) -> Response<Body> {
-    full(StatusCode::OK, METRICS, (views.resource)().await)
+pub(super) async fn resource(readers: &StatsReaders) -> Response<Body> {
+    full(StatusCode::OK, METRICS_TYPE, (readers.resource)().await)
 }
 
-pub(super) fn probes(views: &StatsViews) -> Response<Body> {
-    full(StatusCode::OK, METRICS, (views.probes)())
+pub(super) fn probes(readers: &StatsReaders) -> Response<Body> {
+    full(StatusCode::OK, METRICS_TYPE, (readers.probes)())
 }
 
 pub(super) fn unreadable() -> Response<Body> {

@@ -96,7 +96,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
         pods: PodLists {
             pods: Arc::new(move || pods.clone()),
             running: Arc::new(runtime),
-            ready: Arc::new(|| Box::pin(std::future::ready(()))),
+            wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
             flush: Arc::new(|| Box::pin(std::future::ready(()))),
         },
         scrapes: Scrapes::new(
@@ -104,7 +104,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
             Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
             Arc::new(|| Box::pin(std::future::ready(()))),
         ),
-        http: None,
+        http_metrics: None,
         stats: stats(),
         explanations: Explanations {
             overview: Arc::new(|| Overview {
@@ -142,30 +142,30 @@ fn streams() -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
     let connection = CriConnection::new(endpoint, TIMEOUT, &metrics);
-    let parts = StreamParts {
+    let deps = StreamDeps {
         runtime: RuntimeClient::new(connection),
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(Vec::new),
-        ready: Arc::new(|| Box::pin(std::future::ready(()))),
+        wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
         idle: TIMEOUT,
     };
-    StreamTable::new(parts, CancellationToken::new())
+    StreamTable::new(deps, CancellationToken::new())
 }
 
 /// Logs of no pods.
 fn logs() -> LogReaders {
-    LogReaders::new(LogParts {
+    LogReaders::new(LogDeps {
         logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
         pods: Arc::new(Vec::new),
-        ready: Arc::new(|| Box::pin(std::future::ready(()))),
+        wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
         split_streams: false,
         stall: TIMEOUT,
     })
 }
 
 /// A node with one pod that has only a name.
-pub(super) fn stats() -> StatsViews {
+pub(super) fn stats() -> StatsReaders {
     let summary = |only: bool| {
         let pod = PodStats {
             pod_ref: PodReference {
@@ -183,11 +183,11 @@ pub(super) fn stats() -> StatsViews {
             pods: vec![pod],
         }
     };
-    StatsViews {
+    StatsReaders {
         summary: Arc::new(move |only| Box::pin(std::future::ready(Some(summary(only))))),
         cadvisor: Arc::new(|| {
             let pieces = ["a 1\n", "b 2\n"].map(str::to_owned);
-            let pieces: TextPieces = Box::new(pieces.into_iter());
+            let pieces: TextChunks = Box::new(pieces.into_iter());
             Box::pin(std::future::ready(Some(pieces)))
         }),
         resource: Arc::new(|| Box::pin(std::future::ready("r 1\n".to_owned()))),

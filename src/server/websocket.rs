@@ -11,11 +11,11 @@ const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 /// Whether a request is an upgrade (upstream's `IsUpgradeRequest`).
 pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
     let mut connection = headers.get_all(header::CONNECTION).iter();
-    let says_upgrade = |value: &HeaderValue| {
+    let has_upgrade = |value: &HeaderValue| {
         let text = value.to_str().unwrap_or_default();
         text.to_ascii_lowercase().contains("upgrade")
     };
-    connection.any(says_upgrade) && headers.contains_key(header::UPGRADE)
+    connection.any(has_upgrade) && headers.contains_key(header::UPGRADE)
 }
 
 /// Whether a request is an upgrade to WebSocket.

@@ -13,9 +13,9 @@ use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogParts,
-    LogReaders, NodeLogs, PodLists, Process, RouteGroup, RouteHandlers, Scrapes, StatsViews,
-    StreamMetrics, StreamParts, StreamTable, TextPieces,
+    Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogDeps,
+    LogReaders, NodeLogs, PodLists, Process, RouteGroup, RouteHandlers, Scrapes, StatsReaders,
+    StreamDeps, StreamMetrics, StreamTable, TextChunks,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -163,7 +163,7 @@ fn views() -> RouteHandlers {
         pods: PodLists {
             pods: Arc::new(pods),
             running: Arc::new(Vec::new),
-            ready: known(),
+            wait_for_pods: known(),
             flush: known(),
         },
         scrapes: Scrapes::new(
@@ -171,11 +171,11 @@ fn views() -> RouteHandlers {
             Arc::new(String::new),
             Arc::new(|| Box::pin(std::future::ready(()))),
         ),
-        http: None,
-        stats: StatsViews {
+        http_metrics: None,
+        stats: StatsReaders {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
             cadvisor: Arc::new(|| {
-                let pieces: TextPieces = Box::new(["a 1\n".to_owned()].into_iter());
+                let pieces: TextChunks = Box::new(["a 1\n".to_owned()].into_iter());
                 Box::pin(ready(Some(pieces)))
             }),
             resource: Arc::new(|| Box::pin(ready("r 1\n".to_owned()))),
@@ -211,10 +211,10 @@ fn views() -> RouteHandlers {
             set_verbosity: Arc::new(|_| ()),
         },
         streams: streams(known()),
-        logs: LogReaders::new(LogParts {
+        logs: LogReaders::new(LogDeps {
             logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
             pods: Arc::new(pods),
-            ready: known(),
+            wait_for_pods: known(),
             split_streams: false,
             stall: HOUR,
         }),
@@ -235,15 +235,15 @@ fn pods() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> {
 fn streams(known: kubelet::server::WaitForPods) -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
-    let parts = StreamParts {
+    let deps = StreamDeps {
         runtime: RuntimeClient::new(connection),
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(pods),
-        ready: known,
+        wait_for_pods: known,
         idle: HOUR,
     };
-    StreamTable::new(parts, CancellationToken::new())
+    StreamTable::new(deps, CancellationToken::new())
 }
 
 // -- the client -----------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ use crate::engine::{Target, fuzz, path};
 use crate::spoken::{SEEDS, WORDS};
 use crate::written::written;
 use http::{Method, Uri};
-use kubelet::host::{Shown, open_confined};
-use kubelet::server::{ENTRIES, Port, Route, RouteEntry, RouteError, auth, route, subresources};
+use kubelet::host::{ConfinedFile, open_confined};
+use kubelet::server::{
+    Port, ROUTE_TABLE, Route, RouteEntry, RouteError, auth, route, subresources,
+};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -132,7 +134,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
 
 /// The rows whose pattern a path has.
 fn rows<'a>(port: Port, target: &'a str) -> impl Iterator<Item = &'static RouteEntry> + 'a {
-    let on_port = ENTRIES
+    let on_port = ROUTE_TABLE
         .iter()
         .filter(move |entry| entry.ports.contains(&port));
     on_port.filter(move |entry| matches(entry.pattern, target))
@@ -244,13 +246,13 @@ fn stays_inside(below: &str) -> &'static str {
     }
     let tree = tree();
     match open_confined(&tree.root, below.as_ref(), 100) {
-        Ok(Shown::File(file, _)) => {
+        Ok(ConfinedFile::File(file, _)) => {
             use std::os::fd::AsRawFd as _;
             let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
             assert!(real.starts_with(&tree.root), "{below:?} is {real:?}");
             "file"
         }
-        Ok(Shown::Directory(names)) => {
+        Ok(ConfinedFile::Directory(names)) => {
             let known: BTreeSet<&str> = NAMES.iter().copied().collect();
             let strange = names
                 .iter()

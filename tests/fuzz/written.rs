@@ -2,8 +2,8 @@
 
 use kubelet::runtime::logs::SelectedStreams;
 use kubelet::server::{
-    ContainerName, EventsQuery, ExplainQuery, HealthQuery, InfoQuery, InfoTarget, LogQuery,
-    OverviewQuery, PodName, PostMode, Route,
+    ContainerName, EventsQuery, ExplainQuery, HealthQuery, LegacyStatsQuery, LegacyStatsTarget,
+    LogQuery, OverviewQuery, PodName, PostMode, Route,
 };
 
 pub(crate) type Pairs = Vec<(&'static str, String)>;
@@ -62,7 +62,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         }
         Route::Profile(seconds) => (vec![], vec![("seconds", seconds.to_string())]),
         Route::Summary(only) => (vec![], vec![("only_cpu_and_memory", only.to_string())]),
-        Route::ContainerInfo(target, query) => (info_target(target), info_query(query)),
+        Route::LegacyStats(target, query) => (info_target(target), info_query(query)),
         Route::Health(HealthQuery { verbose, exclude }) => {
             let exclude = exclude.iter().map(|name| ("exclude", name.clone()));
             let verbose = verbose.then(|| ("verbose", String::new()));
@@ -100,20 +100,20 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
 }
 
 /// Without a UID the namespace is `default`, and is not written.
-fn info_target(target: &InfoTarget) -> Vec<String> {
+fn info_target(target: &LegacyStatsTarget) -> Vec<String> {
     match target {
-        InfoTarget::Machine | InfoTarget::Cgroup => vec![],
-        InfoTarget::Container(name) if name.pod.uid.is_none() => {
+        LegacyStatsTarget::Machine | LegacyStatsTarget::Cgroup => vec![],
+        LegacyStatsTarget::Container(name) if name.pod.uid.is_none() => {
             assert_eq!(name.pod.namespace, "default");
             container(name).split_off(1)
         }
-        InfoTarget::Container(name) => container(name),
+        LegacyStatsTarget::Container(name) => container(name),
     }
 }
 
-fn info_query(query: &InfoQuery) -> Pairs {
+fn info_query(query: &LegacyStatsQuery) -> Pairs {
     let cgroup = ("containerName", query.cgroup.clone());
-    let below = ("subcontainers", query.below.to_string());
+    let below = ("subcontainers", query.subcontainers.to_string());
     let start = query.start.map(|start| ("start", start.to_string()));
     let end = query.end.map(|end| ("end", end.to_string()));
     [cgroup, below]

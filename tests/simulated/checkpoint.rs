@@ -99,7 +99,7 @@ async fn the_first_kubelets_questions_are_answered() {
         (
             "/stats/web-node1/main",
             404,
-            "nothing of it runs in a cgroup",
+            "no running process in a cgroup",
         ),
         ("/podInfo?podNamespace=default", 400, "podID"),
         (

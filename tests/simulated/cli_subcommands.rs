@@ -566,7 +566,7 @@ async fn the_read_only_port_explains_as_the_socket_does() {
     let (code, body) = node.get("/explain/default/other").await;
     assert_eq!(
         (code, body.as_str()),
-        (404, "404 no pod default/other is known here\n")
+        (404, "404 pod default/other not found\n")
     );
 }
 

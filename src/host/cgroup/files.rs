@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use std::{io, os::fd::OwnedFd, path::Path};
 
 /// Maximum size of a file: 100,000 PIDs.
-const LONGEST: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 /// Bytes per read; most files are smaller.
 const CHUNK: usize = 4096;
 /// Maximum number of cgroup files that stay open.
@@ -39,7 +39,7 @@ pub(super) enum CgroupFile {
 
 impl CgroupFile {
     /// Its controller and name; `None` if it does not exist in this cgroup version.
-    fn place(self, v2: bool) -> Option<(&'static str, &'static str)> {
+    fn location(self, v2: bool) -> Option<(&'static str, &'static str)> {
         let (controller, v1, v2_name) = match self {
             Self::Cpu => ("cpuacct", "cpuacct.usage", "cpu.stat"),
             Self::CpuTimes => ("cpuacct", "cpuacct.stat", ""),
@@ -68,7 +68,7 @@ impl CgroupFile {
     }
 
     /// Whether it is read to find out whether the other files have to be read.
-    fn is_pulse(self) -> bool {
+    fn shows_activity(self) -> bool {
         matches!(self, Self::Cpu | Self::Memory)
     }
 }
@@ -142,9 +142,9 @@ impl Handles {
     }
 
     /// Closes all files except those that show whether anything changed.
-    pub fn rest(&mut self, scratch: &mut Scratch) {
+    pub fn close_rarely_read(&mut self, scratch: &mut Scratch) {
         let before = self.0.len();
-        self.0.retain(|(file, _)| file.is_pulse());
+        self.0.retain(|(file, _)| file.shows_activity());
         self.0.shrink_to_fit();
         scratch.budget += before - self.0.len();
     }
@@ -230,11 +230,11 @@ impl<'a> CgroupReading<'a> {
                 }
             }
         }
-        let place = file.place(self.fs.is_v2());
-        let (controller, name) = place.ok_or(io::ErrorKind::NotFound)?;
+        let location = file.location(self.fs.is_v2());
+        let (controller, name) = location.ok_or(io::ErrorKind::NotFound)?;
         let open = self.directory(controller)?.file(name)?;
         let length = read_all(&open, buffer)?;
-        if (self.keep || file.is_pulse()) && self.fs.detects_removal() && *self.budget > 0 {
+        if (self.keep || file.shows_activity()) && self.fs.detects_removal() && *self.budget > 0 {
             *self.budget -= 1;
             self.handles.0.push((file, open));
         }
@@ -267,7 +267,7 @@ impl<'a> CgroupReading<'a> {
 /// Reads a file from its beginning; returns the number of bytes.
 fn read_all(file: &OwnedFd, buffer: &mut Buffer) -> io::Result<usize> {
     let mut length = 0;
-    while length < LONGEST {
+    while length < MAX_FILE_BYTES {
         if buffer.0.len() < length + CHUNK {
             buffer.0.resize(length + CHUNK, 0);
         }

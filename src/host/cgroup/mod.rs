@@ -36,8 +36,20 @@ pub enum Depth {
     Core,
     /// Processes and pressure as well.
     Common,
-    /// All of it.
-    Everything,
+    /// Peak memory, limit hits, OOM kills and I/O as well; on v1 also kernel memory, user and system CPU time, and
+    /// throttling.
+    Full,
+}
+
+/// What to read of a cgroup after [`CgroupFs::read_activity`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    /// How much of its usage.
+    pub depth: Depth,
+    /// Whether it has a CPU quota; without one throttling is not read.
+    pub has_cpu_quota: bool,
+    /// Whether the files stay open.
+    pub keep_open: bool,
 }
 
 /// The resource usage of a cgroup, as far as its controllers are enabled. Counters never decrease while the cgroup
@@ -130,7 +142,7 @@ pub struct TaskCount {
     /// Threads, including those of descendants.
     pub threads: u64,
     /// The PID of any one of the processes.
-    pub one: Option<u32>,
+    pub any_pid: Option<u32>,
 }
 
 /// I/O of one block device.

@@ -1,7 +1,8 @@
 //! Reads the files of a cgroup. Blocking, but the kernel generates them from memory.
 
 use super::{
-    CgroupFs, CgroupLimits, CgroupUsage, CpuUsage, Depth, MemoryUsage, Pressures, TaskCount,
+    CgroupFs, CgroupLimits, CgroupUsage, CpuUsage, Depth, MemoryUsage, Pressures, ReadOptions,
+    TaskCount,
     files::{Buffer, CgroupDirectory, CgroupFile, CgroupReading, Handles, Scratch},
     parse::{self, parse_pressure},
 };
@@ -14,7 +15,7 @@ impl CgroupFs {
     ///
     /// # Errors
     /// The cgroup does not exist, or has neither controller.
-    pub fn pulse(
+    pub fn read_activity(
         &self,
         path: &str,
         handles: &mut Handles,
@@ -52,19 +53,18 @@ impl CgroupFs {
         Ok(usage)
     }
 
-    /// Reads the remaining usage for the requested depth; missing values are left out. Throttling is read if `quota`
-    /// says that there is a CPU quota. With `keep`, files are kept open.
+    /// Reads the remaining usage for the requested depth; missing values are left out.
     pub fn complete(
         &self,
         path: &str,
-        (depth, quota, keep): (Depth, bool, bool),
+        options: ReadOptions,
         usage: &mut CgroupUsage,
         handles: &mut Handles,
         scratch: &mut Scratch,
     ) {
         let (mut reading, first, second) = CgroupReading::new(self, path, handles, scratch);
-        reading.keep = keep;
-        if !quota {
+        reading.keep = options.keep_open;
+        if !options.has_cpu_quota {
             usage.throttling = None;
         }
         if let Some(memory) = &mut usage.memory {
@@ -83,12 +83,12 @@ impl CgroupFs {
                 memory.swap = swap;
             }
         }
-        if depth >= Depth::Common {
+        if options.depth >= Depth::Common {
             usage.tasks = tasks(&mut reading, first);
             usage.pressure = pressures(&mut reading, first);
         }
-        if depth >= Depth::Everything {
-            rest_of(&mut reading, usage, quota, first, second);
+        if options.depth >= Depth::Full {
+            read_cadvisor_values(&mut reading, usage, options.has_cpu_quota, first, second);
         }
     }
 
@@ -152,11 +152,11 @@ impl CgroupFs {
 }
 
 fn tasks(reading: &mut CgroupReading<'_>, buffer: &mut Buffer) -> Option<TaskCount> {
-    let (processes, one) = parse::processes(reading.read(CgroupFile::Processes, buffer).ok()?);
+    let (processes, any_pid) = parse::processes(reading.read(CgroupFile::Processes, buffer).ok()?);
     Some(TaskCount {
         processes,
         threads: reading.number(CgroupFile::Threads, buffer).unwrap_or(0),
-        one,
+        any_pid,
     })
 }
 
@@ -170,10 +170,10 @@ fn pressures(reading: &mut CgroupReading<'_>, buffer: &mut Buffer) -> Option<Pre
 }
 
 /// Reads the values that only the metrics of cAdvisor need.
-fn rest_of(
+fn read_cadvisor_values(
     reading: &mut CgroupReading<'_>,
     usage: &mut CgroupUsage,
-    quota: bool,
+    has_cpu_quota: bool,
     first: &mut Buffer,
     second: &mut Buffer,
 ) {
@@ -209,7 +209,7 @@ fn rest_of(
         let text = reading.read(CgroupFile::CpuTimes, first);
         (cpu.user, cpu.system) = text.map(parse::cpuacct_stat).unwrap_or_default();
     }
-    if quota {
+    if has_cpu_quota {
         let text = reading.read(CgroupFile::Throttling, first);
         usage.throttling = text.ok().map(parse::cpu_stat_v1);
     }

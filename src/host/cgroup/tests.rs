@@ -8,9 +8,13 @@ use std::{
 /// All of it, with files that do not stay open.
 fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<CgroupUsage> {
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
-    let mut usage = fs.pulse(path, &mut handles, &mut scratch)?;
-    let how = (Depth::Everything, quota, false);
-    fs.complete(path, how, &mut usage, &mut handles, &mut scratch);
+    let mut usage = fs.read_activity(path, &mut handles, &mut scratch)?;
+    let options = ReadOptions {
+        depth: Depth::Full,
+        has_cpu_quota: quota,
+        keep_open: false,
+    };
+    fs.complete(path, options, &mut usage, &mut handles, &mut scratch);
     Ok(usage)
 }
 
@@ -126,7 +130,7 @@ fn both_versions_say_the_same_of_the_same() {
         (8_192_000, 5_000_000_000)
     );
     assert_eq!(usage.throttling.unwrap().throttled, 70_000);
-    assert_eq!(usage.tasks.unwrap().one, Some(17));
+    assert_eq!(usage.tasks.unwrap().any_pid, Some(17));
     let io = usage.io.first().unwrap();
     assert_eq!(
         (io.device, io.read_bytes, io.reads, io.writes),
@@ -180,7 +184,7 @@ fn a_file_longer_than_one_read_is_read_to_its_end() {
     put(root.path(), "pods/a/cgroup.procs", &pids);
     let fs = CgroupFs::new(root.path(), true);
     let tasks = usage(&fs, "/pods/a", false).unwrap().tasks.unwrap();
-    assert_eq!((tasks.processes, tasks.one), (3000, Some(1)));
+    assert_eq!((tasks.processes, tasks.any_pid), (3000, Some(1)));
 }
 
 #[test]
@@ -292,9 +296,13 @@ fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
     let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
     let mut whole = |handles: &mut Handles, keep: bool| -> io::Result<CgroupUsage> {
-        let mut usage = fs.pulse(path, handles, &mut scratch)?;
-        let how = (Depth::Everything, false, keep);
-        fs.complete(path, how, &mut usage, handles, &mut scratch);
+        let mut usage = fs.read_activity(path, handles, &mut scratch)?;
+        let options = ReadOptions {
+            depth: Depth::Full,
+            has_cpu_quota: false,
+            keep_open: keep,
+        };
+        fs.complete(path, options, &mut usage, handles, &mut scratch);
         Ok(usage)
     };
     let first = whole(&mut handles, true).unwrap();
@@ -322,11 +330,11 @@ fn no_more_files_stay_open_than_there_is_room_for() {
     let (mut handles, mut scratch) = (Handles::default(), Scratch::with_budget(1));
     let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
     for _ in 0..2 {
-        fs.pulse(path, &mut handles, &mut scratch).unwrap();
+        fs.read_activity(path, &mut handles, &mut scratch).unwrap();
         assert_eq!(handles.len(), 1);
     }
     handles.close(&mut scratch);
-    fs.pulse(path, &mut handles, &mut scratch).unwrap();
+    fs.read_activity(path, &mut handles, &mut scratch).unwrap();
     assert_eq!(handles.len(), 1, "what was closed makes room");
 }
 

@@ -43,7 +43,7 @@ pub(crate) use usage::sandbox_image;
 const MAX_HISTORY: usize = 16 << 20;
 
 /// The dependencies of the image collector.
-pub struct CollectorParts {
+pub struct CollectorDeps {
     /// The image service.
     pub images: ImageClient,
     /// The runtime.
@@ -64,16 +64,16 @@ pub struct CollectorParts {
 
 /// Removes unused images (upstream's `ImageGCManager`).
 pub struct ImageCollector {
-    parts: CollectorParts,
+    deps: CollectorDeps,
     node: ObjectRef,
     file: PathBuf,
     history: Mutex<History>,
     removed: Family<Labels, Counter>,
 }
 
-/// The file systems of the runtime.
+/// The image file systems of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounts {
+pub struct ImageFilesystems {
     /// The image file system.
     pub images: PathBuf,
     /// The file system of containers' writable layers, if the runtime reports one.
@@ -91,8 +91,8 @@ pub struct Inventory {
 
 impl ImageCollector {
     /// Builds the collector and reads the stored history. Blocking.
-    pub fn new(parts: CollectorParts, metrics: &Metrics) -> ImageCollector {
-        let file = parts.root.join("images.json");
+    pub fn new(deps: CollectorDeps, metrics: &Metrics) -> ImageCollector {
+        let file = deps.root.join("images.json");
         let history = read_history(&file).unwrap_or_else(|problem| {
             tracing::warn!(path = %file.display(), "Failed to read the last uses of images, counting them as new: {problem}");
             History::default()
@@ -102,11 +102,11 @@ impl ImageCollector {
             "Total number of images garbage collected by the kubelet, whether through disk usage or image age",
         );
         ImageCollector {
-            node: ObjectRef::node(&parts.node_name),
+            node: ObjectRef::node(&deps.node_name),
             file,
             history: Mutex::new(history),
             removed,
-            parts,
+            deps,
         }
     }
 
@@ -114,16 +114,16 @@ impl ImageCollector {
     pub async fn take_inventory(&self) -> anyhow::Result<Inventory> {
         let at = Timestamp::now();
         let images = self
-            .parts
+            .deps
             .images
             .list_images(None)
             .await
             .context("cannot list images")?;
         // Containers are listed after images, so that the image of a container created meanwhile counts as used.
-        let containers = self.parts.runtime.list_containers(None);
+        let containers = self.deps.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
         let names = ImageNames::of(&images);
-        let in_use = names.in_use(&containers, &self.parts.pods.pods());
+        let in_use = names.in_use(&containers, &self.deps.pods.pods());
         let sandbox_image = self.sandbox_image().await;
         let pinned = sandbox_image
             .iter()
@@ -139,8 +139,8 @@ impl ImageCollector {
             self.write_history().await;
         }
         let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
-        self.parts.records.prune(&present, at).await;
-        let mount = self.mounts().await?.images;
+        self.deps.records.prune(&present, at).await;
+        let mount = self.image_filesystems().await?.images;
         let space = measure(mount.clone()).await?;
         Ok(Inventory {
             listed: images,
@@ -152,8 +152,8 @@ impl ImageCollector {
     }
 
     /// Whether the usage is at or above the high threshold.
-    pub fn wants_space(&self, inventory: &Inventory) -> bool {
-        inventory.space.shortage(&self.parts.policy).is_some()
+    pub fn is_over_high_threshold(&self, inventory: &Inventory) -> bool {
+        inventory.space.shortage(&self.deps.policy).is_some()
     }
 
     /// Removes images that exceed the maximum age, and then others until the usage is below the low threshold.
@@ -184,7 +184,7 @@ impl ImageCollector {
         Done: Future<Output = bool>,
     {
         let mut errors = Vec::new();
-        for image in plan::for_space(&inventory.images, &self.parts.policy, inventory.at) {
+        for image in plan::for_space(&inventory.images, &self.deps.policy, inventory.at) {
             if let Err(error) = self.remove(&inventory, &image, "space").await {
                 errors.push(error);
             }
@@ -202,7 +202,7 @@ impl ImageCollector {
     }
 
     async fn remove_all(&self, inventory: &Inventory) -> anyhow::Result<()> {
-        let policy = &self.parts.policy;
+        let policy = &self.deps.policy;
         let old = plan::too_old(&inventory.images, policy, inventory.at);
         let mut errors = Vec::new();
         for image in &old {
@@ -224,7 +224,7 @@ impl ImageCollector {
         };
         let Some(used) = space.used_percent() else {
             let text = "invalid capacity 0 on image filesystem";
-            let recorder = &self.parts.events;
+            let recorder = &self.deps.events;
             recorder.warning(&self.node, event::INVALID_DISK_CAPACITY, text);
             anyhow::bail!(text);
         };
@@ -243,7 +243,7 @@ impl ImageCollector {
         used: u8,
         wanted: u64,
     ) -> anyhow::Result<()> {
-        let policy = &self.parts.policy;
+        let policy = &self.deps.policy;
         tracing::info!(
             usage = used,
             highThreshold = policy.high_percent,
@@ -277,7 +277,7 @@ impl ImageCollector {
              Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
             plan::format_size(before.capacity)
         );
-        let recorder = &self.parts.events;
+        let recorder = &self.deps.events;
         recorder.warning(&self.node, event::FREE_DISK_SPACE_FAILED, message.as_str());
         anyhow::bail!(message);
     }
@@ -291,7 +291,7 @@ impl ImageCollector {
     ) -> Result<(), String> {
         let id = image.id.as_str();
         if ImageNames::of(&inventory.listed)
-            .in_use(&[], &self.parts.pods.pods())
+            .in_use(&[], &self.deps.pods.pods())
             .contains(id)
         {
             return Ok(());
@@ -306,7 +306,7 @@ impl ImageCollector {
             image: id.to_owned(),
             ..ImageSpec::default()
         };
-        let removed = self.parts.images.remove_image(spec).await;
+        let removed = self.deps.images.remove_image(spec).await;
         removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
         self.removed
             .get_or_create_owned(&[("reason", reason)])
@@ -317,7 +317,7 @@ impl ImageCollector {
 
     /// The sandbox (pause) image, if the runtime's configuration names it; older runtimes do not report it as pinned.
     async fn sandbox_image(&self) -> Option<String> {
-        match self.parts.runtime.status(true).await {
+        match self.deps.runtime.status(true).await {
             Ok(status) => usage::sandbox_image(&status.info),
             Err(error) => {
                 tracing::debug!(err = %error, "Failed to get the sandbox image");
@@ -330,15 +330,15 @@ impl ImageCollector {
     ///
     /// # Errors
     /// The runtime reports no image file system.
-    pub async fn mounts(&self) -> anyhow::Result<Mounts> {
-        let info = self.parts.images.image_fs_info().await;
+    pub async fn image_filesystems(&self) -> anyhow::Result<ImageFilesystems> {
+        let info = self.deps.images.image_fs_info().await;
         let info = info.context("cannot get the image filesystem")?;
         let first = |filesystems: Vec<FilesystemUsage>| {
             let mount = filesystems.into_iter().next()?.fs_id?.mountpoint;
             (!mount.is_empty()).then(|| PathBuf::from(mount))
         };
         let images = first(info.image_filesystems);
-        Ok(Mounts {
+        Ok(ImageFilesystems {
             images: images.context("imageFs information is unavailable")?,
             layers: first(info.container_filesystems),
         })

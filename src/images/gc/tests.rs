@@ -124,7 +124,7 @@ impl World {
     }
 
     fn collector(&self, policy: ImageGcPolicy) -> ImageCollector {
-        let parts = CollectorParts {
+        let deps = CollectorDeps {
             images: self.runtime.images(),
             runtime: self.runtime.client(Duration::from_secs(10)),
             pods: self.pods.reader(),
@@ -134,7 +134,7 @@ impl World {
             policy,
             root: self.root.path().to_owned(),
         };
-        ImageCollector::new(parts, &Metrics::new())
+        ImageCollector::new(deps, &Metrics::new())
     }
 
     async fn collect(&self, policy: ImageGcPolicy) -> Result<(), String> {

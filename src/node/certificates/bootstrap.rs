@@ -3,7 +3,7 @@
 //! Upstream: `LoadClientCert` of `pkg/kubelet/certificate/bootstrap`.
 
 use super::{
-    failure::{report, stored},
+    failure::{log_and_backoff, store_with_retries},
     plan::Template,
     request::{CLIENT, RequestError, bootstrap_name, request},
     store::{FileStore, create_directory},
@@ -91,7 +91,7 @@ impl Bootstrap {
                 // So that the next attempt creates a new request instead of finding the rejected one.
                 self.remove_key().await;
             }
-            sleep(report("client", failures, &error)).await;
+            sleep(log_and_backoff("client", failures, &error)).await;
         }
     }
 
@@ -104,7 +104,7 @@ impl Bootstrap {
         let name = bootstrap_name(&template, &key);
         let wanted = (CLIENT, &template);
         let certificate = request(&api, wanted, &key, Some(name), WAIT_TIMEOUT).await?;
-        stored(&self.store, certificate, key.serialize_pem(), || {}).await?;
+        store_with_retries(&self.store, certificate, key.serialize_pem(), || {}).await?;
         let own = self.clone();
         let write = move || {
             let certificate = own.store.current_path();

@@ -3,14 +3,14 @@
 use super::{
     plan::delay,
     request::RequestError,
-    store::{Current, FileStore},
+    store::{FileStore, StoredCertificate},
 };
 use crate::base::error_chain;
 use std::{sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time::sleep};
 
 /// Logs a failure and returns the delay before the next attempt.
-pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Duration {
+pub(super) fn log_and_backoff(purpose: &str, failures: u32, error: &RequestError) -> Duration {
     let (is_rejected, err) = match error {
         RequestError::Rejected(why) => (true, why.clone()),
         RequestError::Failed(error) => (false, error_chain(error.as_ref())),
@@ -19,7 +19,7 @@ pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Dura
     tracing::error!(
         purpose,
         err,
-        retry_after = delay.as_secs(),
+        retryAfter = ?delay,
         "Requesting a certificate failed"
     );
     delay
@@ -27,12 +27,12 @@ pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Dura
 
 /// Stores an issued certificate. I/O errors are retried, because a disk may be full, and an issued certificate need not
 /// be requested again.
-pub(super) async fn stored(
+pub(super) async fn store_with_retries(
     store: &FileStore,
     certificate: Vec<u8>,
     key: String,
     failed: impl Fn(),
-) -> Result<Current, RequestError> {
+) -> Result<StoredCertificate, RequestError> {
     let (certificate, key): (Arc<[u8]>, Arc<str>) = (certificate.into(), key.into());
     let mut failures = 0;
     loop {
@@ -46,7 +46,7 @@ pub(super) async fn stored(
                 let err = error_chain(error.as_ref());
                 tracing::error!(
                     err,
-                    retry_after = delay.as_secs(),
+                    retryAfter = ?delay,
                     "Storing the new certificate failed"
                 );
                 sleep(delay).await;

@@ -2,11 +2,11 @@
 
 use super::{
     bootstrap::Bootstrap,
-    failure::{report, stored},
+    failure::{log_and_backoff, store_with_retries},
     metrics::CertificateMetrics,
     plan::{Purpose, Template, delay, renewal},
     request::{self, RequestError, Signer, request},
-    store::{Current, FileStore},
+    store::{FileStore, StoredCertificate},
 };
 use crate::{
     apiserver::{ApiServer, kubeconfig_certificate},
@@ -38,13 +38,13 @@ pub struct CertificateManager {
     embedded: Option<PathBuf>,
 }
 
-struct Renewals {
-    current: Option<Current>,
+struct RotationState {
+    current: Option<StoredCertificate>,
     /// Random number from 0 to 1 that selects the time of renewal within its range.
     random: f64,
     failures: u32,
     /// Whether the current certificate is that of the kubeconfig, which is replaced at once.
-    is_forced: bool,
+    replaces_kubeconfig_certificate: bool,
 }
 
 impl CertificateManager {
@@ -69,13 +69,13 @@ impl CertificateManager {
 
     /// Starts only when the bootstrap is done.
     #[must_use]
-    pub fn after(self, bootstrap: Option<Bootstrap>) -> Self {
+    pub fn after_bootstrap(self, bootstrap: Option<Bootstrap>) -> Self {
         Self { bootstrap, ..self }
     }
 
     /// Uses the certificate of this kubeconfig if none is stored, and replaces it at once.
     #[must_use]
-    pub fn beginning_with(self, kubeconfig: PathBuf) -> Self {
+    pub fn with_initial_certificate(self, kubeconfig: PathBuf) -> Self {
         let embedded = Some(kubeconfig);
         Self { embedded, ..self }
     }
@@ -88,15 +88,15 @@ impl CertificateManager {
         let store = self.store.clone();
         // A failure changes nothing: the current certificate is read below.
         let _ = spawn_blocking(move || store.recover()).await;
-        let mut state = Renewals {
+        let mut state = RotationState {
             current: self.read().await,
             random: fastrand::f64(),
             failures: 0,
-            is_forced: false,
+            replaces_kubeconfig_certificate: false,
         };
         if state.current.is_none() {
-            state.current = self.adopt().await;
-            state.is_forced = state.current.is_some();
+            state.current = self.store_kubeconfig_certificate().await;
+            state.replaces_kubeconfig_certificate = state.current.is_some();
         }
         loop {
             self.metrics.set_end(state.current.as_ref().map(end));
@@ -111,14 +111,14 @@ impl CertificateManager {
                 Err(error) => {
                     state.failures += 1;
                     self.metrics.failed();
-                    sleep(report(self.purpose.name(), state.failures, &error)).await;
+                    sleep(log_and_backoff(self.purpose.name(), state.failures, &error)).await;
                 }
             }
         }
     }
 
     /// Stores the certificate of the kubeconfig as the current one, for programs that read that file.
-    async fn adopt(&self) -> Option<Current> {
+    async fn store_kubeconfig_certificate(&self) -> Option<StoredCertificate> {
         let (kubeconfig, store) = (self.embedded.clone()?, self.store.clone());
         let adopting = move || {
             let (certificate, key) = kubeconfig_certificate(&kubeconfig)?;
@@ -133,13 +133,13 @@ impl CertificateManager {
     }
 
     /// Waits until a certificate has to be requested; returns its content.
-    async fn due(&self, state: &mut Renewals) -> Template {
+    async fn due(&self, state: &mut RotationState) -> Template {
         loop {
             let Some(template) = (self.template)() else {
                 sleep(CHECK_INTERVAL).await;
                 continue;
             };
-            if state.is_forced {
+            if state.replaces_kubeconfig_certificate {
                 return template;
             }
             let current = state.current.as_ref();
@@ -159,16 +159,21 @@ impl CertificateManager {
         }
     }
 
-    async fn replace(&self, state: &mut Renewals, new: Current, template: &Template) {
+    async fn replace(
+        &self,
+        state: &mut RotationState,
+        new: StoredCertificate,
+        template: &Template,
+    ) {
         tracing::info!(purpose = self.purpose.name(), "Rotated certificates");
-        (state.is_forced, state.random) = (false, fastrand::f64());
+        (state.replaces_kubeconfig_certificate, state.random) = (false, fastrand::f64());
         let is_good =
             new.satisfies(template) && renewal(&new.facts, state.random) > SystemTime::now();
         self.metrics.set_end(Some(end(&new)));
         if let Some(old) = state.current.replace(new) {
             let from = SystemTime::from(old.facts.not_before);
             let life = SystemTime::now().duration_since(from);
-            self.metrics.lived(life.unwrap_or_default());
+            self.metrics.record_lifetime(life.unwrap_or_default());
         }
         if is_good {
             state.failures = 0;
@@ -187,20 +192,20 @@ impl CertificateManager {
         }
     }
 
-    async fn read(&self) -> Option<Current> {
+    async fn read(&self) -> Option<StoredCertificate> {
         let store = self.store.clone();
         let read = spawn_blocking(move || store.current()).await;
         read.ok().flatten()
     }
 
-    async fn renew(&self, template: &Template) -> Result<Current, RequestError> {
+    async fn renew(&self, template: &Template) -> Result<StoredCertificate, RequestError> {
         tracing::info!(purpose = self.purpose.name(), "Rotating certificates");
         let key = KeyPair::generate().map_err(anyhow::Error::from)?;
         let wanted = (signer(self.purpose), template);
         let certificate = request(&self.api, wanted, &key, None, WAIT_TIMEOUT).await?;
         let counted = || self.metrics.failed();
         let key = key.serialize_pem();
-        stored(&self.store, certificate, key, counted).await
+        store_with_retries(&self.store, certificate, key, counted).await
     }
 }
 
@@ -211,6 +216,6 @@ fn signer(purpose: Purpose) -> Signer {
     }
 }
 
-fn end(current: &Current) -> SystemTime {
+fn end(current: &StoredCertificate) -> SystemTime {
     SystemTime::from(current.facts.not_after)
 }

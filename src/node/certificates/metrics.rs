@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Histogram buckets, seconds: from a minute to four years.
-const LIVES: [f64; 10] = [
+const LIFETIME_BUCKETS: [f64; 10] = [
     60.0,
     3600.0,
     14400.0,
@@ -59,7 +59,7 @@ impl CertificateMetrics {
             metrics.register(
                 "kubelet_certificate_manager_server_rotation_seconds",
                 "Histogram of the number of seconds the previous certificate lived before being rotated.",
-                Histogram::new(LIVES),
+                Histogram::new(LIFETIME_BUCKETS),
             )
         });
         let errors = metrics.register(errors, errors_help, Counter::default());
@@ -76,7 +76,7 @@ impl CertificateMetrics {
     }
 
     /// Records the age at which a certificate was replaced.
-    pub(super) fn lived(&self, life: Duration) {
+    pub(super) fn record_lifetime(&self, life: Duration) {
         if let Some(lives) = &self.lives {
             lives.observe(life.as_secs_f64());
         }

@@ -44,7 +44,7 @@ pub struct Template {
 }
 
 /// The group of all nodes.
-pub(super) const ORGANISATION: &str = "system:nodes";
+pub(super) const ORGANIZATION: &str = "system:nodes";
 
 impl Template {
     /// For a client certificate.
@@ -98,7 +98,7 @@ impl Template {
             name.is_ok_and(|name| verify_server_name(&parsed, &name).is_ok())
         };
         facts.common_name == self.common_name
-            && facts.organisations.iter().any(|one| one == ORGANISATION)
+            && facts.organizations.iter().any(|one| one == ORGANIZATION)
             && self
                 .dns_names
                 .iter()
@@ -163,9 +163,9 @@ pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
 /// The delay after this number of consecutive failures. Longer after a rejection, because rejected requests stay in the
 /// cluster for an hour.
 pub(super) fn delay(failures: u32, is_rejected: bool) -> Duration {
-    let (first, most) = if is_rejected { (30, 300) } else { (2, 32) };
+    let (first_seconds, max_seconds) = if is_rejected { (30, 300) } else { (2, 32) };
     let doubled = 1u64 << failures.saturating_sub(1).min(8);
-    Duration::from_secs((first * doubled).min(most))
+    Duration::from_secs((first_seconds * doubled).min(max_seconds))
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_renewed_between_70_and_90_percent_of_its_life() {
-        let mut facts = x509::facts(&Authority::new("a").client("n", &[]).der).unwrap();
+        let mut facts = x509::parse(&Authority::new("a").client("n", &[]).der).unwrap();
         let second = |second| jiff::Timestamp::from_second(second).unwrap();
         (facts.not_before, facts.not_after) = (second(1000), second(2000));
         for (random, expected) in [(0.0, 1700), (0.5, 1800), (1.0, 1900), (7.0, 1900)] {
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_certificate_satisfies_a_template_whose_names_it_has() {
         let own = Authority::new("a").node("system:node:n1", "n1");
-        let facts = x509::facts(&own.der).unwrap();
+        let facts = x509::parse(&own.der).unwrap();
         let is_satisfied = |node: &str, names: &[&str], addresses: &[&str]| {
             let template = Template {
                 dns_names: names.iter().map(|name| (*name).to_owned()).collect(),

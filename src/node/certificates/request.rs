@@ -1,6 +1,6 @@
 //! Sends one CertificateSigningRequest and waits for its certificate.
 
-use super::plan::{ORGANISATION, RequestProgress, Template, progress};
+use super::plan::{ORGANIZATION, RequestProgress, Template, progress};
 use crate::apiserver::{ApiError, ApiServer, ResourcePath, Selection, WatchEvent};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -52,7 +52,7 @@ pub(super) async fn request(
     (signer, template): (Signer, &Template),
     key: &KeyPair,
     name: Option<String>,
-    deadline: Duration,
+    wait_timeout: Duration,
 ) -> Result<Vec<u8>, RequestError> {
     let object = object(signer, template, key, name.clone())?;
     let created = match (api.create(None, &object).await, name) {
@@ -72,9 +72,9 @@ pub(super) async fn request(
             "the request is for another signer".to_owned(),
         ));
     }
-    let waiting = timeout(deadline, wait(api, &created)).await;
+    let waiting = timeout(wait_timeout, wait(api, &created)).await;
     waiting.unwrap_or_else(|_| {
-        let seconds = deadline.as_secs();
+        let seconds = wait_timeout.as_secs();
         let error = anyhow::anyhow!("no certificate was issued within {seconds} s");
         Err(RequestError::Failed(error))
     })
@@ -127,7 +127,7 @@ fn object(
     params.distinguished_name = DistinguishedName::new();
     params
         .distinguished_name
-        .push(DnType::OrganizationName, ORGANISATION);
+        .push(DnType::OrganizationName, ORGANIZATION);
     params
         .distinguished_name
         .push(DnType::CommonName, template.common_name.as_str());
@@ -164,7 +164,7 @@ fn object(
 pub(super) fn bootstrap_name(template: &Template, key: &KeyPair) -> String {
     let mut hash = Sha512_256::new();
     let spki = key.subject_public_key_info();
-    let texts = [template.common_name.as_str(), ORGANISATION];
+    let texts = [template.common_name.as_str(), ORGANIZATION];
     let parts = texts.into_iter().chain(CLIENT.usages).map(str::as_bytes);
     for part in [spki.as_slice()].into_iter().chain(parts) {
         hash.update(URL_SAFE_NO_PAD.encode(part));

@@ -54,7 +54,7 @@ pub async fn open_api(
 
 /// Dependencies of the certificate managers.
 #[derive(Clone)]
-pub struct Identity {
+pub struct CertificateDeps {
     /// The API server that receives the requests.
     pub api: ApiServer,
     /// `--kubeconfig`, which a bootstrap writes.
@@ -68,18 +68,18 @@ pub struct Identity {
     /// Whether IPv6 comes before IPv4.
     pub ipv6_first: bool,
     /// Whether the serving certificate is requested from the cluster (`serverTLSBootstrap`).
-    pub serves: bool,
+    pub server_tls_bootstrap: bool,
 }
 
 /// Starts the configured tasks. The serving certificate follows the addresses of `node`.
-pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mut Tasks) {
-    let Identity {
+pub fn start(deps: CertificateDeps, node: NodeObject, metrics: &Metrics, tasks: &mut Tasks) {
+    let CertificateDeps {
         api,
         kubeconfig,
         config: settings,
         node_name,
         ..
-    } = identity.clone();
+    } = deps.clone();
     let store = |name| FileStore::new(&settings.cert_dir, name);
     let bootstrap_kubeconfig = settings.bootstrap_kubeconfig.clone();
     let bootstrap = bootstrap_kubeconfig.map(|bootstrap_kubeconfig| Bootstrap {
@@ -95,17 +95,17 @@ pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mu
     let manager = |purpose, store, template: Box<dyn Fn() -> Option<Template> + Send + Sync>| {
         let metrics = CertificateMetrics::new(purpose, metrics);
         CertificateManager::new(purpose, api.clone(), store, template, metrics)
-            .after(bootstrap.clone())
+            .after_bootstrap(bootstrap.clone())
     };
     if settings.rotate_certificates {
         let template = Template::client(&node_name);
         let template = Box::new(move || Some(template.clone()));
-        let manager =
-            manager(Purpose::Client, store(CLIENT), template).beginning_with(kubeconfig.clone());
+        let manager = manager(Purpose::Client, store(CLIENT), template)
+            .with_initial_certificate(kubeconfig.clone());
         tasks.spawn_until_shutdown("certificates.client", manager.run());
     }
-    if identity.serves {
-        let template = serving(identity, node);
+    if deps.server_tls_bootstrap {
+        let template = serving(deps, node);
         let manager = manager(Purpose::Serving, store(SERVER), Box::new(template));
         tasks.spawn_until_shutdown("certificates.serving", manager.run());
     }
@@ -114,17 +114,17 @@ pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mu
 /// The content of the serving certificate: the addresses of the Node object, which a cloud provider may set, or, while
 /// it has none, those of this machine. `None` until the object is known, so that a restart sends no needless request.
 fn serving(
-    identity: Identity,
+    deps: CertificateDeps,
     node: NodeObject,
 ) -> impl Fn() -> Option<Template> + Send + Sync + 'static {
-    let (name, given) = (identity.node_name, identity.node_ips);
+    let (name, given) = (deps.node_name, deps.node_ips);
     move || {
         let node = node.borrow().clone()?;
         let status = node.status.as_ref();
         let known = status.and_then(|status| status.addresses.as_deref());
         match known.unwrap_or_default() {
             [] if given.is_empty() => {
-                Template::serving(&name, [name.clone()], own_address(identity.ipv6_first))
+                Template::serving(&name, [name.clone()], own_address(deps.ipv6_first))
             }
             [] => Template::serving(&name, [name.clone()], given.iter().copied()),
             known => Template::of_node(&name, known),

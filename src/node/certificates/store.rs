@@ -39,12 +39,12 @@ pub struct FileStore {
 
 /// A usable certificate.
 #[derive(Clone, Debug)]
-pub(super) struct Current {
+pub(super) struct StoredCertificate {
     certificate: CertificateDer<'static>,
     pub(super) facts: CertificateFacts,
 }
 
-impl Current {
+impl StoredCertificate {
     fn has_begun(&self, now: SystemTime) -> bool {
         SystemTime::from(self.facts.not_before) <= now
     }
@@ -75,13 +75,13 @@ impl FileStore {
     }
 
     /// Reads the current certificate; `None` if there is no usable one.
-    pub(super) fn current(&self) -> Option<Current> {
+    pub(super) fn current(&self) -> Option<StoredCertificate> {
         let path = self.current_path();
         let pem = if_exists(fs::read(&path)).unwrap_or_else(|error| {
             tracing::warn!(path = %path.display(), err = %error, "Reading the current certificate failed");
             None
         })?;
-        match pair(&pem, &pem) {
+        match parse_pair(&pem, &pem) {
             Ok(current) => Some(current),
             Err(error) => {
                 tracing::warn!(path = %path.display(), err = format!("{error:#}"), "The current certificate is unusable");
@@ -94,8 +94,12 @@ impl FileStore {
     ///
     /// # Errors
     /// They cannot be parsed, do not match, or cannot be written. The current certificate is kept.
-    pub(super) fn update(&self, certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
-        let current = pair(certificate, key).context("the issued certificate is unusable")?;
+    pub(super) fn update(
+        &self,
+        certificate: &[u8],
+        key: &[u8],
+    ) -> anyhow::Result<StoredCertificate> {
+        let current = parse_pair(certificate, key).context("the issued certificate is unusable")?;
         anyhow::ensure!(
             !current.is_expired(SystemTime::now()),
             "the issued certificate expired at {}",
@@ -166,7 +170,7 @@ impl FileStore {
             let is_own = name.to_str()?.strip_prefix(&prefix)?.ends_with(".pem");
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let pem = (is_own && is_file).then(|| fs::read(entry.path()).ok())??;
-            let found = pair(&pem, &pem).ok()?;
+            let found = parse_pair(&pem, &pem).ok()?;
             let since = (found.facts.not_before, name);
             (found.has_begun(now) && !found.is_expired(now)).then(|| (entry.path(), since))
         })
@@ -180,15 +184,15 @@ pub(super) fn create_directory(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Parses a certificate and its key, which have to match.
-fn pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
+fn parse_pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<StoredCertificate> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.context("a certificate cannot be decoded")?;
     let first = chain.first().context("there is no certificate")?.clone();
-    let facts = x509::facts(&first).context("the certificate cannot be read")?;
+    let facts = x509::parse(&first).context("the certificate cannot be read")?;
     let key = PrivateKeyDer::from_pem_slice(key).context("there is no private key")?;
     CertifiedKey::from_der(chain, key, &ring::default_provider())
-        .context("certificate and key do not belong together")?;
-    Ok(Current {
+        .context("private key does not match certificate")?;
+    Ok(StoredCertificate {
         certificate: first,
         facts,
     })

@@ -369,7 +369,7 @@ async fn the_certificate_of_the_kubeconfig_is_stored_and_replaced_at_once() {
     });
     fs::write(&path, kubeconfig.to_string()).unwrap();
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
-    let manager = manager(api, dir.path(), &metrics).beginning_with(path);
+    let manager = manager(api, dir.path(), &metrics).with_initial_certificate(path);
     let running = tokio::spawn(manager.run());
     until("a request", || cluster.requests().len() == 1).await;
     let current = FileStore::new(dir.path(), CLIENT).current_path();

@@ -17,17 +17,17 @@ use std::{
 use tokio::time::Instant;
 
 /// Maximum number of remembered objects, and of events.
-const REMEMBERED: usize = 1024;
+const MAX_LRU_ENTRIES: usize = 1024;
 /// Number of distinct messages from which on occurrences with the same reason are aggregated (client-go's
 /// `defaultAggregateMaxEvents`).
-const SIMILAR: usize = 10;
+const AGGREGATE_MAX_EVENTS: usize = 10;
 /// An aggregation ends after this time without a similar occurrence.
-const SERIES: SignedDuration = SignedDuration::from_secs(600);
+const AGGREGATE_INTERVAL: SignedDuration = SignedDuration::from_secs(600);
 /// Burst of events per object, and the interval at which one more is permitted.
 const BURST: u32 = 25;
-const REFILL: Duration = Duration::from_secs(300);
+const SPAM_REFILL_INTERVAL: Duration = Duration::from_secs(300);
 /// Prefix of the message of an aggregated event.
-const COMBINED: &str = "(combined from similar events): ";
+const AGGREGATE_PREFIX: &str = "(combined from similar events): ";
 
 /// Identifies an event by a hash of object, type, reason and message. A thousand keys with texts would take megabytes.
 /// With 64 bits and a random seed, collisions are negligible.
@@ -56,7 +56,7 @@ struct Remembered {
     name: Option<Box<str>>,
 }
 
-/// Hashes of the distinct messages of similar occurrences; fewer than [`SIMILAR`].
+/// Hashes of the distinct messages of similar occurrences; fewer than [`AGGREGATE_MAX_EVENTS`].
 #[derive(Debug)]
 struct Series {
     messages: Vec<u64>,
@@ -78,9 +78,9 @@ impl Correlator {
     pub(super) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
-            series: Lru::new(REMEMBERED),
-            records: Lru::new(REMEMBERED),
-            rates: Lru::new(REMEMBERED),
+            series: Lru::new(MAX_LRU_ENTRIES),
+            records: Lru::new(MAX_LRU_ENTRIES),
+            rates: Lru::new(MAX_LRU_ENTRIES),
         }
     }
 
@@ -122,7 +122,7 @@ impl Correlator {
         };
         let whole = self.hasher.hash_one(&whole);
         let rate = self.rates.get_or_insert(&whole, || {
-            TokenBucket::new(1.0 / REFILL.as_secs_f64(), BURST)
+            TokenBucket::new(1.0 / SPAM_REFILL_INTERVAL.as_secs_f64(), BURST)
         });
         rate.take(now, Duration::ZERO)?;
         Some((key, record))
@@ -146,7 +146,7 @@ impl Correlator {
             messages: Vec::new(),
             last: *at,
         });
-        if at.duration_since(series.last) > SERIES {
+        if at.duration_since(series.last) > AGGREGATE_INTERVAL {
             series.messages.clear();
         }
         series.last = *at;
@@ -154,11 +154,11 @@ impl Correlator {
         if series.messages.contains(&hash) {
             return (own, message.clone());
         }
-        if series.messages.len() + 1 < SIMILAR {
+        if series.messages.len() + 1 < AGGREGATE_MAX_EVENTS {
             series.messages.push(hash);
             return (own, message.clone());
         }
-        (similar, format!("{COMBINED}{message}"))
+        (similar, format!("{AGGREGATE_PREFIX}{message}"))
     }
 
     /// The name of the Event object, if it was created.
@@ -261,7 +261,7 @@ mod tests {
         let (key, _) = correlator
             .observe(occurrence("first", "A", "m", 1), now)
             .unwrap();
-        for i in 0..REMEMBERED {
+        for i in 0..MAX_LRU_ENTRIES {
             correlator.observe(occurrence(&i.to_string(), "A", "m", 1), now);
         }
         // It is as if it had never been: the event is another one from now on.

@@ -8,16 +8,16 @@ use std::{
 /// A map with a maximum number of entries.
 #[derive(Debug)]
 pub(super) struct Lru<K, V> {
-    most: usize,
+    max: usize,
     clock: u64,
     values: HashMap<K, (u64, V)>,
     by_use: BTreeMap<u64, K>,
 }
 
 impl<K: Clone + Eq + Hash, V> Lru<K, V> {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             clock: 0,
             values: HashMap::new(),
             by_use: BTreeMap::new(),
@@ -30,7 +30,7 @@ impl<K: Clone + Eq + Hash, V> Lru<K, V> {
         let clock = self.clock;
         if let Some((used, _)) = self.values.get(key) {
             self.by_use.remove(used);
-        } else if self.values.len() >= self.most
+        } else if self.values.len() >= self.max
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.values.remove(&oldest);

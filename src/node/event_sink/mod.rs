@@ -78,8 +78,8 @@ pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped)
     recorder.outbox(CAPACITY, on_overflow)
 }
 
-/// Whether the failure is probably not specific to the event.
-fn is_absence(error: &ApiError) -> bool {
+/// Whether the API server is unavailable or rejects this kubelet, so that the next event would fail as well.
+fn is_api_unavailable(error: &ApiError) -> bool {
     error.is_absence() || error.is_unauthorized()
 }
 
@@ -138,7 +138,7 @@ impl EventSink {
             return;
         };
         let sent = self.send(&key, &event.record).await;
-        let is_absent = sent.as_ref().err().is_some_and(is_absence);
+        let is_absent = sent.as_ref().err().is_some_and(is_api_unavailable);
         // While the API server is unavailable, failures do not count as attempts of an event.
         let is_counted = !(is_absent && self.delay.is_some());
         self.schedule(is_absent);

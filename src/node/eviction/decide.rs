@@ -1,6 +1,6 @@
 //! Which thresholds are met, the conditions of the node, and what to reclaim. Pure.
 
-use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
+use super::thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
 use crate::state::node_pressure::NodePressure;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,14 +15,14 @@ const MAX_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 /// A measurement of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The available amount, in the unit of its [`Signal`].
+    /// The available amount, in the unit of its [`EvictionSignal`].
     pub available: i64,
     /// The total amount, in the same unit.
     pub capacity: i64,
 }
 
 /// Measurements by signal. A signal that could not be measured is missing; its thresholds stay as they were.
-pub type Observations = HashMap<Signal, Observation>;
+pub type Observations = HashMap<EvictionSignal, Observation>;
 
 /// A threshold that is met, and since when.
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +50,14 @@ pub struct Evaluation {
     /// The thresholds whose grace period has passed, in the order in which resources are reclaimed.
     pub act_on: Vec<EvictionThreshold>,
     /// The delay until the next measurement.
-    pub again: Duration,
+    pub next_in: Duration,
 }
 
-/// Whether a threshold is met. If it was met `before`, it stays so until its `evictionMinimumReclaim` is available as well.
+/// Whether a threshold is met. One that was met `before` stays met until its value plus `evictionMinimumReclaim` is
+/// available.
 pub(super) fn is_met(threshold: &EvictionThreshold, observed: &Observations, before: bool) -> bool {
     let observation = observed.get(&threshold.signal);
-    observation.is_some_and(|observation| is_short(threshold, *observation, before))
+    observation.is_some_and(|observation| is_below(threshold, *observation, before))
 }
 
 /// Whether a threshold that is met stays so after `expected` more becomes available.
@@ -70,16 +71,16 @@ pub(super) fn is_met_after_reclaim(
             available: observation.available.saturating_add(expected),
             ..*observation
         };
-        is_short(threshold, then, true)
+        is_below(threshold, then, true)
     })
 }
 
-fn is_short(threshold: &EvictionThreshold, observation: Observation, before: bool) -> bool {
-    let mut wanted = threshold.value.of(observation.capacity);
+fn is_below(threshold: &EvictionThreshold, observation: Observation, before: bool) -> bool {
+    let mut needed = threshold.value.of(observation.capacity);
     if before {
-        wanted = wanted.saturating_add(threshold.min_reclaim.of(observation.capacity));
+        needed = needed.saturating_add(threshold.min_reclaim.of(observation.capacity));
     }
-    observation.available < wanted
+    observation.available < needed
 }
 
 impl EvictionState {
@@ -97,7 +98,7 @@ impl EvictionState {
             // Within its grace period a threshold is met no longer once its own value is available again.
             let acted_on = met.is_some_and(|met| met.is_over_grace);
             let is_met = match observed.get(&threshold.signal) {
-                Some(observation) => is_short(threshold, *observation, acted_on),
+                Some(observation) => is_below(threshold, *observation, acted_on),
                 None => met.is_some(),
             };
             let since = met.map_or(now, |met| met.since);
@@ -141,13 +142,14 @@ impl EvictionState {
                 pid: self.pids.is_some(),
             },
             act_on: act_on.into_iter().map(|met| met.threshold).collect(),
-            again: self.again(thresholds, observed),
+            next_in: self.interval(thresholds, observed),
         }
     }
 
-    /// The delay until the next measurement: the time in which the margin to the nearest threshold could be used up. So a
-    /// node far from its thresholds is measured rarely, and a threshold is not met for long before that is noticed.
-    fn again(&self, thresholds: &[EvictionThreshold], observed: &Observations) -> Duration {
+    /// The delay until the next measurement: the time in which the margin to the nearest threshold could be used up at
+    /// the highest rate of consumption. A node far from its thresholds is measured rarely, and a threshold that is met
+    /// is noticed soon.
+    fn interval(&self, thresholds: &[EvictionThreshold], observed: &Observations) -> Duration {
         let longest = if self.met.is_empty() {
             MAX_INTERVAL
         } else {
@@ -158,9 +160,10 @@ impl EvictionState {
         let open = thresholds.iter().filter(|threshold| !is_met(threshold));
         let margins = open.filter_map(|threshold| {
             let observation = observed.get(&threshold.signal)?;
-            let wanted = threshold.value.of(observation.capacity);
-            let margin = observation.available.saturating_sub(wanted);
-            let millis = margin.saturating_mul(1000) / threshold.signal.fastest_use();
+            let needed = threshold.value.of(observation.capacity);
+            let margin = observation.available.saturating_sub(needed);
+            let millis =
+                margin.saturating_mul(1000) / threshold.signal.max_consumption_per_second();
             Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
         });
         margins
@@ -171,7 +174,7 @@ impl EvictionState {
 }
 
 /// Memory first, because running out of it makes a node unusable fastest; processes last.
-fn urgency(signal: Signal) -> u8 {
+fn urgency(signal: EvictionSignal) -> u8 {
     match signal.resource() {
         EvictionResource::Memory => 0,
         EvictionResource::Disk | EvictionResource::Inodes => 1,
@@ -188,7 +191,7 @@ mod tests {
 
     fn memory(value: i64, grace: Option<u64>, min_reclaim: i64) -> EvictionThreshold {
         EvictionThreshold {
-            signal: Signal::MemoryAvailable,
+            signal: EvictionSignal::MemoryAvailable,
             value: ThresholdValue::Absolute(value),
             grace: grace.map(Duration::from_secs),
             min_reclaim: ThresholdValue::Absolute(min_reclaim),
@@ -198,7 +201,7 @@ mod tests {
     fn seen(available: i64) -> Observations {
         let capacity = 100 << 30;
         Observations::from([(
-            Signal::MemoryAvailable,
+            EvictionSignal::MemoryAvailable,
             Observation {
                 available,
                 capacity,
@@ -301,9 +304,9 @@ mod tests {
             min_reclaim: ThresholdValue::Absolute(0),
         };
         let signals = [
-            Signal::PidAvailable,
-            Signal::NodeFsInodesFree,
-            Signal::MemoryAvailable,
+            EvictionSignal::PidAvailable,
+            EvictionSignal::NodeFsInodesFree,
+            EvictionSignal::MemoryAvailable,
         ];
         let observed = signals.map(|signal| {
             (
@@ -329,9 +332,9 @@ mod tests {
         assert_eq!(
             order,
             [
-                Signal::MemoryAvailable,
-                Signal::NodeFsInodesFree,
-                Signal::PidAvailable
+                EvictionSignal::MemoryAvailable,
+                EvictionSignal::NodeFsInodesFree,
+                EvictionSignal::PidAvailable
             ]
         );
     }
@@ -353,7 +356,7 @@ mod tests {
                 TRANSITION,
                 Instant::now(),
             );
-            assert_eq!(found.again, Duration::from_millis(millis), "{available}");
+            assert_eq!(found.next_in, Duration::from_millis(millis), "{available}");
         }
         let mut state = EvictionState::default();
         let found = state.observe(
@@ -363,7 +366,7 @@ mod tests {
             Instant::now(),
         );
         assert_eq!(
-            (found.again, found.act_on),
+            (found.next_in, found.act_on),
             (MAX_INTERVAL, vec![]),
             "what cannot be measured is enough"
         );
@@ -386,7 +389,7 @@ mod tests {
                 if !found.act_on.is_empty() {
                     break available;
                 }
-                passed += found.again;
+                passed += found.next_in;
             };
             let late = 1024 * mib - found_at;
             assert!(late <= 55 * mib, "{} MiB too late", late / mib);

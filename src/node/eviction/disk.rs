@@ -1,21 +1,21 @@
 //! The next step of disk reclaim: removal of dead containers and unused images first, then eviction of pods. Pure.
 
 use super::{
-    rank::Layout,
-    thresholds::{EvictionThreshold, Signal},
+    rank::DiskLayout,
+    thresholds::{EvictionSignal, EvictionThreshold},
 };
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long evictions wait for the removal of containers and images. A runtime may take two minutes for one image.
-pub(super) const PODS_WAIT: Duration = Duration::from_secs(60);
-/// Time after the start of the removal at which no further image is removed.
-pub(super) const FREEING_LIMIT: Duration = Duration::from_secs(300);
+pub(super) const EVICTION_WAIT: Duration = Duration::from_secs(60);
+/// Time after the start of the removal after which no further image is removed.
+pub(super) const IMAGE_REMOVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The state of the removal of containers and images.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Freeing<'a> {
-    NotBegun,
+pub(super) enum NodeReclaim<'a> {
+    NotStarted,
     /// In progress.
     Running {
         since: Instant,
@@ -40,22 +40,24 @@ pub(super) enum DiskStep {
 /// The next step for a threshold that is met.
 pub(super) fn step(
     threshold: &EvictionThreshold,
-    layout: Layout,
-    freeing: Freeing<'_>,
+    layout: DiskLayout,
+    reclaim: NodeReclaim<'_>,
     now: Instant,
 ) -> DiskStep {
     if Reclaimable::of(threshold.signal, layout).is_nothing() {
         return DiskStep::Evict;
     }
-    match freeing {
-        Freeing::NotBegun => DiskStep::Free,
-        Freeing::Running { since } if now.duration_since(since) < PODS_WAIT => DiskStep::Wait,
-        Freeing::Running { .. } => DiskStep::Evict,
-        Freeing::Ended { goal, .. } if !goal.contains(threshold) => DiskStep::Free,
-        Freeing::Ended {
+    match reclaim {
+        NodeReclaim::NotStarted => DiskStep::Free,
+        NodeReclaim::Running { since } if now.duration_since(since) < EVICTION_WAIT => {
+            DiskStep::Wait
+        }
+        NodeReclaim::Running { .. } => DiskStep::Evict,
+        NodeReclaim::Ended { goal, .. } if !goal.contains(threshold) => DiskStep::Free,
+        NodeReclaim::Ended {
             measured: false, ..
         } => DiskStep::Wait,
-        Freeing::Ended { .. } => DiskStep::Evict,
+        NodeReclaim::Ended { .. } => DiskStep::Evict,
     }
 }
 
@@ -69,12 +71,15 @@ pub(super) struct Reclaimable {
 }
 
 impl Reclaimable {
-    pub(super) fn of(signal: Signal, layout: Layout) -> Self {
-        let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+    pub(super) fn of(signal: EvictionSignal, layout: DiskLayout) -> Self {
+        let of_images = matches!(
+            signal,
+            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree
+        );
         let (containers, images) = match layout {
-            Layout::OneDisk => (true, true),
-            Layout::DedicatedImages => (of_images, of_images),
-            Layout::SplitImages => (!of_images, of_images),
+            DiskLayout::OneDisk => (true, true),
+            DiskLayout::DedicatedImages => (of_images, of_images),
+            DiskLayout::SplitImages => (!of_images, of_images),
         };
         Self { containers, images }
     }
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
     use crate::node::node_status::resources::ThresholdValue;
 
-    fn threshold(signal: Signal) -> EvictionThreshold {
+    fn threshold(signal: EvictionSignal) -> EvictionThreshold {
         EvictionThreshold {
             signal,
             value: ThresholdValue::Absolute(100),
@@ -100,20 +105,25 @@ mod tests {
 
     #[test]
     fn pods_go_when_images_were_not_enough_or_take_too_long() {
-        let node = threshold(Signal::NodeFsAvailable);
-        let inodes = threshold(Signal::NodeFsInodesFree);
+        let node = threshold(EvictionSignal::NodeFsAvailable);
+        let inodes = threshold(EvictionSignal::NodeFsInodesFree);
         let since = Instant::now();
         let after = |seconds| since + Duration::from_secs(seconds);
-        let ended = |measured| Freeing::Ended {
+        let ended = |measured| NodeReclaim::Ended {
             goal: std::slice::from_ref(&node),
             measured,
         };
         for (threshold, freeing, now, expected) in [
-            (&node, Freeing::NotBegun, since, DiskStep::Free),
-            (&node, Freeing::Running { since }, after(59), DiskStep::Wait),
+            (&node, NodeReclaim::NotStarted, since, DiskStep::Free),
             (
                 &node,
-                Freeing::Running { since },
+                NodeReclaim::Running { since },
+                after(59),
+                DiskStep::Wait,
+            ),
+            (
+                &node,
+                NodeReclaim::Running { since },
                 after(60),
                 DiskStep::Evict,
             ),
@@ -122,25 +132,33 @@ mod tests {
             // It stopped when it was enough for another one.
             (&inodes, ended(true), since, DiskStep::Free),
         ] {
-            let found = step(threshold, Layout::OneDisk, freeing, now);
+            let found = step(threshold, DiskLayout::OneDisk, freeing, now);
             assert_eq!(found, expected, "{threshold:?} {freeing:?}");
         }
     }
 
     #[test]
     fn images_on_another_disk_are_left_alone() {
-        let (freeing, now) = (Freeing::NotBegun, Instant::now());
+        let (freeing, now) = (NodeReclaim::NotStarted, Instant::now());
         for (signal, layout, expected) in [
-            (Signal::NodeFsAvailable, Layout::OneDisk, DiskStep::Free),
-            (Signal::NodeFsAvailable, Layout::SplitImages, DiskStep::Free),
             (
-                Signal::NodeFsAvailable,
-                Layout::DedicatedImages,
+                EvictionSignal::NodeFsAvailable,
+                DiskLayout::OneDisk,
+                DiskStep::Free,
+            ),
+            (
+                EvictionSignal::NodeFsAvailable,
+                DiskLayout::SplitImages,
+                DiskStep::Free,
+            ),
+            (
+                EvictionSignal::NodeFsAvailable,
+                DiskLayout::DedicatedImages,
                 DiskStep::Evict,
             ),
             (
-                Signal::ImageFsInodesFree,
-                Layout::DedicatedImages,
+                EvictionSignal::ImageFsInodesFree,
+                DiskLayout::DedicatedImages,
                 DiskStep::Free,
             ),
         ] {
@@ -151,14 +169,17 @@ mod tests {
 
     #[test]
     fn only_what_is_on_the_disk_is_removed() {
-        let (node, images) = (Signal::NodeFsAvailable, Signal::ImageFsAvailable);
+        let (node, images) = (
+            EvictionSignal::NodeFsAvailable,
+            EvictionSignal::ImageFsAvailable,
+        );
         for (signal, layout, containers_go, images_go) in [
-            (node, Layout::OneDisk, true, true),
-            (images, Layout::OneDisk, true, true),
-            (node, Layout::DedicatedImages, false, false),
-            (images, Layout::DedicatedImages, true, true),
-            (node, Layout::SplitImages, true, false),
-            (images, Layout::SplitImages, false, true),
+            (node, DiskLayout::OneDisk, true, true),
+            (images, DiskLayout::OneDisk, true, true),
+            (node, DiskLayout::DedicatedImages, false, false),
+            (images, DiskLayout::DedicatedImages, true, true),
+            (node, DiskLayout::SplitImages, true, false),
+            (images, DiskLayout::SplitImages, false, true),
         ] {
             let expected = Reclaimable {
                 containers: containers_go,

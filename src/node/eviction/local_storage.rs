@@ -1,6 +1,6 @@
 //! Limits on local ephemeral storage (upstream's `localStorageEviction`). Pure.
 
-use super::rank::{Candidate, Layout, bytes, local_volumes};
+use super::rank::{Candidate, DiskLayout, bytes, local_volumes};
 use crate::model::{Amount, Pod, PodExt, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::Volume;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 /// A nonzero limit.
-struct Limit {
+struct StorageLimit {
     bytes: i64,
     /// The quantity in canonical form, for messages.
     text: String,
 }
 
-impl Limit {
+impl StorageLimit {
     fn of(quantity: &ApiQuantity) -> Option<Self> {
         let limit = Quantity::from_api(quantity).ok()?;
         limit.is_positive().then(|| Self {
@@ -38,12 +38,12 @@ pub fn has_limits(pod: &Pod) -> bool {
 }
 
 /// The limit that a pod exceeds, as a label of metrics, and the text for `status.message`; `None` if it exceeds none.
-pub fn excess(candidate: &Candidate, layout: Layout) -> Option<(&'static str, String)> {
+pub fn excess(candidate: &Candidate, layout: DiskLayout) -> Option<(&'static str, String)> {
     let usage = candidate.usage.as_ref()?;
-    let of_volumes = empty_dirs(&candidate.pod, usage).map(|text| ("emptydirfs.limit", text));
-    let of_pod = || whole(&candidate.pod, usage).map(|text| ("ephemeralpodfs.limit", text));
+    let of_volumes = empty_dir_excess(&candidate.pod, usage).map(|text| ("emptydirfs.limit", text));
+    let of_pod = || pod_excess(&candidate.pod, usage).map(|text| ("ephemeralpodfs.limit", text));
     let of_containers = || {
-        let text = containers(&candidate.pod, usage, layout)?;
+        let text = container_excess(&candidate.pod, usage, layout)?;
         Some(("ephemeralcontainerfs.limit", text))
     };
     of_volumes.or_else(of_pod).or_else(of_containers)
@@ -55,14 +55,14 @@ fn volumes(pod: &Pod) -> &[Volume] {
         .unwrap_or_default()
 }
 
-fn size_limit(volume: &Volume) -> Option<Limit> {
+fn size_limit(volume: &Volume) -> Option<StorageLimit> {
     let dir = volume.empty_dir.as_ref()?;
     // An emptyDir in memory is limited by its own file system.
     let is_on_disk = dir.medium.as_deref().unwrap_or("").is_empty();
-    Limit::of(dir.size_limit.as_ref()?).filter(|_| is_on_disk)
+    StorageLimit::of(dir.size_limit.as_ref()?).filter(|_| is_on_disk)
 }
 
-fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
+fn empty_dir_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
     volumes(pod).iter().find_map(|volume| {
         let limit = size_limit(volume)?;
         let stats = usage
@@ -80,10 +80,10 @@ fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
 }
 
 /// Checks the pod's total usage against the sum of its containers' limits.
-fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
+fn pod_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
     let resources = requests::of_pod::<Amount>(pod).ok()?;
     let limit = resources.limits.get(requests::EPHEMERAL_STORAGE)?;
-    let limit = Limit::of(&limit.to_api())?;
+    let limit = StorageLimit::of(&limit.to_api())?;
     let of_containers = usage.containers.iter().map(used_by_container);
     let local = local_volumes(pod);
     let of_volumes = usage.volumes.iter();
@@ -98,12 +98,12 @@ fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
 
 /// Checks each container against its limit. The limit is for the disk of the kubelet's directory: writable layers on
 /// another disk do not count.
-fn containers(pod: &Pod, usage: &PodStats, layout: Layout) -> Option<String> {
+fn container_excess(pod: &Pod, usage: &PodStats, layout: DiskLayout) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
         let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
         let used = match layout {
-            Layout::DedicatedImages => used_on(&stats.logs),
-            Layout::OneDisk | Layout::SplitImages => used_by_container(stats),
+            DiskLayout::DedicatedImages => used_on(&stats.logs),
+            DiskLayout::OneDisk | DiskLayout::SplitImages => used_by_container(stats),
         };
         (bytes(used) > limit.bytes).then(|| {
             format!(
@@ -114,9 +114,11 @@ fn containers(pod: &Pod, usage: &PodStats, layout: Layout) -> Option<String> {
     })
 }
 
-fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>) -> Option<Limit> {
+fn limit_of(
+    resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>,
+) -> Option<StorageLimit> {
     let limits = resources?.limits.as_ref()?;
-    Limit::of(limits.get(requests::EPHEMERAL_STORAGE)?)
+    StorageLimit::of(limits.get(requests::EPHEMERAL_STORAGE)?)
 }
 
 /// Usage of the writable layer and logs.
@@ -230,7 +232,7 @@ mod tests {
         ] {
             let candidate = candidate(spec, layer, log, volume);
             assert_eq!(
-                excess(&candidate, Layout::OneDisk),
+                excess(&candidate, DiskLayout::OneDisk),
                 expected.map(|(signal, text)| (signal, text.to_owned())),
                 "{spec} {layer} {log} {volume}"
             );
@@ -242,10 +244,10 @@ mod tests {
     fn writable_layers_on_a_disk_of_their_own_do_not_count_for_a_container() {
         let spec = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
         for (layer, log, layout, goes) in [
-            (101, 0, Layout::OneDisk, true),
-            (101, 0, Layout::SplitImages, true),
-            (101, 0, Layout::DedicatedImages, false),
-            (0, 101, Layout::DedicatedImages, true),
+            (101, 0, DiskLayout::OneDisk, true),
+            (101, 0, DiskLayout::SplitImages, true),
+            (101, 0, DiskLayout::DedicatedImages, false),
+            (0, 101, DiskLayout::DedicatedImages, true),
         ] {
             let found = excess(&candidate(spec, layer, log, 0), layout);
             assert_eq!(found.is_some(), goes, "{layer} {log} {layout:?}");

@@ -1,10 +1,10 @@
 //! Measures the eviction signals such that memory measurements never wait for a slow disk or the runtime.
 
 use super::decide::Observations;
-use super::observe::{self, MeasuredPlaces, MeasuredSignals};
-use super::rank::Layout;
+use super::observe::{self, MeasuredPaths, MeasuredSignals};
+use super::rank::DiskLayout;
 use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
-use crate::images::gc::Mounts;
+use crate::images::gc::ImageFilesystems;
 use futures::FutureExt as _;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -18,20 +18,21 @@ const DISKS_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time after which a measurement of the disks is reported as hanging.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// How long the first measurement of disks waits for the runtime's image file systems, which determine the disk layout.
-const MOUNTS_TIMEOUT: Duration = Duration::from_secs(5);
+const IMAGE_FILESYSTEMS_TIMEOUT: Duration = Duration::from_secs(5);
 
-type MeasureDisks = dyn Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync;
+type MeasureDisks = dyn Fn(&MeasuredPaths) -> MeasuredSignals + Send + Sync;
 
 /// Measures memory, processes and disks.
 pub(super) struct Measurements {
-    places: MeasuredPlaces,
+    paths: MeasuredPaths,
     measure_disks: Arc<MeasureDisks>,
     /// At most one measurement is running, so that a disk that hangs blocks only one thread.
     disks: Option<DisksInProgress>,
-    /// Start time and layout of the latest completed measurement of the disks.
-    disks_began: Option<Instant>,
-    layout: Layout,
-    mounts: Option<ScopedTask<Mounts>>,
+    /// When the latest completed measurement of the disks began.
+    disks_measured_from: Option<Instant>,
+    /// The disk layout of that measurement.
+    layout: DiskLayout,
+    image_filesystems: Option<ScopedTask<ImageFilesystems>>,
     started: Instant,
 }
 
@@ -42,27 +43,27 @@ struct DisksInProgress {
 }
 
 impl Measurements {
-    /// Builds the measurements of these places; image directories are added when `mounts` has returned them.
+    /// Builds the measurements of these paths; image directories are added when `image_filesystems` has returned them.
     pub(super) fn new(
-        places: MeasuredPlaces,
-        mounts: impl Future<Output = Mounts> + Send + 'static,
-        measure_disks: impl Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync + 'static,
+        paths: MeasuredPaths,
+        image_filesystems: impl Future<Output = ImageFilesystems> + Send + 'static,
+        measure_disks: impl Fn(&MeasuredPaths) -> MeasuredSignals + Send + Sync + 'static,
     ) -> Self {
         Self {
-            places,
+            paths,
             measure_disks: Arc::new(measure_disks),
             disks: None,
-            disks_began: None,
-            layout: Layout::default(),
-            mounts: Some(spawn_scoped(PanicScope::Stats, mounts)),
+            disks_measured_from: None,
+            layout: DiskLayout::default(),
+            image_filesystems: Some(spawn_scoped(PanicScope::Stats, image_filesystems)),
             started: Instant::now(),
         }
     }
 
     /// Measures all signals. Signals of disks that do not respond in time are missing.
     pub(super) async fn measure(&mut self) -> MeasuredSignals {
-        if let Some(Some(mounts)) = take_ended(&mut self.mounts) {
-            self.places.images = Some(mounts);
+        if let Some(Some(image_filesystems)) = take_ended(&mut self.image_filesystems) {
+            self.paths.images = Some(image_filesystems);
         }
         let other = self.memory_and_pids();
         let (other, disks) = tokio::join!(other, self.disks());
@@ -74,20 +75,20 @@ impl Measurements {
 
     /// Measures memory and processes only.
     pub(super) fn memory_and_pids(&self) -> impl Future<Output = Observations> + Send + use<> {
-        let places = self.places.clone();
-        let measuring = spawn_blocking(move || observe::memory_and_pids(&places));
+        let paths = self.paths.clone();
+        let measuring = spawn_blocking(move || observe::memory_and_pids(&paths));
         async { measuring.await.unwrap_or_default() }
     }
 
     /// Returns a function that measures the disks, without a timeout.
     pub(super) fn disks_only(&self) -> impl Fn() -> MeasuredSignals + Send + Sync + Clone + use<> {
-        let (places, measure) = (self.places.clone(), self.measure_disks.clone());
-        move || measure(&places)
+        let (paths, measure) = (self.paths.clone(), self.measure_disks.clone());
+        move || measure(&paths)
     }
 
     /// Whether the image file systems are known, or the wait for them has timed out.
-    pub(super) fn places_are_known(&self) -> bool {
-        self.places.images.is_some() || self.started.elapsed() >= MOUNTS_TIMEOUT
+    pub(super) fn paths_are_known(&self) -> bool {
+        self.paths.images.is_some() || self.started.elapsed() >= IMAGE_FILESYSTEMS_TIMEOUT
     }
 
     /// Whether a measurement of the disks is running.
@@ -97,7 +98,7 @@ impl Measurements {
 
     /// Whether the latest completed measurement of the disks began after `at`.
     pub(super) fn has_measured_disks_since(&self, at: Instant) -> bool {
-        self.disks_began.is_some_and(|began| began > at)
+        self.disks_measured_from.is_some_and(|began| began > at)
     }
 
     /// Waits only for a measurement that starts now: one that has already timed out may never end.
@@ -124,7 +125,7 @@ impl Measurements {
         let began = in_progress.began;
         self.disks = None;
         let measured = ended.ok()?;
-        self.disks_began = Some(began);
+        self.disks_measured_from = Some(began);
         self.layout = measured.layout;
         Some(measured)
     }
@@ -139,7 +140,7 @@ pub(super) fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T
 
 #[cfg(test)]
 mod tests {
-    use super::super::{decide::Observation, thresholds::Signal};
+    use super::super::{decide::Observation, thresholds::EvictionSignal};
     use super::*;
     use parking_lot::{Condvar, Mutex};
 
@@ -163,21 +164,21 @@ mod tests {
                 capacity: 2,
             };
             MeasuredSignals {
-                observations: [(Signal::NodeFsAvailable, observation)].into(),
-                layout: Layout::SplitImages,
+                observations: [(EvictionSignal::NodeFsAvailable, observation)].into(),
+                layout: DiskLayout::SplitImages,
             }
         }
     }
 
     fn measurements(disk: &Disk) -> Measurements {
-        let places = MeasuredPlaces {
+        let paths = MeasuredPaths {
             root: "/".into(),
             images: None,
             cgroup_v2: std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             pods: None,
         };
         let disk = disk.clone();
-        Measurements::new(places, std::future::pending(), move |_| disk.measure())
+        Measurements::new(paths, std::future::pending(), move |_| disk.measure())
     }
 
     #[tokio::test]
@@ -204,8 +205,8 @@ mod tests {
         let begin = Instant::now();
         for _ in 0..20 {
             let measured = measurements.measure().await.observations;
-            assert!(measured.contains_key(&Signal::MemoryAvailable));
-            assert!(!measured.contains_key(&Signal::NodeFsAvailable));
+            assert!(measured.contains_key(&EvictionSignal::MemoryAvailable));
+            assert!(!measured.contains_key(&EvictionSignal::NodeFsAvailable));
         }
         // Half a second if each of them waited its short time, 5 s if one waited for the disk.
         assert!(begin.elapsed() < Duration::from_secs(3));
@@ -216,7 +217,7 @@ mod tests {
             .measure()
             .await
             .observations
-            .contains_key(&Signal::NodeFsAvailable)
+            .contains_key(&EvictionSignal::NodeFsAvailable)
         {
             tokio::task::yield_now().await;
         }
@@ -227,7 +228,7 @@ mod tests {
         }
         disk.set_open(false);
         let measured = measurements.measure().await;
-        assert_eq!(measured.layout, Layout::SplitImages, "it is remembered");
+        assert_eq!(measured.layout, DiskLayout::SplitImages, "it is remembered");
         disk.set_open(true);
     }
 
@@ -235,8 +236,8 @@ mod tests {
     async fn disks_wait_a_short_time_for_the_directories_of_the_runtime() {
         let disk = Disk::default();
         let measurements = measurements(&disk);
-        assert!(!measurements.places_are_known());
-        tokio::time::advance(MOUNTS_TIMEOUT).await;
-        assert!(measurements.places_are_known());
+        assert!(!measurements.paths_are_known());
+        tokio::time::advance(IMAGE_FILESYSTEMS_TIMEOUT).await;
+        assert!(measurements.paths_are_known());
     }
 }

@@ -3,8 +3,8 @@
 //! * Owns: which thresholds are met, and since when.
 //! * Woken by: a timer with an interval from 50 ms, near a threshold, to 10 s.
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a critical pod, nor a pod while evicted pods that still terminate will free enough; nor wait for a
-//!   disk or the runtime, because memory has to be measured meanwhile.
+//! * Must never evict a critical pod, nor a pod while evicted pods that still terminate will free enough; nor wait for
+//!   a disk or the runtime, because memory has to be measured meanwhile.
 //! * Upstream: `pkg/kubelet/eviction`.
 
 pub mod thresholds;
@@ -24,7 +24,7 @@ use crate::{
         panics::PanicScope,
         spawn_scoped,
     },
-    images::gc::Mounts,
+    images::gc::ImageFilesystems,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
     node::reclaim::Reclaim,
@@ -38,9 +38,9 @@ use crate::{
 };
 use decide::EvictionState;
 use measurements::{Measurements, take_ended};
-use observe::{MeasuredPlaces, MeasuredSignals};
+use observe::{MeasuredPaths, MeasuredSignals};
 use prometheus_client::metrics::{counter::Counter, family::Family};
-use rank::{Candidate, Files, Layout};
+use rank::{Candidate, DiskLayout, FilesOnDisk};
 use reclaim_disk::DiskReclaim;
 use std::{
     collections::{HashMap, HashSet},
@@ -49,7 +49,7 @@ use std::{
     time::Duration,
 };
 use terminating::TerminatingEvictions;
-use thresholds::{EvictionResource, EvictionThreshold, Signal};
+use thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
 use tokio::time::{Instant, sleep};
 
 /// The grace period of a pod that is evicted for a hard threshold, seconds.
@@ -60,12 +60,12 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const SOURCES_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval at which pods with limits on local storage are measured.
 const LOCAL_STORAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// Longest interval of measurements while evicted pods terminate, a disk is being freed or usage is being read.
-const EVICTING_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest interval of measurements while a disk does not answer.
-const DISK_HANGS_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after an attempt that found nothing to reclaim and no pod to evict, and after a failed request for the runtime's
-/// image directories.
+/// Maximum interval of measurements while evicted pods terminate, a disk is being freed or usage is being read.
+const MAX_EVICTING_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum interval of measurements while a disk does not respond.
+const MAX_DISK_HANGS_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after an attempt that found nothing to reclaim and no pod to evict, and after a failed request for the
+/// runtime's image directories.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The configuration.
@@ -87,7 +87,7 @@ pub struct EvictionSettings {
 pub struct EvictionDeps {
     /// The kubelet's directory.
     pub root: PathBuf,
-    /// Cgroups are of version 2.
+    /// Whether cgroup v2 is used.
     pub cgroup_v2: bool,
     /// The cgroup of all pods, where they have one.
     pub pods_cgroup: Option<String>,
@@ -99,7 +99,7 @@ pub struct EvictionDeps {
     pub sources: SourcesReadyReader,
     /// The desired pods.
     pub pods: PodManager,
-    /// Stops them.
+    /// Stops evicted pods.
     pub workers: PodWorkers,
     /// Events.
     pub events: EventRecorder,
@@ -119,12 +119,12 @@ enum ReclaimOutcome {
 }
 
 /// A running measurement of the disk usage of pods.
-type DiskUsage = ScopedTask<Option<Usage>>;
+type DiskUsage = ScopedTask<Option<PodUsage>>;
 
 /// The resource usage of pods.
-struct Usage {
-    /// The pods that were active before the measurement: the usage of a pod that started since would be unknown, and a pod
-    /// with unknown usage is evicted first.
+struct PodUsage {
+    /// The pods that were active before the measurement: the usage of a pod that started since would be unknown, and a
+    /// pod with unknown usage is evicted first.
     pods: Vec<Arc<Pod>>,
     stats: Vec<PodStats>,
 }
@@ -139,10 +139,10 @@ pub struct EvictionManager {
     evictions: Family<Labels, Counter>,
     terminating: TerminatingEvictions,
     /// When to retry for a signal, after an attempt that found nothing to do.
-    retry_after: HashMap<Signal, Instant>,
+    retry_after: HashMap<EvictionSignal, Instant>,
     local_storage_due: Instant,
     /// The running measurement for limits on local storage.
-    limits: Option<DiskUsage>,
+    local_storage_usage: Option<DiskUsage>,
     started: Instant,
 }
 
@@ -153,14 +153,18 @@ impl EvictionManager {
             "kubelet_evictions",
             "Cumulative number of pod evictions by eviction signal",
         );
-        let places = MeasuredPlaces {
+        let paths = MeasuredPaths {
             root: deps.root.clone(),
             images: None,
             cgroup_v2: deps.cgroup_v2,
             pods: deps.pods_cgroup.clone(),
         };
         Self {
-            measurements: Measurements::new(places, mounts(deps.reclaim.clone()), observe::disks),
+            measurements: Measurements::new(
+                paths,
+                image_filesystems(deps.reclaim.clone()),
+                observe::disks,
+            ),
             disk: DiskReclaim::default(),
             settings,
             deps,
@@ -169,7 +173,7 @@ impl EvictionManager {
             terminating: TerminatingEvictions::default(),
             retry_after: HashMap::new(),
             local_storage_due: Instant::now() + LOCAL_STORAGE_INTERVAL,
-            limits: None,
+            local_storage_usage: None,
             started: Instant::now(),
         }
     }
@@ -177,15 +181,15 @@ impl EvictionManager {
     /// Works without an end.
     pub async fn run(mut self) {
         loop {
-            let again = self.step().await;
-            sleep(again).await;
+            let delay = self.step().await;
+            sleep(delay).await;
         }
     }
 
     /// Measures, and evicts at most one pod (upstream's `synchronize`). Returns the delay until the next call.
     async fn step(&mut self) -> Duration {
         // Before the measurement: the usage of a pod that ends after this is not subtracted from it yet.
-        self.forget_ended();
+        self.remove_terminated();
         let measured = self.measurements.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
         let observed = &measured.observations;
@@ -198,10 +202,10 @@ impl EvictionManager {
             changed
         });
         self.disk.observe(observed, &found.act_on);
-        if self.enforce_limits(measured.layout) {
-            return found.again.min(EVICTING_INTERVAL);
+        if self.evict_over_limits(measured.layout) {
+            return found.next_in.min(MAX_EVICTING_INTERVAL);
         }
-        let mut again = found.again.min(self.longest_interval());
+        let mut next_in = found.next_in.min(self.longest_interval());
         for threshold in &found.act_on {
             let on_disk = threshold.signal.resource().is_on_disk();
             if on_disk && !self.may_free_disks() || self.is_backing_off(threshold) {
@@ -213,23 +217,23 @@ impl EvictionManager {
                 self.reclaim(threshold, &measured).await
             };
             match outcome {
-                ReclaimOutcome::Reclaimed => return again.min(EVICTING_INTERVAL),
-                ReclaimOutcome::InProgress => again = again.min(EVICTING_INTERVAL),
+                ReclaimOutcome::Reclaimed => return next_in.min(MAX_EVICTING_INTERVAL),
+                ReclaimOutcome::InProgress => next_in = next_in.min(MAX_EVICTING_INTERVAL),
                 ReclaimOutcome::NothingToDo => {
                     let next = Instant::now() + RETRY_DELAY;
                     self.retry_after.insert(threshold.signal, next);
                 }
             }
         }
-        again
+        next_in
     }
 
     /// Upper limit of the interval while the end of a background measurement has to be noticed.
     fn longest_interval(&self) -> Duration {
-        if self.limits.is_some() || !self.measurements.places_are_known() {
-            EVICTING_INTERVAL
+        if self.local_storage_usage.is_some() || !self.measurements.paths_are_known() {
+            MAX_EVICTING_INTERVAL
         } else if self.measurements.waits_for_disks() {
-            DISK_HANGS_INTERVAL
+            MAX_DISK_HANGS_INTERVAL
         } else {
             Duration::MAX
         }
@@ -239,7 +243,7 @@ impl EvictionManager {
     fn may_free_disks(&self) -> bool {
         let pods_are_known =
             self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES_TIMEOUT;
-        pods_are_known && self.measurements.places_are_known()
+        pods_are_known && self.measurements.paths_are_known()
     }
 
     /// Whether the last attempt for this threshold found nothing to do and the retry is not due yet.
@@ -248,10 +252,10 @@ impl EvictionManager {
         next.is_some_and(|next| Instant::now() < *next)
     }
 
-    fn forget_ended(&mut self) {
+    fn remove_terminated(&mut self) {
         let workers = &self.deps.workers;
         let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
-        for pod in self.terminating.forget(Instant::now(), ended) {
+        for pod in self.terminating.update_deadlines(Instant::now(), ended) {
             tracing::warn!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
         }
     }
@@ -263,18 +267,19 @@ impl EvictionManager {
         measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
-        // Read now and not from a cache, because the pod that is filling the memory grows fast.
+        // Bypasses the cache, because the pod that uses up the memory may grow fast.
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
-        let stats = self.deps.stats.of_pods().await;
-        let usage = stats.map(|stats| Usage { pods, stats });
+        let stats = self.deps.stats.read_pod_usage().await;
+        let usage = stats.map(|stats| PodUsage { pods, stats });
         let Some(candidates) = self.candidates(usage, resource) else {
             return ReclaimOutcome::InProgress;
         };
         if !self.terminating.is_empty() {
             self.shorten_grace(threshold);
-            // Measured after the usage of terminating pods. Memory that they free in between is counted twice, which delays an
-            // eviction; in the other order it would not be counted, and would evict one pod too many.
-            let expected = self.terminating.expected(resource);
+            // The node is measured after the usage of terminating pods. Memory that they free in between counts twice,
+            // which only delays an eviction; in the other order it would not count at all, and one pod too many would
+            // be evicted.
+            let expected = self.terminating.expected_to_free(resource);
             let now = self.measurements.memory_and_pids().await;
             if !decide::is_met_after_reclaim(threshold, &now, expected) {
                 return ReclaimOutcome::InProgress;
@@ -291,7 +296,7 @@ impl EvictionManager {
         threshold: &EvictionThreshold,
         measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
-        let files = Files::of(threshold.signal, measured.layout);
+        let files = FilesOnDisk::of(threshold.signal, measured.layout);
         rank::rank(&mut candidates, threshold.signal, files);
         for candidate in candidates {
             if candidate.pod.is_critical() {
@@ -299,7 +304,7 @@ impl EvictionManager {
                 continue;
             }
             let observed = measured.observations.get(&threshold.signal).copied();
-            let cause = Cause {
+            let cause = EvictionCause {
                 message: rank::message(&candidate, threshold, observed),
                 annotations: rank::annotations(&candidate, threshold.signal.resource()),
                 disruption: true,
@@ -332,19 +337,19 @@ impl EvictionManager {
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
         let reading = async move {
             let stats = stats.summary(false).await?.pods;
-            Some(Usage { pods, stats })
+            Some(PodUsage { pods, stats })
         };
         spawn_scoped(PanicScope::Stats, reading)
     }
 
-    /// The active pods that are not being evicted and that use some of the resource, with their usage. `None` if the usage
-    /// could not be read: a ranking without it could evict the wrong pod.
+    /// The active pods that are not being evicted and that use some of the resource, with their usage. `None` if the
+    /// usage could not be read: a ranking without it could evict the wrong pod.
     fn candidates(
         &mut self,
-        usage: Option<Usage>,
+        usage: Option<PodUsage>,
         resource: EvictionResource,
     ) -> Option<Vec<Candidate>> {
-        let Some(Usage { pods, stats }) = usage else {
+        let Some(PodUsage { pods, stats }) = usage else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return None;
         };
@@ -373,22 +378,22 @@ impl EvictionManager {
         Some(candidates.filter(can_free).collect())
     }
 
-    /// Evicts the pods that exceed their limits on local storage (upstream's `localStorageEviction`). True if there were
-    /// any: the space that they free may be enough for the thresholds, too.
-    fn enforce_limits(&mut self, layout: Layout) -> bool {
+    /// Evicts the pods that exceed their limits on local storage (upstream's `localStorageEviction`). Returns whether
+    /// any pod was evicted, because the space that it frees may be enough for the thresholds.
+    fn evict_over_limits(&mut self, layout: DiskLayout) -> bool {
         let workers = self.deps.workers.clone();
         let limited = |pod: &Arc<Pod>| {
             let is_stopping = workers.is_pod_termination_requested(&pod.uid());
             !is_stopping && !pod.is_critical() && local_storage::has_limits(pod)
         };
-        if self.limits.is_none() && self.local_storage_due <= Instant::now() {
+        if self.local_storage_usage.is_none() && self.local_storage_due <= Instant::now() {
             self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
             let pods = active_pods(&self.deps.pods, &self.deps.workers);
             if self.settings.local_storage && pods.iter().any(limited) {
-                self.limits = Some(self.read_disk_usage());
+                self.local_storage_usage = Some(self.read_disk_usage());
             }
         }
-        let Some(usage) = take_ended(&mut self.limits) else {
+        let Some(usage) = take_ended(&mut self.local_storage_usage) else {
             return false;
         };
         let candidates = self.candidates(usage.flatten(), EvictionResource::Disk);
@@ -397,7 +402,7 @@ impl EvictionManager {
             if let Some((signal, message)) =
                 local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
-                let cause = Cause {
+                let cause = EvictionCause {
                     message,
                     annotations: Annotations::new(),
                     disruption: false,
@@ -442,7 +447,7 @@ impl EvictionManager {
     }
 
     /// Evicts a pod. Returns its grace period in seconds.
-    fn evict(&self, pod: &Arc<Pod>, grace: i64, cause: Cause) -> i64 {
+    fn evict(&self, pod: &Arc<Pod>, grace: i64, cause: EvictionCause) -> i64 {
         let own = pod.termination_grace_seconds();
         let grace = grace.clamp(0, own.max(HARD_GRACE));
         let message = cause.message;
@@ -462,7 +467,7 @@ impl EvictionManager {
 }
 
 /// Why a pod is evicted.
-struct Cause {
+struct EvictionCause {
     message: String,
     annotations: Annotations,
     /// Whether the pod gets the condition `DisruptionTarget`.
@@ -472,10 +477,10 @@ struct Cause {
 }
 
 /// The runtime's image file systems. Retries until the runtime returns them.
-async fn mounts(reclaim: Arc<Reclaim>) -> Mounts {
+async fn image_filesystems(reclaim: Arc<Reclaim>) -> ImageFilesystems {
     loop {
-        match reclaim.collector.mounts().await {
-            Ok(mounts) => return mounts,
+        match reclaim.collector.image_filesystems().await {
+            Ok(filesystems) => return filesystems,
             Err(error) => {
                 tracing::debug!(err = %error_chain(error.as_ref()), "Failed to get the directories of images");
             }

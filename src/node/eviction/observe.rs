@@ -1,23 +1,23 @@
 //! Measures the eviction signals.
 
 use super::decide::{Observation, Observations};
-use super::rank::Layout;
-use super::thresholds::Signal;
-use crate::host::cgroup::{CgroupFs, Depth, Handles, MemoryUsage, Scratch};
+use super::rank::DiskLayout;
+use super::thresholds::EvictionSignal;
+use crate::host::cgroup::{CgroupFs, Depth, Handles, MemoryUsage, ReadOptions, Scratch};
 use crate::host::{FilesystemUsage, filesystem_usage, proc};
-use crate::images::gc::Mounts;
+use crate::images::gc::ImageFilesystems;
 use std::path::{Path, PathBuf};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The directories and cgroups to measure.
 #[derive(Clone, Debug)]
-pub struct MeasuredPlaces {
+pub struct MeasuredPaths {
     /// The kubelet's directory.
     pub root: PathBuf,
     /// The directories of images and of writable layers, once the runtime has returned them.
-    pub images: Option<Mounts>,
-    /// Cgroup v2 is used.
+    pub images: Option<ImageFilesystems>,
+    /// Whether cgroup v2 is used.
     pub cgroup_v2: bool,
     /// The cgroup of all pods, with `cgroupsPerQOS`.
     pub pods: Option<String>,
@@ -26,20 +26,20 @@ pub struct MeasuredPlaces {
 /// A measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredSignals {
-    /// By signal.
+    /// The measurements by signal.
     pub observations: Observations,
-    /// What shares a disk.
-    pub layout: Layout,
+    /// Which of the kubelet's directory, images and writable layers share a disk.
+    pub layout: DiskLayout,
 }
 
 /// Measures memory and processes. Blocking.
-pub fn memory_and_pids(places: &MeasuredPlaces) -> Observations {
-    let of_pods = places.pods.as_deref();
-    let of_pods = of_pods.and_then(|path| memory_of_pods(path, places.cgroup_v2));
+pub fn memory_and_pids(paths: &MeasuredPaths) -> Observations {
+    let of_pods = paths.pods.as_deref();
+    let of_pods = of_pods.and_then(|path| memory_of_pods(path, paths.cgroup_v2));
     let measured = [
-        (Signal::MemoryAvailable, memory(places.cgroup_v2)),
-        (Signal::AllocatableMemoryAvailable, of_pods),
-        (Signal::PidAvailable, pids()),
+        (EvictionSignal::MemoryAvailable, memory(paths.cgroup_v2)),
+        (EvictionSignal::AllocatableMemoryAvailable, of_pods),
+        (EvictionSignal::PidAvailable, pids()),
     ];
     let known = measured.into_iter();
     known
@@ -47,21 +47,27 @@ pub fn memory_and_pids(places: &MeasuredPlaces) -> Observations {
         .collect()
 }
 
-/// Measures the disks. Blocking; may hang on a file system that does not answer.
-pub fn disks(places: &MeasuredPlaces) -> MeasuredSignals {
+/// Measures the disks. Blocking; may hang on a file system that does not respond.
+pub fn disks(paths: &MeasuredPaths) -> MeasuredSignals {
     let mut measured = MeasuredSignals::default();
-    let node = filesystem_usage(&places.root).ok();
-    let signals = (Signal::NodeFsAvailable, Signal::NodeFsInodesFree);
+    let node = filesystem_usage(&paths.root).ok();
+    let signals = (
+        EvictionSignal::NodeFsAvailable,
+        EvictionSignal::NodeFsInodesFree,
+    );
     observe_filesystem(&mut measured.observations, node, signals);
-    if let Some(images) = &places.images {
-        let signals = (Signal::ImageFsAvailable, Signal::ImageFsInodesFree);
+    if let Some(images) = &paths.images {
+        let signals = (
+            EvictionSignal::ImageFsAvailable,
+            EvictionSignal::ImageFsInodesFree,
+        );
         observe_filesystem(
             &mut measured.observations,
             filesystem_usage(&images.images).ok(),
             signals,
         );
-        measured.layout = Layout::of(
-            device(&places.root),
+        measured.layout = DiskLayout::of(
+            device(&paths.root),
             device(&images.images),
             images.layers.as_deref().and_then(device),
         );
@@ -72,7 +78,7 @@ pub fn disks(places: &MeasuredPlaces) -> MeasuredSignals {
 fn observe_filesystem(
     observations: &mut Observations,
     usage: Option<FilesystemUsage>,
-    signals: (Signal, Signal),
+    signals: (EvictionSignal, EvictionSignal),
 ) {
     let Some(usage) = usage else {
         return;
@@ -120,9 +126,13 @@ fn memory_of_pods(path: &str, v2: bool) -> Option<Observation> {
 
 fn memory_of(cgroups: &CgroupFs, path: &str, scratch: &mut Scratch) -> Option<MemoryUsage> {
     let mut handles = Handles::default();
-    let mut usage = cgroups.pulse(path, &mut handles, scratch).ok()?;
-    let wanted = (Depth::Core, false, false);
-    cgroups.complete(path, wanted, &mut usage, &mut handles, scratch);
+    let mut usage = cgroups.read_activity(path, &mut handles, scratch).ok()?;
+    let options = ReadOptions {
+        depth: Depth::Core,
+        has_cpu_quota: false,
+        keep_open: false,
+    };
+    cgroups.complete(path, options, &mut usage, &mut handles, scratch);
     usage.memory
 }
 
@@ -135,9 +145,9 @@ fn left_of(total: u64, used: &MemoryUsage) -> Observation {
 }
 
 fn pids() -> Option<Observation> {
-    let (running, most) = proc::thread_counts();
+    let (running, max) = proc::thread_counts();
     let of = |amount| i64::try_from(amount).ok();
-    let (running, capacity) = (of(running?)?, of(most?)?);
+    let (running, capacity) = (of(running?)?, of(max?)?);
     Some(Observation {
         available: capacity.saturating_sub(running),
         capacity,
@@ -150,21 +160,21 @@ mod tests {
 
     #[test]
     fn this_machine_is_measured() {
-        let places = MeasuredPlaces {
+        let paths = MeasuredPaths {
             root: "/".into(),
-            images: Some(Mounts {
+            images: Some(ImageFilesystems {
                 images: "/proc".into(),
                 layers: None,
             }),
             cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             pods: Some("/no-such-cgroup".into()),
         };
-        let mut measured = disks(&places);
-        measured.observations.extend(memory_and_pids(&places));
+        let mut measured = disks(&paths);
+        measured.observations.extend(memory_and_pids(&paths));
         for signal in [
-            Signal::MemoryAvailable,
-            Signal::NodeFsAvailable,
-            Signal::PidAvailable,
+            EvictionSignal::MemoryAvailable,
+            EvictionSignal::NodeFsAvailable,
+            EvictionSignal::PidAvailable,
         ] {
             let Some(observation) = measured.observations.get(&signal) else {
                 panic!("no {signal:?}: {measured:?}");
@@ -175,10 +185,10 @@ mod tests {
                 "{measured:?}"
             );
         }
-        assert_eq!(measured.layout, Layout::DedicatedImages);
+        assert_eq!(measured.layout, DiskLayout::DedicatedImages);
         let of_pods = measured
             .observations
-            .get(&Signal::AllocatableMemoryAvailable);
+            .get(&EvictionSignal::AllocatableMemoryAvailable);
         assert_eq!(of_pods, None);
     }
 }

@@ -1,7 +1,7 @@
 //! The order in which pods are evicted, and their status messages. Pure.
 
 use super::decide::Observation;
-use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
+use super::thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
 use crate::model::{Pod, PodExt, PodStatus, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
@@ -22,7 +22,7 @@ pub struct Candidate {
 
 /// Which files of a pod are on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct FilesOnDisk {
     /// Writable layers of containers.
     pub layers: bool,
     /// Logs and volumes.
@@ -31,7 +31,7 @@ pub struct Files {
 
 /// Which of the kubelet's directory, images and writable layers share a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Layout {
+pub enum DiskLayout {
     /// Everything is on one disk.
     #[default]
     OneDisk,
@@ -42,7 +42,7 @@ pub enum Layout {
     SplitImages,
 }
 
-impl Layout {
+impl DiskLayout {
     /// Derives the layout from the devices of the kubelet's directory, of images and of writable layers, as far as
     /// known.
     pub fn of(root: Option<u64>, images: Option<u64>, layers: Option<u64>) -> Self {
@@ -56,14 +56,17 @@ impl Layout {
     }
 }
 
-impl Files {
+impl FilesOnDisk {
     /// The files that are on the disk of this signal.
-    pub fn of(signal: Signal, layout: Layout) -> Self {
-        let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+    pub fn of(signal: EvictionSignal, layout: DiskLayout) -> Self {
+        let of_images = matches!(
+            signal,
+            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree
+        );
         let (layers, logs_and_volumes) = match layout {
-            Layout::OneDisk => (true, true),
-            Layout::DedicatedImages => (of_images, !of_images),
-            Layout::SplitImages => (!of_images, !of_images),
+            DiskLayout::OneDisk => (true, true),
+            DiskLayout::DedicatedImages => (of_images, !of_images),
+            DiskLayout::SplitImages => (!of_images, !of_images),
         };
         Self {
             layers,
@@ -73,7 +76,8 @@ impl Files {
 }
 
 /// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no
-/// processes; it may use disk, if its usage is known. `settled` is its runtime status; without one, the pod may run.
+/// processes; it may use disk, if its usage is known. `settled` is its runtime status if that is up to date;
+/// otherwise the pod counts as running.
 pub fn can_free(
     candidate: &Candidate,
     settled: Option<&PodStatus>,
@@ -91,7 +95,7 @@ fn priority(pod: &Pod) -> i32 {
 
 /// Sorts pods in the order of eviction: first pods with unknown usage, then pods over their requests, then pods of
 /// lower priority, then pods with the highest usage above their requests. There are no requests for processes.
-pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
+pub fn rank(candidates: &mut [Candidate], signal: EvictionSignal, files: FilesOnDisk) {
     candidates.sort_by_cached_key(|candidate| {
         let resource = signal.resource();
         let used = candidate
@@ -115,7 +119,7 @@ pub(super) fn used(
     candidate: &Candidate,
     usage: &PodStats,
     resource: EvictionResource,
-    files: Files,
+    files: FilesOnDisk,
 ) -> i64 {
     match resource {
         EvictionResource::Memory => {
@@ -145,7 +149,7 @@ fn working_set(container: &ContainerStats) -> Option<u64> {
 fn on_disk(
     candidate: &Candidate,
     usage: &PodStats,
-    files: Files,
+    files: FilesOnDisk,
     of: fn(&FsStats) -> Option<u64>,
 ) -> i64 {
     let of = |fs: &Option<FsStats>| fs.as_ref().and_then(of).unwrap_or(0);
@@ -214,16 +218,16 @@ pub fn message(
         let _ = write!(
             text,
             "Threshold quantity: {}, available: {}. ",
-            resource.show(quantity),
-            resource.show(observed.available)
+            resource.format(quantity),
+            resource.format(observed.available)
         );
     }
-    if let Some((used, request)) = of_pod_level(candidate, resource) {
+    if let Some((used, request)) = pod_level_usage(candidate, resource) {
         let _ = write!(
             text,
             "Pod {} was using {}, request is {request}, has larger consumption of {}. ",
             candidate.pod.name(),
-            resource.show(used),
+            resource.format(used),
             resource.as_str()
         );
     }
@@ -232,7 +236,7 @@ pub fn message(
             text,
             "Container {} was using {}, request is {request}, has larger consumption of {}. ",
             stats.name,
-            resource.show(used),
+            resource.format(used),
             resource.as_str()
         );
     }
@@ -243,23 +247,23 @@ pub fn message(
 /// it has a pod-level request.
 pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotations {
     let (names, used): (Vec<&str>, Vec<String>) = over_requests(candidate, resource)
-        .map(|(stats, used, _)| (stats.name.as_str(), resource.show(used)))
+        .map(|(stats, used, _)| (stats.name.as_str(), resource.format(used)))
         .unzip();
     let mut all = vec![
         ("starved_resource", resource.as_str().to_owned()),
         ("offending_containers", names.join(",")),
         ("offending_containers_usage", used.join(",")),
     ];
-    if let Some((used, _)) = of_pod_level(candidate, resource) {
+    if let Some((used, _)) = pod_level_usage(candidate, resource) {
         all.push(("offending_pod", candidate.pod.name().to_owned()));
-        all.push(("offending_pod_usage", resource.show(used)));
+        all.push(("offending_pod_usage", resource.format(used)));
     }
     let all = all.into_iter();
     all.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// Memory usage and pod-level request of the pod; upstream reports them even if the usage is below the request.
-fn of_pod_level(candidate: &Candidate, resource: EvictionResource) -> Option<(i64, String)> {
+fn pod_level_usage(candidate: &Candidate, resource: EvictionResource) -> Option<(i64, String)> {
     if resource != EvictionResource::Memory {
         return None;
     }

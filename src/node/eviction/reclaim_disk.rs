@@ -3,7 +3,7 @@
 use super::{
     DiskUsage, EvictionManager, ReclaimOutcome,
     decide::{self, Observations},
-    disk::{self, DiskStep, FREEING_LIMIT, Freeing, Reclaimable},
+    disk::{self, DiskStep, IMAGE_REMOVAL_TIMEOUT, NodeReclaim, Reclaimable},
     measurements::take_ended,
     thresholds::EvictionThreshold,
 };
@@ -24,14 +24,14 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct DiskReclaim {
     /// The running removal of containers and images. It may take minutes.
-    freeing: Option<FreeingTask>,
+    freeing: Option<NodeReclaimTask>,
     /// When the last removal ended, and its thresholds; cleared when these are no longer met or a pod is evicted.
     freed: Option<(Instant, Vec<EvictionThreshold>)>,
     /// The running measurement of the disk usage of pods, for an eviction.
     usage: Option<DiskUsage>,
 }
 
-struct FreeingTask {
+struct NodeReclaimTask {
     task: ScopedTask<anyhow::Result<()>>,
     since: Instant,
     goal: Vec<EvictionThreshold>,
@@ -40,7 +40,7 @@ struct FreeingTask {
 impl DiskReclaim {
     /// Updates the state after a measurement; resets it if no disk threshold is met, unless the disks did not respond.
     pub(super) fn observe(&mut self, observed: &Observations, act_on: &[EvictionThreshold]) {
-        if let Some(FreeingTask { task, goal, .. }) = &mut self.freeing
+        if let Some(NodeReclaimTask { task, goal, .. }) = &mut self.freeing
             && let Some(freed) = futures::FutureExt::now_or_never(task)
         {
             if let Ok(Ok(Err(error))) = freed {
@@ -73,15 +73,15 @@ impl EvictionManager {
             self.disk.usage = None;
             return ReclaimOutcome::InProgress;
         }
-        let freeing = match (&self.disk.freeing, &self.disk.freed) {
-            (Some(FreeingTask { since, .. }), _) => Freeing::Running { since: *since },
-            (None, Some((at, goal))) => Freeing::Ended {
+        let reclaim = match (&self.disk.freeing, &self.disk.freed) {
+            (Some(NodeReclaimTask { since, .. }), _) => NodeReclaim::Running { since: *since },
+            (None, Some((at, goal))) => NodeReclaim::Ended {
                 goal,
                 measured: self.measurements.has_measured_disks_since(*at),
             },
-            (None, None) => Freeing::NotBegun,
+            (None, None) => NodeReclaim::NotStarted,
         };
-        match disk::step(threshold, measured.layout, freeing, Instant::now()) {
+        match disk::step(threshold, measured.layout, reclaim, Instant::now()) {
             DiskStep::Wait => ReclaimOutcome::InProgress,
             DiskStep::Free => {
                 self.report_attempt(threshold.signal.resource());
@@ -93,14 +93,22 @@ impl EvictionManager {
     }
 
     fn free_disk(&mut self, act_on: &[EvictionThreshold], measured: &MeasuredSignals) {
-        let reclaimable = |one: &EvictionThreshold| Reclaimable::of(one.signal, measured.layout);
-        let is_on_disk = |one: &&EvictionThreshold| one.signal.resource().is_on_disk();
-        let frees = |one: &&EvictionThreshold| !reclaimable(one).is_nothing();
-        let goal = act_on.iter().filter(is_on_disk).filter(frees);
+        let reclaimable =
+            |threshold: &EvictionThreshold| Reclaimable::of(threshold.signal, measured.layout);
+        let is_on_disk = |threshold: &&EvictionThreshold| threshold.signal.resource().is_on_disk();
+        let is_reclaimable = |threshold: &&EvictionThreshold| !reclaimable(threshold).is_nothing();
+        let goal = act_on.iter().filter(is_on_disk).filter(is_reclaimable);
         let goal: Vec<_> = goal.copied().collect();
-        let containers = goal.iter().any(|one| reclaimable(one).containers);
-        let by_images = goal.iter().filter(|one| reclaimable(one).images);
-        let (thresholds, since) = (by_images.copied().collect::<Vec<_>>(), Instant::now());
+        let containers = goal
+            .iter()
+            .any(|threshold| reclaimable(threshold).containers);
+        let image_thresholds = goal
+            .iter()
+            .filter(|threshold| reclaimable(threshold).images);
+        let (thresholds, since) = (
+            image_thresholds.copied().collect::<Vec<_>>(),
+            Instant::now(),
+        );
         let disks = self.measurements.disks_only();
         let is_done = move || {
             let (thresholds, disks) = (thresholds.clone(), disks.clone());
@@ -114,12 +122,12 @@ impl EvictionManager {
                 let is_over = |threshold: &EvictionThreshold| {
                     now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true)
                 };
-                thresholds.iter().all(is_over) || since.elapsed() >= FREEING_LIMIT
+                thresholds.iter().all(is_over) || since.elapsed() >= IMAGE_REMOVAL_TIMEOUT
             }
         };
         let reclaim = self.deps.reclaim.clone();
         let freeing = async move { reclaim.free_disk(containers, is_done).await };
-        self.disk.freeing = Some(FreeingTask {
+        self.disk.freeing = Some(NodeReclaimTask {
             task: spawn_scoped(PanicScope::CleanUp, freeing),
             since,
             goal,

@@ -1,7 +1,7 @@
 //! Evicted pods that are still terminating, and the resources that they will free. Pure.
 
 use super::{
-    rank::{self, Candidate, Files},
+    rank::{self, Candidate, FilesOnDisk},
     thresholds::EvictionResource,
 };
 use crate::{
@@ -12,22 +12,22 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Time until the kernel has freed all resources of a terminated pod.
-const SETTLING: Duration = Duration::from_millis(500);
+const RELEASE_DELAY: Duration = Duration::from_millis(500);
 
 /// Evicted pods that have not terminated.
 #[derive(Debug, Default)]
 pub struct TerminatingEvictions {
     /// Pods whose usage is expected to be freed soon.
-    expected: Vec<Terminating>,
+    in_time: Vec<Terminating>,
     /// Pods past their deadline; evicting them again would free nothing.
-    late: Vec<Arc<Pod>>,
+    overdue: Vec<Arc<Pod>>,
 }
 
 #[derive(Debug)]
 struct Terminating {
     candidate: Candidate,
     /// When the pod was found to have terminated.
-    gone: Option<Instant>,
+    terminated_at: Option<Instant>,
     /// Deadline after which its usage is no longer expected to be freed.
     until: Instant,
 }
@@ -35,59 +35,65 @@ struct Terminating {
 impl TerminatingEvictions {
     /// Adds a pod that is being killed and should have terminated by `until`.
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
-        self.expected.push(Terminating {
+        self.in_time.push(Terminating {
             candidate,
-            gone: None,
+            terminated_at: None,
             until,
         });
     }
 
     /// Shortens later deadlines to `until`, and returns the pods concerned.
     pub fn shorten_grace(&mut self, until: Instant) -> Vec<Arc<Pod>> {
-        let slow = self.expected.iter_mut().filter(|one| one.until > until);
-        let hurried = slow.map(|one| {
+        let slow = self.in_time.iter_mut().filter(|one| one.until > until);
+        let shortened = slow.map(|one| {
             one.until = until;
             one.candidate.pod.clone()
         });
-        hurried.collect()
+        shortened.collect()
     }
 
     /// Whether this pod was evicted and has not terminated.
     pub fn contains(&self, uid: &PodUid) -> bool {
-        let expected = self.expected.iter().map(|one| &one.candidate.pod);
-        let mut pods = expected.chain(&self.late);
+        let in_time = self.in_time.iter().map(|one| &one.candidate.pod);
+        let mut pods = in_time.chain(&self.overdue);
         pods.any(|pod| pod.uid() == *uid)
     }
 
     /// Whether no usage is expected to be freed.
     pub fn is_empty(&self) -> bool {
-        self.expected.is_empty()
+        self.in_time.is_empty()
     }
 
     /// Removes pods that `ended` some time ago. Returns the pods whose deadline has just passed; their usage is no
     /// longer expected to be freed.
-    pub fn forget(&mut self, now: Instant, ended: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        self.late.retain(|pod| !ended(pod));
-        for terminating in &mut self.expected {
-            if terminating.gone.is_none() && ended(&terminating.candidate.pod) {
-                terminating.gone = Some(now);
+    pub fn update_deadlines(
+        &mut self,
+        now: Instant,
+        ended: impl Fn(&Pod) -> bool,
+    ) -> Vec<Arc<Pod>> {
+        self.overdue.retain(|pod| !ended(pod));
+        for terminating in &mut self.in_time {
+            if terminating.terminated_at.is_none() && ended(&terminating.candidate.pod) {
+                terminating.terminated_at = Some(now);
             }
         }
-        let is_over = |gone: Option<Instant>| gone.is_some_and(|gone| now >= gone + SETTLING);
-        self.expected
-            .retain(|terminating| !is_over(terminating.gone));
-        let is_late =
-            |terminating: &mut Terminating| terminating.gone.is_none() && terminating.until <= now;
-        let late = self.expected.extract_if(.., is_late);
+        let is_released =
+            |at: Option<Instant>| at.is_some_and(|terminated| now >= terminated + RELEASE_DELAY);
+        self.in_time
+            .retain(|terminating| !is_released(terminating.terminated_at));
+        let is_late = |terminating: &mut Terminating| {
+            terminating.terminated_at.is_none() && terminating.until <= now
+        };
+        let late = self.in_time.extract_if(.., is_late);
         let late: Vec<_> = late.map(|late| late.candidate.pod).collect();
-        self.late.extend_from_slice(&late);
+        self.overdue.extend_from_slice(&late);
         late
     }
 
     /// Updates the usage. A pod whose container cgroups are gone keeps its last usage, because its volumes in memory
     /// may still exist.
     pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>) {
-        for Terminating { candidate, .. } in &mut self.expected {
+        for Terminating { candidate, .. } in &mut self.in_time {
             let usage = usage.get(&candidate.pod.uid());
             if let Some(usage) = usage.filter(|usage| usage.memory.is_some()) {
                 candidate.usage = Some(usage.clone());
@@ -96,11 +102,11 @@ impl TerminatingEvictions {
     }
 
     /// The amount of memory or processes that will be freed. Unknown usage counts as enough.
-    pub fn expected(&self, resource: EvictionResource) -> i64 {
-        let used = self.expected.iter().map(|Terminating { candidate, .. }| {
+    pub fn expected_to_free(&self, resource: EvictionResource) -> i64 {
+        let used = self.in_time.iter().map(|Terminating { candidate, .. }| {
             let usage = candidate.usage.as_ref();
             usage.map_or(i64::MAX, |usage| {
-                rank::used(candidate, usage, resource, Files::default())
+                rank::used(candidate, usage, resource, FilesOnDisk::default())
             })
         });
         used.fold(0, i64::saturating_add)
@@ -123,13 +129,13 @@ mod tests {
         };
         terminating.add(candidate("soft"), after(150));
         terminating.add(candidate("hard"), after(31));
-        let mut hurried = |until| -> Vec<_> {
+        let mut shortened = |until| -> Vec<_> {
             let pods = terminating.shorten_grace(until).into_iter();
             pods.map(|pod| pod.uid().to_string()).collect()
         };
-        assert_eq!(hurried(after(31)), ["soft"]);
-        assert!(hurried(after(32)).is_empty());
-        let late = terminating.forget(after(31), |_| false);
+        assert_eq!(shortened(after(31)), ["soft"]);
+        assert!(shortened(after(32)).is_empty());
+        let late = terminating.update_deadlines(after(31), |_| false);
         assert_eq!(late.len(), 2, "none has longer than that");
     }
 
@@ -161,8 +167,9 @@ mod tests {
             terminating.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
-        let expected =
-            |terminating: &TerminatingEvictions| terminating.expected(EvictionResource::Memory);
+        let expected = |terminating: &TerminatingEvictions| {
+            terminating.expected_to_free(EvictionResource::Memory)
+        };
         assert_eq!(expected(&terminating), 210);
         // `a` went on growing, and the containers of `b` are gone; its volumes are not.
         let grown = HashMap::from([(PodUid::from("a"), usage(50))]);
@@ -173,13 +180,19 @@ mod tests {
         terminating.update(&empty);
         assert_eq!(expected(&terminating), 250);
         let late = at(30);
-        assert!(terminating.forget(start, |_| false).is_empty());
-        assert_eq!(terminating.forget(late, |_| false), [pod("a")]);
+        assert!(terminating.update_deadlines(start, |_| false).is_empty());
+        assert_eq!(terminating.update_deadlines(late, |_| false), [pod("a")]);
         assert!(terminating.contains(&"b".into()));
         assert_eq!(expected(&terminating), 200);
-        assert!(terminating.forget(late, |_| true).is_empty(), "it ended");
+        assert!(
+            terminating.update_deadlines(late, |_| true).is_empty(),
+            "it ended"
+        );
         assert_eq!(expected(&terminating), 200, "the kernel takes its time");
-        assert!(terminating.forget(at(31), |_| true).is_empty(), "in time");
+        assert!(
+            terminating.update_deadlines(at(31), |_| true).is_empty(),
+            "in time"
+        );
         assert!(terminating.is_empty());
         assert_eq!(expected(&terminating), 0);
         // Nothing is known of one that has just started.
@@ -202,12 +215,18 @@ mod tests {
         };
         terminating.add(candidate, start + Duration::from_secs(31));
         let late = start + Duration::from_secs(31);
-        assert_eq!(terminating.forget(late, |_| false), [pod("stuck")]);
+        assert_eq!(
+            terminating.update_deadlines(late, |_| false),
+            [pod("stuck")]
+        );
         assert!(terminating.contains(&"stuck".into()));
         assert!(terminating.is_empty(), "it is not waited for");
-        assert_eq!(terminating.expected(EvictionResource::Memory), 0);
-        assert!(terminating.forget(late, |_| false).is_empty(), "said once");
-        assert!(terminating.forget(late, |_| true).is_empty());
+        assert_eq!(terminating.expected_to_free(EvictionResource::Memory), 0);
+        assert!(
+            terminating.update_deadlines(late, |_| false).is_empty(),
+            "said once"
+        );
+        assert!(terminating.update_deadlines(late, |_| true).is_empty());
         assert!(!terminating.contains(&"stuck".into()), "it has ended");
     }
 }

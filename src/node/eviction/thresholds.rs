@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// An eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Signal {
+pub enum EvictionSignal {
     /// `memory.available`: capacity minus the working set of the node.
     MemoryAvailable,
     /// `allocatableMemory.available`: the same for all pods, if their cgroup has a limit.
@@ -37,43 +37,47 @@ pub enum EvictionResource {
     Pids,
 }
 
-impl Signal {
-    const ALL: [Signal; 7] = [
-        Signal::MemoryAvailable,
-        Signal::AllocatableMemoryAvailable,
-        Signal::NodeFsAvailable,
-        Signal::NodeFsInodesFree,
-        Signal::ImageFsAvailable,
-        Signal::ImageFsInodesFree,
-        Signal::PidAvailable,
+impl EvictionSignal {
+    const ALL: [EvictionSignal; 7] = [
+        EvictionSignal::MemoryAvailable,
+        EvictionSignal::AllocatableMemoryAvailable,
+        EvictionSignal::NodeFsAvailable,
+        EvictionSignal::NodeFsInodesFree,
+        EvictionSignal::ImageFsAvailable,
+        EvictionSignal::ImageFsInodesFree,
+        EvictionSignal::PidAvailable,
     ];
 
     /// The name in the configuration, metrics and annotations.
     pub fn as_str(self) -> &'static str {
         match self {
-            Signal::MemoryAvailable => "memory.available",
-            Signal::AllocatableMemoryAvailable => "allocatableMemory.available",
-            Signal::NodeFsAvailable => "nodefs.available",
-            Signal::NodeFsInodesFree => "nodefs.inodesFree",
-            Signal::ImageFsAvailable => "imagefs.available",
-            Signal::ImageFsInodesFree => "imagefs.inodesFree",
-            Signal::PidAvailable => "pid.available",
+            EvictionSignal::MemoryAvailable => "memory.available",
+            EvictionSignal::AllocatableMemoryAvailable => "allocatableMemory.available",
+            EvictionSignal::NodeFsAvailable => "nodefs.available",
+            EvictionSignal::NodeFsInodesFree => "nodefs.inodesFree",
+            EvictionSignal::ImageFsAvailable => "imagefs.available",
+            EvictionSignal::ImageFsInodesFree => "imagefs.inodesFree",
+            EvictionSignal::PidAvailable => "pid.available",
         }
     }
 
     pub(super) fn resource(self) -> EvictionResource {
         match self {
-            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {
+            EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable => {
                 EvictionResource::Memory
             }
-            Signal::NodeFsAvailable | Signal::ImageFsAvailable => EvictionResource::Disk,
-            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => EvictionResource::Inodes,
-            Signal::PidAvailable => EvictionResource::Pids,
+            EvictionSignal::NodeFsAvailable | EvictionSignal::ImageFsAvailable => {
+                EvictionResource::Disk
+            }
+            EvictionSignal::NodeFsInodesFree | EvictionSignal::ImageFsInodesFree => {
+                EvictionResource::Inodes
+            }
+            EvictionSignal::PidAvailable => EvictionResource::Pids,
         }
     }
 
     /// Upper bound of the consumption per second, from which the interval of measurements is derived.
-    pub(super) fn fastest_use(self) -> i64 {
+    pub(super) fn max_consumption_per_second(self) -> i64 {
         match self.resource() {
             EvictionResource::Memory | EvictionResource::Disk => 4 << 30,
             EvictionResource::Inodes => 1_000_000,
@@ -102,7 +106,7 @@ impl EvictionResource {
     }
 
     /// Formats an amount for messages.
-    pub(super) fn show(self, amount: i64) -> String {
+    pub(super) fn format(self, amount: i64) -> String {
         match self {
             EvictionResource::Memory | EvictionResource::Disk => {
                 Amount::of_bytes(amount).to_api().0
@@ -116,7 +120,7 @@ impl EvictionResource {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EvictionThreshold {
     /// The measured signal.
-    pub signal: Signal,
+    pub signal: EvictionSignal,
     /// The threshold is met below this value.
     pub value: ThresholdValue,
     /// `evictionSoftGracePeriod`, above zero; `None` for a hard threshold.
@@ -138,7 +142,7 @@ pub fn thresholds(
             .get(name)
             .and_then(|text| ThresholdValue::parse(text));
         Some(EvictionThreshold {
-            signal: Signal::parse(name)?,
+            signal: EvictionSignal::parse(name)?,
             value: threshold(value)?,
             grace,
             min_reclaim: reclaim.unwrap_or(ThresholdValue::Absolute(0)),
@@ -159,10 +163,10 @@ pub fn thresholds(
 pub fn with_allocatable(mut thresholds: Vec<EvictionThreshold>) -> Vec<EvictionThreshold> {
     let of_pods: Vec<_> = thresholds
         .iter()
-        .filter(|threshold| threshold.signal == Signal::MemoryAvailable)
+        .filter(|threshold| threshold.signal == EvictionSignal::MemoryAvailable)
         .filter(|threshold| threshold.grace.is_none())
         .map(|threshold| EvictionThreshold {
-            signal: Signal::AllocatableMemoryAvailable,
+            signal: EvictionSignal::AllocatableMemoryAvailable,
             ..*threshold
         })
         .collect();
@@ -197,26 +201,26 @@ mod tests {
         let found = thresholds(&hard, &soft, &grace, &map(&[("nodefs.available", "500Mi")]));
         let expected = [
             (
-                Signal::MemoryAvailable,
+                EvictionSignal::MemoryAvailable,
                 ThresholdValue::Absolute(100 << 20),
                 None,
                 ThresholdValue::Absolute(0),
             ),
             (
-                Signal::NodeFsAvailable,
-                ThresholdValue::Share(0.1),
+                EvictionSignal::NodeFsAvailable,
+                ThresholdValue::Percentage(0.1),
                 None,
                 ThresholdValue::Absolute(500 << 20),
             ),
             (
-                Signal::MemoryAvailable,
+                EvictionSignal::MemoryAvailable,
                 ThresholdValue::Absolute(1 << 30),
                 Some(Duration::from_secs(90)),
                 ThresholdValue::Absolute(0),
             ),
             (
-                Signal::NodeFsInodesFree,
-                ThresholdValue::Share(0.05),
+                EvictionSignal::NodeFsInodesFree,
+                ThresholdValue::Percentage(0.05),
                 None,
                 ThresholdValue::Absolute(0),
             ),
@@ -233,11 +237,11 @@ mod tests {
         assert_eq!(
             signals,
             [
-                Signal::MemoryAvailable,
-                Signal::NodeFsAvailable,
-                Signal::MemoryAvailable,
-                Signal::NodeFsInodesFree,
-                Signal::AllocatableMemoryAvailable
+                EvictionSignal::MemoryAvailable,
+                EvictionSignal::NodeFsAvailable,
+                EvictionSignal::MemoryAvailable,
+                EvictionSignal::NodeFsInodesFree,
+                EvictionSignal::AllocatableMemoryAvailable
             ]
         );
         assert_eq!(
@@ -245,6 +249,6 @@ mod tests {
             ThresholdValue::Absolute(100 << 20),
             "of the hard one"
         );
-        assert_eq!(ThresholdValue::Share(0.1).of(1000), 100);
+        assert_eq!(ThresholdValue::Percentage(0.1).of(1000), 100);
     }
 }

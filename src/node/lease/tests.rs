@@ -14,7 +14,7 @@ fn at(second: i64) -> Timestamp {
 
 #[test]
 fn a_lease_belongs_to_the_present_node_object_and_keeps_what_others_wrote() {
-    let new = renewed(None, "n", Some("a"), 40, at(1));
+    let new = renewed_lease(None, "n", Some("a"), 40, at(1));
     assert_eq!(new.metadata.name.as_deref(), Some("n"));
     let spec = new.spec.clone().unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("n"));
@@ -34,14 +34,14 @@ fn a_lease_belongs_to_the_present_node_object_and_keeps_what_others_wrote() {
         ..OwnerReference::default()
     };
     base.metadata.owner_references.as_mut().unwrap().push(other);
-    let next = renewed(Some(&base), "n", Some("b"), 20, at(2));
+    let next = renewed_lease(Some(&base), "n", Some("b"), 20, at(2));
     assert_eq!(uids(&next), ["x", "b"]);
     assert_eq!(next.metadata.resource_version.as_deref(), Some("7"));
     let spec = next.spec.clone().unwrap();
     assert_eq!(spec.lease_transitions, Some(3));
     assert_eq!(spec.renew_time, Some(MicroTime(at(2))));
     assert_eq!(
-        uids(&renewed(Some(&next), "n", None, 20, at(3))),
+        uids(&renewed_lease(Some(&next), "n", None, 20, at(3))),
         ["x", "b"]
     );
 }

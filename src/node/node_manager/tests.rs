@@ -148,7 +148,7 @@ impl World {
             runtime,
             state: reader,
             devices: devices.reader(),
-            own_ip: || None,
+            default_route_ip: || None,
             volumes_mounted: Arc::new(|| false),
             machine: machine(),
             status: status(),

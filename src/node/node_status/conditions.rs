@@ -8,23 +8,16 @@ use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v
 pub const READY: &str = "Ready";
 
 /// A condition without its timestamps.
-struct Claim {
+struct ConditionValue {
     kind: &'static str,
     status: bool,
     reason: &'static str,
     message: String,
 }
 
-/// An event about a changed condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// The reason, which is also part of the message.
-    pub reason: &'static str,
-}
-
 /// The conditions that the kubelet sets, in upstream's order.
-fn claims(problems: &[String], pressure: NodePressure) -> [Claim; 4] {
-    let claim = |kind, status, (reason, message): (&'static str, &str)| Claim {
+fn kubelet_conditions(not_ready_reasons: &[String], pressure: NodePressure) -> [ConditionValue; 4] {
+    let value = |kind, status, (reason, message): (&'static str, &str)| ConditionValue {
         kind,
         status,
         reason,
@@ -58,26 +51,26 @@ fn claims(problems: &[String], pressure: NodePressure) -> [Claim; 4] {
         )
     };
     [
-        claim("MemoryPressure", pressure.memory, memory),
-        claim("DiskPressure", pressure.disk, disk),
-        claim("PIDPressure", pressure.pid, pid),
-        ready(problems),
+        value("MemoryPressure", pressure.memory, memory),
+        value("DiskPressure", pressure.disk, disk),
+        value("PIDPressure", pressure.pid, pid),
+        ready(not_ready_reasons),
     ]
 }
 
-fn ready(problems: &[String]) -> Claim {
-    match problems {
-        [] => Claim {
+fn ready(not_ready_reasons: &[String]) -> ConditionValue {
+    match not_ready_reasons {
+        [] => ConditionValue {
             kind: READY,
             status: true,
             reason: "KubeletReady",
             message: "kubelet is posting ready status".to_owned(),
         },
-        problems => Claim {
+        not_ready_reasons => ConditionValue {
             kind: READY,
             status: false,
             reason: "KubeletNotReady",
-            message: match problems {
+            message: match not_ready_reasons {
                 [one] => one.clone(),
                 several => format!("[{}]", several.join(", ")),
             },
@@ -85,47 +78,51 @@ fn ready(problems: &[String]) -> Claim {
     }
 }
 
-/// All conditions at `now`. Conditions in `known` that are not the kubelet's are kept. `problems` are the reasons for
-/// which the node is not ready.
+/// All conditions at `now`. Conditions in `known` that are not the kubelet's are kept. The node is ready if there are
+/// no `not_ready_reasons`.
 pub(super) fn conditions(
     known: &[NodeCondition],
-    problems: &[String],
+    not_ready_reasons: &[String],
     pressure: NodePressure,
     now: Timestamp,
 ) -> Vec<NodeCondition> {
     // The API stores whole seconds; fractions would differ from the stored value each time.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = known.to_vec();
-    for claim in claims(problems, pressure) {
+    for value in kubelet_conditions(not_ready_reasons, pressure) {
         let before = conditions
             .iter()
-            .position(|condition| condition.type_ == claim.kind);
+            .position(|condition| condition.type_ == value.kind);
         let last = before.and_then(|index| conditions.get(index));
-        let condition = with_times(claim, last, now);
+        let condition = with_times(value, last, now);
         match before.and_then(|index| conditions.get_mut(index)) {
-            Some(place) => *place = condition,
+            Some(slot) => *slot = condition,
             None => conditions.push(condition),
         }
     }
     conditions
 }
 
-fn with_times(claim: Claim, last: Option<&NodeCondition>, now: Timestamp) -> NodeCondition {
-    let status = if claim.status { "True" } else { "False" };
+fn with_times(
+    value: ConditionValue,
+    last: Option<&NodeCondition>,
+    now: Timestamp,
+) -> NodeCondition {
+    let status = if value.status { "True" } else { "False" };
     let same = last.filter(|last| last.status == status);
     let since = same.and_then(|last| last.last_transition_time.clone());
     NodeCondition {
-        type_: claim.kind.to_owned(),
+        type_: value.kind.to_owned(),
         status: status.to_owned(),
-        reason: Some(claim.reason.to_owned()),
-        message: Some(claim.message),
+        reason: Some(value.reason.to_owned()),
+        message: Some(value.message),
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: since.or(Some(Time(now))),
     }
 }
 
-/// The events for the changes from `before` to `after`.
-pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Transition> {
+/// The event reasons for the changes from `before` to `after`.
+pub fn transition_reasons(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<&'static str> {
     let changed = after.iter().filter(|condition| {
         let same = before
             .iter()
@@ -151,5 +148,5 @@ pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Tra
             },
         )
     });
-    reasons.map(|reason| Transition { reason }).collect()
+    reasons.collect()
 }

@@ -5,15 +5,15 @@
 //! * Upstream: `pkg/kubelet/nodestatus` and the arithmetic of `pkg/kubelet/cm`.
 
 mod conditions;
+mod dropped;
 mod patch;
-mod refused;
 pub mod resources;
 #[cfg(test)]
 mod tests;
 
-pub use conditions::{READY, Transition, transitions};
+pub use conditions::{READY, transition_reasons};
+pub use dropped::DroppedFields;
 pub use patch::difference;
-pub use refused::RefusedPatch;
 
 use crate::state::device_capacity::Capacities;
 use crate::state::node_pressure::NodePressure;
@@ -97,12 +97,12 @@ pub struct NodeStatusInputs<'a> {
     /// Capacity of device plugins.
     pub devices: &'a Capacities,
     /// The address of the default route.
-    pub own_ip: Option<IpAddr>,
+    pub default_route_ip: Option<IpAddr>,
     /// Whether an attachable volume may be mounted, by an earlier kubelet: then `volumesInUse` is kept, so that its
     /// device is not detached.
     pub volumes_mounted: bool,
     /// The reasons for which the node is not ready.
-    pub problems: &'a [String],
+    pub not_ready_reasons: &'a [String],
     /// Memory, disk and PID pressure.
     pub pressure: NodePressure,
     /// The current time.
@@ -111,7 +111,7 @@ pub struct NodeStatusInputs<'a> {
 
 /// A generated status and the annotations that depend on it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Generated {
+pub struct GeneratedStatus {
     /// The complete status.
     pub status: NodeStatus,
     /// Annotations to set or, if `None`, to remove.
@@ -119,7 +119,7 @@ pub struct Generated {
 }
 
 /// Computes the status of a node; `known` is its current object, or an empty one for a new node.
-pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
+pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> GeneratedStatus {
     let before = known.status.clone().unwrap_or_default();
     let known_resources = before.capacity.clone().unwrap_or_default();
     let (capacity, allocatable) = resources::resources(
@@ -130,7 +130,12 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
         &known_resources,
     );
     let conditions = before.conditions.as_deref().unwrap_or_default();
-    let conditions = conditions::conditions(conditions, facts.problems, facts.pressure, facts.now);
+    let conditions = conditions::conditions(
+        conditions,
+        facts.not_ready_reasons,
+        facts.pressure,
+        facts.now,
+    );
     let status = NodeStatus {
         addresses: addresses(before.addresses.clone(), facts),
         capacity: Some(capacity),
@@ -157,7 +162,7 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
             .filter(|_| facts.volumes_mounted),
         ..before
     };
-    Generated {
+    GeneratedStatus {
         status,
         annotations: annotations(facts),
     }
@@ -187,8 +192,8 @@ fn info(facts: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     }
 }
 
-/// The addresses. With an external cloud provider, those it has set are kept; without any, and without `--node-ip`,
-/// none are set.
+/// The addresses. With an external cloud provider, its addresses are kept; before it has set any, they are those of
+/// `--node-ip`, or none.
 fn addresses(
     known: Option<Vec<NodeAddress>>,
     facts: &NodeStatusInputs<'_>,
@@ -202,7 +207,12 @@ fn addresses(
     }
     let name = settings.node_name.as_str();
     let own: Vec<IpAddr> = match settings.given_ips.as_slice() {
-        [] => name.parse().ok().or(facts.own_ip).into_iter().collect(),
+        [] => name
+            .parse()
+            .ok()
+            .or(facts.default_route_ip)
+            .into_iter()
+            .collect(),
         given => given.to_vec(),
     };
     if own.is_empty() {

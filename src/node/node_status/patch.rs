@@ -1,6 +1,6 @@
 //! Computes the strategic merge patch from the known to the wanted status. Pure.
 
-use super::Generated;
+use super::GeneratedStatus;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ const OS_LABEL: &str = "kubernetes.io/os";
 const ARCH_LABEL: &str = "kubernetes.io/arch";
 
 /// Fields of the status that are replaced as a whole.
-const WHOLE: [&str; 5] = [
+const REPLACED_FIELDS: [&str; 5] = [
     "images",
     "runtimeHandlers",
     "declaredFeatures",
@@ -16,14 +16,14 @@ const WHOLE: [&str; 5] = [
     "volumesInUse",
 ];
 /// Fields that are merged by key, so that removed keys have to be set to null.
-const MERGED: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
+const MERGED_FIELDS: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
 
 /// The patch for this status; `None` if nothing differs. Changed heartbeat times count as a difference only if
 /// `heartbeats`.
-pub fn difference(known: &Node, wanted: &Generated, heartbeats: bool) -> Option<Value> {
+pub fn difference(known: &Node, wanted: &GeneratedStatus, heartbeats: bool) -> Option<Value> {
     let nothing = NodeStatus::default();
     let status = known.status.as_ref().unwrap_or(&nothing);
-    let status = members(status, &wanted.status, heartbeats);
+    let status = status_patch(status, &wanted.status, heartbeats);
     let mut patch = Map::new();
     if !status.is_empty() {
         patch.insert("status".into(), status.into());
@@ -58,7 +58,7 @@ fn labels(known: &Node, wanted: &NodeStatus) -> Map<String, Value> {
         .collect()
 }
 
-fn annotations(known: &Node, wanted: &Generated) -> Map<String, Value> {
+fn annotations(known: &Node, wanted: &GeneratedStatus) -> Map<String, Value> {
     let existing = known.metadata.annotations.as_ref();
     let mut differing = Map::new();
     for (name, value) in &wanted.annotations {
@@ -70,11 +70,11 @@ fn annotations(known: &Node, wanted: &Generated) -> Map<String, Value> {
     differing
 }
 
-fn members(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<String, Value> {
+fn status_patch(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<String, Value> {
     let (before, after) = (object(known), object(wanted));
     let mut patch = Map::new();
     let (null, empty) = (Value::Null, Map::new());
-    for name in WHOLE {
+    for name in REPLACED_FIELDS {
         let (old, new) = (
             before.get(name).unwrap_or(&null),
             after.get(name).unwrap_or(&null),
@@ -83,7 +83,7 @@ fn members(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<Str
             patch.insert(name.into(), new.clone());
         }
     }
-    for name in MERGED {
+    for name in MERGED_FIELDS {
         let map = |of: &'_ Map<String, Value>| of.get(name).and_then(Value::as_object).cloned();
         let (old, new) = (map(&before), map(&after));
         let part = merged(&old.unwrap_or_default(), new.as_ref().unwrap_or(&empty));

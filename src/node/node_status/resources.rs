@@ -24,14 +24,14 @@ pub enum ThresholdValue {
     /// Bytes, or a number of inodes or processes.
     Absolute(i64),
     /// Fraction of the capacity, 0 to 1. 32 bits as in upstream, for equal results.
-    Share(f32),
+    Percentage(f32),
 }
 
 impl ThresholdValue {
     /// Parses a value of the configuration.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_suffix('%') {
-            Some(percent) => Some(Self::Share(percent.parse::<f32>().ok()? / 100.0)),
+            Some(percent) => Some(Self::Percentage(percent.parse::<f32>().ok()? / 100.0)),
             None => Some(Self::Absolute(Quantity::parse(text).ok()?.value())),
         }
     }
@@ -41,7 +41,7 @@ impl ThresholdValue {
         match self {
             Self::Absolute(amount) => amount,
             #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
-            Self::Share(share) => (capacity as f64 * f64::from(share)) as i64,
+            Self::Percentage(fraction) => (capacity as f64 * f64::from(fraction)) as i64,
         }
     }
 }
@@ -50,7 +50,7 @@ impl ThresholdValue {
 pub fn threshold(text: &str) -> Option<ThresholdValue> {
     ThresholdValue::parse(text).filter(|value| match *value {
         ThresholdValue::Absolute(amount) => amount > 0,
-        ThresholdValue::Share(share) => share > 0.0 && share < 1.0,
+        ThresholdValue::Percentage(fraction) => fraction > 0.0 && fraction < 1.0,
     })
 }
 
@@ -185,7 +185,7 @@ fn count(number: u32) -> Amount {
 }
 
 /// The quantity of a resource in a configuration map; zero if missing or invalid.
-pub fn given(map: &BTreeMap<String, String>, name: &str) -> Quantity {
+pub fn quantity_or_zero(map: &BTreeMap<String, String>, name: &str) -> Quantity {
     let text = map.get(name);
     text.and_then(|text| Quantity::parse(text).ok())
         .unwrap_or_default()

@@ -55,10 +55,10 @@ struct Example {
     machine: NodeMachineInfo,
     settings: StatusSettings,
     runtime: RuntimeFacts,
-    own_ip: Option<IpAddr>,
+    default_route_ip: Option<IpAddr>,
     volumes_mounted: bool,
     devices: Capacities,
-    problems: Vec<String>,
+    not_ready_reasons: Vec<String>,
     pressure: NodePressure,
 }
 
@@ -71,15 +71,15 @@ impl Example {
                 version: "containerd://2.1.0".into(),
                 ..RuntimeFacts::default()
             },
-            own_ip: Some("10.0.0.7".parse().unwrap()),
+            default_route_ip: Some("10.0.0.7".parse().unwrap()),
             volumes_mounted: false,
             devices: Capacities::new(),
-            problems: Vec::new(),
+            not_ready_reasons: Vec::new(),
             pressure: NodePressure::default(),
         }
     }
 
-    fn at(&self, known: &Node, second: i64) -> Generated {
+    fn at(&self, known: &Node, second: i64) -> GeneratedStatus {
         generate(known, &self.facts(at(second)))
     }
 
@@ -89,10 +89,10 @@ impl Example {
             machine: &self.machine,
             settings: &self.settings,
             runtime: &self.runtime,
-            own_ip: self.own_ip,
+            default_route_ip: self.default_route_ip,
             volumes_mounted: self.volumes_mounted,
             devices: &self.devices,
-            problems: &self.problems,
+            not_ready_reasons: &self.not_ready_reasons,
             now,
         }
     }
@@ -150,7 +150,7 @@ fn what_is_reserved_and_in_huge_pages_is_not_allocatable_and_nothing_is_less_tha
         milli_cpu: 500,
         memory: GIB,
         ephemeral_storage: i64::MAX,
-        memory_threshold: Some(ThresholdValue::Share(0.25)),
+        memory_threshold: Some(ThresholdValue::Percentage(0.25)),
         storage_threshold: None,
     };
     let status = example.at(&Node::default(), 1).status;
@@ -190,7 +190,7 @@ fn resources_of_others_stay_and_former_huge_pages_go() {
 fn thresholds_are_amounts_or_shares_and_the_ends_of_the_scale_are_off() {
     for (text, expected) in [
         ("100Mi", Some(ThresholdValue::Absolute(100 << 20))),
-        ("10%", Some(ThresholdValue::Share(0.1))),
+        ("10%", Some(ThresholdValue::Percentage(0.1))),
         ("0", None),
         ("0%", None),
         ("100%", None),
@@ -247,7 +247,7 @@ fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_alway
     assert_eq!(times(&first), (10, 10));
     let second = example.at(&with(first), 20).status;
     assert_eq!(times(&second), (10, 20));
-    example.problems = vec!["container runtime is down".into(), "no network".into()];
+    example.not_ready_reasons = vec!["container runtime is down".into(), "no network".into()];
     let third = example.at(&with(second), 30).status;
     assert_eq!(times(&third), (30, 30));
     let ready = condition(&third, READY);
@@ -256,7 +256,7 @@ fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_alway
         ready.message.as_deref(),
         Some("[container runtime is down, no network]")
     );
-    example.problems.truncate(1);
+    example.not_ready_reasons.truncate(1);
     let fourth = example.at(&with(third), 40).status;
     assert_eq!(times(&fourth), (30, 40));
     let message = condition(&fourth, READY).message.as_deref();
@@ -279,8 +279,7 @@ fn events_tell_of_conditions_that_changed() {
     let mut example = Example::new();
     let reasons = |before: &[NodeCondition], after: &NodeStatus| {
         let after = after.conditions.clone().unwrap();
-        let reported = transitions(before, &after);
-        reported.iter().map(|t| t.reason).collect::<Vec<_>>()
+        transition_reasons(before, &after)
     };
     let ready = example.at(&Node::default(), 1).status;
     let pressures = [
@@ -292,7 +291,7 @@ fn events_tell_of_conditions_that_changed() {
     assert_eq!(reasons(&[], &ready), all);
     let known = ready.conditions.clone().unwrap();
     assert_eq!(reasons(&known, &ready), [""; 0]);
-    example.problems = vec!["down".into()];
+    example.not_ready_reasons = vec!["down".into()];
     let down = example.at(&with(ready.clone()), 2).status;
     assert_eq!(reasons(&known, &down), ["NodeNotReady"]);
     assert_eq!(
@@ -300,7 +299,7 @@ fn events_tell_of_conditions_that_changed() {
         ["NodeReady"]
     );
     assert_eq!(reasons(&[], &down), pressures);
-    example.problems.clear();
+    example.not_ready_reasons.clear();
     example.pressure = NodePressure {
         memory: true,
         disk: true,
@@ -336,7 +335,7 @@ fn addresses_are_given_or_found_and_a_cloud_providers_stay() {
         [("InternalIP", "10.0.0.7"), ("Hostname", "node1")]
     );
     assert_eq!(found.annotations, BTreeMap::new());
-    example.own_ip = None;
+    example.default_route_ip = None;
     let kept = example.at(&with(found.status.clone()), 1);
     assert_eq!(shown(&kept.status), shown(&found.status));
     example.settings.given_ips = vec!["10.1.1.1".parse().unwrap(), "fd00::1".parse().unwrap()];

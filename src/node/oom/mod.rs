@@ -43,7 +43,7 @@ async fn follow(end: KernelLogEnd, node: &ObjectRef, events: &EventRecorder) -> 
     loop {
         match log.next().await {
             Ok(message) => {
-                if let Some(oom) = parser.take(&message) {
+                if let Some(oom) = parser.parse(&message) {
                     events.warning(node, event::SYSTEM_OOM, oom.message());
                 }
             }

@@ -25,7 +25,7 @@ pub(super) struct OomParser {
 
 impl OomParser {
     /// Parses the next message; returns an OOM kill when its report is complete.
-    pub(super) fn take(&mut self, message: &str) -> Option<SystemOom> {
+    pub(super) fn parse(&mut self, message: &str) -> Option<SystemOom> {
         if message.contains("invoked oom-killer:") {
             self.in_report = true;
             return None;
@@ -33,7 +33,7 @@ impl OomParser {
         if !self.in_report {
             return None;
         }
-        if limit(message).is_some_and(|cgroup| cgroup != "/") {
+        if cgroup_limit(message).is_some_and(|cgroup| cgroup != "/") {
             self.in_report = false;
             return None;
         }
@@ -44,7 +44,7 @@ impl OomParser {
 }
 
 /// The cgroup whose limit was reached; `None` if the whole machine was out of memory.
-fn limit(message: &str) -> Option<&str> {
+fn cgroup_limit(message: &str) -> Option<&str> {
     if message.starts_with("oom-kill:constraint=") {
         let (_, rest) = message.split_once(",oom_memcg=")?;
         let (cgroup, _) = rest.rsplit_once(",task_memcg=")?;
@@ -75,7 +75,7 @@ mod tests {
 
     fn found(messages: &[&str]) -> Vec<String> {
         let mut parser = OomParser::default();
-        let found = messages.iter().filter_map(|message| parser.take(message));
+        let found = messages.iter().filter_map(|message| parser.parse(message));
         found.map(|oom| oom.message()).collect()
     }
 

@@ -87,7 +87,7 @@ fn a_new_node_is_created_with_its_status_and_the_annotations_that_have_a_value()
     let annotations = [("set", Some("v".to_owned())), ("removed", None)];
     let node = new_node(
         &settings(),
-        Generated {
+        GeneratedStatus {
             status: status.clone(),
             annotations: annotations.into(),
         },

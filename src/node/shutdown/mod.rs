@@ -30,7 +30,7 @@ use crate::{
 use anyhow::Context as _;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use plan::{RESERVE, ShutdownPhase};
+use plan::{FINAL_STATUS_TIME, ShutdownPhase};
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -63,8 +63,8 @@ pub struct ShutdownDeps {
     pub events: EventRecorder,
     /// Writing end of the shutdown flag.
     pub shutting_down: NodeShutdownWriter,
-    /// Whether statuses are sent to an API server.
-    pub reports: bool,
+    /// Whether there is an API server, which statuses are sent to.
+    pub has_api_server: bool,
 }
 
 /// Terminates pods before the machine shuts down.
@@ -72,7 +72,7 @@ pub struct ShutdownManager {
     deps: ShutdownDeps,
     record: ShutdownRecord,
     /// Time for the final statuses of pods, after the pods have terminated.
-    reserve: Duration,
+    final_status_time: Duration,
     start_time: Gauge,
     end_time: Gauge,
 }
@@ -84,7 +84,7 @@ impl ShutdownManager {
         Self {
             deps,
             record: ShutdownRecord::default(),
-            reserve: RESERVE,
+            final_status_time: FINAL_STATUS_TIME,
             start_time: gauge(
                 "kubelet_graceful_shutdown_start_time_seconds",
                 "Last graceful shutdown start time since unix epoch in seconds",
@@ -127,10 +127,10 @@ impl ShutdownManager {
             }
             Err(_) => {}
         }
-        self.show_record();
+        self.set_gauges();
     }
 
-    fn show_record(&self) {
+    fn set_gauges(&self) {
         let seconds = |time: Option<Timestamp>| time.map_or(0, Timestamp::as_second);
         self.start_time.set(seconds(self.record.start_time));
         self.end_time.set(seconds(self.record.end_time));
@@ -138,7 +138,7 @@ impl ShutdownManager {
 
     async fn store_record(&mut self, record: ShutdownRecord) {
         self.record = record.clone();
-        self.show_record();
+        self.set_gauges();
         let root = self.deps.root.clone();
         let stored = tokio::task::spawn_blocking(move || record.store(&root)).await;
         if let Ok(Err(error)) = stored {
@@ -148,7 +148,7 @@ impl ShutdownManager {
 
     /// Watches for shutdowns until the connection to logind fails.
     async fn watch(&mut self) -> anyhow::Result<std::convert::Infallible> {
-        self.reserve = self.make_logind_wait().await?;
+        self.final_status_time = self.ensure_inhibit_delay().await?;
         let logind = &self.deps.logind;
         // Subscribes before it reads the property, so that no change is missed.
         let announced = logind.shutdowns().await?;
@@ -186,32 +186,32 @@ impl ShutdownManager {
 
     /// Ensures that logind's maximum inhibit delay covers the time that pods may take. Returns the time that remains
     /// for their final statuses.
-    async fn make_logind_wait(&self) -> anyhow::Result<Duration> {
+    async fn ensure_inhibit_delay(&self) -> anyhow::Result<Duration> {
         let logind = &self.deps.logind;
         let pods = plan::total(&self.deps.phases);
-        let wanted = pods.saturating_add(RESERVE);
+        let wanted = pods.saturating_add(FINAL_STATUS_TIME);
         let delay = logind.inhibit_delay();
-        let mut now = delay.await.context("failed reading InhibitDelayMaxUSec")?;
-        if now < wanted
-            && let Err(error) = self.override_inhibit_delay(wanted, &mut now).await
+        let mut current = delay.await.context("failed reading InhibitDelayMaxUSec")?;
+        if current < wanted
+            && let Err(error) = self.override_inhibit_delay(wanted, &mut current).await
         {
-            if now < pods {
+            if current < pods {
                 return Err(error);
             }
             tracing::warn!(
-                inhibitDelay = ?now,
+                inhibitDelay = ?current,
                 err = error_chain(error.as_ref()),
-                "Pods have their grace periods at a shutdown, but their last statuses may not reach the API server"
+                "Inhibit delay is too short for final pod statuses; they may not reach the API server before shutdown"
             );
         }
-        Ok(plan::reserve(now, pods))
+        Ok(plan::final_status_time(current, pods))
     }
 
-    /// Raises logind's maximum inhibit delay; `now` is set to the current one.
+    /// Raises logind's maximum inhibit delay; `current` is set to the new value.
     async fn override_inhibit_delay(
         &self,
         wanted: Duration,
-        now: &mut Duration,
+        current: &mut Duration,
     ) -> anyhow::Result<()> {
         let logind = &self.deps.logind;
         let directory = self.deps.logind_config.clone();
@@ -226,12 +226,15 @@ impl ShutdownManager {
         for _ in 0..RELOAD_TRIES {
             sleep(pause).await;
             pause *= 2;
-            *now = logind.inhibit_delay().await?;
-            if *now >= wanted {
+            *current = logind.inhibit_delay().await?;
+            if *current >= wanted {
                 return Ok(());
             }
         }
-        anyhow::bail!("logind delays the shutdown for {now:?} only, and pods may take {wanted:?}")
+        anyhow::bail!(
+            "node shutdown manager was timed out after {RELOAD_TRIES} attempts waiting for logind InhibitDelayMaxSec to \
+             update to {wanted:?} (ShutdownGracePeriod), current value is {current:?}"
+        )
     }
 
     fn announce(&self, is_shutting_down: bool) {
@@ -249,29 +252,29 @@ impl ShutdownManager {
 
     /// Terminates all pods, phase by phase, and waits until their final statuses are reported.
     async fn stop_pods(&mut self) {
-        let begun = ShutdownRecord {
+        let started = ShutdownRecord {
             start_time: Some(Timestamp::now()),
             end_time: None,
         };
-        self.store_record(begun.clone()).await;
+        self.store_record(started.clone()).await;
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
         for (phase, pods) in plan::groups(&self.deps.phases, &pods) {
             self.stop_phase(phase, &pods).await;
         }
-        if self.deps.reports {
+        if self.deps.has_api_server {
             let reported = until_all(&pods, |pod| self.is_reported(pod));
-            if timeout_at(Instant::now() + self.reserve, reported)
+            if timeout_at(Instant::now() + self.final_status_time, reported)
                 .await
                 .is_err()
             {
                 tracing::warn!("Timed out waiting for final pod statuses");
             }
         }
-        let ended = ShutdownRecord {
+        let finished = ShutdownRecord {
             end_time: Some(Timestamp::now()),
-            ..begun
+            ..started
         };
-        self.store_record(ended).await;
+        self.store_record(finished).await;
         tracing::info!(
             "Shutdown manager completed processing shutdown event, node will shutdown shortly"
         );

@@ -4,7 +4,7 @@ use crate::model::{Pod, PodExt, SYSTEM_CRITICAL_PRIORITY};
 use std::{sync::Arc, time::Duration};
 
 /// Extra inhibit delay, if logind permits it, in which the final statuses of pods are sent.
-pub const RESERVE: Duration = Duration::from_secs(3);
+pub const FINAL_STATUS_TIME: Duration = Duration::from_secs(3);
 /// Priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;
 /// Priority of static pods without one (`system-node-critical`).
@@ -51,8 +51,8 @@ pub fn total(phases: &[ShutdownPhase]) -> Duration {
 }
 
 /// The time left for final statuses, if logind waits for `delay` and pods take up to `pods`.
-pub fn reserve(delay: Duration, pods: Duration) -> Duration {
-    delay.saturating_sub(pods).min(RESERVE)
+pub fn final_status_time(delay: Duration, pods: Duration) -> Duration {
+    delay.saturating_sub(pods).min(FINAL_STATUS_TIME)
 }
 
 /// The pods of each phase; phases without pods are left out. A pod belongs to the phase with the highest priority that
@@ -166,7 +166,7 @@ mod tests {
     fn statuses_have_what_pods_leave_of_the_delay() {
         for (delay, pods, left) in [(5, 5, 0), (6, 5, 1), (8, 5, 3), (60, 5, 3), (4, 5, 0)] {
             let [delay, pods, left] = [delay, pods, left].map(Duration::from_secs);
-            assert_eq!(reserve(delay, pods), left, "{delay:?}");
+            assert_eq!(final_status_time(delay, pods), left, "{delay:?}");
         }
     }
 }

@@ -7,15 +7,21 @@ use std::{io, path::Path};
 
 const FILE: &str = "graceful_node_shutdown_state";
 /// Go's zero time, for a time that is not set.
-const NEVER: &str = "0001-01-01T00:00:00Z";
+const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// When the last shutdown began, and when all pods had terminated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ShutdownRecord {
-    #[serde(serialize_with = "or_never", deserialize_with = "unless_never")]
+    #[serde(
+        serialize_with = "serialize_go_time",
+        deserialize_with = "deserialize_go_time"
+    )]
     pub(super) start_time: Option<Timestamp>,
-    #[serde(serialize_with = "or_never", deserialize_with = "unless_never")]
+    #[serde(
+        serialize_with = "serialize_go_time",
+        deserialize_with = "deserialize_go_time"
+    )]
     pub(super) end_time: Option<Timestamp>,
 }
 
@@ -41,16 +47,21 @@ impl ShutdownRecord {
     }
 }
 
-fn or_never<S: serde::Serializer>(time: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_go_time<S: serde::Serializer>(
+    time: &Option<Timestamp>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match time {
         Some(time) => time.serialize(to),
-        None => to.serialize_str(NEVER),
+        None => to.serialize_str(GO_ZERO_TIME),
     }
 }
 
-fn unless_never<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
+fn deserialize_go_time<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Timestamp>, D::Error> {
     let text = String::deserialize(from)?;
-    if text == NEVER {
+    if text == GO_ZERO_TIME {
         return Ok(None);
     }
     text.parse().map(Some).map_err(serde::de::Error::custom)

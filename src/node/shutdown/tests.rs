@@ -1,5 +1,5 @@
 use super::*;
-use crate::node::active_pods::STOP_CHECK;
+use crate::node::active_pods::TERMINATION_CHECK_INTERVAL;
 use crate::{
     base::metrics::Metrics,
     host::{
@@ -91,7 +91,7 @@ fn pod(name: &str, priority: i32) -> Arc<Pod> {
 async fn until(what: &str, fact: impl Fn() -> bool) {
     let all = async {
         while !fact() {
-            sleep(STOP_CHECK).await;
+            sleep(TERMINATION_CHECK_INTERVAL).await;
         }
     };
     assert!(tokio::time::timeout(WAIT, all).await.is_ok(), "{what}");
@@ -137,7 +137,7 @@ impl World {
             workers: workers.clone(),
             events: events.clone(),
             shutting_down,
-            reports: false,
+            has_api_server: false,
         };
         let manager = ShutdownManager::new(deps, &Metrics::new());
         let task = tokio::spawn(manager.run());

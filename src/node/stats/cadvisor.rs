@@ -7,14 +7,14 @@
 use super::{
     families::FAMILIES,
     sampler::{CgroupSample, PodSample, Snapshot},
-    series::{Entity, Samples},
-    text::{Labels, MetricKind, MetricValue, Text},
+    series::{MetricSubject, Samples},
+    text::{LabelText, MetricKind, MetricValue, Text},
 };
 use crate::host::FilesystemUsage;
 use std::sync::Arc;
 
 /// Minimum size of a chunk of the response, bytes.
-const PIECE: usize = 32 * 1024;
+const MIN_CHUNK: usize = 32 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineFacts {
@@ -26,31 +26,33 @@ pub(super) struct MachineFacts {
     pub(super) cores: u64,
     pub(super) physical_cores: Option<u64>,
     pub(super) sockets: Option<u64>,
+    /// Installed memory, bytes.
     pub(super) memory: u64,
+    /// Swap, bytes.
     pub(super) swap: u64,
     /// Boot time, nanoseconds since the epoch.
     pub(super) booted: i64,
 }
 
 /// The response in chunks: with hundreds of pods it has megabytes, of which only one chunk is in memory.
-pub struct Pieces {
+pub struct MetricsChunks {
     snapshot: Arc<Snapshot>,
-    entities: Vec<Entity>,
+    entities: Vec<MetricSubject>,
     family: usize,
     entity: usize,
-    headed: bool,
+    header_written: bool,
     text: Text,
     last: Option<String>,
 }
 
 /// The metrics of a snapshot.
-pub(super) fn pieces(
+pub(super) fn chunks(
     snapshot: Arc<Snapshot>,
     machine: &MachineFacts,
     sandbox_image: &str,
     filesystems: Vec<(String, FilesystemUsage)>,
-) -> Pieces {
-    let mut entities = vec![Entity {
+) -> MetricsChunks {
+    let mut entities = vec![MetricSubject {
         labels: labels("/", "", "", None, ""),
         sample: snapshot.node.clone(),
         started: snapshot.node.created.map(|at| at.max(machine.booted)),
@@ -58,63 +60,63 @@ pub(super) fn pieces(
         filesystems,
     }];
     let system = snapshot.system.iter().map(|system| &system.sample);
-    let mut above: Vec<&CgroupSample> = snapshot.above.iter().chain(system).collect();
+    let mut cgroups: Vec<&CgroupSample> = snapshot.ancestors.iter().chain(system).collect();
     // The root cgroup is the first entity already.
-    above.retain(|sample| sample.path != snapshot.node.path);
-    above.sort_by(|a, b| a.path.cmp(&b.path));
-    above.dedup_by(|a, b| a.path == b.path);
-    entities.extend(above.into_iter().map(|sample| Entity {
+    cgroups.retain(|sample| sample.path != snapshot.node.path);
+    cgroups.sort_by(|a, b| a.path.cmp(&b.path));
+    cgroups.dedup_by(|a, b| a.path == b.path);
+    entities.extend(cgroups.into_iter().map(|sample| MetricSubject {
         labels: labels(&sample.path, "", "", None, ""),
         sample: sample.clone(),
         started: sample.created,
-        ..Entity::default()
+        ..MetricSubject::default()
     }));
     for pod in &snapshot.pods {
         of_pod(pod, sandbox_image, &mut entities);
     }
-    Pieces {
-        last: Some(ending(machine)),
+    MetricsChunks {
+        last: Some(machine_metrics(machine)),
         snapshot,
         entities,
         family: 0,
         entity: 0,
-        headed: false,
+        header_written: false,
         text: Text::default(),
     }
 }
 
-fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
-    let whose = Some((&*pod.pod.name, &*pod.pod.namespace));
-    if let Some(whole) = &pod.whole {
-        entities.push(Entity {
-            labels: labels(&whole.path, "", "", whose, ""),
-            sample: whole.clone(),
-            started: whole.created,
-            ..Entity::default()
+fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<MetricSubject>) {
+    let pod_labels = Some((&*pod.pod.name, &*pod.pod.namespace));
+    if let Some(pod_cgroup) = &pod.pod_cgroup {
+        entities.push(MetricSubject {
+            labels: labels(&pod_cgroup.path, "", "", pod_labels, ""),
+            sample: pod_cgroup.clone(),
+            started: pod_cgroup.created,
+            ..MetricSubject::default()
         });
     }
     if let (Some(sandbox), Some(id)) = (&pod.sandbox, &pod.pod.sandbox) {
-        entities.push(Entity {
-            labels: labels(&sandbox.path, id, sandbox_image, whose, ""),
+        entities.push(MetricSubject {
+            labels: labels(&sandbox.path, id, sandbox_image, pod_labels, ""),
             sample: sandbox.clone(),
             started: sandbox.created,
             network: pod.network.clone().unwrap_or_default(),
-            ..Entity::default()
+            ..MetricSubject::default()
         });
     }
     for (container, sample) in pod.pod.containers.iter().zip(&pod.containers) {
         let Some(sample) = sample else { continue };
-        entities.push(Entity {
+        entities.push(MetricSubject {
             labels: labels(
                 &sample.path,
                 &container.id,
                 &container.image,
-                whose,
+                pod_labels,
                 &container.name,
             ),
             sample: sample.clone(),
             started: sample.created,
-            ..Entity::default()
+            ..MetricSubject::default()
         });
     }
 }
@@ -122,7 +124,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
 /// The labels of an entity. Unknown labels are present with an empty value.
 fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, container: &str) -> String {
     let (pod, namespace) = pod.unwrap_or_default();
-    Labels::default()
+    LabelText::default()
         .and("container", container)
         .and("id", id)
         .and("image", image)
@@ -132,23 +134,23 @@ fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, containe
         .finish()
 }
 
-impl Iterator for Pieces {
+impl Iterator for MetricsChunks {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        self.text = Text::with_capacity(PIECE + PIECE / 4);
+        self.text = Text::with_capacity(MIN_CHUNK + MIN_CHUNK / 4);
         while let Some(family) = FAMILIES.get(self.family) {
-            if self.text.len() >= PIECE {
+            if self.text.len() >= MIN_CHUNK {
                 return Some(self.text.take());
             }
             let Some(entity) = self.entities.get(self.entity) else {
-                (self.family, self.entity, self.headed) = (self.family + 1, 0, false);
+                (self.family, self.entity, self.header_written) = (self.family + 1, 0, false);
                 continue;
             };
             let mut samples = Samples {
                 text: &mut self.text,
                 family,
-                headed: &mut self.headed,
+                header_written: &mut self.header_written,
                 labels: &entity.labels,
                 at: entity.sample.at,
                 snapshot: &self.snapshot,
@@ -162,13 +164,13 @@ impl Iterator for Pieces {
 }
 
 /// The metrics of the machine (`machine_*`), at the end.
-fn ending(machine: &MachineFacts) -> String {
+fn machine_metrics(machine: &MachineFacts) -> String {
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {
         text.head(name, help, MetricKind::Gauge);
         text.sample(name, labels, &[], MetricValue::Whole(value), None);
     };
-    let version = Labels::default()
+    let version = LabelText::default()
         .and("cadvisorRevision", "")
         .and("cadvisorVersion", "")
         .and("dockerVersion", "")
@@ -189,7 +191,7 @@ fn ending(machine: &MachineFacts) -> String {
         "",
         0,
     );
-    let whose = Labels::default()
+    let machine_labels = LabelText::default()
         .and("boot_id", &machine.boot_id)
         .and("machine_id", &machine.machine_id)
         .and("system_uuid", &machine.system_uuid)
@@ -222,7 +224,7 @@ fn ending(machine: &MachineFacts) -> String {
         ),
     ] {
         if let Some(value) = value {
-            one(&mut text, name, help, &whose, value);
+            one(&mut text, name, help, &machine_labels, value);
         }
     }
     one(

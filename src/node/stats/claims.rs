@@ -101,9 +101,10 @@ impl ClaimMeter {
             })
         };
         self.reading.get(read).await;
-        let facts = self.filesystems.facts();
+        let measurements = self.filesystems.latest();
         let usage = volumes.into_iter();
-        let usage = usage.filter_map(|(claim, path)| Some((claim, facts.get(&path)?.filesystem?)));
+        let usage =
+            usage.filter_map(|(claim, path)| Some((claim, measurements.get(&path)?.filesystem?)));
         *self.usage.lock() = usage.collect();
     }
 }

@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Directories with more entries than this are not measured.
-const MAX: u64 = 2_000_000;
+const MAX_ENTRIES: u64 = 2_000_000;
 
 /// How the usage of a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub(super) struct DiskMeasurement {
     pub(super) usage: Option<DiskUsage>,
     /// The file system, if the directory is a mount of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
-    when: Instant,
+    /// The same time on the monotonic clock, for the period.
+    measured_at: Instant,
 }
 
 impl DiskMeasurement {
@@ -50,40 +51,40 @@ impl DiskMeasurement {
             at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
             usage,
             filesystem,
-            when: Instant::now(),
+            measured_at: Instant::now(),
         }
     }
 }
 
 /// Latest measurements by directory.
-pub(super) type DiskFacts = HashMap<PathBuf, DiskMeasurement>;
+pub(super) type DiskMeasurements = HashMap<PathBuf, DiskMeasurement>;
 
 /// Measures directories and keeps the results. Clones share the results.
 #[derive(Clone, Default)]
 pub(super) struct DiskMeter {
-    facts: Arc<Mutex<DiskFacts>>,
+    measurements: Arc<Mutex<DiskMeasurements>>,
     /// Directories whose project quota could not be read the last time, so that the failure is logged once.
     unreadable: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl DiskMeter {
     /// Measures the directories that are due, and removes the results of all others. Each result is available as soon
-    /// as it is measured. Blocking; may take long.
+    /// as it is measured. Blocking; may take long. A file system that hangs delays all directories after it.
     pub(super) fn measure(&self, wanted: HashMap<PathBuf, DiskMethod>) {
         let mut due: Vec<(Option<Instant>, PathBuf, DiskMethod)> = Vec::new();
         {
-            let mut facts = self.facts.lock();
-            facts.retain(|path, _| wanted.contains_key(path));
+            let mut measurements = self.measurements.lock();
+            measurements.retain(|path, _| wanted.contains_key(path));
             let mut unreadable = self.unreadable.lock();
             unreadable.retain(|path| wanted.contains_key(path));
             for (path, how) in wanted {
-                let before = facts.get(&path).map(|measured| measured.when);
+                let before = measurements.get(&path).map(|measured| measured.measured_at);
                 let period = match how {
                     DiskMethod::Walk(period)
                     | DiskMethod::Files(period)
                     | DiskMethod::Project(_, period) => period,
                 };
-                if before.is_none_or(|when| when.elapsed() >= period) {
+                if before.is_none_or(|measured_at| measured_at.elapsed() >= period) {
                     due.push((before, path, how));
                 }
             }
@@ -91,19 +92,19 @@ impl DiskMeter {
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
             let usage = match how {
-                DiskMethod::Walk(_) => disk_usage(&path, MAX).map(Some),
+                DiskMethod::Walk(_) => disk_usage(&path, MAX_ENTRIES).map(Some),
                 DiskMethod::Project(project, _) => self.of_project(&path, project).map(Some),
-                DiskMethod::Files(_) => files_usage(&path, MAX),
+                DiskMethod::Files(_) => files_usage(&path, MAX_ENTRIES),
             };
             let usage = match usage {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.facts.lock().remove(&path);
+                    self.measurements.lock().remove(&path);
                     continue;
                 }
                 usage => usage.ok().flatten(),
             };
             let measured = DiskMeasurement::now(usage, None);
-            self.facts.lock().insert(path, measured);
+            self.measurements.lock().insert(path, measured);
         }
     }
 
@@ -117,7 +118,7 @@ impl DiskMeter {
             Ok(_) => io::Error::other("the file system counts no files of the project"),
             Err(error) => error,
         };
-        let usage = disk_usage(path, MAX)?;
+        let usage = disk_usage(path, MAX_ENTRIES)?;
         if self.unreadable.lock().insert(path.to_owned()) {
             tracing::warn!(path = %path.display(), project = project.0, err = %error, "Failed to read a project quota; usage is determined by walking");
         }
@@ -125,17 +126,17 @@ impl DiskMeter {
     }
 
     /// The latest measurements.
-    pub(super) fn facts(&self) -> DiskFacts {
-        self.facts.lock().clone()
+    pub(super) fn latest(&self) -> DiskMeasurements {
+        self.measurements.lock().clone()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.facts.lock().len()
+        self.measurements.lock().len()
     }
 }
 
 /// Usage and device of the file system that contains a path. Blocking.
-pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
+pub(super) fn filesystem_of(path: &Path) -> Option<(FilesystemUsage, String)> {
     let usage = filesystem_usage(path).ok()?;
     let mounts = mount::list().unwrap_or_default();
     let holds = |mount: &&MountEntry| path.starts_with(&mount.mount_point);
@@ -187,10 +188,10 @@ mod tests {
             fs::write(path.join("file"), "x").unwrap();
         }
         meter.measure(wanted());
-        let facts = meter.facts();
-        let inodes = |path: &PathBuf| facts[path].usage.unwrap().inodes;
+        let measurements = meter.latest();
+        let inodes = |path: &PathBuf| measurements[path].usage.unwrap().inodes;
         assert_eq!((inodes(&seldom), inodes(&often)), (1, 2));
-        assert_eq!(facts.len(), 2);
+        assert_eq!(measurements.len(), 2);
         meter.measure(HashMap::new());
         assert_eq!(meter.len(), 0);
     }
@@ -203,7 +204,7 @@ mod tests {
         let measure = || meter.measure(HashMap::from([(top.path().to_owned(), method)]));
         measure();
         measure();
-        assert_eq!(meter.facts()[top.path()].usage.unwrap().inodes, 1);
+        assert_eq!(meter.latest()[top.path()].usage.unwrap().inodes, 1);
         assert_eq!(meter.unreadable.lock().len(), 1);
         meter.measure(HashMap::new());
         assert_eq!(meter.unreadable.lock().len(), 0);
@@ -229,7 +230,7 @@ mod tests {
                 let begun = Instant::now();
                 meter.measure(HashMap::from([(path.clone(), method)]));
                 let took = begun.elapsed();
-                (meter.facts()[&path].usage, took)
+                (meter.latest()[&path].usage, took)
             };
             let (walked, walk) = measured(DiskMethod::Walk(Duration::ZERO));
             let (counted, read) = measured(DiskMethod::Project(project, Duration::ZERO));

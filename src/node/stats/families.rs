@@ -1,7 +1,7 @@
 //! The cAdvisor metric families, with upstream's names, help texts and types. Pure.
 
 use super::{
-    series::{Entity, Samples, SeriesFamily},
+    series::{MetricSubject, Samples, SeriesFamily},
     text::{MetricKind, MetricValue},
 };
 use crate::host::{FilesystemUsage, cgroup::DeviceIo, proc::NetworkInterface};
@@ -283,43 +283,43 @@ pub(super) static FAMILIES: &[SeriesFamily] = &[
         name: "container_spec_cpu_period",
         help: "CPU period of the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_period { s.put_timeless(MetricValue::Whole(value)); } },
+        write: |e, s| { if let Some(value) = e.sample.limits.cpu_period { s.put_without_timestamp(MetricValue::Whole(value)); } },
     },
     SeriesFamily {
         name: "container_spec_cpu_quota",
         help: "CPU quota of the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_quota { s.put_timeless(MetricValue::Whole(value)); } },
+        write: |e, s| { if let Some(value) = e.sample.limits.cpu_quota { s.put_without_timestamp(MetricValue::Whole(value)); } },
     },
     SeriesFamily {
         name: "container_spec_cpu_shares",
         help: "CPU share of the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_shares { s.put_timeless(MetricValue::Whole(value)); } },
+        write: |e, s| { if let Some(value) = e.sample.limits.cpu_shares { s.put_without_timestamp(MetricValue::Whole(value)); } },
     },
     SeriesFamily {
         name: "container_spec_memory_limit_bytes",
         help: "Memory limit for the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_timeless(MetricValue::Whole(e.sample.limits.memory.unwrap_or_default())); } },
+        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.memory.unwrap_or_default())); } },
     },
     SeriesFamily {
         name: "container_spec_memory_reservation_limit_bytes",
         help: "Memory reservation limit for the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_timeless(MetricValue::Whole(e.sample.limits.reservation.unwrap_or_default())); } },
+        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.reservation.unwrap_or_default())); } },
     },
     SeriesFamily {
         name: "container_spec_memory_swap_limit_bytes",
         help: "Memory swap limit for the container.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_timeless(MetricValue::Whole(e.sample.limits.swap.unwrap_or_default())); } },
+        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.swap.unwrap_or_default())); } },
     },
     SeriesFamily {
         name: "container_start_time_seconds",
         help: "Start time of the container since unix epoch in seconds.",
         kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(at) = e.started { s.put_timeless(MetricValue::Whole(whole_seconds(at))); } },
+        write: |e, s| { if let Some(at) = e.started { s.put_without_timestamp(MetricValue::Whole(whole_seconds(at))); } },
     },
     SeriesFamily {
         name: "container_threads",
@@ -337,7 +337,7 @@ pub(super) static FAMILIES: &[SeriesFamily] = &[
 
 /// Samples with the labels `failure_type` and `scope`. The kernel does not separate the page faults of a cgroup from
 /// those of its children, so both scopes have the same value, as in upstream.
-fn failures(entity: &Entity, samples: &mut Samples<'_>) {
+fn failures(entity: &MetricSubject, samples: &mut Samples<'_>) {
     let Some(memory) = entity.sample.usage.memory else {
         return;
     };
@@ -352,7 +352,7 @@ fn failures(entity: &Entity, samples: &mut Samples<'_>) {
     }
 }
 
-fn disks(entity: &Entity, samples: &mut Samples<'_>, value: fn(&DeviceIo) -> u64) {
+fn disks(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&DeviceIo) -> u64) {
     let snapshot = samples.snapshot;
     for io in &entity.sample.usage.io {
         let name = snapshot.disks.get(&io.device).map_or("", String::as_str);
@@ -360,13 +360,17 @@ fn disks(entity: &Entity, samples: &mut Samples<'_>, value: fn(&DeviceIo) -> u64
     }
 }
 
-fn filesystems(entity: &Entity, samples: &mut Samples<'_>, value: fn(&FilesystemUsage) -> u64) {
+fn filesystems(
+    entity: &MetricSubject,
+    samples: &mut Samples<'_>,
+    value: fn(&FilesystemUsage) -> u64,
+) {
     for (device, fs) in &entity.filesystems {
         samples.put(&[("device", device)], MetricValue::Whole(value(fs)));
     }
 }
 
-fn network(entity: &Entity, samples: &mut Samples<'_>, value: fn(&NetworkInterface) -> u64) {
+fn network(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&NetworkInterface) -> u64) {
     for interface in entity.network.iter() {
         let labels = [("interface", interface.name.as_str())];
         samples.put(&labels, MetricValue::Whole(value(interface)));

@@ -2,7 +2,7 @@
 
 use super::{
     blocking,
-    disk::{DiskFacts, DiskMeasurement},
+    disk::{DiskMeasurement, DiskMeasurements},
 };
 use crate::host::{FilesystemUsage, filesystem_usage};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Measures file systems and keeps the results. Clones share the results.
 #[derive(Clone, Default)]
 pub(super) struct FilesystemMeter {
-    facts: Arc<Mutex<DiskFacts>>,
+    measurements: Arc<Mutex<DiskMeasurements>>,
     /// Paths that a thread is measuring. No second thread measures them, so that one that hangs blocks one thread.
     measuring: Arc<Mutex<HashSet<PathBuf>>>,
 }
@@ -29,7 +29,9 @@ impl FilesystemMeter {
     /// Measures the file systems of `paths`, and removes the results of all others. Each result is available as soon as
     /// it is measured; that of a file system that hangs is the one of before. Returns after a second at the latest.
     pub(super) async fn measure(&self, paths: BTreeSet<PathBuf>) {
-        self.facts.lock().retain(|path, _| paths.contains(path));
+        self.measurements
+            .lock()
+            .retain(|path, _| paths.contains(path));
         if paths.is_empty() {
             return;
         }
@@ -49,17 +51,17 @@ impl FilesystemMeter {
             }
             let measured = usage(&path);
             self.measuring.lock().remove(&path);
-            let mut facts = self.facts.lock();
+            let mut measurements = self.measurements.lock();
             match measured {
-                Ok(usage) => facts.insert(path, DiskMeasurement::now(None, Some(usage))),
-                Err(_) => facts.remove(&path),
+                Ok(usage) => measurements.insert(path, DiskMeasurement::now(None, Some(usage))),
+                Err(_) => measurements.remove(&path),
             };
         }
     }
 
     /// The latest measurements.
-    pub(super) fn facts(&self) -> DiskFacts {
-        self.facts.lock().clone()
+    pub(super) fn latest(&self) -> DiskMeasurements {
+        self.measurements.lock().clone()
     }
 }
 
@@ -101,7 +103,8 @@ mod tests {
             Ok(USAGE)
         };
         meter.measure_each(paths(&["/a", "/b", "/c"]), usage);
-        let measured = |meter: &FilesystemMeter| meter.facts().into_keys().collect::<BTreeSet<_>>();
+        let measured =
+            |meter: &FilesystemMeter| meter.latest().into_keys().collect::<BTreeSet<_>>();
         assert_eq!(measured(&meter), paths(&["/b", "/c"]));
         go_on.send(()).unwrap();
         thread.join().unwrap();
@@ -117,8 +120,8 @@ mod tests {
         let meter = FilesystemMeter::default();
         let path = directory.path().to_owned();
         meter.measure(BTreeSet::from([path.clone()])).await;
-        assert!(meter.facts()[&path].filesystem.unwrap().capacity > 0);
+        assert!(meter.latest()[&path].filesystem.unwrap().capacity > 0);
         meter.measure(BTreeSet::new()).await;
-        assert_eq!(meter.facts().len(), 0);
+        assert_eq!(meter.latest().len(), 0);
     }
 }

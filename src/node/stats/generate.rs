@@ -2,7 +2,7 @@
 
 use super::{
     api::*,
-    disk::{DiskFacts, DiskMeasurement},
+    disk::{DiskMeasurement, DiskMeasurements},
     running_pods::{ContainerSubject, PodSubject},
     sampler::{CgroupSample, PodSample, Snapshot},
     system::{KUBELET, PODS},
@@ -39,15 +39,15 @@ pub(super) struct Disks<'a> {
     pub(super) node: Option<&'a (Time, FilesystemUsage)>,
     /// The file system of images and of writable layers.
     pub(super) images: Option<&'a FsStats>,
-    pub(super) facts: &'a DiskFacts,
-    pub(super) pods: &'a HashMap<PodUid, PodPlaces>,
+    pub(super) measurements: &'a DiskMeasurements,
+    pub(super) pods: &'a HashMap<PodUid, PodPaths>,
     /// Number of threads on the machine, and its limit.
     pub(super) threads: (Option<u64>, Option<u64>),
 }
 
 /// The directories and files of a pod that are measured.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct PodPlaces {
+pub(super) struct PodPaths {
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
     /// Log files or directories by container name.
     pub(super) logs: HashMap<String, std::path::PathBuf>,
@@ -115,7 +115,7 @@ fn system_containers(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> Vec<Conta
             ..ContainerStats::default()
         });
     }
-    // There is no cgroup of all pods (`cgroupsPerQOS: false`).
+    // Without a cgroup of all pods (`cgroupsPerQOS: false`), their usage is added up.
     if !found.iter().any(|system| system.name == PODS) {
         found.push(ContainerStats {
             name: PODS.to_owned(),
@@ -135,9 +135,9 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
         .zip(&sampled.containers)
         .map(|(container, sample)| self::container(inputs, subject, container, sample.as_ref()))
         .collect();
-    let whole = sampled.whole.as_ref();
+    let pod_cgroup = sampled.pod_cgroup.as_ref();
     let sandbox = sampled.sandbox.as_ref();
-    // There is no pod cgroup: the pod's usage is the sum of its containers.
+    // The sum of the containers, used if there is no pod cgroup.
     let sandbox_cpu = sandbox.and_then(cpu);
     let sandbox_memory = sandbox.and_then(memory);
     let of_containers_cpu = containers.iter().map(|c| &c.cpu).chain([&sandbox_cpu]);
@@ -151,9 +151,9 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
         .max();
     let samples = || sampled.containers.iter().flatten();
     let processes = samples().filter_map(|sample| Some(sample.usage.tasks?.processes));
-    let places = inputs.disks.and_then(|disks| disks.pods.get(&subject.uid));
-    let measured: Vec<(bool, VolumeStats)> = match (inputs.disks, places) {
-        (Some(disks), Some(places)) => volumes(disks, places),
+    let paths = inputs.disks.and_then(|disks| disks.pods.get(&subject.uid));
+    let measured: Vec<(bool, VolumeStats)> = match (inputs.disks, paths) {
+        (Some(disks), Some(paths)) => volumes(disks, paths),
         _ => Vec::new(),
     };
     let at = Time(sandbox.or(samples().next()).map_or(0, |sample| sample.at));
@@ -164,12 +164,14 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
             uid: subject.uid.to_string(),
         },
         start_time: Time(subject.created_at),
-        cpu: whole.and_then(cpu).or_else(|| sum_cpu(of_containers_cpu)),
-        memory: whole
+        cpu: pod_cgroup
+            .and_then(cpu)
+            .or_else(|| sum_cpu(of_containers_cpu)),
+        memory: pod_cgroup
             .and_then(memory)
             .or_else(|| sum_memory(of_containers_memory)),
-        swap: whole.and_then(swap).or_else(|| sum_swap(&containers)),
-        io: inputs.disks.and(whole.and_then(io)),
+        swap: pod_cgroup.and_then(swap).or_else(|| sum_swap(&containers)),
+        io: inputs.disks.and(pod_cgroup.and_then(io)),
         network: sampled
             .network
             .as_ref()
@@ -179,9 +181,11 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
             process_count: Some(processes.fold(0, u64::saturating_add)),
         }),
         ephemeral_storage: inputs.disks.and_then(|disks| {
-            let files = places.map_or(&[][..], |places| &places.files);
-            let files = files.iter().filter_map(|path| disks.facts.get(path));
-            let files: Vec<_> = files.map(|measured| part_of(disks, measured)).collect();
+            let files = paths.map_or(&[][..], |paths| &paths.files);
+            let files = files.iter().filter_map(|path| disks.measurements.get(path));
+            let files: Vec<_> = files
+                .map(|measured| directory_fs(disks, measured))
+                .collect();
             ephemeral(disks, &containers, &measured, &files)
         }),
         volumes: measured.into_iter().map(|(_, volume)| volume).collect(),
@@ -199,7 +203,7 @@ fn container(
     let disks = inputs.disks;
     let logs = disks.and_then(|disks| {
         let path = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?;
-        Some(part_of(disks, disks.facts.get(path)?))
+        Some(directory_fs(disks, disks.measurements.get(path)?))
     });
     ContainerStats {
         name: container.name.to_string(),
@@ -212,7 +216,7 @@ fn container(
             .and_then(swap)
             .or_else(|| runtime_swap(runtime_stats?)),
         io: disks.and(sample.and_then(io)),
-        rootfs: disks.and_then(|disks| rootfs(disks, runtime_stats?)),
+        rootfs: disks.and_then(|disks| writable_layer_fs(disks, runtime_stats?)),
         logs,
     }
 }
@@ -407,8 +411,8 @@ pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
 }
 
 /// Stats of a directory on the file system of the kubelet's directory.
-fn part_of(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
-    let around = disks
+fn directory_fs(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
+    let node_fs = disks
         .node
         .map(|(at, fs)| whole_fs(*at, fs))
         .unwrap_or_default();
@@ -416,29 +420,29 @@ fn part_of(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
         time: Time(measured.at),
         used_bytes: measured.usage.map(|usage| usage.bytes),
         inodes_used: measured.usage.map(|usage| usage.inodes),
-        ..around
+        ..node_fs
     }
 }
 
 /// Stats of a container's writable layer.
-fn rootfs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStats> {
+fn writable_layer_fs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStats> {
     let layer = runtime_stats.writable_layer.as_ref()?;
-    let around = disks.images.cloned().unwrap_or_default();
+    let image_fs = disks.images.cloned().unwrap_or_default();
     Some(FsStats {
         time: Time(layer.timestamp),
         used_bytes: value(layer.used_bytes.as_ref()),
         inodes_used: value(layer.inodes_used.as_ref()),
-        ..around
+        ..image_fs
     })
 }
 
 /// Stats of volumes, each with whether it is on the node's disk.
-fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
+fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeStats)> {
     let stats = |volume: &crate::model::MeasurableVolume| {
-        let measured = disks.facts.get(&volume.path)?;
+        let measured = disks.measurements.get(&volume.path)?;
         let fs = match &measured.filesystem {
             Some(fs) => whole_fs(Time(measured.at), fs),
-            None => part_of(disks, measured),
+            None => directory_fs(disks, measured),
         };
         let pvc_ref = volume.claim.as_ref().map(|claim| PvcReference {
             name: claim.name.clone(),
@@ -448,7 +452,7 @@ fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
         let stats = VolumeStats { fs, name, pvc_ref };
         Some((measured.filesystem.is_none(), stats))
     };
-    places.volumes.iter().filter_map(stats).collect()
+    paths.volumes.iter().filter_map(stats).collect()
 }
 
 /// Ephemeral storage of the pod: writable layers, logs, volumes on the node's disk, and other files of the pod.

@@ -13,21 +13,21 @@ use std::{
 };
 
 /// Maximum number of cgroups that one search reads.
-const MAX: usize = 50_000;
+const MAX_CGROUPS: usize = 50_000;
 /// Minimum interval between searches for a container that was not found: a container in a virtual machine has no cgroup
 /// on the host.
-const AGAIN: Duration = Duration::from_secs(60);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Cgroup paths by container ID. Known containers need no search.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct CgroupIndex {
     paths: HashMap<Arc<str>, Arc<str>>,
     /// Cgroups of pods by UID, as far as a search found them.
     pods: HashMap<PodUid, Arc<str>>,
     missed: HashMap<Arc<str>, Instant>,
 }
 
-impl Index {
+impl CgroupIndex {
     /// Searches for the cgroups of `wanted` containers and of `pods`, and removes all others. Blocking.
     pub(super) fn refresh(
         &mut self,
@@ -38,15 +38,16 @@ impl Index {
     ) {
         self.pods.retain(|uid, _| pods.contains(uid));
         self.paths.retain(|id, _| wanted.contains(id));
-        self.missed
-            .retain(|id, at| wanted.contains(id) && now.saturating_duration_since(*at) < AGAIN);
+        self.missed.retain(|id, at| {
+            wanted.contains(id) && now.saturating_duration_since(*at) < SEARCH_INTERVAL
+        });
         let known = |id: &Arc<str>| self.paths.contains_key(id) || self.missed.contains_key(id);
         let mut sought: HashSet<Arc<str>> =
             wanted.iter().filter(|id| !known(id)).cloned().collect();
         if sought.is_empty() {
             return;
         }
-        fs.walk(MAX, |name, path| {
+        fs.walk(MAX_CGROUPS, |name, path| {
             if let Some(uid) = pod_in(name, pods) {
                 self.pods.insert(uid, path.into());
                 return Descend::Yes;
@@ -78,7 +79,7 @@ impl Index {
     }
 
     /// Removes a container whose cgroup is gone, so that it is searched for again.
-    pub(super) fn lost(&mut self, id: &str) {
+    pub(super) fn remove(&mut self, id: &str) {
         self.paths.remove(id);
     }
 
@@ -178,19 +179,19 @@ mod tests {
                 .map(|id| Arc::from(*id))
                 .collect::<HashSet<Arc<str>>>()
         };
-        let (mut index, now) = (Index::default(), Instant::now());
+        let (mut index, now) = (CgroupIndex::default(), Instant::now());
         let none = HashSet::new();
         index.refresh(&ids(&["one", "two", "three"]), &none, &fs, now);
         assert_eq!(index.path("one").as_deref(), Some("/k8s.io/one"));
         assert_eq!(index.path("three").as_deref(), Some("/k8s.io/three"));
         assert_eq!(index.path("two"), None, "it belongs to another container");
         make("two");
-        index.refresh(&ids(&["one", "two"]), &none, &fs, now + AGAIN / 2);
+        index.refresh(&ids(&["one", "two"]), &none, &fs, now + SEARCH_INTERVAL / 2);
         assert_eq!((index.path("two"), index.path("three")), (None, None));
-        index.refresh(&ids(&["one", "two"]), &none, &fs, now + AGAIN);
+        index.refresh(&ids(&["one", "two"]), &none, &fs, now + SEARCH_INTERVAL);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
-        index.lost("two");
-        index.refresh(&ids(&["two"]), &none, &fs, now + AGAIN);
+        index.remove("two");
+        index.refresh(&ids(&["two"]), &none, &fs, now + SEARCH_INTERVAL);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
         index.refresh(&ids(&[]), &none, &fs, now);
         assert_eq!(index.len(), 0);
@@ -205,10 +206,11 @@ mod tests {
         make("kubepods/podother");
         let fs = CgroupFs::new(root.path(), true);
         let pods: HashSet<PodUid> = ["pod-7", "11-22", "none"].map(PodUid::from).into();
-        let (mut index, now) = (Index::default(), Instant::now());
+        let (mut index, now) = (CgroupIndex::default(), Instant::now());
         let machine = HashSet::from([Arc::from("in-a-machine")]);
         index.refresh(&machine, &pods, &fs, now);
-        let path = |index: &Index, uid: &str| index.pod(&uid.into()).map(|path| path.to_string());
+        let path =
+            |index: &CgroupIndex, uid: &str| index.pod(&uid.into()).map(|path| path.to_string());
         assert_eq!(
             path(&index, "pod-7").as_deref(),
             Some("/kubepods/besteffort/podpod-7")

@@ -16,13 +16,13 @@ use std::collections::HashMap;
 
 /// Selects the cgroups of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InfoOf {
+pub enum ContainerInfoSelector {
     /// A cgroup by its path, `/` for the machine, optionally with the sampled cgroups below it.
     Cgroup {
         /// Its path.
         path: String,
         /// Whether to include the cgroups below it.
-        below: bool,
+        subcontainers: bool,
     },
     /// A running container.
     Container {
@@ -44,10 +44,10 @@ pub struct ContainerInfo {
 }
 
 impl ContainerInfo {
-    /// The JSON object; it includes the sample only if that was taken between these times.
-    pub fn between(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
+    /// The JSON object; includes the sample only if it was taken between these times.
+    pub fn into_json(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
         let mut facts = self.facts;
-        let at = moment(self.at);
+        let at = timestamp(self.at);
         let is_in = start.is_none_or(|start| start <= at) && end.is_none_or(|end| at <= end);
         if is_in {
             facts.insert("stats".to_owned(), json!([self.sample]));
@@ -59,10 +59,14 @@ impl ContainerInfo {
 #[cfg(test)]
 impl ContainerInfo {
     /// Of a machine with the cgroup `/a`, and the containers `c` of every pod but that of uid-b.
-    pub(crate) fn example(of: &InfoOf) -> Option<Self> {
+    pub(crate) fn example(of: &ContainerInfoSelector) -> Option<Self> {
         let path = match of {
-            InfoOf::Cgroup { path, .. } if path == "/" || path == "/a" => path.clone(),
-            InfoOf::Container { pod, name } if name == "c" && pod.as_str() != "uid-b" => {
+            ContainerInfoSelector::Cgroup { path, .. } if path == "/" || path == "/a" => {
+                path.clone()
+            }
+            ContainerInfoSelector::Container { pod, name }
+                if name == "c" && pod.as_str() != "uid-b" =>
+            {
                 format!("/{pod}/c")
             }
             _ => return None,
@@ -78,11 +82,11 @@ impl ContainerInfo {
     }
 }
 
-/// The file systems of the machine, with their devices.
+/// The file systems of the kubelet's directory and of images: device and usage.
 pub(super) type Filesystems = [(String, FilesystemUsage)];
 
 /// Inputs other than the cgroup samples.
-pub(super) struct Around<'a> {
+pub(super) struct InfoContext<'a> {
     /// Boot time, nanoseconds since the epoch.
     pub(super) booted: i64,
     /// The runtime's name.
@@ -113,10 +117,14 @@ impl<'a> NamedCgroup<'a> {
 }
 
 /// The selected cgroups; empty if the selected one does not exist.
-pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
-    let reported = |entity: NamedCgroup<'_>| info(&entity, snapshot, around);
+pub(super) fn infos(
+    snapshot: &Snapshot,
+    context: &InfoContext<'_>,
+    of: &ContainerInfoSelector,
+) -> Vec<ContainerInfo> {
+    let reported = |entity: NamedCgroup<'_>| info(&entity, snapshot, context);
     match of {
-        InfoOf::Container { pod, name } => {
+        ContainerInfoSelector::Container { pod, name } => {
             let mut pods = snapshot.pods.iter();
             let found = pods.find(|sampled| sampled.pod.uid == *pod);
             let named = found.into_iter().flat_map(containers);
@@ -127,13 +135,16 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
                 .into_iter()
                 .collect()
         }
-        InfoOf::Cgroup { path, below } => {
+        ContainerInfoSelector::Cgroup {
+            path,
+            subcontainers,
+        } => {
             let top = path.trim_end_matches('/');
             let wanted = |at: &str| {
                 let under = at.strip_prefix(top).is_some_and(|at| at.starts_with('/'));
-                at == path || *below && under
+                at == path || *subcontainers && under
             };
-            let mut found: Vec<ContainerInfo> = all(snapshot, around)
+            let mut found: Vec<ContainerInfo> = all(snapshot, context)
                 .filter(|entity| wanted(&entity.sample.path))
                 .map(reported)
                 .collect();
@@ -148,20 +159,23 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
     }
 }
 
-fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = NamedCgroup<'a>> {
+fn all<'a>(
+    snapshot: &'a Snapshot,
+    context: &InfoContext<'a>,
+) -> impl Iterator<Item = NamedCgroup<'a>> {
     let machine = NamedCgroup {
         network: Some(&snapshot.network),
-        filesystems: around.filesystems,
+        filesystems: context.filesystems,
         ..NamedCgroup::of(&snapshot.node)
     };
     let of_pods = snapshot.pods.iter().flat_map(|pod| {
-        let whole = pod.whole.iter().map(NamedCgroup::of);
-        whole
+        let pod_cgroup = pod.pod_cgroup.iter().map(NamedCgroup::of);
+        pod_cgroup
             .chain(sandbox(pod))
             .chain(containers(pod).map(|(_, entity)| entity))
     });
     let system = snapshot.system.iter().map(|system| &system.sample);
-    let others = system.chain(&snapshot.above).map(NamedCgroup::of);
+    let others = system.chain(&snapshot.ancestors).map(NamedCgroup::of);
     // If two have the same path, the first one is used, because it has names and labels.
     std::iter::once(machine).chain(of_pods).chain(others)
 }
@@ -199,7 +213,7 @@ fn labels(pod: &PodSample, container: &str) -> Value {
     })
 }
 
-fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, around: &Around<'_>) -> ContainerInfo {
+fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, context: &InfoContext<'_>) -> ContainerInfo {
     let path = entity.sample.path.to_string();
     let mut facts = Map::new();
     let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
@@ -207,9 +221,9 @@ fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, around: &Around<'_>) -> C
     if let Some(id) = entity.id {
         put("id", json!(id));
         put("aliases", json!([id]));
-        put("namespace", json!(around.runtime));
+        put("namespace", json!(context.runtime));
     }
-    put("spec", spec(entity, around.booted));
+    put("spec", spec(entity, context.booted));
     ContainerInfo {
         path,
         at: entity.sample.at,
@@ -372,12 +386,12 @@ fn without_null(mut value: Value) -> Value {
     value
 }
 
-fn moment(nanos: i64) -> Timestamp {
+fn timestamp(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
 }
 
 fn time(nanos: i64) -> String {
-    moment(nanos).to_string()
+    timestamp(nanos).to_string()
 }
 
 #[cfg(test)]

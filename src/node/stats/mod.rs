@@ -7,7 +7,7 @@
 //! * Publishes: results. The samples of a pod are removed with the first scrape after its end.
 //! * Must never read a cgroup, a disk or the runtime on an async thread, let one of these delay another, or walk a
 //!   directory more often than once per period.
-//! * Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and to
+//! * Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and
 //!   cAdvisor.
 //!
 //! CPU and memory are read from cgroup files. The runtime is called only for writable layers, and for containers
@@ -23,7 +23,7 @@ mod generate;
 mod index;
 mod info;
 mod machine;
-mod places;
+mod measured_paths;
 mod running_pods;
 mod rate;
 mod resource;
@@ -33,9 +33,9 @@ mod source;
 mod system;
 mod text;
 
-pub use cadvisor::Pieces;
+pub use cadvisor::MetricsChunks;
 pub use claims::{ClaimMeter, ClaimPaths};
-pub use info::{ContainerInfo, InfoOf};
+pub use info::{ContainerInfo, ContainerInfoSelector};
 pub use sampler::Snapshot;
 pub use system::SystemCgroups;
 
@@ -66,16 +66,16 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// Policy for readings of the kernel, which are fast unless the machine is overloaded.
 const KERNEL_SOURCE: CachePolicy = CachePolicy {
-    fresh: CACHE_TTL,
+    max_age: CACHE_TTL,
     timeout: Duration::from_secs(8),
-    stale: Duration::from_secs(60),
+    max_age_on_failure: Duration::from_secs(60),
 };
 
 /// Policy for readings of the runtime and of disks, which may be slow or hang.
 const SLOW_SOURCE: CachePolicy = CachePolicy {
-    fresh: CACHE_TTL,
+    max_age: CACHE_TTL,
     timeout: Duration::from_secs(2),
-    stale: Duration::from_secs(120),
+    max_age_on_failure: Duration::from_secs(120),
 };
 
 /// How long an eviction for memory waits for the runtime, if pods have no cgroups.
@@ -83,9 +83,9 @@ const EVICTION_RUNTIME_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Policy for readings that hardly ever change.
 const STATIC_SOURCE: CachePolicy = CachePolicy {
-    fresh: Duration::from_secs(300),
+    max_age: Duration::from_secs(300),
     timeout: Duration::from_secs(1),
-    stale: Duration::MAX,
+    max_age_on_failure: Duration::MAX,
 };
 
 /// Returns the measurable volumes of a pod.
@@ -95,7 +95,7 @@ pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>
 pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
 
 /// Dependencies of [`Stats`].
-pub struct StatsParts {
+pub struct StatsDeps {
     /// The CRI runtime service.
     pub runtime: RuntimeClient,
     /// The CRI image service.
@@ -127,7 +127,7 @@ pub struct Stats {
 }
 
 struct StatsState {
-    parts: StatsParts,
+    deps: StatsDeps,
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
     disks: DiskMeter,
@@ -146,7 +146,7 @@ struct StatsState {
 
 impl Stats {
     /// Reads the facts that do not change. Blocking.
-    pub fn new(parts: StatsParts, machine: &HostMachine) -> Self {
+    pub fn new(deps: StatsDeps, machine: &HostMachine) -> Self {
         let fs = CgroupFs::new("/sys/fs/cgroup", machine.cgroup_v2);
         Self {
             inner: Arc::new(StatsState {
@@ -154,7 +154,7 @@ impl Stats {
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
                 volume_filesystems: FilesystemMeter::default(),
-                snapshots: [Depth::Core, Depth::Common, Depth::Everything]
+                snapshots: [Depth::Core, Depth::Common, Depth::Full]
                     .map(|depth| (depth, CachedReading::new(KERNEL_SOURCE))),
                 runtime_stats: CachedReading::new(SLOW_SOURCE),
                 disk_measurement: CachedReading::new(SLOW_SOURCE),
@@ -164,7 +164,7 @@ impl Stats {
                 sandbox_image: CachedReading::new(STATIC_SOURCE),
                 runtime_name: CachedReading::new(STATIC_SOURCE),
                 runtime_pid: CachedReading::new(STATIC_SOURCE),
-                parts,
+                deps,
             }),
         }
     }
@@ -186,7 +186,7 @@ impl Stats {
     /// CPU, memory and process usage of pods, for evictions. Reads the cgroups again. The runtime may be slow when
     /// memory is short, so it is called only for pods without any cgroup on the host, with a short timeout. `None` if
     /// the cgroups could not be read in time.
-    pub async fn of_pods(&self) -> Option<Vec<PodStats>> {
+    pub async fn read_pod_usage(&self) -> Option<Vec<PodStats>> {
         self.invalidate();
         let inner = &self.inner;
         let snapshot = inner.snapshot(Depth::Common).await?;
@@ -202,16 +202,20 @@ impl Stats {
         Some(generate::summary(&inputs).pods)
     }
 
-    /// The Summary API. With `only_cpu_and_memory`, disks and networks are left out, but process counts are included.
+    /// The Summary API. With `only_cpu_and_memory`, disks, networks and process counts are left out, as in upstream.
     /// `None` if the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {
-            return self.cpu_and_memory(Depth::Common).await;
+            let mut summary = self.cpu_and_memory(Depth::Common).await?;
+            for pod in &mut summary.pods {
+                pod.process_stats = None;
+            }
+            return Some(summary);
         }
         let snapshot = inner.snapshot(Depth::Common).await?;
-        let pods = inner.places(&snapshot);
-        let (runtime_stats, node, images, facts) = tokio::join!(
+        let pods = inner.pod_paths(&snapshot);
+        let (runtime_stats, node, images, measurements) = tokio::join!(
             inner.runtime_stats(),
             inner.node_fs(),
             inner.image_fs(),
@@ -222,7 +226,7 @@ impl Stats {
         let disks = Disks {
             node: node.as_ref(),
             images: images.as_deref().map(|images| &images.0),
-            facts: &facts,
+            measurements: &measurements,
             pods: &pods,
             threads,
         };
@@ -237,7 +241,7 @@ impl Stats {
     async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
         let inner = &self.inner;
         let snapshot = inner.snapshot(depth).await?;
-        let runtime_stats = if lacks_cgroups(&snapshot) {
+        let runtime_stats = if has_container_without_cgroup(&snapshot) {
             inner.runtime_stats().await.unwrap_or_default()
         } else {
             Arc::default()
@@ -250,16 +254,16 @@ impl Stats {
     }
 
     /// The response of `/metrics/cadvisor`, in chunks. `None` if the cgroups could not be read in time.
-    pub async fn cadvisor(&self) -> Option<Pieces> {
+    pub async fn cadvisor(&self) -> Option<MetricsChunks> {
         let inner = &self.inner;
-        let depth = Depth::Everything;
+        let depth = Depth::Full;
         let (snapshot, image, filesystems) = tokio::join!(
             inner.snapshot(depth),
             inner.sandbox_image(),
             inner.filesystems()
         );
         let image = image.unwrap_or_default();
-        Some(cadvisor::pieces(
+        Some(cadvisor::chunks(
             snapshot?,
             &inner.machine,
             &image,
@@ -269,20 +273,20 @@ impl Stats {
 
     /// The `ContainerInfo` of cgroups and containers; empty if the selected one does not exist. `None` if the cgroups
     /// could not be read in time.
-    pub async fn infos(&self, of: InfoOf) -> Option<Vec<ContainerInfo>> {
+    pub async fn infos(&self, of: ContainerInfoSelector) -> Option<Vec<ContainerInfo>> {
         let inner = &self.inner;
-        let depth = Depth::Everything;
+        let depth = Depth::Full;
         let (snapshot, runtime, filesystems) = tokio::join!(
             inner.snapshot(depth),
             inner.runtime_name(),
             inner.filesystems()
         );
-        let around = info::Around {
+        let context = info::InfoContext {
             booted: inner.machine.booted,
             runtime: &runtime.unwrap_or_default(),
             filesystems: &filesystems,
         };
-        Some(info::infos(&*snapshot?, &around, &of))
+        Some(info::infos(&*snapshot?, &context, &of))
     }
 
     /// The response of `/metrics/resource`.
@@ -296,11 +300,11 @@ const NODE_CGROUPS: usize = 5;
 
 fn has_no_cgroup(pod: &PodSample) -> bool {
     let containers = pod.containers.iter().flatten();
-    let mut samples = pod.whole.iter().chain(&pod.sandbox).chain(containers);
+    let mut samples = pod.pod_cgroup.iter().chain(&pod.sandbox).chain(containers);
     samples.next().is_none()
 }
 
-fn lacks_cgroups(snapshot: &Snapshot) -> bool {
+fn has_container_without_cgroup(snapshot: &Snapshot) -> bool {
     let mut samples = snapshot.pods.iter().flat_map(|pod| &pod.containers);
     samples.any(Option::is_none)
 }
@@ -313,9 +317,9 @@ impl StatsState {
         disks: Option<Disks<'a>>,
     ) -> SummaryInputs<'a> {
         SummaryInputs {
-            node_name: &self.parts.node_name,
+            node_name: &self.deps.node_name,
             booted: Time(self.machine.booted),
-            started: Time(self.parts.started_at),
+            started: Time(self.deps.started_at),
             snapshot,
             runtime_stats,
             disks,
@@ -331,9 +335,9 @@ impl StatsState {
         let (depth, source) = enough.next()?;
         let (depth, runtime) = (*depth, self.runtime_pid().await);
         let fetch = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
-            let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
+            let (cache, sampler) = (self.deps.cache.clone(), self.sampler.clone());
             let runtime = runtime.as_deref().copied();
-            let system = self.parts.system.subjects(std::process::id(), runtime);
+            let system = self.deps.system.subjects(std::process::id(), runtime);
             let read = move || {
                 let pods = running_pods::subjects(&cache.pods());
                 Arc::new(sampler.lock().snapshot(pods, &system, depth))
@@ -346,7 +350,7 @@ impl StatsState {
     /// Container stats of the runtime, by container ID.
     async fn runtime_stats(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
         let fetch = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
-            let runtime = self.parts.runtime.clone();
+            let runtime = self.deps.runtime.clone();
             Box::pin(async move {
                 let stats = runtime.list_container_stats().await;
                 let stats = stats.inspect_err(|error| {
@@ -363,7 +367,7 @@ impl StatsState {
 
     async fn node_fs(&self) -> Option<Arc<(Time, FilesystemUsage, String)>> {
         let fetch = || -> BoxFuture<'static, Option<(Time, FilesystemUsage, String)>> {
-            let path = self.parts.root_dir.clone();
+            let path = self.deps.root_dir.clone();
             Box::pin(async move {
                 let (fs, device) = filesystem(path).await?;
                 Some((now(), fs, device))
@@ -385,7 +389,7 @@ impl StatsState {
 
     async fn runtime_name(&self) -> Option<Arc<String>> {
         let fetch = || -> BoxFuture<'static, Option<String>> {
-            let runtime = self.parts.runtime.clone();
+            let runtime = self.deps.runtime.clone();
             Box::pin(async move { Some(runtime.version().await.ok()?.runtime_name) })
         };
         self.runtime_name.get(fetch).await
@@ -393,7 +397,7 @@ impl StatsState {
 
     async fn image_fs(&self) -> Option<Arc<(FsStats, FilesystemUsage, String)>> {
         let fetch = || -> BoxFuture<'static, Option<(FsStats, FilesystemUsage, String)>> {
-            let images = self.parts.images.clone();
+            let images = self.deps.images.clone();
             Box::pin(async move {
                 let info = images.image_fs_info().await;
                 let info = info.inspect_err(|error| {
@@ -417,8 +421,8 @@ impl StatsState {
     /// The pause image, for the metrics of sandboxes. All sandboxes use the same one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
         let fetch = || -> BoxFuture<'static, Option<String>> {
-            let runtime = self.parts.runtime.clone();
-            let pods = self.parts.cache.pods();
+            let runtime = self.deps.runtime.clone();
+            let pods = self.deps.cache.pods();
             Box::pin(async move {
                 let mut sandboxes = pods.iter().flat_map(|pod| pod.ready_sandboxes());
                 let sandbox = sandboxes.next()?;
@@ -437,7 +441,7 @@ impl StatsState {
     /// The PID of the process that listens on the runtime's socket.
     async fn runtime_pid(&self) -> Option<Arc<u32>> {
         let fetch = || -> BoxFuture<'static, Option<u32>> {
-            let socket = self.parts.runtime.connection().endpoint().path().to_owned();
+            let socket = self.deps.runtime.connection().endpoint().path().to_owned();
             Box::pin(async move { blocking(move || system::runtime_process(&socket)).await? })
         };
         self.runtime_pid.get(fetch).await
@@ -454,7 +458,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
-    blocking(move || disk::around(&path)).await?
+    blocking(move || disk::filesystem_of(&path)).await?
 }
 
 fn now() -> Time {

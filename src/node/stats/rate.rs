@@ -3,7 +3,7 @@
 /// Preferred minimum window of a rate, nanoseconds; several clients may scrape at different times.
 const WINDOW: i64 = 10_000_000_000;
 /// Minimum window, nanoseconds; a shorter one yields no rate.
-const SHORTEST: i64 = 100_000_000;
+const MIN_WINDOW: i64 = 100_000_000;
 
 /// The start sample of the current window, and the last rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl CpuRate {
         if elapsed < 0 {
             return (Self::first(at, used), None);
         }
-        if elapsed < WINDOW && self.per_second.is_some() || elapsed < SHORTEST {
+        if elapsed < WINDOW && self.per_second.is_some() || elapsed < MIN_WINDOW {
             return (self, self.per_second);
         }
         let per_second =

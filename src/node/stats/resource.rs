@@ -3,14 +3,14 @@
 
 use super::{
     api::{ContainerStats, CpuStats, MemoryStats, PodStats, Summary, SwapStats, Time},
-    text::{Labels, MetricKind, MetricValue, Text},
+    text::{LabelText, MetricKind, MetricValue, Text},
 };
 
 /// The response; without a summary only the error metric.
 pub(super) fn text(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
-        let labelled = Labelled::of(summary);
+        let labelled = LabelledStats::of(summary);
         node(&mut text, summary);
         containers(&mut text, &labelled);
         pods(&mut text, &labelled);
@@ -29,28 +29,28 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
 }
 
 /// Pods and containers with their metric labels.
-struct Labelled<'a> {
+struct LabelledStats<'a> {
     pods: Vec<(String, &'a PodStats)>,
     containers: Vec<(String, &'a ContainerStats)>,
 }
 
-impl<'a> Labelled<'a> {
+impl<'a> LabelledStats<'a> {
     fn of(summary: &'a Summary) -> Self {
         let mut labelled = Self {
             pods: Vec::with_capacity(summary.pods.len()),
             containers: Vec::with_capacity(summary.pods.len()),
         };
         for pod in &summary.pods {
-            let whose = &pod.pod_ref;
-            let of = |labels: Labels| {
+            let pod_ref = &pod.pod_ref;
+            let of = |labels: LabelText| {
                 labels
-                    .and("namespace", &whose.namespace)
-                    .and("pod", &whose.name)
+                    .and("namespace", &pod_ref.namespace)
+                    .and("pod", &pod_ref.name)
                     .finish()
             };
-            labelled.pods.push((of(Labels::default()), pod));
+            labelled.pods.push((of(LabelText::default()), pod));
             for container in &pod.containers {
-                let labels = Labels::default().and("container", &container.name);
+                let labels = LabelText::default().and("container", &container.name);
                 labelled.containers.push((of(labels), container));
             }
         }
@@ -101,10 +101,10 @@ fn family<'a, T: 'a>(
     of: impl IntoIterator<Item = (&'a str, T)>,
     value: impl Fn(T) -> ResourceSample,
 ) {
-    let mut headed = false;
+    let mut header_written = false;
     for (labels, of) in of {
         if let Some((value, at)) = value(of) {
-            if !std::mem::replace(&mut headed, true) {
+            if !std::mem::replace(&mut header_written, true) {
                 text.head(name, help, kind);
             }
             text.sample(name, labels, &[], value, at);
@@ -114,92 +114,92 @@ fn family<'a, T: 'a>(
 
 fn node(text: &mut Text, summary: &Summary) {
     let node = || [("", &summary.node)];
-    let about = (
+    let header = (
         "node_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the node in core-seconds",
         MetricKind::Counter,
     );
-    family(text, about, node(), |node| cpu(node.cpu.as_ref()));
-    let about = (
+    family(text, header, node(), |node| cpu(node.cpu.as_ref()));
+    let header = (
         "node_memory_working_set_bytes",
         "Current working set of the node in bytes",
         MetricKind::Gauge,
     );
-    family(text, about, node(), |node| memory(node.memory.as_ref()));
-    let about = (
+    family(text, header, node(), |node| memory(node.memory.as_ref()));
+    let header = (
         "node_swap_usage_bytes",
         "Current swap usage of the node in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
     );
-    family(text, about, node(), |node| swap(node.swap.as_ref()));
+    family(text, header, node(), |node| swap(node.swap.as_ref()));
 }
 
-fn containers(text: &mut Text, labelled: &Labelled<'_>) {
+fn containers(text: &mut Text, labelled: &LabelledStats<'_>) {
     let all = || {
         let containers = labelled.containers.iter();
         containers.map(|(labels, container)| (labels.as_str(), *container))
     };
-    let about = (
+    let header = (
         "container_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the container in core-seconds",
         MetricKind::Counter,
     );
-    family(text, about, all(), |container| cpu(container.cpu.as_ref()));
-    let about = (
+    family(text, header, all(), |container| cpu(container.cpu.as_ref()));
+    let header = (
         "container_memory_working_set_bytes",
         "Current working set of the container in bytes",
         MetricKind::Gauge,
     );
-    family(text, about, all(), |container| {
+    family(text, header, all(), |container| {
         memory(container.memory.as_ref())
     });
-    let about = (
+    let header = (
         "container_start_time_seconds",
         "Start time of the container since unix epoch in seconds",
         MetricKind::Gauge,
     );
-    family(text, about, all(), started);
-    let about = (
+    family(text, header, all(), started);
+    let header = (
         "container_swap_limit_bytes",
         "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
     );
-    family(text, about, all(), |container| {
+    family(text, header, all(), |container| {
         swap_limit(container.swap.as_ref())
     });
-    let about = (
+    let header = (
         "container_swap_usage_bytes",
         "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
     );
-    family(text, about, all(), |container| {
+    family(text, header, all(), |container| {
         swap(container.swap.as_ref())
     });
 }
 
-fn pods(text: &mut Text, labelled: &Labelled<'_>) {
+fn pods(text: &mut Text, labelled: &LabelledStats<'_>) {
     let all = || {
         let pods = labelled.pods.iter();
         pods.map(|(labels, pod)| (labels.as_str(), *pod))
     };
-    let about = (
+    let header = (
         "pod_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the pod in core-seconds",
         MetricKind::Counter,
     );
-    family(text, about, all(), |pod| cpu(pod.cpu.as_ref()));
-    let about = (
+    family(text, header, all(), |pod| cpu(pod.cpu.as_ref()));
+    let header = (
         "pod_memory_working_set_bytes",
         "Current working set of the pod in bytes",
         MetricKind::Gauge,
     );
-    family(text, about, all(), |pod| memory(pod.memory.as_ref()));
-    let about = (
+    family(text, header, all(), |pod| memory(pod.memory.as_ref()));
+    let header = (
         "pod_swap_usage_bytes",
         "Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
     );
-    family(text, about, all(), |pod| swap(pod.swap.as_ref()));
+    family(text, header, all(), |pod| swap(pod.swap.as_ref()));
 }
 
 #[cfg(test)]

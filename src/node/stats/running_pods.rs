@@ -38,8 +38,9 @@ pub struct ContainerSubject {
     pub created_at: i64,
 }
 
-/// The running pods, sorted by namespace and name. Of several instances of a container, and of several pods with the
-/// same name (all but one are terminating), only the newest is included, because a time series must not occur twice.
+/// The running pods, sorted by namespace and name. Of several pods with the same name (all but one are terminating)
+/// only the newest is included, and of several instances of a container only the first, which is the newest, because a
+/// time series must not occur twice.
 pub(super) fn subjects(pods: &[Arc<PodStatus>]) -> Vec<PodSubject> {
     let mut found: Vec<PodSubject> = pods.iter().filter_map(|pod| subject(pod)).collect();
     found.sort_by(|a, b| {

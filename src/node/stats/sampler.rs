@@ -5,14 +5,16 @@
 //! that were skipped for longest; a full read of all of them would cost many times as much.
 
 use super::{
-    index::{Index, ancestors, pod_cgroup},
+    index::{CgroupIndex, ancestors, pod_cgroup},
     rate::CpuRate,
     running_pods::PodSubject,
     system::{CgroupLocation, SystemSubject},
 };
 use crate::host::{
     ProcDir,
-    cgroup::{CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, Scratch, TaskCount},
+    cgroup::{
+        CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, ReadOptions, Scratch, TaskCount,
+    },
     proc::{self, NetworkInterface},
 };
 use std::{
@@ -21,12 +23,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Age after which the kept values of an idle cgroup are due for a full read.
-const TTL: Duration = Duration::from_secs(60);
-/// Each sample fully reads at most one in this many cgroups,
-const VERIFY_FRACTION: usize = 16;
-/// but at least this many.
-const MIN_VERIFIED: usize = 32;
+/// Age after which an idle cgroup is due for a full read.
+const FULL_READ_AGE: Duration = Duration::from_secs(60);
+/// Each pass fully reads at most 1/`FULL_READ_FRACTION` of the cgroups while they are idle, but [`MIN_FULL_READS`] if
+/// that is more.
+const FULL_READ_FRACTION: usize = 16;
+/// See [`FULL_READ_FRACTION`].
+const MIN_FULL_READS: usize = 32;
 
 /// The sample of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,7 +54,7 @@ pub struct PodSample {
     /// The pod.
     pub pod: PodSubject,
     /// The pod's cgroup, if there is one.
-    pub whole: Option<CgroupSample>,
+    pub pod_cgroup: Option<CgroupSample>,
     /// The sandbox's cgroup.
     pub sandbox: Option<CgroupSample>,
     /// The containers' cgroups, in the order of the pod's containers; `None` if not found.
@@ -77,7 +80,7 @@ pub struct Snapshot {
     /// The network stats of the host.
     pub network: Arc<[NetworkInterface]>,
     /// Ancestors of pod cgroups, sorted by path.
-    pub above: Vec<CgroupSample>,
+    pub ancestors: Vec<CgroupSample>,
     /// The cgroups of kubelet, runtime, system and all pods, if they have one.
     pub system: Vec<SystemSample>,
     /// The running pods, sorted by namespace and name.
@@ -94,12 +97,13 @@ struct CgroupHistory {
     depth: Depth,
     limits: CgroupLimits,
     created: Option<i64>,
-    pulse: (u64, u64),
+    /// Total CPU time (ns) and memory usage (bytes) at the last sample: equal values mean that the cgroup was idle.
+    activity: (u64, u64),
     /// Whether nothing had changed in the last sample. One unchanged sample is not enough to skip the next read,
     /// because the kernel reports some changes with a delay.
-    still: bool,
+    was_idle: bool,
     /// Time of the last full read.
-    verified: Instant,
+    fully_read_at: Instant,
     rate: CpuRate,
     handles: Handles,
     seen: bool,
@@ -109,40 +113,45 @@ struct CgroupHistory {
 #[derive(Debug)]
 pub(super) struct Sampler {
     fs: CgroupFs,
-    index: Index,
-    kept: HashMap<Arc<str>, CgroupHistory>,
+    index: CgroupIndex,
+    cgroups: HashMap<Arc<str>, CgroupHistory>,
     scratch: Scratch,
-    quota: VerificationQuota,
+    quota: FullReadQuota,
 }
 
 /// Selects the idle cgroups that one pass reads fully.
 #[derive(Debug, Default)]
-struct VerificationQuota {
+struct FullReadQuota {
     /// Only cgroups whose last full read was at this time or earlier.
-    until: Option<Instant>,
+    due_before: Option<Instant>,
     /// Number of cgroups left.
     left: usize,
 }
 
-impl VerificationQuota {
-    fn among(kept: &HashMap<Arc<str>, CgroupHistory>, now: Instant) -> Self {
-        let old = |kept: &CgroupHistory| now.saturating_duration_since(kept.verified) >= TTL;
-        let mut due: Vec<Instant> = kept
+impl FullReadQuota {
+    fn for_pass(cgroups: &HashMap<Arc<str>, CgroupHistory>, now: Instant) -> Self {
+        let is_due = |cgroup: &CgroupHistory| {
+            now.saturating_duration_since(cgroup.fully_read_at) >= FULL_READ_AGE
+        };
+        let mut due: Vec<Instant> = cgroups
             .values()
-            .filter(|kept| old(kept))
-            .map(|kept| kept.verified)
+            .filter(|cgroup| is_due(cgroup))
+            .map(|cgroup| cgroup.fully_read_at)
             .collect();
-        let left = (kept.len() / VERIFY_FRACTION)
-            .max(MIN_VERIFIED)
+        let left = (cgroups.len() / FULL_READ_FRACTION)
+            .max(MIN_FULL_READS)
             .min(due.len());
-        let until = left
+        let due_before = left
             .checked_sub(1)
             .map(|last| *due.select_nth_unstable(last).1);
-        Self { until, left }
+        Self { due_before, left }
     }
 
-    fn take(&mut self, verified: Instant) -> bool {
-        let due = self.left > 0 && self.until.is_some_and(|until| verified <= until);
+    fn take(&mut self, fully_read_at: Instant) -> bool {
+        let due = self.left > 0
+            && self
+                .due_before
+                .is_some_and(|due_before| fully_read_at <= due_before);
         self.left -= usize::from(due);
         due
     }
@@ -152,20 +161,20 @@ impl Sampler {
     pub(super) fn new(fs: CgroupFs) -> Self {
         Self {
             fs,
-            index: Index::default(),
-            kept: HashMap::new(),
+            index: CgroupIndex::default(),
+            cgroups: HashMap::new(),
             scratch: Scratch::default(),
-            quota: VerificationQuota::default(),
+            quota: FullReadQuota::default(),
         }
     }
 
     /// Number of sampled cgroups.
     pub(super) fn len(&self) -> usize {
-        self.kept.len() + self.index.len()
+        self.cgroups.len() + self.index.len()
     }
 
-    /// Samples the machine, these pods and these system containers; includes networks if the depth is more than
-    /// [`Depth::Core`].
+    /// Samples the machine, these pods and these system containers. Reads the networks of pods only if the depth is
+    /// more than [`Depth::Core`].
     pub(super) fn snapshot(
         &mut self,
         pods: Vec<PodSubject>,
@@ -176,11 +185,13 @@ impl Sampler {
             now: Instant::now(),
             depth,
         };
-        self.quota = VerificationQuota::among(&self.kept, pass.now);
+        self.quota = FullReadQuota::for_pass(&self.cgroups, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
         let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
         self.index.refresh(&ids, &uids, &self.fs, pass.now);
-        self.kept.values_mut().for_each(|kept| kept.seen = false);
+        self.cgroups
+            .values_mut()
+            .for_each(|cgroup| cgroup.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
         let mut snapshot = Snapshot {
@@ -189,22 +200,22 @@ impl Sampler {
             disks: proc::parse_disk_names(&text("/proc/diskstats")),
             ..Snapshot::default()
         };
-        let mut above = BTreeMap::new();
+        let mut ancestor_samples = BTreeMap::new();
         snapshot.pods = pods
             .into_iter()
-            .map(|pod| self.pod(pod, host.as_ref(), &mut above, pass))
+            .map(|pod| self.pod(pod, host.as_ref(), &mut ancestor_samples, pass))
             .collect();
-        snapshot.above = above.into_values().flatten().collect();
+        snapshot.ancestors = ancestor_samples.into_values().flatten().collect();
         for subject in system {
             let sample = self.system(subject, &snapshot, pass);
             snapshot.system.extend(sample);
         }
         let scratch = &mut self.scratch;
-        self.kept.retain(|_, kept| {
-            if !kept.seen {
-                kept.handles.close(scratch);
+        self.cgroups.retain(|_, cgroup| {
+            if !cgroup.seen {
+                cgroup.handles.close(scratch);
             }
-            kept.seen
+            cgroup.seen
         });
         snapshot
     }
@@ -216,7 +227,7 @@ impl Sampler {
         snapshot: &Snapshot,
         pass: Pass,
     ) -> Option<SystemSample> {
-        let path: Arc<str> = match &subject.place {
+        let path: Arc<str> = match &subject.location {
             CgroupLocation::Cgroup(path) => path.as_str().into(),
             CgroupLocation::Process(pid) => {
                 let cgroups = ProcDir::default().cgroups(*pid).ok()?;
@@ -228,7 +239,11 @@ impl Sampler {
             return None;
         }
         let system = snapshot.system.iter().map(|system| &system.sample);
-        let mut known = snapshot.above.iter().chain([&snapshot.node]).chain(system);
+        let mut known = snapshot
+            .ancestors
+            .iter()
+            .chain([&snapshot.node])
+            .chain(system);
         let known = known.find(|sample| sample.path == path).cloned();
         Some(SystemSample {
             name: subject.name,
@@ -240,7 +255,7 @@ impl Sampler {
         &mut self,
         pod: PodSubject,
         host: Option<&Arc<[NetworkInterface]>>,
-        above: &mut BTreeMap<String, Option<CgroupSample>>,
+        ancestor_samples: &mut BTreeMap<String, Option<CgroupSample>>,
         pass: Pass,
     ) -> PodSample {
         let sandbox = pod.sandbox.clone();
@@ -251,28 +266,32 @@ impl Sampler {
             .map(|container| self.of_container(&container.id, pass))
             .collect();
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
-        let around = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
-        let around = around.map(Arc::<str>::from);
+        let pod_path = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
+        let pod_path = pod_path.map(Arc::<str>::from);
         // Containers in a virtual machine have no cgroup on the host, but their pod has one.
-        let around = around.or_else(|| self.index.pod(&pod.uid));
-        for path in around.iter().flat_map(|path| ancestors(path)) {
-            if !above.contains_key(path) {
-                above.insert(path.to_owned(), self.sample(&Arc::from(path), pass));
+        let pod_path = pod_path.or_else(|| self.index.pod(&pod.uid));
+        for path in pod_path.iter().flat_map(|path| ancestors(path)) {
+            if !ancestor_samples.contains_key(path) {
+                ancestor_samples.insert(path.to_owned(), self.sample(&Arc::from(path), pass));
             }
         }
-        let whole = around.and_then(|path| self.sample(&path, pass));
+        let pod_cgroup = pod_path.and_then(|path| self.sample(&path, pass));
         let mut samples = sandbox.iter().chain(containers.iter().flatten());
-        let one =
-            samples.find_map(|sample| sample.usage.tasks.and_then(|TaskCount { one, .. }| one));
+        let pid = samples.find_map(|sample| {
+            sample
+                .usage
+                .tasks
+                .and_then(|TaskCount { any_pid, .. }| any_pid)
+        });
         let network = if pod.host_network {
             host.cloned()
         } else {
-            one.filter(|_| pass.depth > Depth::Core)
+            pid.filter(|_| pass.depth > Depth::Core)
                 .and_then(|pid| network(pid, &mut self.scratch))
         };
         PodSample {
             pod,
-            whole,
+            pod_cgroup,
             sandbox,
             containers,
             network,
@@ -283,7 +302,7 @@ impl Sampler {
         let path = self.index.path(id)?;
         let sample = self.sample(&path, pass);
         if sample.is_none() {
-            self.index.lost(id);
+            self.index.remove(id);
         }
         sample
     }
@@ -310,27 +329,27 @@ impl Sampler {
         let at = since_epoch();
         let Self {
             fs,
-            kept,
+            cgroups,
             scratch,
             quota,
             ..
         } = self;
-        let Some(known) = kept.get_mut(path) else {
-            let fresh = CgroupHistory::first(fs, path, at, pass, scratch)?;
+        let Some(known) = cgroups.get_mut(path) else {
+            let fresh = CgroupHistory::new(fs, path, at, pass, scratch)?;
             let sample = fresh.sample(path, at, None);
-            kept.insert(path.clone(), fresh);
+            cgroups.insert(path.clone(), fresh);
             return Some(sample);
         };
         known.seen = true;
-        let usage = fs.pulse(path, &mut known.handles, scratch).ok()?;
-        if quota.take(known.verified) {
+        let usage = fs.read_activity(path, &mut known.handles, scratch).ok()?;
+        if quota.take(known.fully_read_at) {
             known.limits = fs.limits(path, scratch);
             known.created = fs.created_at(path);
-            known.verified = pass.now;
-            known.still = false;
+            known.fully_read_at = pass.now;
+            known.was_idle = false;
         }
-        known.take(fs, path, pass.depth, usage, scratch);
-        let (rate, nano_cores) = known.rate.next(at, known.pulse.0);
+        known.update(fs, path, pass.depth, usage, scratch);
+        let (rate, nano_cores) = known.rate.next(at, known.activity.0);
         known.rate = rate;
         Some(known.sample(path, at, nano_cores))
     }
@@ -344,35 +363,29 @@ struct Pass {
 }
 
 impl CgroupHistory {
-    fn first(
-        fs: &CgroupFs,
-        path: &str,
-        at: i64,
-        pass: Pass,
-        scratch: &mut Scratch,
-    ) -> Option<Self> {
+    fn new(fs: &CgroupFs, path: &str, at: i64, pass: Pass, scratch: &mut Scratch) -> Option<Self> {
         let mut handles = Handles::default();
-        let usage = fs.pulse(path, &mut handles, scratch).ok()?;
-        let pulse = pulse_of(&usage);
-        let mut first = Self {
+        let usage = fs.read_activity(path, &mut handles, scratch).ok()?;
+        let activity = activity_of(&usage);
+        let mut history = Self {
             usage: Arc::default(),
             depth: pass.depth,
             limits: fs.limits(path, scratch),
             created: fs.created_at(path),
-            pulse,
-            still: false,
-            verified: pass.now,
-            rate: CpuRate::first(at, pulse.0),
+            activity,
+            was_idle: false,
+            fully_read_at: pass.now,
+            rate: CpuRate::first(at, activity.0),
             handles,
             seen: true,
         };
-        first.take(fs, path, pass.depth, usage, scratch);
-        first.still = false;
-        Some(first)
+        history.update(fs, path, pass.depth, usage, scratch);
+        history.was_idle = false;
+        Some(history)
     }
 
-    /// Takes a sample. CPU time and memory are in `usage`; reads the other values only if these changed.
-    fn take(
+    /// Records a sample. CPU time and memory are in `usage`; the other values are read only if these changed.
+    fn update(
         &mut self,
         fs: &CgroupFs,
         path: &str,
@@ -380,21 +393,25 @@ impl CgroupHistory {
         mut usage: CgroupUsage,
         scratch: &mut Scratch,
     ) {
-        let pulse = pulse_of(&usage);
-        let same = pulse == self.pulse;
-        let known = same && self.still;
+        let activity = activity_of(&usage);
+        let same = activity == self.activity;
+        let known = same && self.was_idle;
         if known {
             // Closes the files that only a full read of an idle cgroup needs.
-            self.handles.rest(scratch);
+            self.handles.close_rarely_read(scratch);
         }
         if !known || self.depth < depth {
-            let how = (depth, self.limits.cpu_quota.is_some(), !same);
-            fs.complete(path, how, &mut usage, &mut self.handles, scratch);
+            let options = ReadOptions {
+                depth,
+                has_cpu_quota: self.limits.cpu_quota.is_some(),
+                keep_open: !same,
+            };
+            fs.complete(path, options, &mut usage, &mut self.handles, scratch);
             self.usage = Arc::new(usage);
             self.depth = depth;
         }
-        self.still = same;
-        self.pulse = pulse;
+        self.was_idle = same;
+        self.activity = activity;
     }
 
     fn sample(&self, path: &Arc<str>, at: i64, nano_cores: Option<u64>) -> CgroupSample {
@@ -414,7 +431,7 @@ fn ids_of(pod: &PodSubject) -> impl Iterator<Item = Arc<str>> {
     containers.chain(pod.sandbox.clone())
 }
 
-fn pulse_of(usage: &CgroupUsage) -> (u64, u64) {
+fn activity_of(usage: &CgroupUsage) -> (u64, u64) {
     let cpu = usage.cpu.map(|cpu| cpu.total).unwrap_or_default();
     let memory = usage.memory.map(|memory| memory.usage).unwrap_or_default();
     (cpu, memory)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// An entity with metrics: a container, a sandbox, a pod's cgroup or an ancestor of one.
 #[derive(Debug, Default)]
-pub(super) struct Entity {
+pub(super) struct MetricSubject {
     pub(super) labels: String,
     pub(super) sample: CgroupSample,
     /// Start time, nanoseconds since the epoch.
@@ -23,14 +23,14 @@ pub(super) struct SeriesFamily {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: MetricKind,
-    pub(super) write: fn(&Entity, &mut Samples<'_>),
+    pub(super) write: fn(&MetricSubject, &mut Samples<'_>),
 }
 
 /// Writes the samples of one family and entity.
 pub(super) struct Samples<'a> {
     pub(super) text: &'a mut Text,
     pub(super) family: &'static SeriesFamily,
-    pub(super) headed: &'a mut bool,
+    pub(super) header_written: &'a mut bool,
     pub(super) labels: &'a str,
     pub(super) at: i64,
     pub(super) snapshot: &'a Snapshot,
@@ -43,7 +43,7 @@ impl Samples<'_> {
     }
 
     /// Writes a sample without a timestamp, for a constant value.
-    pub(super) fn put_timeless(&mut self, value: MetricValue) {
+    pub(super) fn put_without_timestamp(&mut self, value: MetricValue) {
         self.write(&[], value, None);
     }
 
@@ -51,7 +51,7 @@ impl Samples<'_> {
         let SeriesFamily {
             name, help, kind, ..
         } = self.family;
-        if !std::mem::replace(self.headed, true) {
+        if !std::mem::replace(self.header_written, true) {
             self.text.head(name, help, *kind);
         }
         self.text.sample(name, self.labels, more, value, at);

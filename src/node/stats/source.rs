@@ -21,11 +21,11 @@ type TimedReading<T> = Option<(u64, Instant, Arc<T>)>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachePolicy {
     /// Maximum age at which a reading is returned without a new one.
-    pub(super) fresh: Duration,
+    pub(super) max_age: Duration,
     /// How long callers wait for a new reading before they get an older one.
     pub(super) timeout: Duration,
     /// Maximum age of that older reading.
-    pub(super) stale: Duration,
+    pub(super) max_age_on_failure: Duration,
 }
 
 /// A cached reading, shared by all callers.
@@ -41,7 +41,8 @@ struct ReadingState<T> {
     last: TimedReading<T>,
     /// The generation in which a caller last joined the flight.
     joined: u64,
-    /// Keeps a read in progress after all its callers timed out, so that a source that hangs is not read twice.
+    /// Keeps a read in progress after all its callers timed out, so that a source that hangs is not read twice. The
+    /// read runs in a task, so its end is noticed without a caller.
     flight: Option<Flight<TimedReading<T>>>,
 }
 
@@ -60,10 +61,10 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         }
     }
 
-    /// The last reading, if it is fresh.
+    /// The last reading, if it is younger than the policy's limit and was not invalidated.
     pub(super) fn fresh(&self) -> Option<Arc<T>> {
         let generation = self.generation.load(Ordering::SeqCst);
-        self.last(self.policy.fresh, |began| began == generation)
+        self.last(self.policy.max_age, |began| began == generation)
     }
 
     /// Invalidates all readings, including one in progress.
@@ -86,14 +87,14 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         let mut reading = self.read(&read).await;
         if reading
             .as_ref()
-            .is_some_and(|(_, at, _)| at.elapsed() >= self.policy.fresh)
+            .is_some_and(|(_, at, _)| at.elapsed() >= self.policy.max_age)
         {
             // It ended while no caller waited for it.
             reading = self.read(&read).await;
         }
         match reading {
             Some((_, _, value)) => Some(value),
-            None => self.last(self.policy.stale, |_| true),
+            None => self.last(self.policy.max_age_on_failure, |_| true),
         }
     }
 
@@ -153,9 +154,9 @@ mod tests {
     use tokio::sync::Notify;
 
     const POLICY: CachePolicy = CachePolicy {
-        fresh: Duration::from_secs(1),
+        max_age: Duration::from_secs(1),
         timeout: Duration::from_secs(5),
-        stale: Duration::from_secs(60),
+        max_age_on_failure: Duration::from_secs(60),
     };
 
     /// Returns how often it was read, once it is allowed to.
@@ -188,12 +189,12 @@ mod tests {
         let (first, second) = both.await;
         assert_eq!((first.as_deref(), second.as_deref()), (Some(&1), Some(&1)));
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
-        tokio::time::advance(POLICY.fresh).await;
+        tokio::time::advance(POLICY.max_age).await;
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&2));
-        tokio::time::advance(POLICY.fresh / 2).await;
+        tokio::time::advance(POLICY.max_age / 2).await;
         source.invalidate();
-        tokio::time::advance(POLICY.fresh / 4).await;
+        tokio::time::advance(POLICY.max_age / 4).await;
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&3));
         assert_eq!(source.fresh().as_deref(), Some(&3), "once");
@@ -223,7 +224,7 @@ mod tests {
     async fn while_a_source_hangs_the_last_reading_is_returned_until_it_is_stale() {
         let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         assert_eq!(source.get(|| at_once(Some(7))).await.as_deref(), Some(&7));
-        tokio::time::advance(POLICY.fresh).await;
+        tokio::time::advance(POLICY.max_age).await;
         for _ in 0..3 {
             assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&7));
         }
@@ -232,7 +233,7 @@ mod tests {
             1,
             "asked again while it hangs"
         );
-        tokio::time::advance(POLICY.stale).await;
+        tokio::time::advance(POLICY.max_age_on_failure).await;
         assert_eq!(source.get(|| slow.fetch()).await, None);
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
@@ -243,11 +244,11 @@ mod tests {
         let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         assert_eq!(source.get(|| slow.fetch()).await, None, "it takes too long");
         slow.go.notify_one();
-        tokio::time::sleep(POLICY.fresh).await;
+        tokio::time::sleep(POLICY.max_age).await;
         let mut later = Box::pin(source.get(|| slow.fetch()));
         assert!((&mut later).now_or_never().is_none(), "it is read again");
         assert_eq!(later.await.as_deref(), Some(&1), "not yet stale");
-        tokio::time::advance(POLICY.stale).await;
+        tokio::time::advance(POLICY.max_age_on_failure).await;
         assert_eq!(source.get(|| slow.fetch()).await, None);
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&2));
@@ -258,7 +259,7 @@ mod tests {
         let source = CachedReading::new(POLICY);
         assert_eq!(source.get(|| at_once(None)).await, None);
         assert_eq!(source.get(|| at_once(Some(1))).await.as_deref(), Some(&1));
-        tokio::time::advance(POLICY.fresh).await;
+        tokio::time::advance(POLICY.max_age).await;
         assert_eq!(source.get(|| at_once(None)).await.as_deref(), Some(&1));
     }
 

@@ -47,7 +47,7 @@ pub(super) enum CgroupLocation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemSubject {
     pub(super) name: &'static str,
-    pub(super) place: CgroupLocation,
+    pub(super) location: CgroupLocation,
     /// Whether the root cgroup is acceptable.
     pub(super) may_be_root: bool,
 }
@@ -71,10 +71,10 @@ impl SystemCgroups {
             ),
         ]
         .into_iter()
-        .filter_map(|(name, place, may_be_root)| {
+        .filter_map(|(name, location, may_be_root)| {
             Some(SystemSubject {
                 name,
-                place: place?,
+                location: location?,
                 may_be_root,
             })
         })
@@ -95,7 +95,7 @@ mod tests {
     fn cgroups_are_those_that_are_named_or_those_of_processes() {
         let shown = |system: &SystemCgroups, runtime| {
             let subjects = system.subjects(5, runtime).into_iter();
-            let shown = subjects.map(|subject| match subject.place {
+            let shown = subjects.map(|subject| match subject.location {
                 CgroupLocation::Cgroup(path) => {
                     format!("{} {path} {}", subject.name, subject.may_be_root)
                 }

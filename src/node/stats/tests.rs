@@ -12,7 +12,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
     let endpoint = RuntimeEndpoint::parse(&format!("unix://{}", socket.display())).unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
     let connection = CriConnection::new(endpoint, Duration::from_secs(120), &metrics);
-    let parts = StatsParts {
+    let deps = StatsDeps {
         runtime: RuntimeClient::new(connection.clone()),
         images: ImageClient::new(connection),
         cache,
@@ -25,7 +25,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
         started_at: 0,
         system: SystemCgroups::default(),
     };
-    Stats::new(parts, &HostMachine::read().unwrap())
+    Stats::new(deps, &HostMachine::read().unwrap())
 }
 
 /// A pod whose container, in a virtual machine for example, has no cgroup here.
@@ -59,7 +59,7 @@ async fn usage_for_evictions_is_read_while_the_runtime_accepts_calls_and_answers
     runs_without_cgroups(&writer, "vm");
     let stats = stats(&socket, cache);
     let begun = Instant::now();
-    let pods = stats.of_pods().await.unwrap();
+    let pods = stats.read_pod_usage().await.unwrap();
     assert!(begun.elapsed() < Duration::from_millis(500), "{begun:?}");
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].pod_ref.uid, "vm");

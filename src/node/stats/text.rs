@@ -64,7 +64,7 @@ impl Text {
         }
     }
 
-    /// Writes one sample. `labels` are formatted by [`Labels`]; `more` is an additional label. `at` is in nanoseconds
+    /// Writes one sample. `labels` are formatted by [`LabelText`]; `more` are additional labels. `at` is in nanoseconds
     /// since the epoch.
     pub(super) fn sample(
         &mut self,
@@ -116,9 +116,9 @@ impl Text {
 
 /// Formatted labels, which many samples share.
 #[derive(Debug, Default)]
-pub(super) struct Labels(String);
+pub(super) struct LabelText(String);
 
-impl Labels {
+impl LabelText {
     pub(super) fn and(mut self, label: &str, value: &str) -> Self {
         if !self.0.is_empty() {
             self.0.push(',');
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn hostile_labels_stay_in_their_quotes_and_moments_are_milliseconds() {
-        let labels = Labels::default()
+        let labels = LabelText::default()
             .and("a", "x\"} 1\n\\")
             .and("b", "")
             .finish();

@@ -12,7 +12,7 @@ use crate::{
     base::connections,
     host::{
         files::if_exists,
-        unix_socket::{LocalPath, listen_at},
+        unix_socket::{SocketFile, listen_at},
     },
 };
 use anyhow::Context as _;
@@ -71,7 +71,7 @@ impl DeviceManager {
 }
 
 /// Creates the socket, and removes those of plugins, which watch for that and register again.
-fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, LocalPath)> {
+fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, SocketFile)> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o750).create(directory);

@@ -13,7 +13,7 @@ use crate::{
         RequestRate, connections, error_chain,
         metrics::{Labels, Metrics},
     },
-    host::unix_socket::{LocalPath, listen_in},
+    host::unix_socket::{SocketFile, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
         ContainerDevices, PodSetReader,
@@ -106,7 +106,7 @@ pub struct PodResources {
 }
 
 /// The listening socket; `None` if it could not be created.
-pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
+pub struct PodResourcesSocket(Option<(StdListener, SocketFile)>);
 
 impl PodResourcesSocket {
     /// Binds the socket; connections wait until [`serve`]. A failure is logged. Blocking.

@@ -1,8 +1,8 @@
 //! The client certificate of a connection. It is verified for each request and not in the handshake, because
-//! authorities may change and certificates expire while a connection is open.
+//! the CA bundle may change and certificates expire while a connection is open.
 
 use super::user::{AuthenticationOutcome, of_certificate};
-use crate::{base::x509, server::tls::Authorities};
+use crate::{base::x509, server::tls::CaBundle};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::{
@@ -13,7 +13,8 @@ use std::{
 /// How long a verification is cached, because it takes longer than the rest of a short request.
 const VERIFICATION_TTL: Duration = Duration::from_secs(10);
 
-/// A client's certificate chain; the handshake has verified that it has the key of the first one.
+/// A client's certificate chain. The handshake has verified that the client has the private key of the first
+/// certificate.
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
@@ -22,7 +23,7 @@ pub struct Peer {
 
 #[derive(Debug)]
 struct Verification {
-    authorities: Arc<Authorities>,
+    ca: Arc<CaBundle>,
     from: SystemTime,
     until: SystemTime,
     outcome: AuthenticationOutcome,
@@ -37,30 +38,30 @@ impl Peer {
         })
     }
 
-    /// The user, if the certificate is signed by these authorities and currently valid.
-    pub(super) fn user(&self, authorities: Arc<Authorities>) -> AuthenticationOutcome {
+    /// The user, if the certificate is signed by this CA bundle and currently valid.
+    pub(super) fn user(&self, ca: Arc<CaBundle>) -> AuthenticationOutcome {
         let now = SystemTime::now();
         let mut last_verification = self.last_verification.lock();
         if let Some(cached) = &*last_verification
-            && Arc::ptr_eq(&cached.authorities, &authorities)
+            && Arc::ptr_eq(&cached.ca, &ca)
             && (cached.from..cached.until).contains(&now)
         {
             return cached.outcome.clone();
         }
-        let Some((own, others)) = self.chain.split_first() else {
+        let Some((leaf, intermediates)) = self.chain.split_first() else {
             return AuthenticationOutcome::NoCredentials;
         };
-        let outcome = match authorities.verify(own, others, unix(now)) {
-            Ok(()) => of_certificate(own),
+        let outcome = match ca.verify(leaf, intermediates, unix(now)) {
+            Ok(()) => of_certificate(leaf),
             Err(error) => AuthenticationOutcome::Invalid(format!(
                 "verifying the client certificate failed: {error}"
             )),
         };
-        let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
+        let not_after = x509::parse(leaf).map(|facts| SystemTime::from(facts.not_after));
         *last_verification = Some(Verification {
-            authorities,
+            ca,
             from: now,
-            until: (now + VERIFICATION_TTL).min(ends.unwrap_or(now)),
+            until: (now + VERIFICATION_TTL).min(not_after.unwrap_or(now)),
             outcome: outcome.clone(),
         });
         outcome

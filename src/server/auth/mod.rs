@@ -28,7 +28,7 @@ use self::{
     review_limiter::ReviewLimiter,
     user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
 };
-use super::{tls::ClientAuthorities, websocket};
+use super::{tls::ClientCaFile, websocket};
 use crate::{
     apiserver::{ApiError, ApiServer, TIMEOUT},
     base::error_chain,
@@ -42,13 +42,13 @@ use tokio::time::{Instant, timeout};
 /// Maximum number of cached results of each kind.
 const CACHE_SIZE: usize = 4096;
 /// Maximum time for which a rejected token is cached. Upstream does not cache it.
-const REFUSED_TTL: Duration = Duration::from_secs(10);
+const REJECTED_TTL: Duration = Duration::from_secs(10);
 /// Maximum size in bytes of a user's groups and other attributes; results with a larger user are not cached.
 const MAX_CACHED_USER: usize = 16 * 1024;
 
 /// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AuthRefusal {
+pub enum AuthRejection {
     /// The client is not authenticated. Has a reason only for a server error, such as a failed review.
     Unauthenticated(Option<String>),
     /// The user is not authorized.
@@ -59,7 +59,7 @@ pub enum AuthRefusal {
     TooMany,
 }
 
-impl AuthRefusal {
+impl AuthRejection {
     /// The status code: 401, 403, 429 or 500.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -70,7 +70,8 @@ impl AuthRefusal {
         }
     }
 
-    /// The text of the response; upstream's.
+    /// The text of the response. Begins as upstream's, followed by the reason if a review failed
+    /// (`docs/deviations.md`).
     pub fn text(&self) -> String {
         match self {
             Self::Unauthenticated(None) => "Unauthorized".into(),
@@ -92,7 +93,7 @@ pub struct KubeletAuth {
 struct AuthState {
     settings: AuthSettings,
     node_name: String,
-    authorities: Option<Arc<ClientAuthorities>>,
+    client_ca: Option<Arc<ClientCaFile>>,
     api: Option<ApiServer>,
     limiter: ReviewLimiter,
     token_reviews: ReviewCache<AuthenticationOutcome, ReviewFailure>,
@@ -112,14 +113,14 @@ enum ReviewFailure {
 }
 
 impl KubeletAuth {
-    /// Builds the authenticator of this node. `authorities` are those of client certificates.
+    /// Builds the authenticator of this node. `client_ca` verifies client certificates.
     ///
     /// # Errors
     /// The settings need an API server and there is none, or no request could be authenticated.
     pub fn new(
         settings: AuthSettings,
         node_name: &str,
-        authorities: Option<Arc<ClientAuthorities>>,
+        client_ca: Option<Arc<ClientCaFile>>,
         api: Option<ApiServer>,
     ) -> Result<Self, InvalidAuthSettings> {
         settings.check(api.is_some())?;
@@ -128,7 +129,7 @@ impl KubeletAuth {
             inner: Arc::new(AuthState {
                 settings,
                 node_name: node_name.to_owned(),
-                authorities,
+                client_ca,
                 api,
                 limiter,
                 token_reviews: ReviewCache::new(CACHE_SIZE),
@@ -155,7 +156,7 @@ impl KubeletAuth {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-    ) -> Result<User, AuthRefusal> {
+    ) -> Result<User, AuthRejection> {
         self.inner.authenticate(headers, peer).await
     }
 
@@ -168,7 +169,7 @@ impl KubeletAuth {
         user: &User,
         method: &Method,
         subresources: Subresources,
-    ) -> Result<(), AuthRefusal> {
+    ) -> Result<(), AuthRejection> {
         self.inner.authorize(user, method, subresources).await
     }
 }
@@ -178,9 +179,9 @@ impl AuthState {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-    ) -> Result<User, AuthRefusal> {
-        let certificate = match (&self.authorities, peer) {
-            (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
+    ) -> Result<User, AuthRejection> {
+        let certificate = match (&self.client_ca, peer) {
+            (Some(client_ca), Some(peer)) => peer.user(client_ca.current().await),
             _ => AuthenticationOutcome::NoCredentials,
         };
         let token = match &certificate {
@@ -188,30 +189,30 @@ impl AuthState {
             _ => self.by_token(headers).await?,
         };
         authenticated_user(certificate, token, self.settings.anonymous).map_err(|why| {
-            tracing::debug!(why, "Unauthenticated request");
-            AuthRefusal::Unauthenticated(None)
+            tracing::debug!(err = why, "Unable to authenticate the request");
+            AuthRejection::Unauthenticated(None)
         })
     }
 
     /// Authenticates by the token in the header, else by the one in the subprotocols of a WebSocket.
-    async fn by_token(&self, headers: &HeaderMap) -> Result<AuthenticationOutcome, AuthRefusal> {
-        let unknown = |error: Arc<ReviewFailure>| {
+    async fn by_token(&self, headers: &HeaderMap) -> Result<AuthenticationOutcome, AuthRejection> {
+        let rejection = |error: Arc<ReviewFailure>| {
             if matches!(*error, ReviewFailure::TooMany) {
-                return AuthRefusal::TooMany;
+                return AuthRejection::TooMany;
             }
             let why = error_chain(error.as_ref());
             tracing::warn!(err = why, "Unable to authenticate the request");
-            AuthRefusal::Unauthenticated(Some(why))
+            AuthRejection::Unauthenticated(Some(why))
         };
         let in_header = match token(headers) {
-            Some(token) => self.review(token).await.map_err(unknown)?,
+            Some(token) => self.review(token).await.map_err(rejection)?,
             None => AuthenticationOutcome::NoCredentials,
         };
         if matches!(in_header, AuthenticationOutcome::User(_)) {
             return Ok(in_header);
         }
         match websocket::token(headers) {
-            Ok(Some(token)) => self.review(&token).await.map_err(unknown),
+            Ok(Some(token)) => self.review(&token).await.map_err(rejection),
             Ok(None) => Ok(in_header),
             Err(why) => Ok(AuthenticationOutcome::Invalid(why.into())),
         }
@@ -232,7 +233,7 @@ impl AuthState {
             let metrics = self.metrics.clone();
             async move {
                 let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
-                let is_known = limiter.knows(&key);
+                let is_known = limiter.was_accepted(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
                 let outcome = with_deadline(limiter.run(is_known, reviewed)).await;
                 drop(in_flight);
@@ -247,7 +248,7 @@ impl AuthState {
             AuthenticationOutcome::User(user) if size(user) <= MAX_CACHED_USER => max_ttl,
             AuthenticationOutcome::User(_) => Duration::ZERO,
             AuthenticationOutcome::NoCredentials | AuthenticationOutcome::Invalid(_) => {
-                max_ttl.min(REFUSED_TTL)
+                max_ttl.min(REJECTED_TTL)
             }
         };
         let blocked = metrics.map(TokenMetrics::blocked);
@@ -262,25 +263,29 @@ impl AuthState {
         user: &User,
         method: &Method,
         subresources: Subresources,
-    ) -> Result<(), AuthRefusal> {
-        let AuthorizationMode::Webhook { allowed, denied } = self.settings.authorization else {
+    ) -> Result<(), AuthRejection> {
+        let AuthorizationMode::Webhook {
+            allowed_ttl,
+            denied_ttl,
+        } = self.settings.authorization
+        else {
             return Ok(());
         };
         let verb = verb(method);
         for subresource in subresources {
             match self
-                .is_allowed(user, verb, subresource, (allowed, denied))
+                .is_allowed(user, verb, subresource, (allowed_ttl, denied_ttl))
                 .await
             {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if matches!(*error, ReviewFailure::TooMany) => {
-                    return Err(AuthRefusal::TooMany);
+                    return Err(AuthRejection::TooMany);
                 }
                 Err(error) => {
                     let text = review_failed(&user.name, verb, subresource);
                     tracing::warn!(err = error_chain(error.as_ref()), "{text}");
-                    return Err(AuthRefusal::ReviewFailed(format!(
+                    return Err(AuthRejection::ReviewFailed(format!(
                         "{text}: {}",
                         error_chain(error.as_ref())
                     )));
@@ -289,7 +294,7 @@ impl AuthState {
         }
         let text = forbidden(&user.name, verb, subresources);
         tracing::debug!("{text}");
-        Err(AuthRefusal::Forbidden(text))
+        Err(AuthRejection::Forbidden(text))
     }
 
     async fn is_allowed(
@@ -297,9 +302,9 @@ impl AuthState {
         user: &User,
         verb: &'static str,
         subresource: &str,
-        (allowed, denied): (Duration, Duration),
+        (allowed_ttl, denied_ttl): (Duration, Duration),
     ) -> Result<bool, Arc<ReviewFailure>> {
-        // Checked by `new`.
+        // `new` rejects webhook authorization without an API server.
         let Some(api) = &self.api else {
             return Ok(false);
         };
@@ -314,7 +319,7 @@ impl AuthState {
                 allows(&status).map_err(ReviewFailure::Contradiction)
             })
         };
-        let ttl = move |yes: &bool| if *yes { allowed } else { denied };
+        let ttl = move |allowed: &bool| if *allowed { allowed_ttl } else { denied_ttl };
         self.access_reviews.get(key, review, ttl).await
     }
 }

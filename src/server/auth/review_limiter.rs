@@ -1,5 +1,5 @@
-//! Rate and concurrency limits of reviews, so that requests of unknown clients neither overload the API server nor delay
-//! known clients.
+//! Rate and concurrency limits of reviews, so that requests of unknown clients neither overload the API server nor
+//! delay known clients.
 
 use super::{
     ReviewFailure,
@@ -17,10 +17,11 @@ use tokio::{
 const MAX_KNOWN: usize = 32;
 /// Maximum number of concurrent reviews for unknown clients.
 const MAX_UNKNOWN: usize = 8;
-/// How long an unknown client's review may wait for the rate limit.
+/// Maximum time that an unknown client's review waits for the rate limit; if it would be longer, the request is
+/// rejected with 429.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// How long a client counts as known after its token was accepted. Longer than reviews are cached, so that the next review
-/// of the token is not delayed by the rate limit.
+/// How long a client counts as known after its token was accepted. Longer than reviews are cached, so that the next
+/// review of the token is not delayed by the rate limit.
 const KNOWN_TTL: Duration = Duration::from_secs(3600);
 /// Maximum number of accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;
@@ -66,7 +67,7 @@ impl ReviewLimiter {
     }
 
     /// Whether the token with this digest was accepted recently.
-    pub(super) fn knows(&self, token: &ReviewKey) -> bool {
+    pub(super) fn was_accepted(&self, token: &ReviewKey) -> bool {
         self.inner
             .accepted
             .lock()

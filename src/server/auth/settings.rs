@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 /// `authentication` and `authorization` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthSettings {
-    /// File with the authorities of client certificates; `None` disables client certificates.
+    /// `clientCAFile`: the CA bundle that client certificates are verified with; `None` disables client certificates.
     pub client_ca_file: Option<PathBuf>,
     /// Whether requests without credentials are authenticated as `system:anonymous`.
     pub anonymous: bool,
@@ -27,9 +27,9 @@ pub enum AuthorizationMode {
     /// SubjectAccessReviews by the API server.
     Webhook {
         /// How long an allowed request is cached.
-        allowed: Duration,
+        allowed_ttl: Duration,
         /// How long a denied request is cached.
-        denied: Duration,
+        denied_ttl: Duration,
     },
 }
 
@@ -61,13 +61,13 @@ pub enum InvalidAuthSettings {
 
 /// Suggested configuration for a standalone node.
 fn suggested_config(has_tokenless_auth: bool) -> String {
-    let who = if has_tokenless_auth {
+    let x509_lines = if has_tokenless_auth {
         ""
     } else {
-        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # your own authorities: clients with a certificate of them have full access to the node; or anonymous: {enabled: true}, which allows every client\n"
+        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # a CA bundle: every client with a certificate signed by it has full access to the node. Or: anonymous: {enabled: true}, which gives every client full access\n"
     };
     format!(
-        "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
+        "\nauthentication:\n  webhook:\n    enabled: false\n{x509_lines}authorization:\n  mode: AlwaysAllow\n\n"
     )
 }
 
@@ -79,14 +79,17 @@ impl AuthSettings {
     pub(super) fn check(&self, has_api: bool) -> Result<(), InvalidAuthSettings> {
         let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
         let has_tokenless_auth = self.client_ca_file.is_some() || self.anonymous;
-        let wants = [
+        let needs_api = [
             (
                 self.token_ttl.is_some(),
                 "authentication.webhook.enabled is true",
             ),
             (webhook, "authorization.mode is Webhook"),
         ];
-        let fields: Vec<_> = wants.into_iter().filter(|(wanted, _)| *wanted).collect();
+        let fields: Vec<_> = needs_api
+            .into_iter()
+            .filter(|(is_set, _)| *is_set)
+            .collect();
         if !has_api && !fields.is_empty() {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
             return Err(InvalidAuthSettings::NoApiServer {
@@ -107,8 +110,8 @@ mod tests {
     use super::*;
 
     const WEBHOOK: AuthorizationMode = AuthorizationMode::Webhook {
-        allowed: Duration::from_secs(300),
-        denied: Duration::from_secs(30),
+        allowed_ttl: Duration::from_secs(300),
+        denied_ttl: Duration::from_secs(30),
     };
 
     #[test]

@@ -63,7 +63,7 @@ impl User {
 /// The user of a verified certificate: the common name, with the organizations as groups. There is no user without a
 /// common name (upstream's `CommonNameUserConversion`).
 pub(super) fn of_certificate(certificate: &[u8]) -> AuthenticationOutcome {
-    let Some(facts) = x509::facts(certificate) else {
+    let Some(facts) = x509::parse(certificate) else {
         return AuthenticationOutcome::Invalid("the client certificate cannot be read".into());
     };
     if facts.common_name.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn of_certificate(certificate: &[u8]) -> AuthenticationOutcome {
     let user = User {
         name: facts.common_name,
         uid,
-        groups: facts.organisations,
+        groups: facts.organizations,
         extra: [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={hash}")])].into(),
     };
     AuthenticationOutcome::User(user.authenticated())

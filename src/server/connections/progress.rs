@@ -75,7 +75,7 @@ impl ConnectionProgress {
     }
 
     /// Waits until the connection has timed out.
-    pub(in crate::server) async fn overdue(&self) {
+    pub(in crate::server) async fn timed_out(&self) {
         let mut changes = self.status.subscribe();
         loop {
             let deadline = changes.borrow_and_update().deadline(&self.limits);
@@ -87,7 +87,7 @@ impl ConnectionProgress {
     }
 
     /// Records whether a write or flush was blocked.
-    fn tried<T>(&self, poll: &Poll<io::Result<T>>) {
+    fn record_blocked<T>(&self, poll: &Poll<io::Result<T>>) {
         self.status.send_if_modified(|status| {
             let changes = status.blocked.is_some() == poll.is_ready();
             if changes {
@@ -110,11 +110,11 @@ impl Observer for ConnectionProgress {
     }
 
     fn wrote(&self, written: &Poll<io::Result<usize>>) {
-        self.tried(written);
+        self.record_blocked(written);
     }
 
     fn flushed(&self, flushed: &Poll<io::Result<()>>) {
-        self.tried(flushed);
+        self.record_blocked(flushed);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     /// When a connection is overdue, in seconds after its start; `None` when not within a day.
     async fn overdue(progress: &ConnectionProgress, start: Instant) -> Option<u64> {
         let day = Duration::from_secs(86_400);
-        let overdue = timeout(day, progress.overdue()).await;
+        let overdue = timeout(day, progress.timed_out()).await;
         overdue.ok().map(|()| start.elapsed().as_secs())
     }
 

@@ -48,7 +48,7 @@ impl Default for ConnectionLimits {
 const MIN_EVICTION_AGE: Duration = Duration::from_millis(250);
 
 /// Prefix length of IPv6 networks that count as one client, because a client can choose addresses within its network.
-const PREFIX: u32 = 64;
+const IPV6_CLIENT_PREFIX: u32 = 64;
 
 /// Number of a connection, unique on its port.
 pub(super) type ConnectionId = u64;
@@ -66,7 +66,7 @@ impl From<IpAddr> for ConnectionSource {
     fn from(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
-                let network = u128::MAX << (Ipv6Addr::BITS - PREFIX);
+                let network = u128::MAX << (Ipv6Addr::BITS - IPV6_CLIENT_PREFIX);
                 Ipv6Addr::from_bits(address.to_bits() & network).into()
             }
             address => address,
@@ -88,7 +88,8 @@ struct TrackedConnection {
 }
 
 impl TrackedConnection {
-    fn is_past_grace(&self, now: Instant) -> bool {
+    /// Whether it is older than [`MIN_EVICTION_AGE`].
+    fn is_evictable(&self, now: Instant) -> bool {
         now >= self.since + MIN_EVICTION_AGE
     }
 }
@@ -197,8 +198,8 @@ impl PortConnections {
     }
 
     /// The connections to close for a new one of that source: the oldest idle ones of the source if it exceeds
-    /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a request
-    /// in progress, and those that were just opened, are closed last.
+    /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a
+    /// request in progress, and those that were just opened, are closed last.
     fn evict_for_unauthenticated(
         &self,
         source: ConnectionSource,
@@ -208,21 +209,22 @@ impl PortConnections {
         let all = all.filter(|(_, connection)| !connection.authenticated);
         let all: Vec<(ConnectionId, &TrackedConnection)> =
             all.map(|(id, one)| (*id, one)).collect();
-        let mut own: Vec<_> = all.iter().filter(|(_, one)| one.source == source).collect();
-        let too_many = (own.len() + 1).saturating_sub(self.limits.per_source);
-        own.retain(|(_, one)| !one.busy && one.is_past_grace(now));
-        own.sort_by_key(|(id, one)| (one.since, *id));
-        let mut closed: Vec<ConnectionId> = own.iter().take(too_many).map(|(id, _)| *id).collect();
+        let mut of_source: Vec<_> = all.iter().filter(|(_, one)| one.source == source).collect();
+        let too_many = (of_source.len() + 1).saturating_sub(self.limits.per_source);
+        of_source.retain(|(_, one)| !one.busy && one.is_evictable(now));
+        of_source.sort_by_key(|(id, one)| (one.since, *id));
+        let mut closed: Vec<ConnectionId> =
+            of_source.iter().take(too_many).map(|(id, _)| *id).collect();
         if closed.is_empty() && all.len() >= self.limits.unauthenticated {
-            let mut weights = HashMap::<ConnectionSource, usize>::new();
+            let mut counts = HashMap::<ConnectionSource, usize>::new();
             for (_, one) in &all {
-                *weights.entry(one.source).or_default() += 1;
+                *counts.entry(one.source).or_default() += 1;
             }
-            let weight =
-                |one: &TrackedConnection| weights.get(&one.source).copied().unwrap_or_default();
+            let count_of =
+                |one: &TrackedConnection| counts.get(&one.source).copied().unwrap_or_default();
             let order = |(id, one): &&(ConnectionId, &TrackedConnection)| {
-                let young = !one.is_past_grace(now);
-                (one.busy, young, Reverse(weight(one)), one.since, *id)
+                let young = !one.is_evictable(now);
+                (one.busy, young, Reverse(count_of(one)), one.since, *id)
             };
             closed.extend(all.iter().min_by_key(order).map(|(id, _)| *id));
         }

@@ -8,11 +8,11 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
+    handler_deps::{ListPods, WaitForPods},
     response::{
-        Body, BodyError, LongRunning, TEXT, respond, text, until_sent, with_connection_close,
+        Body, BodyError, LongRunning, TEXT_TYPE, respond, text, until_sent, with_connection_close,
     },
     streaming::{ContainerName, lookup},
-    views::{ListPods, WaitForPods},
 };
 use crate::{
     base::error_chain,
@@ -35,13 +35,13 @@ const MAX_READERS: usize = 2048;
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 /// Dependencies of log requests.
-pub struct LogParts {
+pub struct LogDeps {
     /// Reads log files.
     pub logs: ContainerLogs,
     /// All known pods.
     pub pods: ListPods,
     /// Waits until the pods are known.
-    pub ready: WaitForPods,
+    pub wait_for_pods: WaitForPods,
     /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no
@@ -52,7 +52,7 @@ pub struct LogParts {
 /// Serves logs; cheap to clone.
 #[derive(Clone)]
 pub struct LogReaders {
-    parts: Arc<LogParts>,
+    deps: Arc<LogDeps>,
     slots: Arc<Semaphore>,
 }
 
@@ -77,15 +77,15 @@ enum LogRefusal {
 
 impl LogReaders {
     /// Without readers.
-    pub fn new(parts: LogParts) -> Self {
+    pub fn new(deps: LogDeps) -> Self {
         Self {
-            parts: Arc::new(parts),
+            deps: Arc::new(deps),
             slots: Arc::new(Semaphore::new(MAX_READERS)),
         }
     }
 
     /// Serves the log of a container, as selected by the query.
-    pub(super) async fn answer(
+    pub(super) async fn serve(
         &self,
         name: &ContainerName,
         query: &LogQuery,
@@ -103,8 +103,8 @@ impl LogReaders {
         });
         let logs = until_stopped(ending_apart(logs), stopping.clone());
         let body = StreamBody::new(logs).boxed_unsync();
-        let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
-        let stall = self.parts.stall;
+        let mut response = until_sent(respond(StatusCode::OK, TEXT_TYPE, body), slot);
+        let stall = self.deps.stall;
         response.extensions_mut().insert(LongRunning { stall });
         // The connection is no longer counted by the port's limit, so it is not reused.
         with_connection_close(response)
@@ -115,16 +115,16 @@ impl LogReaders {
         name: &ContainerName,
         query: &LogQuery,
     ) -> Result<(LogStream, OwnedSemaphorePermit), LogRefusal> {
-        let parts = &self.parts;
+        let deps = &self.deps;
         let options = query.options(Timestamp::now())?;
-        (parts.ready)().await;
-        let found = lookup::pod((parts.pods)(), &name.pod);
+        (deps.wait_for_pods)().await;
+        let found = lookup::pod((deps.pods)(), &name.pod);
         let (pod, status) = found.map_err(|_| LogRefusal::NoPod(name.pod.name.clone()))?;
         if !lookup::has_container(&pod, &name.container) {
             let (container, pod) = (&name.container, &name.pod.name);
             return Err(LogRefusal::NoContainer(container.clone(), pod.clone()));
         }
-        if options.streams != SelectedStreams::All && !parts.split_streams {
+        if options.streams != SelectedStreams::All && !deps.split_streams {
             return Err(LogRefusal::NoSplit(options.streams));
         }
         let slot = self.slots.clone().try_acquire_owned();
@@ -133,7 +133,7 @@ impl LogReaders {
         let status = status.as_deref().unwrap_or(&came_with);
         let (uid, container) = (pod.uid(), name.container.as_str());
         let pod = (&uid, pod.name());
-        let logs = parts
+        let logs = deps
             .logs
             .read(pod, status, container, query.previous, options);
         Ok((logs.await?, slot))

@@ -2,7 +2,7 @@
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
-    auth::{AuthRefusal, KubeletAuth, Peer},
+    auth::{AuthRejection, KubeletAuth, Peer},
     response::{Body, text, with_connection_close},
 };
 use hyper::{
@@ -31,8 +31,8 @@ impl RequestLayer for AuthenticationLayer {
         let auth = match &self.0 {
             Access::Open => return inner.call(routed),
             Access::Refused(why) => {
-                let refused = with_connection_close(text(StatusCode::FORBIDDEN, (*why).into()));
-                return Box::pin(ready(Ok(refused)));
+                let rejected = with_connection_close(text(StatusCode::FORBIDDEN, (*why).into()));
+                return Box::pin(ready(Ok(rejected)));
             }
             Access::Secured(auth) => auth.clone(),
         };
@@ -43,7 +43,7 @@ impl RequestLayer for AuthenticationLayer {
             let user = auth.authenticate(request.headers(), peer.as_deref()).await;
             match user {
                 Ok(user) => routed.user = Some(user),
-                Err(refusal) => return Ok(refused(&refusal)),
+                Err(rejection) => return Ok(rejected(&rejection)),
             }
             // Requests may be forwarded to the runtime, which must not receive the token.
             request.headers_mut().remove(header::AUTHORIZATION);
@@ -53,9 +53,9 @@ impl RequestLayer for AuthenticationLayer {
 }
 
 /// The response to a request that is not authenticated or not authorized.
-pub(super) fn refused(refusal: &AuthRefusal) -> Response<Body> {
-    let mut response = text(refusal.status(), refusal.text() + "\n");
-    if *refusal == AuthRefusal::TooMany {
+pub(super) fn rejected(rejection: &AuthRejection) -> Response<Body> {
+    let mut response = text(rejection.status(), rejection.text() + "\n");
+    if *rejection == AuthRejection::TooMany {
         let seconds = HeaderValue::from_static("1");
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }

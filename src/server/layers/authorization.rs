@@ -1,10 +1,10 @@
 //! The authorization layer.
 
 use super::{
-    Access, RequestLayer, ResponseFuture, RoutedRequest, RoutedService, authentication::refused,
+    Access, RequestLayer, ResponseFuture, RoutedRequest, RoutedService, authentication::rejected,
 };
 use crate::server::{
-    auth::{AuthRefusal, KubeletAuth, Subresources, User},
+    auth::{AuthRejection, KubeletAuth, Subresources, User},
     connections::ConnectionSlot,
     response::{Body, text, with_connection_close},
     routes::subresources,
@@ -42,10 +42,10 @@ async fn authorize(
     needed: Subresources,
     slot: Option<Arc<ConnectionSlot>>,
 ) -> Result<(), Box<Response<Body>>> {
-    let refuse = |refusal| Box::new(refused(&refusal));
-    let user = user.ok_or_else(|| refuse(AuthRefusal::Unauthenticated(None)))?;
+    let reject = |rejection| Box::new(rejected(&rejection));
+    let user = user.ok_or_else(|| reject(AuthRejection::Unauthenticated(None)))?;
     let authorized = auth.authorize(user, method, needed).await;
-    authorized.map_err(refuse)?;
+    authorized.map_err(reject)?;
     // Anonymous users' connections stay subject to the limit of unauthenticated ones.
     if !user.is_anonymous()
         && let Some(slot) = slot

@@ -1,5 +1,6 @@
-//! The layers of request handling, outermost first: metrics, panics, authentication, authorization, trace. Each one
-//! is a `tower` service that wraps the next; the dispatcher is the innermost.
+//! The layers of request handling. The route is found first ([`RoutedRequest::new`]); then follow, outermost first:
+//! metrics, panics, authentication, authorization, trace. Each one is a `tower` service that wraps the next; the
+//! dispatcher is the innermost.
 
 mod authentication;
 mod authorization;
@@ -30,7 +31,7 @@ use std::{
 pub(super) struct RoutedRequest {
     pub(super) request: Request,
     pub(super) port: Port,
-    pub(super) found: Result<(&'static RouteEntry, Route), RouteError>,
+    pub(super) route: Result<(&'static RouteEntry, Route), RouteError>,
     /// The user; set by the authentication layer on ports that have one.
     pub(super) user: Option<User>,
 }
@@ -39,7 +40,7 @@ impl RoutedRequest {
     pub(super) fn new(port: Port, request: Request) -> Self {
         let (method, uri) = (request.method(), request.uri());
         Self {
-            found: route(port, method, uri.path(), uri.query()),
+            route: route(port, method, uri.path(), uri.query()),
             port,
             user: None,
             request,
@@ -48,7 +49,7 @@ impl RoutedRequest {
 
     /// The entry in the route table, if there is one.
     pub(super) fn entry(&self) -> Option<&'static RouteEntry> {
-        self.found.as_ref().ok().map(|(entry, _)| *entry)
+        self.route.as_ref().ok().map(|(entry, _)| *entry)
     }
 }
 

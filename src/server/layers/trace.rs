@@ -21,7 +21,7 @@ impl RequestLayer for TraceLayer {
         let span = begin(&self.0, &routed);
         let response = inner.call(routed);
         match span {
-            Some(span) => Box::pin(within(span, response)),
+            Some(span) => Box::pin(finish_span(span, response)),
             None => response,
         }
     }
@@ -57,7 +57,10 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     Some(span)
 }
 
-async fn within(mut span: Span, response: ResponseFuture) -> Result<Response<Body>, Infallible> {
+async fn finish_span(
+    mut span: Span,
+    response: ResponseFuture,
+) -> Result<Response<Body>, Infallible> {
     let response = span.in_scope(response).await?;
     let status = response.status();
     span.set_attributes(|| {

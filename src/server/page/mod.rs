@@ -8,7 +8,7 @@ mod overview;
 mod pod;
 
 use super::{
-    html::{Html, LONG},
+    html::{Html, MAX_TEXT},
     response::{Body, respond},
 };
 use crate::server::explain::{Explanation, Overview, PodRow};
@@ -27,7 +27,7 @@ use std::sync::LazyLock;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Relative link to `/` from there and from a pod's page, because behind a proxy the path has a prefix.
 const HERE: &str = "./";
@@ -61,9 +61,10 @@ pub(super) fn node(
 ) -> Response<Body> {
     let head = overview::head(&overview);
     let tail = overview::tail(&overview);
-    let title = Html::new().text(&overview.node, LONG).own(": pods");
+    let title = Html::new().text(&overview.node, MAX_TEXT).markup(": pods");
     let row = move |pod: PodRow| {
-        let why = overview::asks_why(&pod).then(|| explain(&pod.namespace, &pod.name, &pod.uid));
+        let why =
+            overview::needs_explanation(&pod).then(|| explain(&pod.namespace, &pod.name, &pod.uid));
         overview::row(&pod, why.flatten().as_ref(), now)
     };
     let frame = (HERE, &title, overview.version.as_str());
@@ -85,8 +86,8 @@ pub(super) fn pod(
         Some(explanation) => (StatusCode::OK, pod::content(explanation)),
         None => (StatusCode::NOT_FOUND, pod::unknown(namespace, name)),
     };
-    let title = Html::new().text(namespace, LONG).own("/");
-    let title = title.text(name, LONG);
+    let title = Html::new().text(namespace, MAX_TEXT).markup("/");
+    let title = title.text(name, MAX_TEXT);
     let (before, after) = around((ABOVE, &title, overview_version), version);
     answer(status, [before, content, after].into_iter())
 }
@@ -97,30 +98,30 @@ fn around(
     kubelet: &'static str,
 ) -> (Html, Html) {
     let before = Html::new()
-        .own("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
-        .own("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>")
+        .markup("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
+        .markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>")
         .with(title)
-        .own("</title>\n<style>")
-        .own(STYLE)
-        .own("</style>\n<noscript><meta http-equiv=\"refresh\" content=\"15\"></noscript>\n</head>\n<body>\n")
-        .own("<header><nav aria-label=\"Node\"><a href=\"")
-        .own(root)
-        .own("\">Pods</a> <a href=\"")
-        .own(root)
-        .own("events\">Events</a> <a href=\"")
-        .own(root)
-        .own("metrics\">Metrics</a> <a href=\"")
-        .own(root)
-        .own("statusz\">Process</a></nav>\n<span id=\"live\" role=\"status\"></span> <a id=\"reload\" href=\"\">Reload</a>")
-        .own("</header>\n<main data-version=\"")
-        .text(version, LONG)
-        .own("\">\n");
+        .markup("</title>\n<style>")
+        .markup(STYLE)
+        .markup("</style>\n<noscript><meta http-equiv=\"refresh\" content=\"15\"></noscript>\n</head>\n<body>\n")
+        .markup("<header><nav aria-label=\"Node\"><a href=\"")
+        .markup(root)
+        .markup("\">Pods</a> <a href=\"")
+        .markup(root)
+        .markup("events\">Events</a> <a href=\"")
+        .markup(root)
+        .markup("metrics\">Metrics</a> <a href=\"")
+        .markup(root)
+        .markup("statusz\">Process</a></nav>\n<span id=\"live\" role=\"status\"></span> <a id=\"reload\" href=\"\">Reload</a>")
+        .markup("</header>\n<main data-version=\"")
+        .text(version, MAX_TEXT)
+        .markup("\">\n");
     let after = Html::new()
-        .own("\n</main>\n<footer>Times are in UTC. Kubelet ")
-        .text(kubelet, LONG)
-        .own("</footer>\n<script>")
-        .own(SCRIPT)
-        .own("</script>\n</body>\n</html>\n");
+        .markup("\n</main>\n<footer>Times are in UTC. Kubelet ")
+        .text(kubelet, MAX_TEXT)
+        .markup("</footer>\n<script>")
+        .markup(SCRIPT)
+        .markup("</script>\n</body>\n</html>\n");
     (before, after)
 }
 
@@ -128,7 +129,7 @@ fn answer(
     status: StatusCode,
     parts: impl Iterator<Item = Html> + Send + 'static,
 ) -> Response<Body> {
-    let mut response = respond(status, HTML, body(parts));
+    let mut response = respond(status, HTML_TYPE, body(parts));
     let headers = response.headers_mut();
     let fixed: [(HeaderName, &'static str); 2] = [
         (header::REFERRER_POLICY, "no-referrer"),

@@ -1,7 +1,7 @@
 //! The page of the node's pods, one row per pod. Pure.
 
 use crate::server::explain::{Explanation, Order, Overview, PodRow, times::span};
-use crate::server::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
+use crate::server::html::{Html, MAX_CELL_TEXT, MAX_TEXT, pod_link, table_head, table_row};
 use jiff::Timestamp;
 
 const COLUMNS: [&str; 8] = [
@@ -17,16 +17,16 @@ const COLUMNS: [&str; 8] = [
 
 /// The HTML before the rows.
 pub(super) fn head(overview: &Overview) -> Html {
-    let node = Html::new().own("<h1>").inline(&overview.node);
+    let node = Html::new().markup("<h1>").inline(&overview.node);
     let mut out = node
-        .own("</h1><p class=\"sum\">")
+        .markup("</h1><p class=\"sum\">")
         .with(&counts(&overview.pods));
-    out = out.own("</p>");
+    out = out.markup("</p>");
     for warning in &overview.warnings {
         out = out
-            .own("<p class=\"warning\">")
-            .text(warning, LONG)
-            .own("</p>");
+            .markup("<p class=\"warning\">")
+            .text(warning, MAX_TEXT)
+            .markup("</p>");
     }
     if overview.pods.is_empty() {
         out
@@ -40,7 +40,7 @@ pub(super) fn tail(overview: &Overview) -> Html {
     if overview.pods.is_empty() {
         Html::new()
     } else {
-        Html::new().own("</tbody></table>")
+        Html::new().markup("</tbody></table>")
     }
 }
 
@@ -52,8 +52,8 @@ fn counts(pods: &[PodRow]) -> Html {
     let all = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     let noun = if all == 1 { " pod" } else { " pods" };
     let mut out = match all {
-        0 => return Html::new().own("No pods."),
-        all => Html::new().number(all).own(noun),
+        0 => return Html::new().markup("No pods."),
+        all => Html::new().number(all).markup(noun),
     };
     let named = [
         (Order::Well, "<b class=\"well\">", " healthy</b>"),
@@ -66,14 +66,18 @@ fn counts(pods: &[PodRow]) -> Html {
     ];
     for (order, open, close) in named {
         if count(order) > 0 {
-            out = out.own(", ").own(open).number(count(order)).own(close);
+            out = out
+                .markup(", ")
+                .markup(open)
+                .number(count(order))
+                .markup(close);
         }
     }
     out
 }
 
 /// Whether the row shows an explanation of the pod.
-pub(super) fn asks_why(pod: &PodRow) -> bool {
+pub(super) fn needs_explanation(pod: &PodRow) -> bool {
     pod.order() != Order::Well
 }
 
@@ -82,12 +86,12 @@ pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Ht
     let age = pod.since.map(|since| span(since, now));
     let cells = [
         pod_link("", &pod.namespace, &pod.name, &pod.uid),
-        Html::new().text(&pod.namespace, SHORT),
-        Html::new().text(&ready, SHORT),
+        Html::new().text(&pod.namespace, MAX_CELL_TEXT),
+        Html::new().text(&ready, MAX_CELL_TEXT),
         status(pod),
         restarts(pod, now),
-        Html::new().text(age.as_deref().unwrap_or_default(), SHORT),
-        Html::new().text(&pod.ip, SHORT),
+        Html::new().text(age.as_deref().unwrap_or_default(), MAX_CELL_TEXT),
+        Html::new().text(&pod.ip, MAX_CELL_TEXT),
         waits(pod, why, now),
     ];
     table_row(&COLUMNS, &cells)
@@ -100,13 +104,19 @@ pub(super) fn status(pod: &PodRow) -> Html {
         Order::UnderWay => "<b class=\"underway\">",
         Order::Wrong => "<b class=\"wrong\">",
     };
-    Html::new().own(open).text(&pod.status, SHORT).own("</b>")
+    Html::new()
+        .markup(open)
+        .text(&pod.status, MAX_CELL_TEXT)
+        .markup("</b>")
 }
 
 pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
     let count = Html::new().number(pod.restarts);
     match pod.last_restart.filter(|_| pod.restarts > 0) {
-        Some(last) => count.own(" (").text(&span(last, now), SHORT).own(" ago)"),
+        Some(last) => count
+            .markup(" (")
+            .text(&span(last, now), MAX_CELL_TEXT)
+            .markup(" ago)"),
         None => count,
     }
 }
@@ -117,21 +127,24 @@ fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     if let Some(wait) = wait {
         let out = match wait.container.as_str() {
             "" => Html::new(),
-            name => Html::new().inline(name).own(": "),
+            name => Html::new().inline(name).markup(": "),
         };
-        let out = out.own("<bdi>").text(&wait.what, SHORT).own("</bdi>");
+        let out = out
+            .markup("<bdi>")
+            .text(&wait.what, MAX_CELL_TEXT)
+            .markup("</bdi>");
         return match wait.until {
-            Some(until) => out.own(", until ").time(until, now),
+            Some(until) => out.markup(", until ").time(until, now),
             None => out,
         };
     }
     if let Some(doing) = why.and_then(|why| why.doing.as_ref()) {
-        let out = Html::new().own("<bdi>").text(&doing.step, SHORT);
-        return out.own("</bdi>, since ").time(doing.since, now);
+        let out = Html::new().markup("<bdi>").text(&doing.step, MAX_CELL_TEXT);
+        return out.markup("</bdi>, since ").time(doing.since, now);
     }
     match pod.last_reason.as_str() {
         "" => Html::new(),
-        reason => Html::new().own("last state: ").inline(reason),
+        reason => Html::new().markup("last state: ").inline(reason),
     }
 }
 
@@ -194,12 +207,12 @@ mod tests {
             "",
         ];
         assert_eq!(cells[1..7], rest[..6]);
-        assert!(cells[7].starts_with(rest[6]) && !asks_why(&running()));
+        assert!(cells[7].starts_with(rest[6]) && !needs_explanation(&running()));
     }
 
     #[test]
     fn a_pod_that_needs_attention_shows_what_it_waits_for() {
-        assert!(asks_why(&crashing()));
+        assert!(needs_explanation(&crashing()));
         let mut why = Explanation::default();
         let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();
         assert!(last(&why).starts_with("last state: <bdi>Error (2)</bdi>"));

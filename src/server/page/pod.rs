@@ -8,7 +8,7 @@ use crate::{
     server::explain::{
         ExplainedContainer, Explanation, HistoryReport, PastEvent, ProbeReport, times::span,
     },
-    server::html::{Html, LONG, section},
+    server::html::{Html, MAX_TEXT, section},
 };
 use jiff::Timestamp;
 
@@ -31,19 +31,19 @@ pub(super) fn content(explanation: &Explanation) -> Html {
 
 /// The content of the page of an unknown pod.
 pub(super) fn unknown(namespace: &str, name: &str) -> Html {
-    let out = Html::new().own("<h1>No such pod</h1><p>No pod ");
-    let out = out.inline(namespace).own("/").inline(name);
-    let out = out.own(" is known on this node. <a href=\"");
-    out.own(ABOVE).own("\">All pods</a></p>")
+    let out = Html::new().markup("<h1>No such pod</h1><p>No pod ");
+    let out = out.inline(namespace).markup("/").inline(name);
+    let out = out.markup(" is known on this node. <a href=\"");
+    out.markup(ABOVE).markup("\">All pods</a></p>")
 }
 
 fn long(text: &str) -> Html {
-    Html::new().text(text, LONG)
+    Html::new().text(text, MAX_TEXT)
 }
 
 fn of_pod(container: &str) -> Html {
     match container {
-        "" => Html::new().own("the pod"),
+        "" => Html::new().markup("the pod"),
         name => long(name),
     }
 }
@@ -54,10 +54,10 @@ fn time(at: Option<Timestamp>, now: Timestamp) -> Html {
 
 fn head(explanation: &Explanation) -> Html {
     let pod = &explanation.pod;
-    let out = Html::new().own("<h1><span class=\"quiet\"><bdi>");
-    let out = out.text(&pod.namespace, LONG).own("</bdi>/</span>");
-    let out = out.inline(&pod.name).own("</h1><p class=\"sum\">");
-    let mut out = out.text(&explanation.summary, LONG).own("</p><dl>");
+    let out = Html::new().markup("<h1><span class=\"quiet\"><bdi>");
+    let out = out.text(&pod.namespace, MAX_TEXT).markup("</bdi>/</span>");
+    let out = out.inline(&pod.name).markup("</h1><p class=\"sum\">");
+    let mut out = out.text(&explanation.summary, MAX_TEXT).markup("</p><dl>");
     let ready = format!("{}/{}", pod.ready, pod.containers);
     let age = pod.since.map(|since| span(since, explanation.now));
     let facts = [
@@ -70,25 +70,27 @@ fn head(explanation: &Explanation) -> Html {
         ("UID", long(&pod.uid)),
     ];
     for (name, fact) in facts.iter().filter(|(_, fact)| !fact.is_empty()) {
-        out = out.own("<div><dt>").own(name).own("</dt><dd>");
-        out = out.with(fact).own("</dd></div>");
+        out = out.markup("<div><dt>").markup(name).markup("</dt><dd>");
+        out = out.with(fact).markup("</dd></div>");
     }
-    out.own("</dl>")
+    out.markup("</dl>")
 }
 
 fn waits(explanation: &Explanation) -> Html {
     let mut rows = Vec::new();
     if let Some(doing) = &explanation.doing {
-        let since = Html::new().own("since ").time(doing.since, explanation.now);
+        let since = Html::new()
+            .markup("since ")
+            .time(doing.since, explanation.now);
         rows.push(vec![
-            Html::new().own("in progress"),
+            Html::new().markup("in progress"),
             long(&doing.step),
             since,
         ]);
     }
     for wait in &explanation.waits {
         let until = match wait.until {
-            Some(until) => Html::new().own("until ").time(until, explanation.now),
+            Some(until) => Html::new().markup("until ").time(until, explanation.now),
             None => Html::new(),
         };
         rows.push(vec![of_pod(&wait.container), long(&wait.what), until]);
@@ -139,9 +141,9 @@ fn took(from: Timestamp, to: Timestamp) -> String {
 fn containers(explanation: &Explanation) -> Html {
     let row = |container: &ExplainedContainer| {
         let last = container.last.as_ref().map_or_else(Html::new, |last| {
-            let out = ended(last.exit_code, &last.reason).own(" ");
-            let out = out.with(&time(last.at, explanation.now)).own(" ");
-            out.text(&last.message, LONG)
+            let out = ended(last.exit_code, &last.reason).markup(" ");
+            let out = out.with(&time(last.at, explanation.now)).markup(" ");
+            out.text(&last.message, MAX_TEXT)
         });
         vec![
             long(&container.name),
@@ -171,28 +173,28 @@ fn log(explanation: &Explanation, container: &ExplainedContainer) -> Html {
         return Html::new();
     }
     let out = Html::new()
-        .own("<a href=\"")
-        .own(ABOVE)
-        .own("containerLogs/");
+        .markup("<a href=\"")
+        .markup(ABOVE)
+        .markup("containerLogs/");
     let out = out
         .segment(&explanation.pod.namespace)
-        .own("/")
+        .markup("/")
         .segment(&explanation.pod.name);
-    let out = out.own("/").segment(&container.name);
-    out.own("?tailLines=500\">log</a>")
+    let out = out.markup("/").segment(&container.name);
+    out.markup("?tailLines=500\">log</a>")
 }
 
 fn ended(code: i32, reason: &str) -> Html {
-    let out = Html::new().own("ended with ").number(code.into());
+    let out = Html::new().markup("ended with ").number(code.into());
     match reason {
         "" => out,
-        reason => out.own(" (").inline(reason).own(")"),
+        reason => out.markup(" (").inline(reason).markup(")"),
     }
 }
 
 fn state(container: &ExplainedContainer, now: Timestamp) -> Html {
     let out = match (container.state.as_str(), container.exit_code) {
-        ("running", _) => Html::new().own(match (container.ready, container.started) {
+        ("running", _) => Html::new().markup(match (container.ready, container.started) {
             (true, _) => "<b class=\"well\">running, ready</b>",
             (false, true) => "<b class=\"underway\">running, not ready</b>",
             (false, false) => "<b class=\"underway\">running, not started</b>",
@@ -200,35 +202,35 @@ fn state(container: &ExplainedContainer, now: Timestamp) -> Html {
         (_, Some(code)) => ended(code, &container.reason),
         (state, None) => match container.reason.as_str() {
             "" => long(state),
-            reason => long(state).own(" (").inline(reason).own(")"),
+            reason => long(state).markup(" (").inline(reason).markup(")"),
         },
     };
     let out = match container.since {
-        Some(since) => out.own(", since ").time(since, now),
+        Some(since) => out.markup(", since ").time(since, now),
         None => out,
     };
     match container.message.as_str() {
         "" => out,
-        message => out.own(": ").inline(message),
+        message => out.markup(": ").inline(message),
     }
 }
 
 fn probes(explanation: &Explanation) -> Html {
     let row = |probe: &ProbeReport| {
         let probe_result = match probe.probe_result.as_str() {
-            "success" => Html::new().own("<b class=\"well\">success</b>"),
-            "failure" => Html::new().own("<b class=\"wrong\">failure</b>"),
+            "success" => Html::new().markup("<b class=\"well\">success</b>"),
+            "failure" => Html::new().markup("<b class=\"wrong\">failure</b>"),
             other => long(other),
         };
         let last = match (&probe.last_result, probe.last_at) {
             (Some(result), Some(at)) => {
-                let last = long(result).own(", ").time(at, explanation.now);
+                let last = long(result).markup(", ").time(at, explanation.now);
                 match probe.in_a_row {
                     0 | 1 => last,
-                    count => last.own(", ").number(count.into()).own(" in a row"),
+                    count => last.markup(", ").number(count.into()).markup(" in a row"),
                 }
             }
-            _ => Html::new().own("has not run yet"),
+            _ => Html::new().markup("has not run yet"),
         };
         vec![
             long(&probe.container),
@@ -279,7 +281,7 @@ fn pod_history(explanation: &Explanation) -> Html {
 fn events(explanation: &Explanation) -> Html {
     let row = |event: &crate::server::explain::EventReport| {
         let kind = match event.kind.as_str() {
-            "Warning" => Html::new().own("<b class=\"wrong\">Warning</b>"),
+            "Warning" => Html::new().markup("<b class=\"wrong\">Warning</b>"),
             kind => long(kind),
         };
         vec![

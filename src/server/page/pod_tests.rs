@@ -126,7 +126,7 @@ fn whatever_was_written_by_others_is_text() {
 fn a_message_of_any_size_is_cut() {
     let page = content(&everything(&"<".repeat(64 * 1024)));
     assert!(
-        page.as_str().len() < 40 * 4 * (LONG + 1),
+        page.as_str().len() < 40 * 4 * (MAX_TEXT + 1),
         "{}",
         page.as_str().len()
     );

@@ -1,7 +1,7 @@
 //! Encodes pods as Kubernetes' protobuf does. Pure.
 //!
-//! API objects are serialized as JSON only. Their fields have the same names in both forms, so the JSON form is encoded
-//! by the descriptors of `proto/core/v1/pod.proto`.
+//! The API types implement JSON only. Protobuf fields have the same names, so the encoder walks the JSON value with the
+//! descriptors of `proto/core/v1/pod.proto`.
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
@@ -17,7 +17,8 @@ use std::collections::HashMap;
 
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pods_api/pod.desc"));
 
-/// Fields of messages whose own fields are those of the object around them in JSON.
+/// Go's embedded structs (`json:",inline"`): messages in protobuf whose fields are members of the enclosing object in
+/// JSON.
 pub(super) const INLINE: [&str; 4] = [
     "ephemeralContainerCommon",
     "handler",
@@ -27,18 +28,18 @@ pub(super) const INLINE: [&str; 4] = [
 
 /// The messages of a pod and their fields.
 pub(super) struct PodEncoder {
-    pub(super) messages: HashMap<String, Vec<Field>>,
+    pub(super) messages: HashMap<String, Vec<FieldDescriptor>>,
 }
 
-pub(super) struct Field {
+pub(super) struct FieldDescriptor {
     pub(super) name: String,
     number: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     is_list: bool,
 }
 
 #[derive(Clone)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     Bool,
     Integer,
     Text,
@@ -52,20 +53,20 @@ pub(super) enum Kind {
     Raw,
     Message(String),
     /// An object in JSON, with text as keys.
-    Map(Box<Kind>),
+    Map(Box<FieldKind>),
 }
 
 impl PodEncoder {
     /// Reads the descriptors.
     ///
     /// # Errors
-    /// They are not those of this program.
+    /// The compiled-in descriptor set cannot be decoded.
     pub(super) fn new() -> anyhow::Result<Self> {
         let files = FileDescriptorSet::decode(DESCRIPTORS)?;
         let messages = files.file.into_iter().flat_map(|file| file.message_type);
         let messages = messages.map(|message| {
             let fields = message.field.iter();
-            let fields = fields.map(|field| Field::of(field, &message.nested_type));
+            let fields = fields.map(|field| FieldDescriptor::of(field, &message.nested_type));
             let fields = fields.collect::<anyhow::Result<_>>()?;
             Ok((message.name().to_owned(), fields))
         });
@@ -99,9 +100,14 @@ impl PodEncoder {
         Ok(())
     }
 
-    fn field(&self, field: &Field, value: &Value, out: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn field(
+        &self,
+        field: &FieldDescriptor,
+        value: &Value,
+        out: &mut Vec<u8>,
+    ) -> anyhow::Result<()> {
         match (&field.kind, field.is_list) {
-            (Kind::Map(kind), _) => {
+            (FieldKind::Map(kind), _) => {
                 let object = value.as_object().context("not an object")?;
                 self.map(field.number, kind, object, out)
             }
@@ -116,11 +122,11 @@ impl PodEncoder {
     fn map(
         &self,
         number: u32,
-        kind: &Kind,
+        kind: &FieldKind,
         object: &Map<String, Value>,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
-        let entry = Field {
+        let entry = FieldDescriptor {
             name: String::new(),
             number: 2,
             kind: kind.clone(),
@@ -136,27 +142,32 @@ impl PodEncoder {
         Ok(())
     }
 
-    fn value(&self, field: &Field, value: &Value, out: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn value(
+        &self,
+        field: &FieldDescriptor,
+        value: &Value,
+        out: &mut Vec<u8>,
+    ) -> anyhow::Result<()> {
         let text = || value.as_str().context("not text");
         let mut body = Vec::new();
         match &field.kind {
-            Kind::Bool => {
+            FieldKind::Bool => {
                 let value = value.as_bool().context("not true or false")?;
                 integer(field.number, value.into(), out);
                 return Ok(());
             }
-            Kind::Integer => {
+            FieldKind::Integer => {
                 integer(field.number, value.as_i64().context("not a number")?, out);
                 return Ok(());
             }
-            Kind::Text => body.extend_from_slice(text()?.as_bytes()),
-            Kind::Quantity => bytes(1, text()?.as_bytes(), &mut body),
-            Kind::Time => {
+            FieldKind::Text => body.extend_from_slice(text()?.as_bytes()),
+            FieldKind::Quantity => bytes(1, text()?.as_bytes(), &mut body),
+            FieldKind::Time => {
                 let time: Timestamp = text()?.parse()?;
                 integer(1, time.as_second(), &mut body);
                 integer(2, time.subsec_nanosecond().into(), &mut body);
             }
-            Kind::IntOrString => match value {
+            FieldKind::IntOrString => match value {
                 Value::String(text) => {
                     integer(1, 1, &mut body);
                     bytes(3, text.as_bytes(), &mut body);
@@ -167,29 +178,30 @@ impl PodEncoder {
                     &mut body,
                 ),
             },
-            Kind::Raw => bytes(1, value.to_string().as_bytes(), &mut body),
-            Kind::Message(name) => self.message(name, value, &mut body)?,
-            Kind::Map(_) => return Err(anyhow!("a list of maps")),
+            FieldKind::Raw => bytes(1, value.to_string().as_bytes(), &mut body),
+            FieldKind::Message(name) => self.message(name, value, &mut body)?,
+            // Protobuf has no repeated maps.
+            FieldKind::Map(_) => return Err(anyhow!("a list of maps")),
         }
         bytes(field.number, &body, out);
         Ok(())
     }
 }
 
-impl Field {
+impl FieldDescriptor {
     fn of(field: &FieldDescriptorProto, nested: &[DescriptorProto]) -> anyhow::Result<Self> {
         let number = u32::try_from(field.number())?;
         let is_list = field.label() == field_descriptor_proto::Label::Repeated;
         Ok(Self {
             name: field.name().to_owned(),
             number,
-            kind: Kind::of(field, nested)?,
+            kind: FieldKind::of(field, nested)?,
             is_list,
         })
     }
 }
 
-impl Kind {
+impl FieldKind {
     fn of(field: &FieldDescriptorProto, nested: &[DescriptorProto]) -> anyhow::Result<Self> {
         use field_descriptor_proto::Type;
         let of_message = field.type_name().rsplit('.').next().unwrap_or_default();
@@ -210,7 +222,7 @@ impl Kind {
                 ("FieldsV1", _) => Self::Raw,
                 (name, None) => Self::Message(name.to_owned()),
             },
-            // `FieldsV1` alone, which is written as a whole.
+            // Bytes occur only in `FieldsV1.raw`; `FieldsV1` is encoded as a whole, so this kind is not used.
             _ => Self::Raw,
         })
     }

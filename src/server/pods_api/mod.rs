@@ -12,8 +12,8 @@ mod tests;
 mod watch;
 
 use super::{
+    handler_deps::{ListPods, WaitForPods},
     pods::PodItem,
-    views::{ListPods, WaitForPods},
 };
 use crate::{
     base::{RequestRate, connections, error_chain},
@@ -48,7 +48,7 @@ pub struct PodsApi(Arc<PodsApiInner>);
 
 struct PodsApiInner {
     pods: ListPods,
-    ready: WaitForPods,
+    wait_for_pods: WaitForPods,
     changes: Changes,
     encoder: PodEncoder,
     rate: RequestRate,
@@ -79,16 +79,16 @@ impl PodsApi {
     /// Builds the service, which ends with `shutdown`.
     ///
     /// # Errors
-    /// The descriptors cannot be read.
+    /// The compiled-in protobuf descriptors cannot be decoded.
     pub(super) fn new(
         pods: ListPods,
-        ready: WaitForPods,
+        wait_for_pods: WaitForPods,
         changes: Changes,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
         Ok(Self(Arc::new(PodsApiInner {
             pods,
-            ready,
+            wait_for_pods,
             changes,
             encoder: PodEncoder::new()?,
             rate: RequestRate::default(),
@@ -96,7 +96,7 @@ impl PodsApi {
         })))
     }
 
-    /// Serves at the socket until shutdown. If it cannot be created, that is logged.
+    /// Serves on the socket until shutdown. If the socket cannot be created, logs an error and waits for shutdown.
     ///
     /// # Errors
     /// The server fails.
@@ -106,7 +106,7 @@ impl PodsApi {
         let bound = bound.inspect_err(|error| {
             tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for pods API endpoint");
         });
-        let Ok((listener, _place)) = bound else {
+        let Ok((listener, _socket_file)) = bound else {
             shutdown.cancelled().await;
             return Ok(());
         };
@@ -122,7 +122,7 @@ impl PodsApi {
 
     /// All known pods, sorted by UID.
     async fn list(&self) -> Vec<PodWithStatus> {
-        (self.0.ready)().await;
+        (self.0.wait_for_pods)().await;
         self.sorted()
     }
 
@@ -154,8 +154,8 @@ impl Pods for PodsApi {
         &self,
         _: Request<v1alpha1::WatchPodsRequest>,
     ) -> Result<Response<Self::WatchPodsStream>, Status> {
-        let watch = watch::Watch::start(self.clone()).await;
-        let events = futures::stream::unfold(watch, watch::Watch::next);
+        let watch = watch::PodsWatch::start(self.clone()).await;
+        let events = futures::stream::unfold(watch, watch::PodsWatch::next);
         let events = events.take_until(self.0.shutdown.clone().cancelled_owned());
         Ok(Response::new(events.boxed()))
     }
@@ -185,7 +185,7 @@ impl Pods for PodsApi {
     }
 }
 
-/// A pod of which only the identity is left.
+/// The pod with only its name, namespace and UID, as DELETED events have it.
 fn identity(pod: &Pod) -> Pod {
     let mut identity = Pod::default();
     identity.metadata.name = pod.metadata.name.clone();

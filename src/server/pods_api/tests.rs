@@ -1,5 +1,5 @@
 use super::{
-    encode::{INLINE, Kind, PodEncoder},
+    encode::{FieldKind, INLINE, PodEncoder},
     v1alpha1::{EventType, pods_client::PodsClient},
     *,
 };
@@ -101,14 +101,14 @@ fn unknown(encoder: &PodEncoder, message: &str, value: &Value) -> Vec<String> {
         let known = fields
             .iter()
             .chain(inline.flat_map(|field| match &field.kind {
-                Kind::Message(name) => encoder.messages[name].iter(),
+                FieldKind::Message(name) => encoder.messages[name].iter(),
                 _ => [].iter(),
             }));
         let Some(field) = known.into_iter().find(|field| field.name == *name) else {
             found.push(format!("{message}.{name}"));
             continue;
         };
-        let Kind::Message(message) = &field.kind else {
+        let FieldKind::Message(message) = &field.kind else {
             continue;
         };
         match value {
@@ -200,7 +200,7 @@ fn a_watch_sends_what_differs_from_what_it_sent_last() {
         ),
         (vec![running], vec![(Deleted, "v", None, None)]),
     ] {
-        let events = watch::changed(&mut sent, pods).into_iter();
+        let events = watch::diff(&mut sent, pods).into_iter();
         let events: Vec<_> = events
             .map(|(kind, (pod, status))| {
                 let phase = status.and_then(|status| status.phase.clone());

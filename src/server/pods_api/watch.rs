@@ -15,14 +15,14 @@ use std::{
 use tonic::Status;
 
 /// A watch of a client, and the events that it has not read yet.
-pub(super) struct Watch {
+pub(super) struct PodsWatch {
     api: PodsApi,
     changes: Changes,
     sent: HashMap<PodUid, PodWithStatus>,
     events: VecDeque<(EventType, Option<PodWithStatus>)>,
 }
 
-impl Watch {
+impl PodsWatch {
     /// A watch whose first events are the known pods.
     pub(super) async fn start(api: PodsApi) -> Self {
         let changes = api.0.changes.clone();
@@ -50,15 +50,15 @@ impl Watch {
                 return Some((event, self));
             }
             self.changes.next().await?;
-            let changed = changed(&mut self.sent, self.api.sorted()).into_iter();
+            let events = diff(&mut self.sent, self.api.sorted()).into_iter();
             self.events
-                .extend(changed.map(|(kind, pod)| (kind, Some(pod))));
+                .extend(events.map(|(kind, pod)| (kind, Some(pod))));
         }
     }
 }
 
 /// Compares the pods with those that were sent last. A new pod is sent once it has a status, as upstream.
-pub(super) fn changed(
+pub(super) fn diff(
     sent: &mut HashMap<PodUid, PodWithStatus>,
     pods: Vec<PodWithStatus>,
 ) -> Vec<(EventType, PodWithStatus)> {

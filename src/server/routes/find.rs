@@ -2,11 +2,11 @@
 
 use super::{
     route::Route,
-    table::{ENTRIES, Port, RouteEntry},
+    table::{Port, ROUTE_TABLE, RouteEntry},
 };
 use crate::server::{
     auth::{PROXY, Subresources},
-    route_parts::{RouteError, RouteParts, captures},
+    route_parts::{RequestParams, RouteError, captures},
 };
 use hyper::Method;
 
@@ -21,7 +21,7 @@ pub fn route(
     path: &str,
     query: Option<&str>,
 ) -> Result<(&'static RouteEntry, Route), RouteError> {
-    let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
+    let on_port = ROUTE_TABLE.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter_map(|entry| Some((entry, captures(entry.pattern, path)?)));
     let Some((entry, captures)) = found.next() else {
         return Err(RouteError::NotFound);
@@ -30,14 +30,14 @@ pub fn route(
         return Err(RouteError::MethodNotAllowed(entry.methods));
     }
     let query = query.unwrap_or_default();
-    let route = (entry.parse)(&RouteParts { captures, query })?;
+    let route = (entry.parse)(&RequestParams { captures, query })?;
     Ok((entry, route))
 }
 
 /// The `nodes` subresources of a path; access to any one of them is enough. Unknown paths need `nodes/proxy`, so
 /// that only clients with full access learn which paths exist.
 pub fn subresources(port: Port, path: &str) -> Subresources {
-    let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
+    let on_port = ROUTE_TABLE.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());
     found.next().map_or(PROXY, |entry| entry.subresources)
 }

@@ -6,5 +6,5 @@ mod table;
 
 pub use find::{route, subresources};
 pub use route::Route;
-pub use table::{ENTRIES, Port, RouteEntry, RouteGroup, document};
 pub(in crate::server) use table::{POSTED_PODS_DISABLED, RouteGroupState};
+pub use table::{Port, ROUTE_TABLE, RouteEntry, RouteGroup, document};

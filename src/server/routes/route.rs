@@ -8,12 +8,12 @@ use crate::{
         events::EventsQuery,
         explanations::{ExplainQuery, OverviewQuery},
         health::HealthQuery,
-        legacy_stats::{InfoQuery, InfoTarget},
+        legacy_stats::{LegacyStatsQuery, LegacyStatsTarget},
         node_log_query::NodeLogQuery,
         posted::PostMode,
         profile::seconds,
         query::BadQuery,
-        route_parts::{RouteError, RouteParts},
+        route_parts::{RequestParams, RouteError},
         streaming::{ContainerName, PodName, params},
     },
 };
@@ -48,7 +48,7 @@ pub enum Route {
     /// `/stats/summary`: usage of the node and its pods; the flag selects CPU and memory only.
     Summary(bool),
     /// `/stats/` and below it: usage of the machine, a cgroup or a container.
-    ContainerInfo(InfoTarget, InfoQuery),
+    LegacyStats(LegacyStatsTarget, LegacyStatsQuery),
     /// `/healthz`: all checks.
     Health(HealthQuery),
     /// `/healthz/<name>`: one check.
@@ -100,105 +100,105 @@ impl Route {
 }
 
 /// Parses the parts of a request to the route of a table entry.
-pub(super) type Parse = fn(&RouteParts) -> Result<Route, RouteError>;
+pub(super) type Parse = fn(&RequestParams) -> Result<Route, RouteError>;
 
-pub(super) fn nothing(_: &RouteParts) -> Result<Route, RouteError> {
+pub(super) fn not_found(_: &RequestParams) -> Result<Route, RouteError> {
     Err(RouteError::NotFound)
 }
 
-pub(super) fn health(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::Health(HealthQuery::parse(parts)?))
+pub(super) fn health(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::Health(HealthQuery::parse(params)?))
 }
 
-pub(super) fn health_check(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::HealthCheck(parts.path("check")))
+pub(super) fn health_check(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::HealthCheck(params.path_parameter("check")))
 }
 
-pub(super) fn node_logs(parts: &RouteParts) -> Result<Route, RouteError> {
+pub(super) fn node_logs(params: &RequestParams) -> Result<Route, RouteError> {
     // If logs of services are disabled, the query is ignored, even an invalid one.
-    let query = NodeLogQuery::parse(parts);
-    Ok(Route::NodeLogs(parts.path("path"), query))
+    let query = NodeLogQuery::parse(params);
+    Ok(Route::NodeLogs(params.path_parameter("path"), query))
 }
 
-pub(super) fn overview(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::Overview(OverviewQuery::parse(parts)?))
+pub(super) fn overview(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::Overview(OverviewQuery::parse(params)?))
 }
 
-pub(super) fn explain(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::Explain(ExplainQuery::parse(parts)?))
+pub(super) fn explain(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::Explain(ExplainQuery::parse(params)?))
 }
 
-pub(super) fn node_page(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::NodePage(OverviewQuery::parse(parts)?))
+pub(super) fn node_page(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::NodePage(OverviewQuery::parse(params)?))
 }
 
-pub(super) fn pod_page(parts: &RouteParts) -> Result<Route, RouteError> {
-    let pod = ExplainQuery::parse(parts)?;
-    Ok(Route::PodPage(pod, OverviewQuery::parse(parts)?))
+pub(super) fn pod_page(params: &RequestParams) -> Result<Route, RouteError> {
+    let pod = ExplainQuery::parse(params)?;
+    Ok(Route::PodPage(pod, OverviewQuery::parse(params)?))
 }
 
 /// As upstream, any value other than exactly one `true` requests everything.
-pub(super) fn summary(parts: &RouteParts) -> Result<Route, RouteError> {
-    let only = parts.all("only_cpu_and_memory")? == ["true"];
-    Ok(Route::Summary(only))
+pub(super) fn summary(params: &RequestParams) -> Result<Route, RouteError> {
+    let only_cpu_and_memory = params.query_parameters("only_cpu_and_memory")? == ["true"];
+    Ok(Route::Summary(only_cpu_and_memory))
 }
 
-pub(super) fn machine_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(InfoTarget::Machine, query))
+pub(super) fn machine_info(params: &RequestParams) -> Result<Route, RouteError> {
+    let query = LegacyStatsQuery::of_pairs(&params.pairs()?)?;
+    Ok(Route::LegacyStats(LegacyStatsTarget::Machine, query))
 }
 
-pub(super) fn cgroup_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(InfoTarget::Cgroup, query))
+pub(super) fn cgroup_info(params: &RequestParams) -> Result<Route, RouteError> {
+    let query = LegacyStatsQuery::of_pairs(&params.pairs()?)?;
+    Ok(Route::LegacyStats(LegacyStatsTarget::Cgroup, query))
 }
 
-pub(super) fn container_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    let target = InfoTarget::container(parts)?;
-    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
-    Ok(Route::ContainerInfo(target, query))
+pub(super) fn container_info(params: &RequestParams) -> Result<Route, RouteError> {
+    let target = LegacyStatsTarget::container(params)?;
+    let query = LegacyStatsQuery::of_pairs(&params.pairs()?)?;
+    Ok(Route::LegacyStats(target, query))
 }
 
-pub(super) fn events(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::Events(EventsQuery::parse(parts)?))
+pub(super) fn events(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::Events(EventsQuery::parse(params)?))
 }
 
-pub(super) fn checkpoint(parts: &RouteParts) -> Result<Route, RouteError> {
-    let timeout = timeout(parts)?;
-    Ok(Route::Checkpoint(ContainerName::parse(parts)?, timeout))
+pub(super) fn checkpoint(params: &RequestParams) -> Result<Route, RouteError> {
+    let timeout = timeout(params)?;
+    Ok(Route::Checkpoint(ContainerName::parse(params)?, timeout))
 }
 
-pub(super) fn pod_info(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::PodInfo(params::legacy_pod_name(parts)?))
+pub(super) fn pod_info(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::PodInfo(params::legacy_pod_name(params)?))
 }
 
-pub(super) fn exec(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = parts.pairs()?;
+pub(super) fn exec(params: &RequestParams) -> Result<Route, RouteError> {
+    let query = params.pairs()?;
     let command = params::command(&query)?;
     let streams = params::std_streams(&query)?;
-    Ok(Route::Exec(ContainerName::parse(parts)?, command, streams))
+    Ok(Route::Exec(ContainerName::parse(params)?, command, streams))
 }
 
-pub(super) fn attach(parts: &RouteParts) -> Result<Route, RouteError> {
-    let streams = params::std_streams(&parts.pairs()?)?;
-    Ok(Route::Attach(ContainerName::parse(parts)?, streams))
+pub(super) fn attach(params: &RequestParams) -> Result<Route, RouteError> {
+    let streams = params::std_streams(&params.pairs()?)?;
+    Ok(Route::Attach(ContainerName::parse(params)?, streams))
 }
 
-pub(super) fn port_forward(parts: &RouteParts) -> Result<Route, RouteError> {
-    let ports = params::ports(&parts.pairs()?)?;
-    Ok(Route::PortForward(PodName::parse(parts)?, ports))
+pub(super) fn port_forward(params: &RequestParams) -> Result<Route, RouteError> {
+    let ports = params::ports(&params.pairs()?)?;
+    Ok(Route::PortForward(PodName::parse(params)?, ports))
 }
 
-pub(super) fn run(parts: &RouteParts) -> Result<Route, RouteError> {
-    let command = params::cmd(&parts.pairs()?)?;
-    Ok(Route::Run(ContainerName::parse(parts)?, command))
+pub(super) fn run(params: &RequestParams) -> Result<Route, RouteError> {
+    let command = params::cmd(&params.pairs()?)?;
+    Ok(Route::Run(ContainerName::parse(params)?, command))
 }
 
-pub(super) fn container_logs(parts: &RouteParts) -> Result<Route, RouteError> {
-    let query = log_query(&parts.pairs()?)?;
-    Ok(Route::ContainerLogs(ContainerName::parse(parts)?, query))
+pub(super) fn container_logs(params: &RequestParams) -> Result<Route, RouteError> {
+    let query = log_query(&params.pairs()?)?;
+    Ok(Route::ContainerLogs(ContainerName::parse(params)?, query))
 }
 
-pub(super) fn profile(parts: &RouteParts) -> Result<Route, RouteError> {
-    Ok(Route::Profile(seconds(parts)?))
+pub(super) fn profile(params: &RequestParams) -> Result<Route, RouteError> {
+    Ok(Route::Profile(seconds(params)?))
 }

@@ -24,8 +24,8 @@ pub enum Port {
 pub enum RouteGroup {
     /// `enableDebuggingHandlers`.
     Debugging,
-    /// `enableDebuggingHandlers`, for routes that do not exist when it is off.
-    DebuggingPages,
+    /// `enableDebuggingHandlers`; when off, 404 as in upstream, which does not install them ([`Self::Debugging`]: 405).
+    DebuggingUnlisted,
     /// `enableSystemLogHandler`.
     SystemLogs,
     /// `enableProfilingHandler`.
@@ -43,7 +43,7 @@ impl RouteGroup {
     /// The name of the configuration field or the flag that enables it.
     pub fn field(self) -> &'static str {
         match self {
-            Self::Debugging | Self::DebuggingPages => "enableDebuggingHandlers",
+            Self::Debugging | Self::DebuggingUnlisted => "enableDebuggingHandlers",
             Self::SystemLogs => "enableSystemLogHandler",
             Self::Profiling => "enableProfilingHandler",
             Self::DebugFlags => "enableDebugFlagsHandler",
@@ -55,13 +55,13 @@ impl RouteGroup {
     pub(in crate::server) fn state(self, disabled: &[Self]) -> RouteGroupState {
         if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
             return match self {
-                Self::DebuggingPages | Self::DebugFlags => RouteGroupState::NotFound,
+                Self::DebuggingUnlisted | Self::DebugFlags => RouteGroupState::NotFound,
                 _ => RouteGroupState::MethodNotAllowed("Debug endpoints are disabled."),
             };
         }
         let refused = RouteGroupState::MethodNotAllowed;
         match self {
-            Self::Debugging | Self::DebuggingPages => RouteGroupState::Enabled,
+            Self::Debugging | Self::DebuggingUnlisted => RouteGroupState::Enabled,
             _ if !disabled.contains(&self) => RouteGroupState::Enabled,
             Self::SystemLogs => refused("logs endpoint is disabled."),
             Self::Profiling => refused("profiling endpoint is disabled."),
@@ -93,7 +93,7 @@ pub struct RouteEntry {
     /// most specific first.
     pub subresources: &'static [&'static str],
     /// Maximum size of the body in bytes; `None` if no body is expected.
-    pub body: Option<usize>,
+    pub max_body: Option<usize>,
     /// The group by which the route can be disabled; `None` if it cannot.
     pub group: Option<RouteGroup>,
     /// The description in `docs/routes.md`.
@@ -114,65 +114,65 @@ impl RouteEntry {
     }
 }
 
-const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
+const ALL_PORTS: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
 const AUTHENTICATED_PORTS: &[Port] = &[Port::Main, Port::Local];
 const READ_PORTS: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
 /// Maximum size of a manifest, in bytes.
-const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
+const MAX_MANIFEST_BODY: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
 const GET_OR_POST: &[&str] = &["GET", "POST"];
 
 /// Maximum size of a form, in bytes.
-const FORM: usize = 64 * 1024;
+const MAX_FORM_BODY: usize = 64 * 1024;
 
 /// Template of routes that read and cannot be disabled.
-const READ: RouteEntry = RouteEntry {
+const READ_ROUTE: RouteEntry = RouteEntry {
     pattern: "",
     methods: GET,
     ports: READ_PORTS,
     subresources: &["proxy"],
-    body: None,
+    max_body: None,
     group: None,
     about: "",
-    parse: route::nothing,
+    parse: route::not_found,
 };
 
 /// Template of the statistics routes that upstream has removed.
-const INFO: RouteEntry = RouteEntry {
+const LEGACY_STATS_ROUTE: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
     ports: AUTHENTICATED_PORTS,
     subresources: &["stats"],
-    body: Some(legacy_stats::BODY),
+    max_body: Some(legacy_stats::MAX_BODY),
     group: Some(RouteGroup::Debugging),
-    ..READ
+    ..READ_ROUTE
 };
 
 /// All routes, in the order of the documentation. Patterns do not overlap.
-pub static ENTRIES: &[RouteEntry] = &[
+pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/healthz",
-        ports: EVERYWHERE,
+        ports: ALL_PORTS,
         subresources: &["healthz", "proxy"],
         about: "Health: `ok`, or 500 with the checks that fail. `verbose` lists all checks, `exclude=NAME` leaves one out.",
         parse: route::health,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/healthz/{check}",
-        ports: EVERYWHERE,
+        ports: ALL_PORTS,
         subresources: &["healthz", "proxy"],
         about: "One check, with its reason when it fails.",
         parse: route::health_check,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/pods/",
         subresources: &["pods", "proxy"],
         about: "Every known pod with its status, as a `v1` PodList.",
         parse: |_| Ok(route::Route::Pods),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/runningpods/",
@@ -180,28 +180,28 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "Pods that the runtime runs, as a `v1` PodList of names and images.",
         parse: |_| Ok(route::Route::RunningPods),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/events/",
         subresources: &["pods", "proxy"],
         about: "Recent events, newest last, as a `v1` EventList; `namespace`, `name`, `limit`.",
         parse: route::events,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/explain/",
         subresources: &["pods", "proxy"],
         about: "Every known pod, a row each. With `after=VERSION` the response waits for another version.",
         parse: route::overview,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/explain/{namespace}/{pod}",
         subresources: &["pods", "proxy"],
         about: "Why a pod is in its state; `uid` selects one of several pods with this name.",
         parse: route::explain,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/",
@@ -209,7 +209,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         subresources: &["pods", "proxy"],
         about: "The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one.",
         parse: route::node_page,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/pod/{namespace}/{pod}",
@@ -217,110 +217,110 @@ pub static ENTRIES: &[RouteEntry] = &[
         subresources: &["pods", "proxy"],
         about: "One pod with its timeline, as a page for a browser; `uid` and `after` as above.",
         parse: route::pod_page,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/metrics",
         subresources: &["metrics"],
         about: "The kubelet's own metrics, for Prometheus.",
         parse: |_| Ok(route::Route::Metrics),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/metrics/slis",
         subresources: &["metrics"],
         about: "The results of health checks, for service level indicators.",
         parse: |_| Ok(route::Route::SliMetrics),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/metrics/cadvisor",
         subresources: &["metrics"],
         about: "Usage of containers, pods and the machine: cAdvisor's series, read from cgroups.",
         parse: |_| Ok(route::Route::CadvisorMetrics),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/metrics/resource",
         subresources: &["metrics"],
         about: "CPU, memory and swap of containers, pods and the node, for metrics-server.",
         parse: |_| Ok(route::Route::ResourceMetrics),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/metrics/probes",
         subresources: &["metrics"],
         about: "Probe results and durations.",
         parse: |_| Ok(route::Route::ProbeMetrics),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/stats/summary",
         subresources: &["stats"],
         about: "Usage of the node, its pods and their volumes (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
         parse: route::summary,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/stats/",
         about: "Usage of the machine, as in early kubelets: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
         parse: route::machine_info,
-        ..INFO
+        ..LEGACY_STATS_ROUTE
     },
     RouteEntry {
         pattern: "/stats/container",
         about: "As `/stats/`, for the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
         parse: route::cgroup_info,
-        ..INFO
+        ..LEGACY_STATS_ROUTE
     },
     RouteEntry {
         pattern: "/stats/{pod}/{container}",
         about: "As `/stats/`, for a container of a pod in the namespace `default`.",
         parse: route::container_info,
-        ..INFO
+        ..LEGACY_STATS_ROUTE
     },
     RouteEntry {
         pattern: "/stats/{namespace}/{pod}/{uid}/{container}",
         about: "As `/stats/`, for a container of the pod with this UID.",
         parse: route::container_info,
-        ..INFO
+        ..LEGACY_STATS_ROUTE
     },
     RouteEntry {
         pattern: "/configz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["configz", "proxy"],
-        group: Some(RouteGroup::DebuggingPages),
+        group: Some(RouteGroup::DebuggingUnlisted),
         about: "The configuration in force, without secrets.",
         parse: |_| Ok(route::Route::Configz),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/flagz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["configz"],
-        group: Some(RouteGroup::DebuggingPages),
+        group: Some(RouteGroup::DebuggingUnlisted),
         about: "Every flag with its value, without secrets; human-readable.",
         parse: |_| Ok(route::Route::Flagz),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/statusz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["statusz"],
-        group: Some(RouteGroup::DebuggingPages),
+        group: Some(RouteGroup::DebuggingUnlisted),
         about: "Version, start and age of the process; human-readable.",
         parse: |_| Ok(route::Route::Statusz),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/debug/flags/v",
         methods: &["PUT"],
         ports: AUTHENTICATED_PORTS,
-        body: Some(64),
+        max_body: Some(64),
         group: Some(RouteGroup::DebugFlags),
         about: "Sets the log verbosity to the number in the body.",
         parse: |_| Ok(route::Route::PutVerbosity),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/debug/pprof/profile",
@@ -328,51 +328,51 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Profiling),
         about: "A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time.",
         parse: route::profile,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/container",
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
-        body: MANIFEST,
+        max_body: MAX_MANIFEST_BODY,
         group: Some(RouteGroup::PostedPods),
         about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
         parse: |_| Ok(route::Route::PostPods(PostMode::Add)),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/containers",
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
-        body: MANIFEST,
+        max_body: MAX_MANIFEST_BODY,
         group: Some(RouteGroup::PostedPods),
         about: "Replaces all posted pods by a list.",
         parse: |_| Ok(route::Route::PostPods(PostMode::Replace)),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/checkpoint/{namespace}/{pod}/{container}",
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
         subresources: &["checkpoint"],
-        group: Some(RouteGroup::DebuggingPages),
+        group: Some(RouteGroup::DebuggingUnlisted),
         about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
         parse: route::checkpoint,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/podInfo",
         subresources: &["pods", "proxy"],
         about: "The status of the pod `podID` in `podNamespace`, optionally with the UID `UUID`, as in early kubelets.",
         parse: route::pod_info,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/spec/",
         subresources: &["spec", "proxy"],
         about: "Processors, memory and boot of the machine.",
         parse: |_| Ok(route::Route::Machine),
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/logs/{path...}",
@@ -381,7 +381,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::SystemLogs),
         about: "The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured.",
         parse: route::node_logs,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/containerLogs/{namespace}/{pod}/{container}",
@@ -389,7 +389,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
         parse: route::container_logs,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{container}",
@@ -398,7 +398,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
         parse: route::exec,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
@@ -407,7 +407,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::exec,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{container}",
@@ -416,7 +416,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
         parse: route::attach,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
@@ -425,7 +425,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::attach,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}",
@@ -434,7 +434,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
         parse: route::port_forward,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}/{uid}",
@@ -443,27 +443,27 @@ pub static ENTRIES: &[RouteEntry] = &[
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::port_forward,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{container}",
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
-        body: Some(FORM),
+        max_body: Some(MAX_FORM_BODY),
         group: Some(RouteGroup::Debugging),
         about: "Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form.",
         parse: route::run,
-        ..READ
+        ..READ_ROUTE
     },
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{uid}/{container}",
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
-        body: Some(FORM),
+        max_body: Some(MAX_FORM_BODY),
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::run,
-        ..READ
+        ..READ_ROUTE
     },
 ];
 
@@ -476,7 +476,7 @@ pub fn document() -> String {
          of the named subresources of `nodes`; the verb follows from the method (GET: get, POST: create, PUT: update).\n\n\
          | path | methods | ports | subresources | enabled by | what |\n|---|---|---|---|---|---|\n",
     );
-    for entry in ENTRIES {
+    for entry in ROUTE_TABLE {
         let ports = entry.ports.iter().map(|port| match port {
             Port::Health => "health",
             Port::ReadOnly => "read-only",

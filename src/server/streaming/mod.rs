@@ -15,10 +15,10 @@ mod upgrade;
 pub use params::{ContainerName, PodName};
 
 use super::{
+    handler_deps::{ListPods, WaitForPods},
     query::pairs,
     response::{Body, Request as BodyRequest, read_body, text},
     route_parts::RouteError,
-    views::{ListPods, WaitForPods},
     websocket::{is_upgrade, is_websocket},
 };
 use crate::{
@@ -57,7 +57,7 @@ const SWITCH: Duration = Duration::from_secs(10);
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 
 /// Dependencies of streams.
-pub struct StreamParts {
+pub struct StreamDeps {
     /// The runtime of the streams.
     pub runtime: RuntimeClient,
     /// Metrics of WebSocket streams.
@@ -67,7 +67,7 @@ pub struct StreamParts {
     /// All known pods.
     pub pods: ListPods,
     /// Waits until the pods are known.
-    pub ready: WaitForPods,
+    pub wait_for_pods: WaitForPods,
     /// `streamingConnectionIdleTimeout`: idle streams are closed after this time; zero means never.
     pub idle: Duration,
 }
@@ -75,7 +75,7 @@ pub struct StreamParts {
 /// Opens streams and tracks them until they end; cheap to clone.
 #[derive(Clone)]
 pub struct StreamTable {
-    parts: Arc<StreamParts>,
+    deps: Arc<StreamDeps>,
     slots: Arc<Semaphore>,
     open: TaskTracker,
     shutdown: CancellationToken,
@@ -110,9 +110,9 @@ enum StreamRefusal {
 
 impl StreamTable {
     /// Streams are closed shortly after `shutdown`.
-    pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
+    pub fn new(deps: StreamDeps, shutdown: CancellationToken) -> Self {
         Self {
-            parts: Arc::new(parts),
+            deps: Arc::new(deps),
             slots: Arc::new(Semaphore::new(MAX_STREAMS)),
             open: TaskTracker::new(),
             shutdown,
@@ -139,10 +139,10 @@ impl StreamTable {
             let (found, runtime_status) = self.find(&name.pod).await?;
             let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
-            let runtime = &self.parts.runtime;
+            let runtime = &self.deps.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.parts.metrics.websocket("exec");
+                self.deps.metrics.websocket("exec");
             }
             Ok((url, slot))
         };
@@ -160,9 +160,9 @@ impl StreamTable {
             let (found, runtime_status) = self.find(&name.pod).await?;
             let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
-            let url = self.parts.runtime.attach(id.as_str(), streams).await?;
+            let url = self.deps.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.parts.metrics.websocket("attach");
+                self.deps.metrics.websocket("attach");
             }
             Ok((url, slot))
         };
@@ -185,10 +185,10 @@ impl StreamTable {
             let sandbox = lookup::sandbox(&found.0, &runtime_status)?;
             let slot = self.slot(&request)?;
             let ports = if websocket { ports } else { &[] };
-            let runtime = &self.parts.runtime;
+            let runtime = &self.deps.runtime;
             let url = runtime.port_forward(sandbox.as_str(), ports).await?;
             if upgrade::is_tunnel(request.headers()) {
-                self.parts.metrics.websocket("portforward");
+                self.deps.metrics.websocket("portforward");
             }
             Ok((url, slot))
         };
@@ -217,7 +217,7 @@ impl StreamTable {
             let _slot = self.free_slot()?;
             // Without a timeout, as upstream: it ends with the command, or when the client disconnects.
             let run = self
-                .parts
+                .deps
                 .runtime
                 .exec_sync(id.as_str(), &command, Duration::ZERO);
             let output = run.await?;
@@ -256,13 +256,13 @@ impl StreamTable {
     }
 
     pub(super) fn runtime(&self) -> &RuntimeClient {
-        &self.parts.runtime
+        &self.deps.runtime
     }
 
     async fn find(&self, name: &PodName) -> Result<(PodWithStatus, Arc<PodStatus>), StreamRefusal> {
-        (self.parts.ready)().await;
-        let found = lookup::pod((self.parts.pods)(), name)?;
-        let runtime_status = self.parts.cache.latest(&found.0.uid());
+        (self.deps.wait_for_pods)().await;
+        let found = lookup::pod((self.deps.pods)(), name)?;
+        let runtime_status = self.deps.cache.latest(&found.0.uid());
         Ok((found, runtime_status))
     }
 
@@ -305,7 +305,7 @@ impl StreamTable {
         }
         let client = hyper::upgrade::on(&mut request);
         let path = request.uri().path().to_owned();
-        let (idle, shutdown) = (self.parts.idle, self.shutdown.clone());
+        let (idle, shutdown) = (self.deps.idle, self.shutdown.clone());
         self.open.spawn(async move {
             match stream(client, switched, idle, shutdown).await {
                 Ok(end) => tracing::info!(what, path, end = %end, "Streaming connection closed"),

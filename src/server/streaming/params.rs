@@ -8,7 +8,7 @@ use crate::{
     model::PodLogName,
     server::{
         query::BadQuery,
-        route_parts::{RouteError, RouteParts},
+        route_parts::{RequestParams, RouteError},
     },
 };
 
@@ -25,10 +25,10 @@ pub struct ContainerName {
 }
 
 impl ContainerName {
-    pub(in crate::server) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
+    pub(in crate::server) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
         Ok(Self {
-            pod: PodName::parse(parts)?,
-            container: parts.name("container")?,
+            pod: PodName::parse(params)?,
+            container: params.name("container")?,
         })
     }
 }
@@ -53,26 +53,30 @@ impl PodName {
         }
     }
 
-    pub(in crate::server) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
-        let uid = parts.name("uid")?;
+    pub(in crate::server) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
+        let uid = params.name("uid")?;
         Ok(Self {
-            namespace: parts.name("namespace")?,
-            name: parts.name("pod")?,
+            namespace: params.name("namespace")?,
+            name: params.name("pod")?,
             uid: (!uid.is_empty()).then_some(uid),
         })
     }
 }
 
 /// The pod in the query of the legacy path `/podInfo`.
-pub(in crate::server) fn legacy_pod_name(parts: &RouteParts) -> Result<PodName, BadQuery> {
+pub(in crate::server) fn legacy_pod_name(params: &RequestParams) -> Result<PodName, BadQuery> {
     let needed = |parameter: &str| {
-        let value = parts.last(parameter)?.filter(|value| !value.is_empty());
+        let value = params
+            .query_parameter(parameter)?
+            .filter(|value| !value.is_empty());
         value.ok_or_else(|| bad(parameter, "is missing"))
     };
     Ok(PodName {
         name: needed("podID")?,
         namespace: needed("podNamespace")?,
-        uid: parts.last("UUID")?.filter(|uid| !uid.is_empty()),
+        uid: params
+            .query_parameter("UUID")?
+            .filter(|uid| !uid.is_empty()),
     })
 }
 

@@ -81,11 +81,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
     for unknown in ["/explain/shop/other", "/explain/shop/web?uid=other"] {
         let answer = fetch(&read_only(), unknown).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{unknown}");
-        assert!(
-            answer.body.starts_with("404 no pod shop/"),
-            "{}",
-            answer.body
-        );
+        assert!(answer.body.starts_with("404 pod shop/"), "{}", answer.body);
     }
 }
 
@@ -160,7 +156,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = RouteHandlers {
-        http: Some(HttpMetrics::new(&metrics)),
+        http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());

@@ -291,7 +291,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
             "/stats/container?containerName=b",
             "",
             404,
-            "no cgroup \"/b\" is known",
+            "cgroup \"/b\" not found",
         ),
         (
             "GET",
@@ -322,7 +322,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
             "/stats/b/c",
             "",
             404,
-            "container not found (\"c\"): nothing of it runs",
+            "container not found (\"c\"): no running process in a cgroup",
         ),
         ("GET", "/stats/a/c/d", "", 404, "404 page not found"),
         ("PUT", "/stats/a/c", "", 405, "405"),
@@ -332,7 +332,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
-    let long = " ".repeat(crate::server::legacy_stats::BODY + 1);
+    let long = " ".repeat(crate::server::legacy_stats::MAX_BODY + 1);
     let (reported, _) = fetch(&handlers, "POST", "/stats/", &long).await;
     assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }
@@ -355,7 +355,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = RouteHandlers {
-        http: Some(HttpMetrics::new(&metrics)),
+        http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
     let handlers = local(views, vec![]);

@@ -208,7 +208,7 @@ fn example(pattern: &str) -> String {
 
 #[test]
 fn each_row_of_the_table_is_found_by_its_own_path_and_by_no_other_row() {
-    for entry in ENTRIES {
+    for entry in ROUTE_TABLE {
         for port in entry.ports {
             let method = Method::from_bytes(entry.methods[0].as_bytes()).unwrap();
             let found = match route(*port, &method, &example(entry.pattern), None) {
@@ -240,7 +240,7 @@ fn routes_beyond_pods_and_metrics_need_credentials() {
         assert!(get(Port::Main, target).is_ok(), "{target}");
         assert!(get(Port::Local, target).is_ok(), "{target}");
     }
-    for entry in ENTRIES.iter().filter(|entry| entry.methods != ["GET"]) {
+    for entry in ROUTE_TABLE.iter().filter(|entry| entry.methods != ["GET"]) {
         assert!(
             !entry.is_on(Port::ReadOnly) && !entry.is_on(Port::Health),
             "{}",

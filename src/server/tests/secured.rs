@@ -16,7 +16,7 @@ use crate::{
     runtime::logs::ContainerLogs,
     server::{
         auth::{AuthSettings, AuthorizationMode, KubeletAuth},
-        tls::{ClientAuthorities, ServingCertificate, Tls, TlsOptions, TlsSettings},
+        tls::{ClientCaFile, ServingCertificate, Tls, TlsOptions, TlsSettings},
     },
     state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
@@ -84,8 +84,8 @@ impl Setting {
         setting.api = Some(api.measured(&setting.metrics));
         setting.auth.token_ttl = Some(LONG);
         setting.auth.authorization = AuthorizationMode::Webhook {
-            allowed: LONG,
-            denied: LONG,
+            allowed_ttl: LONG,
+            denied_ttl: LONG,
         };
         setting
     }
@@ -111,13 +111,8 @@ impl Setting {
 
     async fn serve_with(&self, handlers: Handlers) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
-        let authorities = ca.map(|path| Arc::new(ClientAuthorities::open(path).unwrap()));
-        let auth = KubeletAuth::new(
-            self.auth.clone(),
-            "n1",
-            authorities.clone(),
-            self.api.clone(),
-        );
+        let client_ca = ca.map(|path| Arc::new(ClientCaFile::open(path).unwrap()));
+        let auth = KubeletAuth::new(self.auth.clone(), "n1", client_ca.clone(), self.api.clone());
         let settings = TlsSettings {
             certificate: ServingCertificate::Files {
                 certificate: self.file("serving.crt"),
@@ -125,7 +120,7 @@ impl Setting {
             },
             options: self.options.clone(),
         };
-        let tls = Tls::open(&settings, ("n1", &[]), authorities).unwrap();
+        let tls = Tls::open(&settings, ("n1", &[]), client_ca).unwrap();
         let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = Listener::bind("test", any).await.unwrap();
         let listener = listener.limits(self.limits).tls(tls);
@@ -814,10 +809,10 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     let shown = serde_json::from_value(shown).unwrap();
     let mut views = views(vec![(pod("a"), Some(Arc::new(shown)))]);
     let log = log.to_owned();
-    views.logs = LogReaders::new(LogParts {
+    views.logs = LogReaders::new(LogDeps {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
         pods: views.pods.pods.clone(),
-        ready: views.pods.ready.clone(),
+        wait_for_pods: views.pods.wait_for_pods.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });

@@ -41,8 +41,8 @@ fn auth(anonymous: bool) -> KubeletAuth {
         crate::apiserver::tests::pki::Authority::new("a").pem(),
     )
     .unwrap();
-    let authorities = crate::server::tls::ClientAuthorities::open(nobody.path()).unwrap();
-    KubeletAuth::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
+    let client_ca = crate::server::tls::ClientCaFile::open(nobody.path()).unwrap();
+    KubeletAuth::new(settings, "n1", Some(Arc::new(client_ca)), None).unwrap()
 }
 
 #[tokio::test]

@@ -29,13 +29,16 @@ impl CertificateKeyPair {
     /// # Errors
     /// A file cannot be read or parsed, or they do not match.
     pub(super) fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
-        let (shown, shown_key) = (certificate.display(), key.display());
-        let pem = fs::read(certificate).with_context(|| format!("cannot read {shown}"))?;
-        let pem_key = fs::read(key).with_context(|| format!("cannot read {shown_key}"))?;
-        let chain = certificates(&pem).with_context(|| format!("cannot read {shown}"))?;
+        let (certificate_path, key_path) = (certificate.display(), key.display());
+        let pem =
+            fs::read(certificate).with_context(|| format!("cannot read {certificate_path}"))?;
+        let pem_key = fs::read(key).with_context(|| format!("cannot read {key_path}"))?;
+        let chain =
+            certificates(&pem).with_context(|| format!("cannot read {certificate_path}"))?;
         let key = PrivateKeyDer::from_pem_slice(&pem_key)
-            .with_context(|| format!("there is no usable private key in {shown_key}"))?;
-        Self::of(chain, key).with_context(|| format!("cannot use {shown} with {shown_key}"))
+            .with_context(|| format!("there is no usable private key in {key_path}"))?;
+        Self::of(chain, key)
+            .with_context(|| format!("cannot use {certificate_path} with {key_path}"))
     }
 
     /// From a certificate chain and its key.
@@ -43,7 +46,7 @@ impl CertificateKeyPair {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> anyhow::Result<Self> {
-        let facts = chain.first().and_then(|own| x509::facts(own));
+        let facts = chain.first().and_then(|own| x509::parse(own));
         let facts = facts.context("the certificate cannot be read")?;
         let certified = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
         Ok(Self {

@@ -1,25 +1,25 @@
 //! TLS of the main port.
 //!
-//! * Owns: the serving certificate, the authorities of client certificates, and the rustls configuration with both.
+//! * Owns: the serving certificate, the CA bundle of client certificates, and the rustls configuration with both.
 //! * Woken by a connection or a request; files are checked then, at most once a second.
-//! * Publishes: the configuration for the next handshake, and the current authorities.
+//! * Publishes: the configuration for the next handshake, and the current CA bundle.
 //! * Must never close a connection because a file has changed, replace a valid file's content by an invalid one's, or
 //!   reveal a key.
 //! * Upstream: `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
 //!   `k8s.io/client-go/util/cert`.
 
-mod authorities;
+mod client_ca;
 mod self_signed;
 mod key_pair;
 mod tls_options;
 #[cfg(test)]
 mod tests;
 
-pub use authorities::{Authorities, ClientAuthorities};
+pub use client_ca::{CaBundle, ClientCaFile};
 pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
 use self::{
-    authorities::RequestCertificate, key_pair::CertificateKeyPair, self_signed::CertificateNames,
+    client_ca::RequestCertificate, key_pair::CertificateKeyPair, self_signed::CertificateNames,
 };
 use crate::base::{Reloaded, error_chain};
 use anyhow::Context as _;
@@ -74,7 +74,7 @@ pub enum ServingCertificate {
 pub struct Tls {
     options: TlsOptions,
     pair: Arc<Reloaded<Option<CertificateKeyPair>>>,
-    authorities: Option<Arc<ClientAuthorities>>,
+    client_ca: Option<Arc<ClientCaFile>>,
     loaded: Mutex<LoadedTls>,
 }
 
@@ -83,7 +83,7 @@ pub struct Tls {
 struct LoadedTls {
     config: Arc<ServerConfig>,
     pair: Arc<Option<CertificateKeyPair>>,
-    authorities: Option<Arc<Authorities>>,
+    ca: Option<Arc<CaBundle>>,
 }
 
 impl Tls {
@@ -94,7 +94,7 @@ impl Tls {
     pub fn open(
         settings: &TlsSettings,
         (name, addresses): (&str, &[IpAddr]),
-        authorities: Option<Arc<ClientAuthorities>>,
+        client_ca: Option<Arc<ClientCaFile>>,
     ) -> anyhow::Result<Self> {
         let options = settings.options.clone();
         let pair = match &settings.certificate {
@@ -109,11 +109,11 @@ impl Tls {
                 let files = self_signed::files(directory).to_vec();
                 let directory = directory.clone();
                 self_signed::read_or_create(&directory, &names)?;
-                let read = move || self_signed::read_again(&directory, &names).map(Some);
-                let is_due = |pair: &Option<CertificateKeyPair>| {
-                    pair.as_ref().is_some_and(self_signed::is_due)
+                let read = move || self_signed::reload(&directory, &names).map(Some);
+                let expires_soon = |pair: &Option<CertificateKeyPair>| {
+                    pair.as_ref().is_some_and(self_signed::expires_soon)
                 };
-                Reloaded::open("the serving certificate", files, read, is_due)?
+                Reloaded::open("the serving certificate", files, read, expires_soon)?
             }
             ServingCertificate::Issued { directory } => {
                 let path = directory.join("kubelet-server-current.pem");
@@ -123,23 +123,16 @@ impl Tls {
             }
         };
         let pair = Arc::new(pair);
-        let (first, latest_authorities) = (
-            pair.latest(),
-            authorities.as_ref().map(|authorities| authorities.latest()),
-        );
-        let config = config(
-            &options,
-            first.as_ref().as_ref(),
-            latest_authorities.as_ref(),
-        )?;
+        let (pair_now, ca_now) = (pair.latest(), client_ca.as_ref().map(|file| file.latest()));
+        let config = config(&options, pair_now.as_ref().as_ref(), ca_now.as_ref())?;
         Ok(Self {
             options,
             pair,
-            authorities,
+            client_ca,
             loaded: Mutex::new(LoadedTls {
                 config,
-                pair: first,
-                authorities: latest_authorities,
+                pair: pair_now,
+                ca: ca_now,
             }),
         })
     }
@@ -147,17 +140,17 @@ impl Tls {
     /// The configuration for the next handshake.
     pub async fn config(&self) -> Arc<ServerConfig> {
         let pair = self.pair.current().await;
-        let authorities = match &self.authorities {
-            Some(authorities) => Some(authorities.current().await),
+        let ca = match &self.client_ca {
+            Some(file) => Some(file.current().await),
             None => None,
         };
         let mut loaded = self.loaded.lock();
-        let same = match (&loaded.authorities, &authorities) {
+        let same = match (&loaded.ca, &ca) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (old, new) => old.is_none() && new.is_none(),
         };
         if !same || !Arc::ptr_eq(&loaded.pair, &pair) {
-            match config(&self.options, pair.as_ref().as_ref(), authorities.as_ref()) {
+            match config(&self.options, pair.as_ref().as_ref(), ca.as_ref()) {
                 Ok(config) => loaded.config = config,
                 // The content was validated when it was read, so this does not happen; the old configuration stays
                 // valid.
@@ -166,7 +159,7 @@ impl Tls {
                     "Reloading the TLS configuration failed"
                 ),
             }
-            (loaded.pair, loaded.authorities) = (pair, authorities);
+            (loaded.pair, loaded.ca) = (pair, ca);
         }
         loaded.config.clone()
     }
@@ -199,15 +192,13 @@ impl ResolvesServerCert for NoCertificate {
 fn config(
     options: &TlsOptions,
     pair: Option<&CertificateKeyPair>,
-    authorities: Option<&Arc<Authorities>>,
+    ca: Option<&Arc<CaBundle>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
     let builder = ServerConfig::builder_with_provider(options.provider())
         .with_protocol_versions(options.versions())
-        .context("TLS versions and cipher suites do not go together")?;
-    let builder = match authorities {
-        Some(authorities) => {
-            builder.with_client_cert_verifier(RequestCertificate::of(authorities.clone()))
-        }
+        .context("incompatible TLS versions and cipher suites")?;
+    let builder = match ca {
+        Some(ca) => builder.with_client_cert_verifier(RequestCertificate::of(ca.clone())),
         None => builder.with_no_client_auth(),
     };
     let resolver: Arc<dyn ResolvesServerCert> = match pair {

@@ -1,6 +1,7 @@
-//! The self-signed serving certificate of a node without another one.
+//! The self-signed serving certificate, for a node without `tlsCertFile` and `serverTLSBootstrap`.
 //!
-//! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, but only with the node's name.
+//! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, whose certificate has the node's name but not
+//! its addresses.
 
 use super::key_pair::CertificateKeyPair;
 use crate::base::{atomic_file, error_chain};
@@ -53,16 +54,16 @@ pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
     [directory.join("kubelet.crt"), directory.join("kubelet.key")]
 }
 
-/// Whether it must be replaced because it expires soon.
-pub(super) fn is_due(pair: &CertificateKeyPair) -> bool {
+/// Whether a kubelet generated it and it expires soon, so that it has to be replaced.
+pub(super) fn expires_soon(pair: &CertificateKeyPair) -> bool {
     is_generated_by_kubelet(&pair.facts().common_name)
         && !is_valid_and_not_expiring(pair, SystemTime::now())
 }
 
 /// Whether a kubelet generated it: its subject is `<name>@<time>`.
 fn is_generated_by_kubelet(common_name: &str) -> bool {
-    let made = common_name.rsplit_once('@').map(|(_, second)| second);
-    made.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
+    let time = common_name.rsplit_once('@').map(|(_, second)| second);
+    time.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether it is valid now and does not expire soon.
@@ -118,7 +119,7 @@ pub(super) fn read_or_create(
         Err(_) if !certificate.exists() && !key.exists() => "there is none".into(),
         Err(error) => error_chain(error.as_ref()),
     };
-    create_because(&why, directory, names)
+    generate(&why, directory, names)
 }
 
 /// Reads the pair again after a change or before it expires. An unreadable file is not replaced, because another
@@ -126,28 +127,28 @@ pub(super) fn read_or_create(
 ///
 /// # Errors
 /// The pair cannot be read, or a new one cannot be generated or written.
-pub(super) fn read_again(
+pub(super) fn reload(
     directory: &Path,
     names: &CertificateNames,
 ) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
     let pair = CertificateKeyPair::read(&certificate, &key)?;
-    if is_due(&pair) {
-        create_because("it expires soon", directory, names)
+    if expires_soon(&pair) {
+        generate("it expires soon", directory, names)
     } else {
         Ok(pair)
     }
 }
 
-fn create_because(
-    why: &str,
+fn generate(
+    reason: &str,
     directory: &Path,
     names: &CertificateNames,
 ) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
     tracing::info!(
         path = %certificate.display(),
-        why,
+        reason,
         "Generating a self-signed serving certificate"
     );
     let write = || {
@@ -159,7 +160,7 @@ fn create_because(
     };
     write().with_context(|| {
         let directory = directory.display();
-        format!("cannot make a serving certificate in {directory} (--cert-dir)")
+        format!("failed to generate a self-signed serving certificate in {directory} (--cert-dir)")
     })
 }
 
@@ -185,16 +186,16 @@ fn create(
     // Tolerates clients whose clocks are slow.
     params.not_before = (now - DAY).into();
     params.not_after = (now + VALIDITY).into();
-    let made_key = KeyPair::generate()?;
-    let made = params.self_signed(&made_key)?;
+    let key_pair = KeyPair::generate()?;
+    let issued = params.self_signed(&key_pair)?;
     let pair = CertificateKeyPair::of(
-        vec![made.der().clone()],
-        PrivateKeyDer::try_from(made_key.serialize_der()).map_err(anyhow::Error::msg)?,
+        vec![issued.der().clone()],
+        PrivateKeyDer::try_from(key_pair.serialize_der()).map_err(anyhow::Error::msg)?,
     )?;
     // A kubelet killed between the two writes leaves a certificate and a key that do not match, which the next one
     // rejects.
-    atomic_file::write(key, made_key.serialize_pem().as_bytes())?;
-    atomic_file::write(certificate, made.pem().as_bytes())?;
+    atomic_file::write(key, key_pair.serialize_pem().as_bytes())?;
+    atomic_file::write(certificate, issued.pem().as_bytes())?;
     fs::set_permissions(certificate, fs::Permissions::from_mode(0o644))?;
     Ok(pair)
 }

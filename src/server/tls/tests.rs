@@ -54,7 +54,7 @@ fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
         .duration_since(SystemTime::now())
         .unwrap();
     assert!(left > Duration::from_secs(360 * 24 * 3600), "{left:?}");
-    assert!(!self_signed::is_due(&first));
+    assert!(!self_signed::expires_soon(&first));
 }
 
 #[test]
@@ -115,18 +115,18 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
     let [certificate, _] = self_signed::files(dir.path());
     let other = Authority::new("other").server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
-    assert!(self_signed::read_again(dir.path(), &names).is_err());
+    assert!(self_signed::reload(dir.path(), &names).is_err());
     assert_eq!(fs::read_to_string(&certificate).unwrap(), other.pem);
     write(dir.path(), &other);
     assert_eq!(
-        shown(&self_signed::read_again(dir.path(), &names).unwrap()),
+        shown(&self_signed::reload(dir.path(), &names).unwrap()),
         other.der
     );
     // A self-signed certificate is replaced before it expires.
     let old = Authority::new("other").expired_client("node-1@1700000000");
     write(dir.path(), &old);
-    let pair = self_signed::read_again(dir.path(), &names).unwrap();
-    assert!(shown(&pair) != old.der && !self_signed::is_due(&pair));
+    let pair = self_signed::reload(dir.path(), &names).unwrap();
+    assert!(shown(&pair) != old.der && !self_signed::expires_soon(&pair));
 }
 
 #[test]

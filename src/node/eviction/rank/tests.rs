@@ -44,7 +44,7 @@ fn fs(bytes: u64) -> FsStats {
     }
 }
 
-const ALL: Files = Files {
+const ALL: FilesOnDisk = FilesOnDisk {
     layers: true,
     logs_and_volumes: true,
 };
@@ -106,7 +106,7 @@ fn pods_over_their_requests_go_first_then_those_of_lesser_priority_then_the_gree
         usage: used.map(usage),
     })
     .into();
-    rank(&mut candidates, Signal::MemoryAvailable, ALL);
+    rank(&mut candidates, EvictionSignal::MemoryAvailable, ALL);
     assert_eq!(
         names(&candidates),
         [
@@ -155,32 +155,39 @@ fn only_files_on_the_scarce_disk_count() {
         with("volume", 0, 0, 6000, 0),
         with("host", 0, 0, 0, 99_000),
     ];
-    let (node, images) = (Signal::NodeFsAvailable, Signal::ImageFsAvailable);
+    let (node, images) = (
+        EvictionSignal::NodeFsAvailable,
+        EvictionSignal::ImageFsAvailable,
+    );
     for (signal, layout, expected) in [
-        (node, Layout::OneDisk, ["layer", "volume", "log", "host"]),
         (
             node,
-            Layout::DedicatedImages,
+            DiskLayout::OneDisk,
+            ["layer", "volume", "log", "host"],
+        ),
+        (
+            node,
+            DiskLayout::DedicatedImages,
             ["volume", "log", "layer", "host"],
         ),
         (
             images,
-            Layout::DedicatedImages,
+            DiskLayout::DedicatedImages,
             ["layer", "log", "volume", "host"],
         ),
         (
             node,
-            Layout::SplitImages,
+            DiskLayout::SplitImages,
             ["layer", "volume", "log", "host"],
         ),
         (
             images,
-            Layout::SplitImages,
+            DiskLayout::SplitImages,
             ["layer", "log", "volume", "host"],
         ),
     ] {
         let mut candidates = all.to_vec();
-        rank(&mut candidates, signal, Files::of(signal, layout));
+        rank(&mut candidates, signal, FilesOnDisk::of(signal, layout));
         assert_eq!(names(&candidates), expected, "{signal:?} {layout:?}");
     }
 }
@@ -188,16 +195,16 @@ fn only_files_on_the_scarce_disk_count() {
 #[test]
 fn what_shares_a_disk_follows_from_the_devices() {
     for (root, images, layers, expected) in [
-        (Some(1), Some(1), Some(1), Layout::OneDisk),
-        (Some(1), Some(1), None, Layout::OneDisk),
-        (Some(1), Some(2), Some(2), Layout::DedicatedImages),
-        (Some(1), Some(2), None, Layout::DedicatedImages),
-        (Some(1), Some(2), Some(3), Layout::DedicatedImages),
-        (Some(1), Some(2), Some(1), Layout::SplitImages),
-        (None, Some(2), None, Layout::DedicatedImages),
+        (Some(1), Some(1), Some(1), DiskLayout::OneDisk),
+        (Some(1), Some(1), None, DiskLayout::OneDisk),
+        (Some(1), Some(2), Some(2), DiskLayout::DedicatedImages),
+        (Some(1), Some(2), None, DiskLayout::DedicatedImages),
+        (Some(1), Some(2), Some(3), DiskLayout::DedicatedImages),
+        (Some(1), Some(2), Some(1), DiskLayout::SplitImages),
+        (None, Some(2), None, DiskLayout::DedicatedImages),
     ] {
         assert_eq!(
-            Layout::of(root, images, layers),
+            DiskLayout::of(root, images, layers),
             expected,
             "{root:?} {images:?} {layers:?}"
         );
@@ -223,14 +230,14 @@ fn processes_count_by_number_and_priority_alone() {
         with("many", 0, 900),
         with("important", 1, 5000),
     ];
-    rank(&mut candidates, Signal::PidAvailable, ALL);
+    rank(&mut candidates, EvictionSignal::PidAvailable, ALL);
     assert_eq!(names(&candidates), ["many", "few", "important"]);
 }
 
 #[test]
 fn the_message_says_what_was_scarce_and_who_used_it() {
     let threshold = EvictionThreshold {
-        signal: Signal::MemoryAvailable,
+        signal: EvictionSignal::MemoryAvailable,
         value: ThresholdValue::Absolute(100 << 20),
         grace: None,
         min_reclaim: ThresholdValue::Absolute(0),
@@ -287,7 +294,7 @@ fn the_annotations_name_the_resource_and_the_containers_over_their_requests() {
 #[test]
 fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
     let threshold = EvictionThreshold {
-        signal: Signal::MemoryAvailable,
+        signal: EvictionSignal::MemoryAvailable,
         value: ThresholdValue::Absolute(100 << 20),
         grace: None,
         min_reclaim: ThresholdValue::Absolute(0),
@@ -315,7 +322,7 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
          Pod p was using 20Mi, request is 30Mi, has larger consumption of memory. "
     );
     let disk = EvictionThreshold {
-        signal: Signal::NodeFsAvailable,
+        signal: EvictionSignal::NodeFsAvailable,
         ..threshold
     };
     assert_eq!(
@@ -327,7 +334,7 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
 #[test]
 fn a_container_of_which_some_usage_on_disk_is_unknown_is_not_in_the_message() {
     let threshold = EvictionThreshold {
-        signal: Signal::NodeFsAvailable,
+        signal: EvictionSignal::NodeFsAvailable,
         value: ThresholdValue::Absolute(100 << 20),
         grace: None,
         min_reclaim: ThresholdValue::Absolute(0),

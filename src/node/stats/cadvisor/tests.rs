@@ -60,7 +60,7 @@ fn snapshot(pods: usize) -> Snapshot {
                 created_at: 1,
             }],
         },
-        whole: None,
+        pod_cgroup: None,
         sandbox: Some(sample("/k8s.io/box")),
         containers: vec![Some(sample("/k8s.io/cid"))],
         network: Some(Arc::new([NetworkInterface {
@@ -92,7 +92,7 @@ fn text(pods: usize) -> String {
         ..FilesystemUsage::default()
     };
     let filesystems = vec![("/dev/sda1".to_owned(), fs)];
-    pieces(Arc::new(snapshot(pods)), &machine(), "pause:3", filesystems).collect()
+    chunks(Arc::new(snapshot(pods)), &machine(), "pause:3", filesystems).collect()
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn every_family_is_headed_once_and_no_series_is_there_twice() {
 #[test]
 fn the_text_comes_in_pieces_whatever_its_length() {
     let long: usize = text(300).len();
-    assert!(long > 20 * PIECE, "{long}");
+    assert!(long > 20 * MIN_CHUNK, "{long}");
     let snapshot = Arc::new(snapshot(300));
-    let most = pieces(snapshot, &machine(), "", Vec::new())
+    let most = chunks(snapshot, &machine(), "", Vec::new())
         .map(|piece| piece.len())
         .max();
-    assert!(most < Some(2 * PIECE), "{most:?}");
+    assert!(most < Some(2 * MIN_CHUNK), "{most:?}");
 }
 
 #[test]

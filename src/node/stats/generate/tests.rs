@@ -30,7 +30,7 @@ fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
         tasks: Some(TaskCount {
             processes: 2,
             threads: 3,
-            one: Some(1),
+            any_pid: Some(1),
         }),
         ..CgroupUsage::default()
     };
@@ -65,7 +65,7 @@ fn subject(uid: &str, containers: &[&str]) -> PodSubject {
 fn one_pod() -> Snapshot {
     let pod = PodSample {
         pod: subject("u", &["a", "b"]),
-        whole: None,
+        pod_cgroup: None,
         sandbox: Some(sample("/k8s.io/box", 1_700_000_100, 10, 40)),
         containers: vec![
             Some(sample("/k8s.io/id-a", 1_700_000_101, 100, 400)),
@@ -168,7 +168,7 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     let mut usage = CgroupUsage::clone(&whole.usage);
     usage.pressure = Some(Pressures::default());
     whole.usage = Arc::new(usage);
-    snapshot.pods[0].whole = Some(whole);
+    snapshot.pods[0].pod_cgroup = Some(whole);
     let reported = reported(&snapshot, None);
     let pod = &reported.pods[0];
     assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(500));
@@ -194,11 +194,11 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
         system("pods", "/kubepods", 600, Some(1_670_000_000 * S)),
     ];
     snapshot.system[3].sample.limits.memory = Some(4_000);
-    let facts = DiskFacts::default();
+    let measurements = DiskMeasurements::default();
     let disks = Disks {
         node: None,
         images: None,
-        facts: &facts,
+        measurements: &measurements,
         pods: &HashMap::new(),
         threads: (None, None),
     };
@@ -296,7 +296,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     };
     let at = 1_700_000_200 * S;
     let used = |bytes, inodes| Some(DiskUsage { bytes, inodes });
-    let facts = DiskFacts::from([
+    let measurements = DiskMeasurements::from([
         (
             PathBuf::from("/logs/a"),
             DiskMeasurement::of(at, used(200, 2), None),
@@ -339,7 +339,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         claim: Some(claim),
         ..volume("claimed", true)
     };
-    let places = PodPlaces {
+    let paths = PodPaths {
         volumes: vec![
             volume("disk", false),
             volume("full", false),
@@ -350,12 +350,12 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         logs: HashMap::from([("a".to_owned(), PathBuf::from("/logs/a"))]),
         files: vec!["/pods/u/etc-hosts".into(), "/logs".into()],
     };
-    let pods = HashMap::from([(PodUid::from("u"), places)]);
+    let pods = HashMap::from([(PodUid::from("u"), paths)]);
     let (node, images) = ((Time(at), fs), whole_fs(Time(at), &fs));
     let disks = Disks {
         node: Some(&node),
         images: Some(&images),
-        facts: &facts,
+        measurements: &measurements,
         pods: &pods,
         threads: (Some(300), Some(32_768)),
     };
@@ -398,7 +398,7 @@ fn an_empty_node_and_an_empty_pod_have_metrics() {
     );
     snapshot.pods.push(PodSample {
         pod: subject("u", &[]),
-        whole: None,
+        pod_cgroup: None,
         sandbox: None,
         containers: Vec::new(),
         network: None,

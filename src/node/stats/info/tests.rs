@@ -25,7 +25,7 @@ fn a_sample(path: &str) -> CgroupSample {
         tasks: Some(TaskCount {
             processes: 1,
             threads: 4,
-            one: None,
+            any_pid: None,
         }),
         io: vec![DeviceIo {
             device: (8, 0),
@@ -68,7 +68,7 @@ fn snapshot() -> Snapshot {
             host_network: false,
             containers: vec![container("main"), container("lost")],
         },
-        whole: Some(a_sample("/kubepods/podu1")),
+        pod_cgroup: Some(a_sample("/kubepods/podu1")),
         sandbox: Some(a_sample("/kubepods/podu1/box")),
         containers: vec![Some(a_sample("/kubepods/podu1/id-main")), None],
         network: Some(Arc::new([NetworkInterface {
@@ -79,7 +79,7 @@ fn snapshot() -> Snapshot {
     };
     Snapshot {
         node: a_sample("/"),
-        above: vec![a_sample("/kubepods")],
+        ancestors: vec![a_sample("/kubepods")],
         system: vec![SystemSample {
             name: "kubelet",
             sample: a_sample("/system.slice/kubelet.service"),
@@ -90,7 +90,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-fn query(of: &InfoOf) -> Vec<(String, Value)> {
+fn query(of: &ContainerInfoSelector) -> Vec<(String, Value)> {
     let filesystems = [(
         "/dev/sda1".to_owned(),
         FilesystemUsage {
@@ -98,25 +98,25 @@ fn query(of: &InfoOf) -> Vec<(String, Value)> {
             ..FilesystemUsage::default()
         },
     )];
-    let around = Around {
+    let context = InfoContext {
         booted: 1_600_000_000_000_000_000,
         runtime: "containerd",
         filesystems: &filesystems,
     };
-    let reported = infos(&snapshot(), &around, of);
-    let whole = |info: ContainerInfo| (info.path.clone(), info.between(None, None));
-    reported.into_iter().map(whole).collect()
+    let reported = infos(&snapshot(), &context, of);
+    let with_path = |info: ContainerInfo| (info.path.clone(), info.into_json(None, None));
+    reported.into_iter().map(with_path).collect()
 }
 
-fn cgroup(path: &str, below: bool) -> InfoOf {
-    InfoOf::Cgroup {
+fn cgroup(path: &str, subcontainers: bool) -> ContainerInfoSelector {
+    ContainerInfoSelector::Cgroup {
         path: path.to_owned(),
-        below,
+        subcontainers,
     }
 }
 
-fn container(uid: &str, name: &str) -> InfoOf {
-    InfoOf::Container {
+fn container(uid: &str, name: &str) -> ContainerInfoSelector {
+    ContainerInfoSelector::Container {
         pod: uid.into(),
         name: name.to_owned(),
     }
@@ -199,10 +199,10 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
         ("/system.slice", true, &[]),
         ("/none", false, &[]),
     ];
-    for (path, below, expected) in table {
-        let reported = query(&cgroup(path, *below));
+    for (path, subcontainers, expected) in table {
+        let reported = query(&cgroup(path, *subcontainers));
         let paths: Vec<&str> = reported.iter().map(|(path, _)| path.as_str()).collect();
-        assert_eq!(paths, *expected, "{path} {below}");
+        assert_eq!(paths, *expected, "{path} {subcontainers}");
     }
     let machine = &query(&cgroup("/", false))[0].1;
     assert_eq!(machine.get("aliases"), None);
@@ -216,7 +216,7 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
 
 #[test]
 fn a_sample_that_is_not_of_that_time_is_left_out() {
-    let around = Around {
+    let context = InfoContext {
         booted: 0,
         runtime: "",
         filesystems: &[],
@@ -228,8 +228,8 @@ fn a_sample_that_is_not_of_that_time_is_left_out() {
         (at(1_700_000_001), None, false),
         (None, at(1_700_000_000), false),
     ] {
-        let reported = infos(&snapshot(), &around, &cgroup("/", false));
-        let info = reported.into_iter().next().unwrap().between(start, end);
+        let reported = infos(&snapshot(), &context, &cgroup("/", false));
+        let info = reported.into_iter().next().unwrap().into_json(start, end);
         assert_eq!(info.get("stats").is_some(), there, "{start:?} {end:?}");
     }
 }

@@ -41,31 +41,16 @@ fn only_cgroups_that_have_run_are_read_again() {
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
     let pods = || vec![pod("u", &["one"])];
     cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        Some(1)
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), Some(1));
     // The second sample reads everything too: only then is it known that nothing changes.
     cgroup(root.path(), "/k8s.io/one", 5, 7, 2);
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        Some(2)
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), Some(2));
     cgroup(root.path(), "/k8s.io/one", 5, 7, 3);
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        Some(2)
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), Some(2));
     cgroup(root.path(), "/k8s.io/one", 5, 8, 4);
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        Some(4)
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), Some(4));
     cgroup(root.path(), "/k8s.io/one", 6, 8, 5);
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        Some(5)
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), Some(5));
 }
 
 #[test]
@@ -74,21 +59,18 @@ fn a_cgroup_that_goes_comes_back_elsewhere_or_never_is_no_error() {
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
     let pods = || vec![pod("u", &["one", "none"])];
     cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
-    let first = sampler.snapshot(pods(), &[], Depth::Everything);
+    let first = sampler.snapshot(pods(), &[], Depth::Full);
     assert_eq!(first.pods[0].containers[1], None);
     fs::remove_dir_all(root.path().join("k8s.io")).unwrap();
-    assert_eq!(
-        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
-        None
-    );
+    assert_eq!(faults(&sampler.snapshot(pods(), &[], Depth::Full)), None);
     cgroup(root.path(), "/other/cri-containerd-one.scope", 5, 7, 9);
-    let again = sampler.snapshot(pods(), &[], Depth::Everything);
+    let again = sampler.snapshot(pods(), &[], Depth::Full);
     assert_eq!(faults(&again), Some(9));
     assert_eq!(
         again.pods[0].containers[0].as_ref().unwrap().nano_cores,
         None
     );
-    sampler.snapshot(Vec::new(), &[], Depth::Everything);
+    sampler.snapshot(Vec::new(), &[], Depth::Full);
     // The machine's own samples stay.
     assert!(sampler.len() <= 1, "{}", sampler.len());
 }
@@ -109,16 +91,16 @@ fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
     let seen = sampler.snapshot(
         vec![pod("a", &["one"]), pod("b", &["two"])],
         &[],
-        Depth::Everything,
+        Depth::Full,
     );
-    let above: Vec<&str> = seen.above.iter().map(|sample| &*sample.path).collect();
-    assert_eq!(above, ["/kubepods"]);
-    let whole: Vec<_> = seen
+    let ancestors: Vec<&str> = seen.ancestors.iter().map(|sample| &*sample.path).collect();
+    assert_eq!(ancestors, ["/kubepods"]);
+    let paths: Vec<_> = seen
         .pods
         .iter()
-        .map(|p| p.whole.as_ref().map(|s| &*s.path))
+        .map(|p| p.pod_cgroup.as_ref().map(|s| &*s.path))
         .collect();
-    assert_eq!(whole, [Some("/kubepods/poda"), Some("/kubepods/podb")]);
+    assert_eq!(paths, [Some("/kubepods/poda"), Some("/kubepods/podb")]);
 }
 
 #[test]
@@ -129,10 +111,10 @@ fn this_machine_can_be_sampled() {
         Vec::new(),
         &[SystemSubject {
             name: "kubelet",
-            place: CgroupLocation::Process(std::process::id()),
+            location: CgroupLocation::Process(std::process::id()),
             may_be_root: true,
         }],
-        Depth::Everything,
+        Depth::Full,
     );
     let memory = seen.node.usage.memory.unwrap();
     assert!(
@@ -164,7 +146,7 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
         (Depth::Common, (1, true)),
         // A shallower sample keeps the deeper values.
         (Depth::Core, (1, true)),
-        (Depth::Everything, (1, true)),
+        (Depth::Full, (1, true)),
     ] {
         assert_eq!(
             tasks(&sampler.snapshot(pods(), &[], depth)),
@@ -182,32 +164,32 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
 fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     let root = tempfile::tempdir().unwrap();
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
-    let ids: Vec<String> = (0..3 * MIN_VERIFIED).map(|n| format!("c{n}")).collect();
+    let ids: Vec<String> = (0..3 * MIN_FULL_READS).map(|n| format!("c{n}")).collect();
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
     for id in &names {
         cgroup(root.path(), &format!("/{id}"), 5, 7, 1);
     }
     let pods = || vec![pod("u", &names)];
     for _ in 0..2 {
-        sampler.snapshot(pods(), &[], Depth::Everything);
+        sampler.snapshot(pods(), &[], Depth::Full);
     }
     for id in &names {
         cgroup(root.path(), &format!("/{id}"), 5, 7, 2);
     }
     let read_anew = |sampler: &mut Sampler| {
-        let seen = sampler.snapshot(pods(), &[], Depth::Everything);
+        let seen = sampler.snapshot(pods(), &[], Depth::Full);
         let faults = seen.pods[0].containers.iter().flatten();
         faults
             .filter(|sample| sample.usage.memory.unwrap().page_faults == 2)
             .count()
     };
     assert_eq!(read_anew(&mut sampler), 0, "nothing is old enough");
-    for kept in sampler.kept.values_mut() {
-        kept.verified = kept.verified.checked_sub(TTL).unwrap();
+    for cgroup in sampler.cgroups.values_mut() {
+        cgroup.fully_read_at = cgroup.fully_read_at.checked_sub(FULL_READ_AGE).unwrap();
     }
-    assert_eq!(read_anew(&mut sampler), MIN_VERIFIED);
-    assert_eq!(read_anew(&mut sampler), 2 * MIN_VERIFIED);
-    assert_eq!(read_anew(&mut sampler), 3 * MIN_VERIFIED);
+    assert_eq!(read_anew(&mut sampler), MIN_FULL_READS);
+    assert_eq!(read_anew(&mut sampler), 2 * MIN_FULL_READS);
+    assert_eq!(read_anew(&mut sampler), 3 * MIN_FULL_READS);
 }
 
 #[test]
@@ -219,7 +201,7 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     }
     let subject = |name, path: &str, may_be_root| SystemSubject {
         name,
-        place: CgroupLocation::Cgroup(path.to_owned()),
+        location: CgroupLocation::Cgroup(path.to_owned()),
         may_be_root,
     };
     let system = [
@@ -254,7 +236,7 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     assert_eq!(seen.system[1].sample, seen.system[2].sample);
     // Without a pod the cgroup of all pods is read as well.
     let seen = sampler.snapshot(Vec::new(), &system, Depth::Common);
-    assert_eq!(seen.above, []);
+    assert_eq!(seen.ancestors, []);
     assert_eq!(seen.system[3].sample.usage.memory.unwrap().usage, 7);
     assert!(seen.system[3].sample.created > Some(1_000_000_000_000_000_000));
 }

@@ -2,7 +2,7 @@
 //! an entry.
 
 use super::*;
-use crate::server::routes::{ENTRIES, Port, RouteEntry};
+use crate::server::routes::{Port, ROUTE_TABLE, RouteEntry};
 
 /// A request for a route, its response for an authorized client, and its response to a malformed query.
 struct Row {
@@ -64,7 +64,7 @@ const ROWS: &[Row] = &[
         "/explain/default/web",
         200,
         "/explain/default/none",
-        (404, "no pod default/none is known here"),
+        (404, "pod default/none not found"),
     ),
     row("/", "/", 200, "/?x=%zz", BAD_ESCAPE),
     row(
@@ -333,7 +333,7 @@ async fn each_route_refuses_unauthenticated_forbidden_and_malformed_requests() {
         served: setting.serve().await,
     };
     let mut found = Vec::new();
-    for entry in ENTRIES.iter().filter(|entry| entry.is_on(Port::Main)) {
+    for entry in ROUTE_TABLE.iter().filter(|entry| entry.is_on(Port::Main)) {
         found.extend(faults(&clients, entry).await);
     }
     assert_eq!(found, [""; 0], "{found:#?}");

@@ -2,8 +2,8 @@
 
 use super::{
     StatsState, blocking,
-    disk::{DiskFacts, DiskMethod},
-    generate::PodPlaces,
+    disk::{DiskMeasurements, DiskMethod},
+    generate::PodPaths,
     sampler::{PodSample, Snapshot},
 };
 use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::PodRef};
@@ -15,9 +15,9 @@ const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl StatsState {
     /// The directories and files of the pods in a snapshot.
-    pub(super) fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
-        let logs = &self.parts.pod_logs_dir;
-        let places = |pod: &PodSample| {
+    pub(super) fn pod_paths(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPaths> {
+        let logs = &self.deps.pod_logs_dir;
+        let paths = |pod: &PodSample| {
             let subject = &pod.pod;
             let pod_ref = PodRef {
                 uid: subject.uid.clone(),
@@ -29,34 +29,35 @@ impl StatsState {
                 Some((name.to_owned(), path))
             };
             let containers = subject.containers.iter();
-            let places = PodPlaces {
-                volumes: (self.parts.volumes)(&subject.uid),
+            let paths = PodPaths {
+                volumes: (self.deps.volumes)(&subject.uid),
                 logs: containers
                     .filter_map(|container| log(&container.name))
                     .collect(),
                 files: [
                     log_paths::pod_logs_dir(logs, &pod_ref).ok(),
-                    (self.parts.hosts_file)(&subject.uid),
+                    (self.deps.hosts_file)(&subject.uid),
                 ]
                 .into_iter()
                 .flatten()
                 .collect(),
             };
-            (subject.uid.clone(), places)
+            (subject.uid.clone(), paths)
         };
-        snapshot.pods.iter().map(places).collect()
+        snapshot.pods.iter().map(paths).collect()
     }
 
-    /// Measures what is due; returns the current results if that takes too long.
-    pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
+    /// Measures the directories that are due, for at most the policy's timeout, and returns the latest results, also of
+    /// directories that could not be measured in time.
+    pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPaths>) -> DiskMeasurements {
         let measure_directories = || -> BoxFuture<'static, Option<()>> {
             let mut wanted = HashMap::new();
-            for places in pods.values() {
-                let logs = places.logs.values();
-                let files = logs.chain(&places.files).cloned();
+            for paths in pods.values() {
+                let logs = paths.logs.values();
+                let files = logs.chain(&paths.files).cloned();
                 wanted.extend(files.map(|path| (path, DiskMethod::Files(LOG_MEASURE_INTERVAL))));
-                for volume in &places.volumes {
-                    let Some(period) = self.parts.volume_period.filter(|_| !volume.filesystem)
+                for volume in &paths.volumes {
+                    let Some(period) = self.deps.volume_period.filter(|_| !volume.filesystem)
                     else {
                         continue;
                     };
@@ -71,7 +72,7 @@ impl StatsState {
             Box::pin(blocking(move || disks.measure(wanted)))
         };
         let measure_filesystems = || -> BoxFuture<'static, Option<()>> {
-            let volumes = pods.values().flat_map(|places| &places.volumes);
+            let volumes = pods.values().flat_map(|paths| &paths.volumes);
             let paths = volumes
                 .filter(|volume| volume.filesystem)
                 .map(|volume| volume.path.clone())
@@ -86,8 +87,8 @@ impl StatsState {
             self.disk_measurement.get(measure_directories),
             self.filesystem_measurement.get(measure_filesystems),
         );
-        let mut facts = self.disks.facts();
-        facts.extend(self.volume_filesystems.facts());
-        facts
+        let mut measurements = self.disks.latest();
+        measurements.extend(self.volume_filesystems.latest());
+        measurements
     }
 }

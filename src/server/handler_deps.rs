@@ -1,4 +1,4 @@
-//! Common functions of handlers for reading pods and waiting.
+//! Closures that handlers share: they read pods, or wait for sources and for the disk.
 
 use super::response::Body;
 use crate::{model::PodStatus, pods::pod_sync::PodWithStatus};
@@ -16,11 +16,11 @@ pub type ListPods = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
 pub type ListRunningPods = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// Waits until the node's pods are known, with a timeout.
 pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-/// Waits until the statuses that the views show are on disk.
+/// Waits until all pod statuses generated so far are on disk (the pod state store is flushed).
 pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Waits for `wait`, or until the server stops.
-pub(super) async fn unless_stopping(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
+/// Runs `wait`, but returns at once when the server stops.
+pub(super) async fn or_stopping(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
     tokio::select! {
         () = wait => {}
         () = stopping.cancelled() => {}

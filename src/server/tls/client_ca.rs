@@ -1,4 +1,4 @@
-//! Authorities of client certificates.
+//! The CA bundle of client certificates.
 
 use super::key_pair::certificates;
 use crate::base::Reloaded;
@@ -15,32 +15,29 @@ use rustls::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// The certificate authorities in one version of the file.
+/// The certificates in one version of the file.
 #[derive(Debug)]
-pub struct Authorities {
+pub struct CaBundle {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// The certificate authorities in the current version of `clientCAFile`.
+/// `clientCAFile`, which is read again when it changes.
 #[derive(Debug)]
-pub struct ClientAuthorities {
-    file: Arc<Reloaded<Authorities>>,
+pub struct ClientCaFile {
+    file: Arc<Reloaded<CaBundle>>,
 }
 
-impl ClientAuthorities {
+impl ClientCaFile {
     /// Reads the file. Blocking.
     ///
     /// # Errors
     /// It cannot be read, or contains no valid certificate.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let own = path.to_path_buf();
-        let read = move || Authorities::read(&own);
-        let file = Reloaded::open(
-            "the authorities of client certificates",
-            vec![path.to_path_buf()],
-            read,
-            |_| false,
-        );
+        let read = move || CaBundle::read(&own);
+        let file = Reloaded::open("the client CA file", vec![path.to_path_buf()], read, |_| {
+            false
+        });
         let file =
             file.with_context(|| format!("unable to load client CA file {}", path.display()))?;
         Ok(Self {
@@ -48,18 +45,18 @@ impl ClientAuthorities {
         })
     }
 
-    /// The current authorities; the file is checked at most once a second.
-    pub(in crate::server) async fn current(&self) -> Arc<Authorities> {
+    /// The current CA bundle; the file is checked at most once a second.
+    pub(in crate::server) async fn current(&self) -> Arc<CaBundle> {
         self.file.current().await
     }
 
-    /// The authorities that were read last, without a check of the file.
-    pub(super) fn latest(&self) -> Arc<Authorities> {
+    /// The CA bundle that was read last, without a check of the file.
+    pub(super) fn latest(&self) -> Arc<CaBundle> {
         self.file.latest()
     }
 }
 
-impl Authorities {
+impl CaBundle {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let pem = fs::read(path)?;
         let mut roots = RootCertStore::empty();
@@ -73,17 +70,19 @@ impl Authorities {
         })
     }
 
-    /// Verifies that the certificate is signed by these authorities, valid at this time, and allowed for clients.
+    /// Verifies that the certificate is signed by this CA bundle, valid at this time, and allowed for clients.
     ///
     /// # Errors
     /// The reason why it is not.
     pub(in crate::server) fn verify(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        let verified = self.verifier.verify_client_cert(certificate, between, now);
+        let verified = self
+            .verifier
+            .verify_client_cert(certificate, intermediates, now);
         verified.map(|_| ())
     }
 }
@@ -93,12 +92,12 @@ impl Authorities {
 /// expired certificate gets a 401 instead of a failed handshake, and may also have a token.
 #[derive(Debug)]
 pub(super) struct RequestCertificate {
-    authorities: Arc<Authorities>,
+    ca: Arc<CaBundle>,
 }
 
 impl RequestCertificate {
-    pub(super) fn of(authorities: Arc<Authorities>) -> Arc<Self> {
-        Arc::new(Self { authorities })
+    pub(super) fn of(ca: Arc<CaBundle>) -> Arc<Self> {
+        Arc::new(Self { ca })
     }
 }
 
@@ -108,7 +107,7 @@ impl ClientCertVerifier for RequestCertificate {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.authorities.verifier.root_hint_subjects()
+        self.ca.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -126,7 +125,7 @@ impl ClientCertVerifier for RequestCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verifier = &self.authorities.verifier;
+        let verifier = &self.ca.verifier;
         verifier.verify_tls12_signature(message, certificate, signature)
     }
 
@@ -136,11 +135,11 @@ impl ClientCertVerifier for RequestCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verifier = &self.authorities.verifier;
+        let verifier = &self.ca.verifier;
         verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.verifier.supported_verify_schemes()
+        self.ca.verifier.supported_verify_schemes()
     }
 }

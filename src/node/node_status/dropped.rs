@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// The part of a patch that was missing from the response: fields that the API server does not know, or that another
 /// component resets at once.
 #[derive(Clone, Debug)]
-pub struct RefusedPatch {
+pub struct DroppedFields {
     parts: PatchParts,
     at: Instant,
 }
@@ -36,7 +36,7 @@ impl PatchParts {
     }
 }
 
-impl RefusedPatch {
+impl DroppedFields {
     /// Records a difference that remained after a patch.
     pub fn new(difference: Value, at: Instant) -> Self {
         let parts = PatchParts::of(difference);
@@ -80,7 +80,7 @@ mod tests {
         let dropped = json!({"status": {"features": features}});
         let altered = json!({"status": {"conditions": ready("True", "1")}});
         let both = json!({"status": {"features": features, "conditions": ready("True", "1")}});
-        for (refused, difference, at_once, later) in [
+        for (fields, difference, at_once, later) in [
             (&dropped, dropped.clone(), false, false),
             (
                 &dropped,
@@ -105,13 +105,13 @@ mod tests {
             (&both, both.clone(), false, true),
             (&both, dropped.clone(), false, false),
         ] {
-            let refused = RefusedPatch::new(refused.clone(), started_at);
-            let permits = |at| refused.permits(&difference, period, at);
-            assert_eq!(permits(started_at), at_once, "{refused:?} {difference}");
+            let fields = DroppedFields::new(fields.clone(), started_at);
+            let permits = |at| fields.permits(&difference, period, at);
+            assert_eq!(permits(started_at), at_once, "{fields:?} {difference}");
             assert_eq!(
                 permits(started_at + period),
                 later,
-                "{refused:?} {difference}"
+                "{fields:?} {difference}"
             );
         }
     }

@@ -126,7 +126,7 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
     let body = tokio::time::timeout(WAIT_LIMIT, refused)
         .await
         .expect("the second is refused");
-    assert!(String::from_utf8_lossy(&body).contains("one at a time"));
+    assert!(String::from_utf8_lossy(&body).contains("another CPU profile is in progress"));
     // A client that goes away makes room.
     long.abort();
     let _busy = load();

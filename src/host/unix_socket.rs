@@ -1,5 +1,6 @@
 //! A Unix socket that only root can connect to. Blocking; created once, at start.
 
+use super::files::if_exists;
 use anyhow::Context as _;
 use rustix::{
     fs::{Mode, chmod},
@@ -43,14 +44,12 @@ impl Drop for SocketFile {
 /// Binds a socket with mode 0600. An existing socket at the path is replaced, because it belongs to a kubelet that
 /// was killed or is exiting. Any other file is an error.
 pub fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
-        Ok(_) => {
+    if let Some(meta) = if_exists(fs::symlink_metadata(path))? {
+        if !meta.file_type().is_socket() {
             let text = "a file that is not a socket is there";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        fs::remove_file(path)?;
     }
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -14,7 +14,7 @@ mod states;
 mod tests;
 pub(in crate::pods) mod transition;
 
-pub use conditions::{carry_transition_times, is_owned};
+pub use conditions::{DISRUPTION_TARGET, carry_transition_times, is_owned};
 pub(in crate::pods::status) use container_states::{INIT_CONTAINER_LOST, unknown_exit};
 pub use phase::PodPhase;
 pub use transition::IllegalTransition;

@@ -4,7 +4,9 @@
 
 use crate::{
     model::Pod,
-    pods::status::generate::{IllegalTransition, PodPhase, is_owned, transition},
+    pods::status::generate::{
+        DISRUPTION_TARGET, IllegalTransition, PodPhase, is_owned, transition,
+    },
 };
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde::Serialize;
@@ -34,9 +36,6 @@ const QOS_CLASS: &str = "qosClass";
 
 /// Lists that the API server merges by a key.
 const MERGED_LISTS: [&str; 2] = ["podIPs", "hostIPs"];
-
-/// A condition that the kubelet sets only together with the end of a pod; the eviction API sets it, too.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The `status` of a strategic merge patch from `remote` to `ours`; `None` if there is no difference. While containers of
 /// the pod may run, a terminal phase is not sent, because the scheduler would give its resources to another pod.

@@ -12,7 +12,7 @@ use crate::{
     base::connections,
     host::{
         files::if_exists,
-        unix_socket::{SocketFile, listen_at},
+        unix_socket::{SocketFile, listen_in},
     },
 };
 use anyhow::Context as _;
@@ -72,18 +72,13 @@ impl DeviceManager {
 
 /// Creates the socket, and removes those of plugins, which watch for that and register again.
 fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, SocketFile)> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let mut builder = fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o750).create(directory);
-    made.with_context(|| format!("cannot create {}", directory.display()))?;
     remove_sockets(directory)
         .with_context(|| format!("cannot clean up {}", directory.display()))?;
-    let path = directory.join(SOCKET);
-    listen_at(&path).with_context(|| format!("cannot listen at {}", path.display()))
+    listen_in(&directory.join(SOCKET))
 }
 
 fn remove_sockets(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
+    for entry in if_exists(fs::read_dir(directory))?.into_iter().flatten() {
         let path = entry?.path();
         // `metadata` follows symbolic links.
         let is_socket = match fs::metadata(&path) {

@@ -1,6 +1,6 @@
 //! The metric families of starting pods and containers, named as upstream names them.
 
-use super::sync::StartFailure;
+use super::{generate::user_namespaces, sync::StartFailure};
 use crate::{
     base::metrics::{DEFAULT_BUCKETS, Labels, Metrics},
     model::{Pod, PodExt, reasons},
@@ -63,7 +63,7 @@ impl StartMetrics {
     /// A sandbox is about to be created for a pod.
     pub(super) fn sandbox_started(&self, pod: &Pod) {
         self.pods.inc();
-        if has_user_namespace(pod) {
+        if user_namespaces::is_wanted(pod) {
             self.user_namespaced.inc();
         }
     }
@@ -76,7 +76,7 @@ impl StartMetrics {
     /// Counts the failure of a sync that had to create the sandbox of a pod with a user namespace, in any
     /// step: some runtimes set the namespace up only when they create a container.
     pub(super) fn first_sync_failed(&self, pod: &Pod) {
-        if has_user_namespace(pod) {
+        if user_namespaces::is_wanted(pod) {
             self.user_namespaced_errors.inc();
         }
     }
@@ -121,8 +121,4 @@ fn kind(pod: &Pod, container: &Container) -> &'static str {
     } else {
         "container"
     }
-}
-
-fn has_user_namespace(pod: &Pod) -> bool {
-    pod.spec().and_then(|spec| spec.host_users) == Some(false)
 }

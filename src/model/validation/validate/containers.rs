@@ -1,10 +1,10 @@
 //! Validates containers of all kinds.
 
-use super::probes::{Role, port_number, validate_hook, validate_probe};
+use super::probes::{port_number, validate_hook, validate_probe};
 use super::rules::{pull_policy, unique};
 use super::volumes::validate_mounts;
 use super::{Errors, Path, env, names, resources, security, text};
-use crate::model::validation::signals;
+use crate::model::{ProbeKind, validation::signals};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule, PodSpec};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -123,13 +123,17 @@ fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut E
 
 fn lifecycle(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mut Errors) {
     for (field, probe, role) in [
-        ("livenessProbe", &container.liveness_probe, Role::Liveness),
+        (
+            "livenessProbe",
+            &container.liveness_probe,
+            ProbeKind::Liveness,
+        ),
         (
             "readinessProbe",
             &container.readiness_probe,
-            Role::Readiness,
+            ProbeKind::Readiness,
         ),
-        ("startupProbe", &container.startup_probe, Role::Startup),
+        ("startupProbe", &container.startup_probe, ProbeKind::Startup),
     ] {
         if let Some(probe) = probe {
             validate_probe(probe, role, &path.child(field), errors);

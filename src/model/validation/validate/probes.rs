@@ -1,20 +1,13 @@
 //! Validates probes and lifecycle hooks.
 
 use super::{Errors, Path, names};
+use crate::model::ProbeKind;
 use k8s_openapi::api::core::v1::{
     ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, SleepAction, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The kind of a probe.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Role {
-    Liveness,
-    Readiness,
-    Startup,
-}
-
-pub(super) fn validate_probe(probe: &Probe, role: Role, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate_probe(probe: &Probe, kind: ProbeKind, path: &Path<'_>, errors: &mut Errors) {
     let handler = ProbeHandler {
         exec: probe.exec.as_ref(),
         http: probe.http_get.as_ref(),
@@ -32,7 +25,7 @@ pub(super) fn validate_probe(probe: &Probe, role: Role, path: &Path<'_>, errors:
     ] {
         errors.non_negative(&path.child(field), value.map(i64::from));
     }
-    if role != Role::Readiness
+    if kind != ProbeKind::Readiness
         && let Some(threshold) = probe.success_threshold
         && threshold != 1
     {
@@ -40,7 +33,7 @@ pub(super) fn validate_probe(probe: &Probe, role: Role, path: &Path<'_>, errors:
     }
     let at = path.child("terminationGracePeriodSeconds");
     match probe.termination_grace_period_seconds {
-        Some(value) if role == Role::Readiness => {
+        Some(value) if kind == ProbeKind::Readiness => {
             errors.invalid_raw(&at, value, "must not be set for readinessProbes");
         }
         Some(value) if value <= 0 => errors.invalid_raw(&at, value, "must be greater than 0"),

@@ -26,7 +26,7 @@ const OWNED: [&str; 6] = [
 
 /// The condition of a pod that the kubelet terminated by eviction, preemption or node shutdown; the eviction API sets
 /// it, too.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether the kubelet writes conditions of this type.
 pub fn is_owned(condition: &PodCondition) -> bool {

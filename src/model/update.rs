@@ -38,7 +38,7 @@ pub enum Completeness {
     /// More pods may follow.
     #[default]
     Partial,
-    /// All except these, which could not be read: manifest files, or UIDs of API pods.
+    /// All except these, which are invalid or could not be read: manifest files, or UIDs of API pods.
     Except(Arc<BTreeSet<String>>),
     /// All.
     Complete,
@@ -50,9 +50,9 @@ impl Completeness {
     pub fn covers(&self, item: Option<&str>) -> bool {
         match self {
             Self::Partial => false,
-            // Without a file or UID it may be any of the unread ones.
-            Self::Except(unread) => {
-                item.is_some_and(|item| !unread.contains(item) && !unread.contains(""))
+            // Without a file or UID it may be any of the unusable ones.
+            Self::Except(unusable) => {
+                item.is_some_and(|item| !unusable.contains(item) && !unusable.contains(""))
             }
             Self::Complete => true,
         }
@@ -61,11 +61,11 @@ impl Completeness {
 
 impl From<BTreeSet<String>> for Completeness {
     /// All except these.
-    fn from(unread: BTreeSet<String>) -> Self {
-        if unread.is_empty() {
+    fn from(unusable: BTreeSet<String>) -> Self {
+        if unusable.is_empty() {
             Self::Complete
         } else {
-            Self::Except(Arc::new(unread))
+            Self::Except(Arc::new(unusable))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Builds the server area: the handlers of the ports, on top of the stores.
 
 use super::{
-    Handlers,
+    PortHandler,
     checkpoint::Checkpoints,
     container_logs::{LogDeps, LogReaders},
     dispatcher::RouteHandlers,
@@ -9,7 +9,7 @@ use super::{
     health::HealthChecks,
     metrics::HttpMetrics,
     node_logs::NodeLogs,
-    pod_reporter::{PendingVolumesOf, PodReporter},
+    pod_explainer::{PendingVolumesOf, PodExplainer},
     pods::PodLists,
     pods_api::{Changes, PodsApi},
     process::Process,
@@ -91,7 +91,7 @@ pub fn build(
     checks: HealthChecks,
     deps: ServerDeps<'_>,
     shutdown: CancellationToken,
-) -> (Handlers, StreamTable) {
+) -> (PortHandler, StreamTable) {
     let node_name: Arc<str> = config.node_name.into();
     let lister = deps.pods.lister.clone();
     let pods: ListPods = Arc::new(move || lister.list());
@@ -116,7 +116,7 @@ pub fn build(
         let state_store = state_store.clone();
         Box::pin(async move { state_store.flush().await })
     });
-    let reporter = PodReporter::new(
+    let reporter = PodExplainer::new(
         deps.state.clone(),
         deps.pods.clone(),
         deps.pending_volumes,
@@ -164,7 +164,7 @@ pub fn build(
         machine: Arc::new(deps.machine.clone()),
     };
     let streams = route_handlers.streams.clone();
-    let handlers = Handlers::read_only(checks, route_handlers, config.disabled);
+    let handlers = PortHandler::read_only(checks, route_handlers, config.disabled);
     (handlers.traced(deps.tracer.clone()), streams)
 }
 

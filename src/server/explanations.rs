@@ -1,7 +1,7 @@
 //! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::{
-    handler_deps::{FlushStatuses, flushed, or_stopping},
+    handler_deps::{FlushStatuses, after_status_flush, or_stopping},
     page,
     query::BadQuery,
     response::{Body, json_object, not_found},
@@ -83,7 +83,7 @@ impl Explanations {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         self.wait(query, stopping).await;
-        flushed(&self.flush, json_object(&(self.overview)())).await
+        after_status_flush(&self.flush, json_object(&(self.overview)())).await
     }
 
     /// `/explain/<namespace>/<pod>`.
@@ -95,7 +95,7 @@ impl Explanations {
             },
             |explanation| json_object(&explanation),
         );
-        flushed(&self.flush, response).await
+        after_status_flush(&self.flush, response).await
     }
 
     /// `/`: the list as a page.
@@ -119,7 +119,7 @@ impl Explanations {
             self.version,
             Timestamp::now(),
         );
-        flushed(&self.flush, page).await
+        after_status_flush(&self.flush, page).await
     }
 
     /// `/pod/<namespace>/<pod>`: one pod as a page.
@@ -135,7 +135,7 @@ impl Explanations {
         let explanation = (self.explain)(pod);
         let name = (pod.namespace.as_str(), pod.name.as_str());
         let page = page::pod(name, explanation.as_ref(), &overview_version, self.version);
-        flushed(&self.flush, page).await
+        after_status_flush(&self.flush, page).await
     }
 
     /// Waits until the version differs from the client's, or a timeout.

@@ -29,7 +29,10 @@ pub(super) async fn or_stopping(stopping: &CancellationToken, wait: impl Future<
 
 /// Returns the response after the statuses in it are on disk, so that a client never sees a status that is lost if
 /// the kubelet is killed right afterwards. Waits at most [`FLUSH_TIMEOUT`].
-pub(super) async fn flushed(flush: &FlushStatuses, response: Response<Body>) -> Response<Body> {
+pub(super) async fn after_status_flush(
+    flush: &FlushStatuses,
+    response: Response<Body>,
+) -> Response<Body> {
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, flush()).await;
     response
 }

@@ -34,9 +34,9 @@ impl RequestService {
     }
 }
 
-/// The handlers of one port; cheap to clone.
+/// Handles the requests of one port: its layers and its dispatcher. Cheap to clone.
 #[derive(Clone)]
-pub struct Handlers {
+pub struct PortHandler {
     port: Port,
     access: Access,
     tracer: Tracer,
@@ -44,15 +44,15 @@ pub struct Handlers {
     state: Arc<DispatcherState>,
 }
 
-impl fmt::Debug for Handlers {
+impl fmt::Debug for PortHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handlers")
+        f.debug_struct("PortHandler")
             .field("port", &self.port)
             .finish_non_exhaustive()
     }
 }
 
-impl Handlers {
+impl PortHandler {
     /// The handlers of the health port.
     pub fn health(checks: HealthChecks) -> Self {
         let state = DispatcherState {
@@ -116,7 +116,7 @@ impl Handlers {
         }
     }
 
-    /// Handlers that reject every request, for clients of the local socket in other namespaces.
+    /// PortHandler that reject every request, for clients of the local socket in other namespaces.
     #[must_use]
     pub(super) fn refusing(&self) -> Self {
         let why =

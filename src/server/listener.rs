@@ -5,7 +5,7 @@ use super::{
     connections::{
         ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
     },
-    handlers::Handlers,
+    handlers::PortHandler,
     observed::ObservedStream,
     response::{LongRunning, until_sent},
     tls::Tls,
@@ -146,7 +146,7 @@ impl Listener {
     /// Serves until shutdown, then drains the connections. An error of one connection does not end the others.
     pub async fn serve(
         self,
-        handlers: Handlers,
+        handlers: PortHandler,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let connections = Connections::new(self.limits);
@@ -217,7 +217,7 @@ fn keep_alive(stream: &TcpStream) {
 /// The context of one connection.
 struct ConnectionContext {
     slot: Arc<ConnectionSlot>,
-    handlers: Handlers,
+    handlers: PortHandler,
     limits: ConnectionLimits,
     shutdown: CancellationToken,
 }

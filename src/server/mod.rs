@@ -49,7 +49,7 @@ mod node_logs;
 mod process;
 mod dispatcher;
 mod handlers;
-mod pod_reporter;
+mod pod_explainer;
 mod listener;
 mod ports;
 mod area;
@@ -64,13 +64,13 @@ pub use explanations::{
     ExplainPod, ExplainQuery, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
 };
 pub use handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
-pub use handlers::Handlers;
+pub use handlers::PortHandler;
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use listener::{BindError, Listener};
 pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
-pub use pod_reporter::PendingVolumesOf;
+pub use pod_explainer::PendingVolumesOf;
 pub use pods::PodLists;
 pub use pods_api::PodsApi;
 pub use ports::{Ports, ServerConfig};

@@ -1,7 +1,9 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
 use super::{
-    handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods, flushed, or_stopping},
+    handler_deps::{
+        FlushStatuses, ListPods, ListRunningPods, WaitForPods, after_status_flush, or_stopping,
+    },
     list,
     response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
@@ -59,7 +61,7 @@ impl PodLists {
     /// `/pods`.
     pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
         let pods = self.list_when_ready(stopping).await;
-        flushed(&self.flush, pod_list(pods)).await
+        after_status_flush(&self.flush, pod_list(pods)).await
     }
 
     /// `/runningpods/`.
@@ -75,7 +77,7 @@ impl PodLists {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         let pods = self.list_when_ready(stopping).await;
-        flushed(&self.flush, pod_info(pods, name)).await
+        after_status_flush(&self.flush, pod_info(pods, name)).await
     }
 
     /// All known pods, after waiting until they are known.

@@ -2,7 +2,7 @@
 //! port is in use, and served once all areas have started.
 
 use super::{
-    Handlers, Listener,
+    Listener, PortHandler,
     auth::{AuthSettings, KubeletAuth},
     health::HealthChecks,
     routes::RouteGroup,
@@ -106,10 +106,10 @@ impl Ports {
     }
 
     /// Starts a task per port: the health port with `healthz`, all others with `handlers`.
-    pub fn serve(self, healthz: HealthChecks, handlers: &Handlers, tasks: &mut Tasks) {
+    pub fn serve(self, healthz: HealthChecks, handlers: &PortHandler, tasks: &mut Tasks) {
         let shutdown = tasks.shutdown();
         if let Some(listener) = self.healthz {
-            let serving = listener.serve(Handlers::health(healthz), shutdown.clone());
+            let serving = listener.serve(PortHandler::health(healthz), shutdown.clone());
             tasks.spawn("server.healthz", serving);
         }
         if let Some((listener, auth)) = self.secured {

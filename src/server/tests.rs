@@ -213,13 +213,13 @@ pub(super) fn process() -> Process {
     }
 }
 
-pub(super) fn read_only() -> Handlers {
+pub(super) fn read_only() -> PortHandler {
     let failing = || Err("no sync for 5 minutes".to_owned());
     let checks = HealthChecks::ping()
         .with("log", || Ok(()))
         .with("syncloop", failing);
     let running = Some(Arc::new(phase("Running")));
-    Handlers::read_only(
+    PortHandler::read_only(
         checks,
         views(vec![(pod("a"), running), (pod("b"), None)]),
         Vec::new(),
@@ -228,7 +228,7 @@ pub(super) fn read_only() -> Handlers {
 
 /// The response of one port to a request without a connection.
 pub(super) async fn answer<B>(
-    handlers: &Handlers,
+    handlers: &PortHandler,
     request: hyper::Request<B>,
     stopping: &CancellationToken,
 ) -> hyper::Response<response::Body>
@@ -245,7 +245,7 @@ pub(super) struct Served {
     pub(super) task: JoinHandle<anyhow::Result<()>>,
 }
 
-pub(super) async fn serve(handlers: Handlers, limits: ConnectionLimits) -> Served {
+pub(super) async fn serve(handlers: PortHandler, limits: ConnectionLimits) -> Served {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind("test", any).await.unwrap().limits(limits);
     let address = listener.address().unwrap();

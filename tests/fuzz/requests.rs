@@ -13,8 +13,8 @@ use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogDeps,
-    LogReaders, NodeLogs, PodLists, Process, RouteGroup, RouteHandlers, Scrapes, StatsReaders,
+    Checkpoints, ConnectionLimits, Explanations, HealthChecks, Listener, LogDeps, LogReaders,
+    NodeLogs, PodLists, PortHandler, Process, RouteGroup, RouteHandlers, Scrapes, StatsReaders,
     StreamDeps, StreamMetrics, StreamTable, TextChunks,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
@@ -83,8 +83,8 @@ impl Ports {
         let entered = runtime.enter();
         let views = views();
         let checks = || HealthChecks::ping().with("syncloop", || Err("<x> no turn".to_owned()));
-        let on = Handlers::read_only(checks(), views.clone(), vec![RouteGroup::PostedPods]);
-        let off = Handlers::read_only(checks(), views, EVERYTHING_OFF.to_vec());
+        let on = PortHandler::read_only(checks(), views.clone(), vec![RouteGroup::PostedPods]);
+        let off = PortHandler::read_only(checks(), views, EVERYTHING_OFF.to_vec());
         for kind in KINDS {
             let handlers = match kind {
                 "open" => on.secured(auth(true)),
@@ -92,7 +92,7 @@ impl Ports {
                 "open-off" => off.secured(auth(true)),
                 "local" => on.local(),
                 "local-off" => off.local(),
-                "health" => Handlers::health(checks()),
+                "health" => PortHandler::health(checks()),
                 _ => on.clone(),
             };
             let limits = ConnectionLimits {

@@ -2,9 +2,12 @@
 
 use kubelet::host::{HostMachine, huge_pages};
 use serde_json::{Value, json};
+use std::time::Duration;
 
+use crate::api_source::{bound, ids, joined, path, wait_runs};
 use crate::node::Node;
 use crate::pods::{container, pod, simple, with};
+use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 
 fn on_port(name: &str) -> Value {
     let ports = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
@@ -82,6 +85,36 @@ async fn a_pod_that_was_rejected_does_not_take_the_place_of_one_that_ran_when_bo
         node.wait_phase(name, "Failed").await;
     }
     node.wait_runs("middle").await;
+}
+
+#[tokio::test]
+async fn pods_that_run_are_not_rejected_if_the_runtime_is_slow_to_show_them_after_a_restart() {
+    let (mut node, api) = joined().await;
+    let names = ["one", "two"];
+    for name in names {
+        api.put(&path(name), bound(name));
+    }
+    node.start().await;
+    for name in names {
+        wait_runs(&node, name).await;
+    }
+    let before = names.map(|name| ids(&node.fake, name));
+    node.stop().await;
+    node.configure("maxPods: 1");
+    for rpc in [Rpc::PodSandboxStatus, Rpc::ContainerStatus] {
+        node.fake.inject(Fault::hang(rpc));
+    }
+    node.fake.clear_calls();
+    node.start().await;
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    assert!(node.never(Duration::from_secs(3), stopped).await);
+    for name in names {
+        let phase = &api.object(&path(name)).unwrap()["status"]["phase"];
+        assert_eq!(phase, "Running", "{name}");
+    }
+    node.fake.clear_faults();
+    assert!(node.never(Duration::from_secs(1), stopped).await);
+    assert_eq!(names.map(|name| ids(&node.fake, name)), before);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub struct RuntimeState {
     pub network_message: String,
     /// Why the runtime is not ready, or the last error of the call.
     pub runtime_message: String,
-    /// When one of the other fields last changed.
+    /// When `runtime_ready`, `network_ready` or `runtime_message` last changed, or whether there is a runtime error.
     pub changed: Option<Timestamp>,
 }
 

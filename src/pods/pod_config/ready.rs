@@ -5,9 +5,9 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
 /// Proof that every source has delivered and that the sync loop has applied the lists: a running pod that
-/// is in no list was removed from its source, or its manifest cannot be read. Created by [`SourcesReady::all_ready`].
+/// is in no list was removed from its source, or its manifest is invalid or unreadable. Created by [`SourcesReady::all_ready`].
 ///
-/// | method | sources | their lists | unread manifests |
+/// | method | sources | their lists | unusable manifests |
 /// |---|---|---|---|
 /// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
 /// | [`SourcesReadyReader::delivered`] | one | complete | allowed |
@@ -27,7 +27,8 @@ pub struct SourcesReady {
 #[derive(Clone, Debug)]
 pub struct SourcesReadyReader {
     configured: SourceSet,
-    delivered: Arc<Mutex<HashMap<PodSource, Completeness>>>,
+    /// The sources of which a message was applied, with how complete their lists are.
+    seen: Arc<Mutex<HashMap<PodSource, Completeness>>>,
 }
 
 impl SourcesReady {
@@ -35,7 +36,7 @@ impl SourcesReady {
     pub fn new(configured: SourceSet) -> Self {
         let reader = SourcesReadyReader {
             configured,
-            delivered: Arc::default(),
+            seen: Arc::default(),
         };
         Self { reader }
     }
@@ -47,12 +48,12 @@ impl SourcesReady {
 
     /// Records that a message of the source was applied, and how complete the source's list is now.
     pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
-        self.reader.delivered.lock().insert(source, completeness);
+        self.reader.seen.lock().insert(source, completeness);
     }
 
-    /// See [`SourcesReadyReader::ready`].
-    pub fn ready(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
-        self.reader.ready(source, uid, manifest)
+    /// See [`SourcesReadyReader::is_removed`].
+    pub fn is_removed(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
+        self.reader.is_removed(source, uid, manifest)
     }
 
     /// Whether every configured source has delivered a list, complete or not.
@@ -71,14 +72,14 @@ impl SourcesReadyReader {
     /// `manifest` is the file that it was made from, if that is known. A pod of the API server is kept until the API
     /// server has delivered. A pod of another source that is no longer configured may be cleaned up once all configured
     /// sources have delivered everything.
-    pub fn ready(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
+    pub fn is_removed(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
         let item = if source == PodSource::Api {
             Some(uid.as_str())
         } else {
             manifest
         };
         if self.configured.contains(source) {
-            let delivered = self.delivered.lock();
+            let delivered = self.seen.lock();
             return delivered
                 .get(&source)
                 .is_some_and(|completeness| completeness.covers(item));
@@ -86,9 +87,9 @@ impl SourcesReadyReader {
         source != PodSource::Api && self.all_complete()
     }
 
-    /// Whether a source has delivered a list, though perhaps without pods that cannot be read.
+    /// Whether a source has delivered a list, though perhaps without pods that are invalid or cannot be read.
     pub fn delivered(&self, source: PodSource) -> bool {
-        let delivered = self.delivered.lock();
+        let delivered = self.seen.lock();
         let known = delivered.get(&source);
         known.is_some_and(|known| *known != Completeness::Partial)
     }
@@ -96,19 +97,19 @@ impl SourcesReadyReader {
     /// Whether every configured source has delivered, and nothing is missing from any list.
     pub fn all_complete(&self) -> bool {
         let complete = |known: &Completeness| *known == Completeness::Complete;
-        self.all_seen() && self.delivered.lock().values().all(complete)
+        self.all_seen() && self.seen.lock().values().all(complete)
     }
 
     /// The proof, once every configured source has delivered a list that lacks at most pods of
-    /// manifests that cannot be read.
+    /// manifests that are invalid or cannot be read.
     pub fn all_ready(&self) -> Option<AllReady> {
         let partial = |known: &Completeness| *known == Completeness::Partial;
-        let ready = self.all_seen() && !self.delivered.lock().values().any(partial);
+        let ready = self.all_seen() && !self.seen.lock().values().any(partial);
         ready.then_some(AllReady(()))
     }
 
     fn all_seen(&self) -> bool {
-        let seen: SourceSet = self.delivered.lock().keys().copied().collect();
+        let seen: SourceSet = self.seen.lock().keys().copied().collect();
         seen.contains_all(self.configured)
     }
 }
@@ -129,16 +130,16 @@ mod tests {
         let reader = sources.reader();
         assert!(reader.all_ready().is_none());
         sources.mark_seen(PodSource::File, Complete);
-        assert!(reader.ready(PodSource::File, &"u".into(), None));
-        assert!(!reader.ready(PodSource::Http, &"u".into(), None));
+        assert!(reader.is_removed(PodSource::File, &"u".into(), None));
+        assert!(!reader.is_removed(PodSource::Http, &"u".into(), None));
         assert!(
-            !reader.ready(PodSource::Posted, &"u".into(), None),
+            !reader.is_removed(PodSource::Posted, &"u".into(), None),
             "not configured: gone when all have delivered"
         );
         assert!(sources.all_ready().is_none());
         sources.mark_seen(PodSource::Http, Complete);
         assert!(reader.all_ready().is_some());
-        assert!(sources.ready(PodSource::Posted, &"u".into(), None));
+        assert!(sources.is_removed(PodSource::Posted, &"u".into(), None));
     }
 
     #[test]
@@ -146,23 +147,25 @@ mod tests {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
         assert!(alone.all_ready().is_some());
-        assert!(!alone.ready(PodSource::Api, &"u".into(), None));
-        assert!(!ready(&[]).ready(PodSource::Api, &"u".into(), None));
+        assert!(!alone.is_removed(PodSource::Api, &"u".into(), None));
+        assert!(!ready(&[]).is_removed(PodSource::Api, &"u".into(), None));
         let joined = ready(&[PodSource::File, PodSource::Api]);
         joined.mark_seen(PodSource::File, Complete);
-        assert!(!joined.ready(PodSource::Api, &"u".into(), None));
+        assert!(!joined.is_removed(PodSource::Api, &"u".into(), None));
         joined.mark_seen(PodSource::Api, Complete);
-        assert!(joined.ready(PodSource::Api, &"u".into(), None));
+        assert!(joined.is_removed(PodSource::Api, &"u".into(), None));
     }
 
     #[test]
     fn a_list_that_is_still_being_delivered_makes_no_pod_gone() {
         let sources = ready(&[PodSource::File]);
         sources.mark_seen(PodSource::File, Partial);
-        assert!(sources.all_seen() && !sources.ready(PodSource::File, &"u".into(), Some("/m/a")));
+        assert!(
+            sources.all_seen() && !sources.is_removed(PodSource::File, &"u".into(), Some("/m/a"))
+        );
         assert!(sources.all_ready().is_none());
         sources.mark_seen(PodSource::File, Complete);
-        assert!(sources.ready(PodSource::File, &"u".into(), None));
+        assert!(sources.is_removed(PodSource::File, &"u".into(), None));
         assert!(sources.all_ready().is_some());
     }
 
@@ -179,7 +182,7 @@ mod tests {
             (PodSource::Http, None, true),
             (PodSource::Posted, Some("/p/gone"), false),
         ] {
-            let ready = sources.ready(source, &"u".into(), manifest);
+            let ready = sources.is_removed(source, &"u".into(), manifest);
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
         assert!(sources.all_ready().is_some(), "clean-ups go on");
@@ -200,7 +203,8 @@ mod tests {
         ] {
             let unread: BTreeSet<_> = unread.iter().map(ToString::to_string).collect();
             sources.mark_seen(PodSource::Api, unread.clone().into());
-            let found = ["unread", "u"].map(|uid| sources.ready(PodSource::Api, &uid.into(), None));
+            let found =
+                ["unread", "u"].map(|uid| sources.is_removed(PodSource::Api, &uid.into(), None));
             assert_eq!(found, expected, "{unread:?}");
         }
     }

@@ -202,12 +202,12 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
     let second = next().await;
     assert_eq!((second.op, second.pods.len()), (PodOp::Add, 1));
     assert!(
-        !ready.ready(PodSource::File, &"u".into(), None),
+        !ready.is_removed(PodSource::File, &"u".into(), None),
         "it waits in the channel"
     );
     assert_eq!(second.completeness, Completeness::Complete);
     ready.mark_seen(second.source, second.completeness);
-    assert!(ready.ready(PodSource::File, &"u".into(), None));
+    assert!(ready.is_removed(PodSource::File, &"u".into(), None));
     // An edit is two messages; in between a pod is wanted that is not known.
     std::fs::write(path(".new"), manifest("a", "2")).unwrap();
     std::fs::rename(path(".new"), path("a.yaml")).unwrap();

@@ -126,7 +126,7 @@ impl PodSync {
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
             self.record_history(&pod, Action::Wait, text);
-            if !self.runtime_recovered(deadline, &cancel).await {
+            if !self.wait_for_runtime(deadline, &cancel).await {
                 let next = NextSync {
                     at: Some(Instant::now()),
                     ..NextSync::default()
@@ -177,11 +177,10 @@ impl PodSync {
     /// not shown in CrashLoopBackOff after its back-off ended.
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
-        let next = |runtime_status: &PodStatus| {
-            let now = Timestamp::now();
-            (now, self.runtime.next_restart(pod, runtime_status, now))
-        };
-        let (now, ends) = next(&self.cache.latest(&uid));
+        // One reading of the clock: if it was set back, the end of a back-off moves with it.
+        let now = Timestamp::now();
+        let next = |runtime_status: &PodStatus| self.runtime.next_restart(pod, runtime_status, now);
+        let ends = next(&self.cache.latest(&uid));
         let left = ends.map(|ends| Duration::try_from(ends.duration_since(now)));
         let over = async {
             match left {
@@ -191,7 +190,7 @@ impl PodSync {
         };
         tokio::select! {
             () = over => {}
-            () = self.cache.wait_for(&uid, |runtime_status| next(runtime_status).1 != ends) => {}
+            () = self.cache.wait_for(&uid, |runtime_status| next(runtime_status) != ends) => {}
         }
     }
 
@@ -220,7 +219,7 @@ impl PodSync {
     }
 
     /// Waits until the runtime is ready. False if the sync is cancelled or the pod's deadline is exceeded.
-    async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
+    async fn wait_for_runtime(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
         let mut state = self.runtime_state.clone();
         tokio::select! {
             biased;

@@ -38,7 +38,7 @@ pub(super) enum PodStage {
 
 /// Inputs of a pod's status that neither a store nor the runtime has.
 #[derive(Debug, Default)]
-struct PodStatusOverrides {
+struct RecordedInputs {
     failures: Vec<StartFailure>,
     stage: PodStage,
     pod_failure: Option<PodFailure>,
@@ -59,7 +59,7 @@ pub struct StatusPublisher {
     state_store: PodStateStore,
     starts: Option<PodStartMetrics>,
     cluster: Option<ClusterInputs>,
-    overrides: Mutex<HashMap<PodUid, PodStatusOverrides>>,
+    recorded: Mutex<HashMap<PodUid, RecordedInputs>>,
 }
 
 /// The inputs that exist only on a node with an API server.
@@ -80,7 +80,7 @@ impl StatusPublisher {
         results: ProbeResults,
         state_store: PodStateStore,
     ) -> Self {
-        let overrides = Mutex::default();
+        let recorded = Mutex::default();
         Self {
             runtime,
             runtime_name,
@@ -90,7 +90,7 @@ impl StatusPublisher {
             state_store,
             starts: None,
             cluster: None,
-            overrides,
+            recorded,
         }
     }
 
@@ -144,12 +144,12 @@ impl StatusPublisher {
         let pod = &self.newest(pod);
         // The lock is held until the status is stored: a worker and the sync loop call this concurrently, and a status
         // made from older inputs must not replace one made from newer inputs.
-        let mut overrides = self.overrides.lock();
-        let overrides = overrides.entry(uid.clone()).or_default();
+        let mut recorded = self.recorded.lock();
+        let recorded = recorded.entry(uid.clone()).or_default();
         let Some(runtime_status) = self.cache.try_settled(&uid) else {
             return self.statuses().get(&uid);
         };
-        if overrides.rejected && runtime_status.is_empty() {
+        if recorded.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
         self.record_origin(pod);
@@ -158,11 +158,11 @@ impl StatusPublisher {
         let runtime_status = self.without_pending_hooks(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
         let old = (old.as_deref(), remote.as_ref());
-        match self.generate(pod, &runtime_status, old, overrides) {
+        match self.generate(pod, &runtime_status, old, recorded) {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
                     let pulling = || self.runtime.take_pulling_time(&uid);
-                    starts.published(&mut overrides.start, pod, &status, pulling);
+                    starts.published(&mut recorded.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
                     self.record_status(pod);
@@ -270,7 +270,7 @@ impl StatusPublisher {
         pod: &Arc<Pod>,
         runtime_status: &PodStatus,
         (old, remote): (Option<&api::PodStatus>, Option<&api::PodStatus>),
-        overrides: &PodStatusOverrides,
+        recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
         let plan = self.runtime.plan_summary(pod, runtime_status);
@@ -282,7 +282,7 @@ impl StatusPublisher {
             if replaced.iter().any(|replaced| replaced == name) {
                 return Some((reasons::CONTAINER_CREATING.into(), "being replaced".into()));
             }
-            let failure = overrides.failures.iter().find(|f| f.container == name)?;
+            let failure = recorded.failures.iter().find(|f| f.container == name)?;
             Some((failure.reason.to_string(), failure.message.clone()))
         };
         let back_off = |name: &str| {
@@ -296,7 +296,7 @@ impl StatusPublisher {
         let runs = |name: &str| runtime_status.runs(name);
         let actuated_pod =
             resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod, runs));
-        let is_active = overrides.stage == PodStage::Active;
+        let is_active = recorded.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
@@ -311,8 +311,8 @@ impl StatusPublisher {
             host_ips: &host_ips,
             needs_new_sandbox: plan.needs_new_sandbox,
             restart_all: plan.restart_all,
-            pod_is_terminal: overrides.stage == PodStage::Terminated,
-            pod_failure: overrides.pod_failure.as_ref(),
+            pod_is_terminal: recorded.stage == PodStage::Terminated,
+            pod_failure: recorded.pod_failure.as_ref(),
             resize: &resize,
             actuated_pod: actuated_pod.as_ref(),
             device_health: &device_health,
@@ -350,8 +350,8 @@ impl StatusPublisher {
     /// Stores the start failures of a sync. A restart back-off is not stored: the status is generated from the back-off
     /// itself, which ends with time.
     pub(super) fn record_report(&self, uid: &PodUid, report: &SyncReport) {
-        let mut overrides = self.overrides.lock();
-        let failures = &mut overrides.entry(uid.clone()).or_default().failures;
+        let mut recorded = self.recorded.lock();
+        let failures = &mut recorded.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
             let again = report.failures.iter();
             let mut again = again.filter(|failure| failure.container == known.container);
@@ -363,14 +363,14 @@ impl StatusPublisher {
     }
 
     pub(super) fn record_stage(&self, uid: &PodUid, stage: PodStage) {
-        self.overrides.lock().entry(uid.clone()).or_default().stage = stage;
+        self.recorded.lock().entry(uid.clone()).or_default().stage = stage;
     }
 
     /// Publishes a pod as rejected by the node.
     pub(super) fn reject(&self, pod: &Arc<Pod>, failure: PodFailure) {
-        let mut overrides = self.overrides.lock();
-        let overrides = overrides.entry(pod.uid()).or_default();
-        overrides.rejected = true;
+        let mut recorded = self.recorded.lock();
+        let recorded = recorded.entry(pod.uid()).or_default();
+        recorded.rejected = true;
         let status = api::PodStatus {
             observed_generation: pod.metadata.generation,
             phase: Some("Failed".into()),
@@ -379,14 +379,14 @@ impl StatusPublisher {
             qos_class: Some(qos_class(pod).into()),
             ..api::PodStatus::default()
         };
-        overrides.pod_failure = Some(failure);
+        recorded.pod_failure = Some(failure);
         self.manager.set_pod_status(pod, status);
     }
 
     /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
     pub(super) fn record_failed(&self, uid: &PodUid, failure: PodFailure) -> bool {
-        let mut overrides = self.overrides.lock();
-        let known = &mut overrides.entry(uid.clone()).or_default().pod_failure;
+        let mut recorded = self.recorded.lock();
+        let known = &mut recorded.entry(uid.clone()).or_default().pod_failure;
         let first = known.is_none();
         known.get_or_insert(failure);
         first
@@ -395,8 +395,8 @@ impl StatusPublisher {
     /// Marks a static pod that is stopped for a node shutdown: it starts again if the shutdown is cancelled, because no
     /// API server replaces it.
     pub(super) fn set_restarts_after_shutdown(&self, uid: &PodUid) {
-        let mut overrides = self.overrides.lock();
-        overrides
+        let mut recorded = self.recorded.lock();
+        recorded
             .entry(uid.clone())
             .or_default()
             .restarts_after_shutdown = true;
@@ -404,11 +404,11 @@ impl StatusPublisher {
 
     /// Whether a pod ended, or was rejected, only because the node was going to shut down.
     pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
-        self.overrides.lock().get(uid).is_some_and(|overrides| {
-            let failure = overrides.pod_failure.as_ref();
+        self.recorded.lock().get(uid).is_some_and(|recorded| {
+            let failure = recorded.pod_failure.as_ref();
             let for_shutdown =
                 failure.is_some_and(|failure| failure.reason == reasons::NODE_SHUTDOWN);
-            overrides.restarts_after_shutdown || overrides.rejected && for_shutdown
+            recorded.restarts_after_shutdown || recorded.rejected && for_shutdown
         })
     }
 
@@ -426,10 +426,10 @@ impl StatusPublisher {
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &Arc<api::PodStatus>) {
         let uid = &pod.uid();
         if self
-            .overrides
+            .recorded
             .lock()
             .get(uid)
-            .is_some_and(|overrides| overrides.rejected || overrides.restarts_after_shutdown)
+            .is_some_and(|recorded| recorded.rejected || recorded.restarts_after_shutdown)
         {
             return;
         }
@@ -457,14 +457,14 @@ impl StatusPublisher {
         self.manager.mark(&pod.uid());
     }
 
-    /// Number of pods with overrides.
+    /// Number of pods with recorded inputs.
     pub fn count(&self) -> usize {
-        self.overrides.lock().len()
+        self.recorded.lock().len()
     }
 
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
-        self.overrides.lock().remove(uid);
+        self.recorded.lock().remove(uid);
         self.manager.remove(uid);
     }
 }

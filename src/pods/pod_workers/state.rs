@@ -8,7 +8,8 @@
 //!     '------------------'-- static pod, killed before it ever ran ------------'
 //! ```
 //!
-//! A worker's phase only moves to the right. A pod whose API status already has a terminal phase begins as `Terminated`.
+//! A worker's phase only moves to the right. A pod whose API status already has a terminal phase begins as `Terminated`,
+//! unless containers of it may run: then it begins as `Terminating`.
 //! A create of a finished pod only sets `restart_requested`: the sync loop then replaces the worker.
 
 use super::{

@@ -22,18 +22,16 @@ const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusi
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
-impl SyncLoop {
-    /// Whether a pod runs here. Without a `settled` status, a pod of which the runtime has anything may run.
-    pub(super) fn runs(&self, uid: &PodUid, settled: Option<&PodStatus>) -> bool {
-        settled.map_or_else(
-            || !self.cache.latest(uid).is_empty(),
-            |status| status.is_active(),
-        )
-    }
+/// Whether a pod runs here. Without a `settled` status it may: the runtime listed something of it that was not inspected
+/// yet.
+pub(super) fn runs(settled: Option<&PodStatus>) -> bool {
+    settled.is_none_or(PodStatus::is_active)
+}
 
+impl SyncLoop {
     /// How a new pod ran before.
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
-        if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
+        if runs(self.cache.try_settled(uid).as_deref()) {
             AdmissionOrder::Runs
         } else if self.pod_sync.allocations().is_allocated(uid) {
             AdmissionOrder::Admitted

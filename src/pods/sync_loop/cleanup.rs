@@ -127,7 +127,8 @@ impl SyncLoop {
         let origin = self.pod_sync.origin(&pod.uid);
         let origin = origin.filter(|origin| origin.source() == Some(source));
         let manifest = origin.and_then(|origin| origin.manifest);
-        self.sources.ready(source, &pod.uid, manifest.as_deref())
+        self.sources
+            .is_removed(source, &pod.uid, manifest.as_deref())
     }
 
     /// Stops and removes orphans. Acts only on settled runtime statuses from a complete list, and only on pods
@@ -153,7 +154,7 @@ impl SyncLoop {
         };
         let criteria = OrphanCriteria {
             is_known: &is_known,
-            source_ready: &|pod| self.is_removed_from_source(pod),
+            is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
         let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
@@ -334,7 +335,7 @@ fn is_removed_from_source(
     match origin {
         Some(origin) => origin
             .source()
-            .is_some_and(|source| sources.ready(source, uid, origin.manifest.as_deref())),
+            .is_some_and(|source| sources.is_removed(source, uid, origin.manifest.as_deref())),
         None => sources.all_complete(),
     }
 }

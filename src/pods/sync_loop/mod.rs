@@ -452,7 +452,7 @@ impl SyncLoop {
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);
         // A pod that runs already is not rejected for resources.
-        let runs = self.runs(&uid, seen.as_deref());
+        let runs = admit::runs(seen.as_deref());
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && !is_over && !self.admit(&pod, runs) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 pub struct OrphanCriteria<'a> {
     /// A source or a worker has the pod.
     pub is_known: &'a dyn Fn(&PodUid) -> bool,
-    /// The source of the pod has delivered, so a pod that is not known is an orphan.
-    pub source_ready: &'a dyn Fn(&PodStatus) -> bool,
+    /// The pod was removed from its source, so that it is an orphan if it is not known.
+    pub is_removed_from_source: &'a dyn Fn(&PodStatus) -> bool,
 }
 
 /// Orphans to stop, and orphans to remove.
@@ -20,11 +20,11 @@ pub struct Orphans {
     pub stopped: Vec<Arc<PodStatus>>,
 }
 
-/// Finds orphans: only among pods whose source has delivered.
+/// Finds orphans: only among pods that were removed from their source.
 pub fn find(pods: &[Arc<PodStatus>], criteria: &OrphanCriteria<'_>) -> Orphans {
     let mut orphans = Orphans::default();
     for pod in pods {
-        if (criteria.is_known)(&pod.uid) || !(criteria.source_ready)(pod) {
+        if (criteria.is_known)(&pod.uid) || !(criteria.is_removed_from_source)(pod) {
             continue;
         }
         if pod.is_active() {
@@ -63,7 +63,7 @@ mod tests {
         let pods = [pod("u", Some(PodSource::File), true)];
         let criteria = OrphanCriteria {
             is_known: &|_| true,
-            source_ready: &|_| true,
+            is_removed_from_source: &|_| true,
         };
         assert_eq!(find(&pods, &criteria), Orphans::default());
     }
@@ -80,7 +80,7 @@ mod tests {
         let found = |delivered: &[PodSource]| {
             let criteria = OrphanCriteria {
                 is_known: &|_| false,
-                source_ready: &|pod| delivered.contains(&pod.source()),
+                is_removed_from_source: &|pod| delivered.contains(&pod.source()),
             };
             let orphans = find(&pods, &criteria);
             [orphans.running, orphans.stopped].map(|pods| uids(&pods).join(" "))

@@ -25,7 +25,7 @@ pub enum RouteGroup {
     /// `enableDebuggingHandlers`.
     Debugging,
     /// `enableDebuggingHandlers`; when off, 404 as in upstream, which does not install them ([`Self::Debugging`]: 405).
-    DebuggingUnlisted,
+    DebuggingNotFound,
     /// `enableSystemLogHandler`.
     SystemLogs,
     /// `enableProfilingHandler`.
@@ -43,7 +43,7 @@ impl RouteGroup {
     /// The name of the configuration field or the flag that enables it.
     pub fn field(self) -> &'static str {
         match self {
-            Self::Debugging | Self::DebuggingUnlisted => "enableDebuggingHandlers",
+            Self::Debugging | Self::DebuggingNotFound => "enableDebuggingHandlers",
             Self::SystemLogs => "enableSystemLogHandler",
             Self::Profiling => "enableProfilingHandler",
             Self::DebugFlags => "enableDebugFlagsHandler",
@@ -55,13 +55,13 @@ impl RouteGroup {
     pub(in crate::server) fn state(self, disabled: &[Self]) -> RouteGroupState {
         if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
             return match self {
-                Self::DebuggingUnlisted | Self::DebugFlags => RouteGroupState::NotFound,
+                Self::DebuggingNotFound | Self::DebugFlags => RouteGroupState::NotFound,
                 _ => RouteGroupState::MethodNotAllowed("Debug endpoints are disabled."),
             };
         }
         let refused = RouteGroupState::MethodNotAllowed;
         match self {
-            Self::Debugging | Self::DebuggingUnlisted => RouteGroupState::Enabled,
+            Self::Debugging | Self::DebuggingNotFound => RouteGroupState::Enabled,
             _ if !disabled.contains(&self) => RouteGroupState::Enabled,
             Self::SystemLogs => refused("logs endpoint is disabled."),
             Self::Profiling => refused("profiling endpoint is disabled."),
@@ -289,7 +289,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
         pattern: "/configz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["configz", "proxy"],
-        group: Some(RouteGroup::DebuggingUnlisted),
+        group: Some(RouteGroup::DebuggingNotFound),
         about: "The configuration in force, without secrets.",
         parse: |_| Ok(route::Route::Configz),
         ..READ_ROUTE
@@ -298,7 +298,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
         pattern: "/flagz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["configz"],
-        group: Some(RouteGroup::DebuggingUnlisted),
+        group: Some(RouteGroup::DebuggingNotFound),
         about: "Every flag with its value, without secrets; human-readable.",
         parse: |_| Ok(route::Route::Flagz),
         ..READ_ROUTE
@@ -307,7 +307,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
         pattern: "/statusz",
         ports: AUTHENTICATED_PORTS,
         subresources: &["statusz"],
-        group: Some(RouteGroup::DebuggingUnlisted),
+        group: Some(RouteGroup::DebuggingNotFound),
         about: "Version, start and age of the process; human-readable.",
         parse: |_| Ok(route::Route::Statusz),
         ..READ_ROUTE
@@ -355,7 +355,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
         methods: &["POST"],
         ports: AUTHENTICATED_PORTS,
         subresources: &["checkpoint"],
-        group: Some(RouteGroup::DebuggingUnlisted),
+        group: Some(RouteGroup::DebuggingNotFound),
         about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
         parse: route::checkpoint,
         ..READ_ROUTE

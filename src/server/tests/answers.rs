@@ -9,7 +9,7 @@ struct Answer {
     body: String,
 }
 
-async fn fetch(handlers: &Handlers, target: &str) -> Answer {
+async fn fetch(handlers: &PortHandler, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     let response = answer(handlers, request, &CancellationToken::new()).await;
@@ -86,7 +86,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
 }
 
 /// The version is the value of the channel.
-fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
+fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> PortHandler {
     let version = version.clone();
     let mut views = views(vec![]);
     views.explanations.overview_version = Arc::new(move || {
@@ -97,7 +97,7 @@ fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
         };
         (now, Box::pin(changed))
     });
-    Handlers::read_only(HealthChecks::ping(), views, Vec::new())
+    PortHandler::read_only(HealthChecks::ping(), views, Vec::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +129,7 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
 #[tokio::test]
 async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
-    let handlers = Handlers::read_only(HealthChecks::ping(), views(pods), Vec::new());
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new());
     let request = Request::builder()
         .uri("/pods")
         .body(Empty::<bytes::Bytes>::new())
@@ -159,7 +159,7 @@ async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
         http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
-    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
     let answer = super::answer(&handlers, request.unwrap(), &CancellationToken::new()).await;
     let body = answer.into_body();
@@ -168,7 +168,7 @@ async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
 
 #[tokio::test]
 async fn no_pods_are_an_empty_list() {
-    let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
     let answer = fetch(&handlers, "/pods").await;
     let list: k8s_openapi::List<Pod> = serde_json::from_str(&answer.body).unwrap();
     assert!(list.items.is_empty());
@@ -243,7 +243,7 @@ async fn metrics_are_text_of_prometheus() {
 #[tokio::test]
 async fn health_reads_as_upstreams_does() {
     let failing = read_only();
-    let well = Handlers::health(HealthChecks::ping().with("log", || Ok(())));
+    let well = PortHandler::health(HealthChecks::ping().with("log", || Ok(())));
     let rows = [
         (&well, "/healthz", 200, "ok"),
         (
@@ -299,7 +299,7 @@ async fn a_check_runs_at_each_request() {
             Err("no".to_owned())
         }
     };
-    let handlers = Handlers::health(HealthChecks::new().with("flag", check));
+    let handlers = PortHandler::health(HealthChecks::new().with("flag", check));
     assert_eq!(fetch(&handlers, "/healthz").await.status, StatusCode::OK);
     well.store(false, Ordering::Relaxed);
     assert_eq!(

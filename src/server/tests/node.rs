@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 async fn fetch(
-    handlers: &Handlers,
+    handlers: &PortHandler,
     method: &str,
     target: &str,
     body: &str,
@@ -21,8 +21,8 @@ async fn fetch(
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-fn local(views: RouteHandlers, disabled: Vec<RouteGroup>) -> Handlers {
-    Handlers::read_only(HealthChecks::ping(), views, disabled).local()
+fn local(views: RouteHandlers, disabled: Vec<RouteGroup>) -> PortHandler {
+    PortHandler::read_only(HealthChecks::ping(), views, disabled).local()
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::process::Command;
 const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
     <img src=x onerror=\"document.body.dataset.owned=2\">\u{202e}";
 
-async fn get(handlers: &Handlers, target: &str) -> Response<response::Body> {
+async fn get(handlers: &PortHandler, target: &str) -> Response<response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     answer(handlers, request, &CancellationToken::new()).await
@@ -35,8 +35,8 @@ fn row(name: &str, status: &str) -> PodRow {
     }
 }
 
-fn local(views: RouteHandlers) -> Handlers {
-    Handlers::read_only(HealthChecks::ping(), views, Vec::new()).local()
+fn local(views: RouteHandlers) -> PortHandler {
+    PortHandler::read_only(HealthChecks::ping(), views, Vec::new()).local()
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl Setting {
         self.serve_with(read_only()).await
     }
 
-    async fn serve_with(&self, handlers: Handlers) -> Served {
+    async fn serve_with(&self, handlers: PortHandler) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
         let client_ca = ca.map(|path| Arc::new(ClientCaFile::open(path).unwrap()));
         let auth = KubeletAuth::new(self.auth.clone(), "n1", client_ca.clone(), self.api.clone());
@@ -779,7 +779,7 @@ async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
 }
 
 /// Handlers for the log of container `c` of pod `a`, which is followed for as long as the writer exists.
-fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
+fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
     let (writer, cache) = pod_cache::pod_cache();
@@ -816,7 +816,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
         split_streams: false,
         stall: TIMEOUT,
     });
-    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     (handlers, writer)
 }
 

@@ -212,12 +212,12 @@ async fn many_simultaneous_clients_are_all_served() {
 }
 
 /// A pod list larger than all socket buffers together.
-fn large() -> Handlers {
+fn large() -> PortHandler {
     let mut large = Pod::clone(&pod("large"));
     large.metadata.annotations = Some([("a".to_string(), "x".repeat(100_000))].into());
     let large = Arc::new(large);
     let pods = (0..300).map(|_| (large.clone(), None)).collect();
-    Handlers::read_only(HealthChecks::ping(), views(pods), Vec::new())
+    PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new())
 }
 
 #[tokio::test]
@@ -405,7 +405,7 @@ async fn a_response_may_take_longer_than_a_client_may_be_idle() {
         };
         (version, Box::pin(changed))
     });
-    let handlers = Handlers::read_only(HealthChecks::ping(), views, vec![]);
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views, vec![]);
     let served = serve(handlers, limits).await;
     let asking = served.send(b"GET /explain?after=1 HTTP/1.1\r\nHost: n\r\n\r\n");
     let later = async {
@@ -421,7 +421,7 @@ async fn a_response_may_take_longer_than_a_client_may_be_idle() {
 async fn a_request_that_panics_gets_a_500_and_its_connection_stays() {
     let mut views = views(vec![]);
     views.explanations.overview = Arc::new(|| panic!("as scripted"));
-    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     let served = serve(handlers, ConnectionLimits::default()).await;
     let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)
         + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";

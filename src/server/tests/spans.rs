@@ -14,7 +14,7 @@ use hyper::Request;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// Sends a request with a trace context and reads the whole response.
-async fn fetch(handlers: &Handlers, target: &str) -> u16 {
+async fn fetch(handlers: &PortHandler, target: &str) -> u16 {
     let request = Request::builder()
         .uri(target)
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
@@ -52,7 +52,7 @@ async fn an_unauthorized_request_has_no_span_and_an_authorized_one_joins_its_tra
     let open = read_only().traced(tracer.clone());
     assert_eq!(fetch(&open.secured(auth(false)), "/pods").await, 401);
     assert_eq!(fetch(&open.secured(auth(true)), "/pods").await, 200);
-    let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
+    let health = PortHandler::health(HealthChecks::ping()).traced(tracer.clone());
     assert_eq!(fetch(&health, "/healthz").await, 200);
     tracer.flush().await;
     let spans = collector.wait("spans", |_| true).await;
@@ -75,7 +75,7 @@ async fn a_failed_response_is_a_failed_span_that_lasts_until_it_is_sent() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let checks = HealthChecks::ping().with("flag", || Err("down".to_owned()));
-    let handlers = Handlers::read_only(checks, views(Vec::new()), Vec::new()).local();
+    let handlers = PortHandler::read_only(checks, views(Vec::new()), Vec::new()).local();
     let handlers = handlers.traced(tracer.clone());
     let request = Request::builder()
         .uri("/healthz")

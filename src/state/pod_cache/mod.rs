@@ -402,13 +402,13 @@ impl PodCacheInner {
     /// that settles the pod wakes it. Otherwise all waiters on it are woken to check again.
     fn keep_waiting_or_wake(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
         let mut waiters = self.settled_waiters.lock();
-        let listed = waiters
+        let registered = waiters
             .get(uid)
             .is_some_and(|known| Arc::ptr_eq(known, notify));
-        if listed && self.state.lock().settled(uid).is_none() {
+        if registered && self.state.lock().settled(uid).is_none() {
             return true;
         }
-        if listed && let Some(notify) = waiters.remove(uid) {
+        if registered && let Some(notify) = waiters.remove(uid) {
             notify.notify_waiters();
         }
         false

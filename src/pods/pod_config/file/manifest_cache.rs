@@ -47,7 +47,7 @@ pub(super) enum ManifestReading {
     Invalid(ManifestDigest, String),
     /// Reading failed; the error.
     ReadFailed(String),
-    /// Not a regular file; the value is the file type.
+    /// No regular file is there; the value says why.
     NotAFile(String),
 }
 
@@ -66,7 +66,7 @@ struct CachedManifest {
     /// The last valid version.
     last_valid: Option<Arc<Pod>>,
     error: Option<ManifestError>,
-    /// It is a directory or a pipe, so it never has a pod.
+    /// No regular file was there at the last read, so there is no pod.
     not_a_file: bool,
 }
 
@@ -342,10 +342,10 @@ pub fn dedup_by_name<'a>(
 }
 
 impl CachedManifest {
-    /// Sets the error. With `same_bytes`, an equal error was recorded before and is not reported again.
-    fn set_error(&mut self, why: String, same_bytes: bool) {
+    /// Sets the error. With `may_be_known`, an error equal to the recorded one is not reported again.
+    fn set_error(&mut self, why: String, may_be_known: bool) {
         let known = self.error.as_ref().is_some_and(|error| error.why == why);
-        if !(known && same_bytes) {
+        if !(known && may_be_known) {
             let report = ReportState::New;
             self.error = Some(ManifestError { why, report });
         }

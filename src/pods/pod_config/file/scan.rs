@@ -270,7 +270,7 @@ pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
 /// Why there are no bytes to parse.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not a regular file and is skipped; the value is the file type.
+    /// There is no regular file, so it is skipped; the value says why.
     #[error("{0}")]
     NotAFile(String),
     /// It cannot be read.

@@ -43,7 +43,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let may_start = !view.inputs.pod.is_being_deleted();
     let mut kept = false;
     for (index, container) in view.inputs.pod.containers().iter().enumerate() {
-        let last = view.regular(&container.name);
+        let last = view.last_instance(&container.name);
         match action_for(view, container, &last) {
             ContainerAction::Keep => kept = true,
             ContainerAction::NoRestart => {}

@@ -90,7 +90,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
 fn restarts_in_new_sandbox(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
     let after = |code| container_should_restart(view.inputs.pod, container, code);
-    match view.regular(&container.name) {
+    match view.last_instance(&container.name) {
         LastInstance::NeverCreated => true,
         LastInstance::Removed(code) => after(code),
         LastInstance::Present(status) => match status.state {

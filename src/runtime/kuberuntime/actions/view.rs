@@ -33,8 +33,8 @@ impl<'a> PlanView<'a> {
             .find(|c| c.sandbox == sandbox.id)
     }
 
-    /// The newest instance, or the recorded last exit.
-    pub(super) fn regular(&self, name: &'a str) -> LastInstance<'a> {
+    /// The last instance of a regular container: the newest one of the runtime, or the recorded exit.
+    pub(super) fn last_instance(&self, name: &'a str) -> LastInstance<'a> {
         match self.newest(name) {
             Some(status) => LastInstance::Present(status),
             None => match self.inputs.facts.exits.get(name) {
@@ -55,7 +55,7 @@ impl<'a> PlanView<'a> {
             .pod
             .containers()
             .iter()
-            .any(|c| !matches!(self.regular(&c.name), LastInstance::NeverCreated))
+            .any(|c| !matches!(self.last_instance(&c.name), LastInstance::NeverCreated))
     }
 
     /// Whether the pod was initialised in its newest sandbox: by the record, or because the sandbox has a regular

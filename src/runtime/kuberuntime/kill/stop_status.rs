@@ -18,7 +18,10 @@ use tokio::time::timeout;
 
 /// Limit for reading the exits of a stopped pod. Longer than the deadline of one read in the PLEG, so that a read that
 /// hangs has failed before.
-const END_TIMEOUT: Duration = Duration::from_secs(12);
+const EXITS_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Limit for looking up a sandbox that may have been created.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Reads what has to be stopped of a pod, and whether it has stopped.
 #[derive(Clone)]
@@ -40,7 +43,7 @@ impl StopStatusReader {
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
         let lookup = Box::pin(self.lookup.adopt(pod_ref));
-        timeout(END_TIMEOUT, lookup)
+        timeout(LOOKUP_TIMEOUT, lookup)
             .await
             .context("timed out")
             .and_then(|found| Ok(found?))
@@ -71,7 +74,7 @@ impl StopStatusReader {
     /// # Errors
     /// Something may still run, or there is no list.
     pub(super) async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let settled = timeout(END_TIMEOUT, self.cache.settled_or_failed(uid)).await;
+        let settled = timeout(EXITS_TIMEOUT, self.cache.settled_or_failed(uid)).await;
         if matches!(settled, Ok(Some(_))) {
             return Ok(());
         }

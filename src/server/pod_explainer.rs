@@ -25,7 +25,7 @@ pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + S
 
 /// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]
-pub(super) struct PodReporter {
+pub(super) struct PodExplainer {
     state: State,
     pods: PodsReader,
     pending_volumes: PendingVolumesOf,
@@ -34,7 +34,7 @@ pub(super) struct PodReporter {
     overview_version: OverviewVersion,
 }
 
-impl PodReporter {
+impl PodExplainer {
     /// Reads these stores. `endpoint` is the runtime's; `started` identifies this process.
     pub(super) fn new(
         state: State,

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use crate::api_source::{bound, ids, joined, path, wait_runs};
-use crate::node::Node;
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{container, pod, simple, with};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
+use crate::support::wait::{holds, wait_for};
 
 fn on_port(name: &str) -> Value {
     let ports = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
@@ -95,8 +96,16 @@ async fn pods_that_run_are_not_rejected_if_the_runtime_is_slow_to_show_them_afte
         api.put(&path(name), bound(name));
     }
     node.start().await;
+    let phase = |name: &str| {
+        let pod = api.object(&path(name)).unwrap();
+        pod["status"]["phase"].clone()
+    };
     for name in names {
         wait_runs(&node, name).await;
+        wait_for("its status was sent", WAIT_LIMIT, async || {
+            holds(phase(name) == "Running", phase(name).to_string())
+        })
+        .await;
     }
     let before = names.map(|name| ids(&node.fake, name));
     node.stop().await;
@@ -109,8 +118,7 @@ async fn pods_that_run_are_not_rejected_if_the_runtime_is_slow_to_show_them_afte
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     assert!(node.never(Duration::from_secs(3), stopped).await);
     for name in names {
-        let phase = &api.object(&path(name)).unwrap()["status"]["phase"];
-        assert_eq!(phase, "Running", "{name}");
+        assert_eq!(phase(name), "Running", "{name}");
     }
     node.fake.clear_faults();
     assert!(node.never(Duration::from_secs(1), stopped).await);

@@ -88,6 +88,7 @@ test-machine:
 	hack/kubeadm-test.sh
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover
+	hack/cgroup-golden.py --vm --cgroup-v1 --driver systemd
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.

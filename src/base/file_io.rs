@@ -1,5 +1,6 @@
-//! Runs short blocking work on the kubelet's own files, with limited concurrency.
+//! Short blocking work on the kubelet's own files, with limited concurrency; the rule for missing files.
 
+use std::io;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::Semaphore,
@@ -31,6 +32,17 @@ pub async fn run_file_io<T: Send + 'static>(
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::MultiThread => Ok(block_in_place(work)),
         _ => spawn_blocking(work).await,
+    }
+}
+
+/// `None` for [`io::ErrorKind::NotFound`].
+///
+/// # Errors
+/// All others.
+pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
     }
 }
 

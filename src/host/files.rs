@@ -1,5 +1,6 @@
 //! Access to small files that others may replace or write to.
 
+use crate::base::if_exists;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::{
     fs::{File, Metadata},
@@ -50,17 +51,6 @@ pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(wanted).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// `None` for [`io::ErrorKind::NotFound`].
-///
-/// # Errors
-/// All others.
-pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
-    }
 }
 
 /// The first `limit` bytes of a regular file, following symbolic links. A missing file is empty.

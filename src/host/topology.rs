@@ -2,10 +2,8 @@
 //!
 //! The kernel's core IDs are unique only within a socket; here a core is identified by its lowest CPU.
 
-use super::{
-    files::if_exists,
-    machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total},
-};
+use super::machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total};
+use crate::base::if_exists;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,

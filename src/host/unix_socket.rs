@@ -1,6 +1,6 @@
 //! A Unix socket that only root can connect to. Blocking; created once, at start.
 
-use super::files::if_exists;
+use crate::base::if_exists;
 use anyhow::Context as _;
 use rustix::{
     fs::{Mode, chmod},

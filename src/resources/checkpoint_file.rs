@@ -1,6 +1,6 @@
 //! A checkpoint file, written only when its content changes. After a power failure it has the old content or the new one.
 
-use crate::{base::atomic_file, host::files::if_exists};
+use crate::base::{atomic_file, if_exists};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! hostPath volumes: checks the path's type. Blocking.
 
 use super::{SetUpError, error::io_error, plan::HostPathCheck};
-use crate::host::files::if_exists;
+use crate::base::if_exists;
 use std::{
     fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},

@@ -5,8 +5,8 @@
 
 use super::project_files::{EntryError, ProjectFiles, is_empty_dir};
 use crate::{
-    base::{atomic_file, error_chain},
-    host::{DiskUsage, files::if_exists, limit_project, project_of, project_usage, set_project},
+    base::{atomic_file, error_chain, if_exists},
+    host::{DiskUsage, limit_project, project_of, project_usage, set_project},
     model::ProjectId,
 };
 use parking_lot::Mutex;
@@ -244,8 +244,7 @@ fn check_support(volume: &Path) -> Result<(), ProjectError> {
 }
 
 fn is_gone(path: &Path, pods: &Path) -> bool {
-    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-    is_empty_dir(path, pods) && path.symlink_metadata().is_err_and(is_missing)
+    is_empty_dir(path, pods) && matches!(if_exists(path.symlink_metadata()), Ok(None))
 }
 
 /// A project ID that is used neither in the files nor in the volume's file system.

@@ -4,7 +4,7 @@
 //! volumes this kubelet created, and removes nothing else.
 
 use super::{PodDir, VolumeError, paths::VolumePlugin, pod_dirs::io_error};
-use crate::{base::atomic_file, host::files::if_exists};
+use crate::base::{atomic_file, if_exists};
 use serde::{Deserialize, Serialize};
 use std::fs;
 

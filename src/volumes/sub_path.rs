@@ -4,7 +4,7 @@
 //! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
 use super::{Mounter, SetUpError, error::io_error, pod_volumes::PodVolumes};
-use crate::host::files::if_exists;
+use crate::base::if_exists;
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags, ResolveFlags},

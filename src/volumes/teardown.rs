@@ -7,7 +7,7 @@ use super::{
     record,
     steps::{self, TearDownStep},
 };
-use crate::host::{files::if_exists, remove};
+use crate::{base::if_exists, host::remove};
 use std::{fs, path::Path};
 
 /// Unmounts this kubelet's mounts for the pod and removes its volumes. Mounts of others below the pod's directory are

@@ -13,8 +13,8 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::record::{ImagePullIntent, ImagePulledRecord, PulledRecordFile};
-use crate::base::atomic_file;
-use crate::host::files::{if_exists, read_head_or_empty};
+use crate::base::{atomic_file, if_exists};
+use crate::host::files::read_head_or_empty;
 
 const PREFIX: &str = "sha256-";
 /// Maximum size of a record, in bytes. Upstream keeps up to 100 secrets per image name.

@@ -3,12 +3,9 @@
 //! Upstream: `FileStore` of `k8s.io/client-go/util/certificate`.
 
 use super::plan::Template;
-use crate::{
-    base::{
-        atomic_file,
-        x509::{self, CertificateFacts},
-    },
-    host::files::if_exists,
+use crate::base::{
+    atomic_file, if_exists,
+    x509::{self, CertificateFacts},
 };
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned};

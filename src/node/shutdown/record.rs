@@ -1,6 +1,6 @@
 //! The times of the last graceful shutdown, in upstream's file `graceful_node_shutdown_state`.
 
-use crate::{base::atomic_file, host::files::if_exists};
+use crate::base::{atomic_file, if_exists};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};

@@ -2,13 +2,12 @@
 //!
 //! Upstream: `pkg/kubelet/metrics/collectors/volume_stats.go`.
 
-use super::{SLOW_SOURCE, filesystem_meter::FilesystemMeter, source::CachedReading};
+use super::filesystem_meter::FilesystemMeter;
 use crate::{
     base::metrics::{AtScrape, Metrics},
     host::FilesystemUsage,
     model::ClaimRef,
 };
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -57,7 +56,6 @@ const FAMILIES: [ClaimFamily; 6] = [
 pub struct ClaimMeter {
     paths: ClaimPaths,
     filesystems: FilesystemMeter,
-    reading: Arc<CachedReading<()>>,
     usage: Arc<Mutex<ClaimUsage>>,
 }
 
@@ -83,7 +81,6 @@ impl ClaimMeter {
         Self {
             paths,
             filesystems: FilesystemMeter::default(),
-            reading: Arc::new(CachedReading::new(SLOW_SOURCE)),
             usage,
         }
     }
@@ -92,15 +89,8 @@ impl ClaimMeter {
     /// kept.
     pub async fn measure(&self) {
         let volumes = (self.paths)();
-        let read = || -> BoxFuture<'static, Option<()>> {
-            let (filesystems, paths) = (self.filesystems.clone(), volumes.values().cloned());
-            let paths = paths.collect();
-            Box::pin(async move {
-                filesystems.measure(paths).await;
-                Some(())
-            })
-        };
-        self.reading.get(read).await;
+        let paths = volumes.values().cloned().collect();
+        self.filesystems.measure(&paths).await;
         let measurements = self.filesystems.latest();
         let usage = volumes.into_iter();
         let usage =

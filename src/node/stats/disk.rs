@@ -2,6 +2,7 @@
 //! time, the oldest measurement first, and at most once per period.
 
 use crate::{
+    base::if_exists,
     host::{
         DiskUsage, FilesystemUsage, MountEntry, disk_usage, files_usage, filesystem_usage, mount,
         project_usage,
@@ -91,18 +92,16 @@ impl DiskMeter {
         }
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
-            let usage = match how {
+            let usage = if_exists(match how {
                 DiskMethod::Walk(_) => disk_usage(&path, MAX_ENTRIES).map(Some),
                 DiskMethod::Project(project, _) => self.of_project(&path, project).map(Some),
                 DiskMethod::Files(_) => files_usage(&path, MAX_ENTRIES),
-            };
-            let usage = match usage {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.measurements.lock().remove(&path);
-                    continue;
-                }
-                usage => usage.ok().flatten(),
-            };
+            });
+            if let Ok(None) = usage {
+                self.measurements.lock().remove(&path);
+                continue;
+            }
+            let usage = usage.ok().flatten().flatten();
             let measured = DiskMeasurement::now(usage, None);
             self.measurements.lock().insert(path, measured);
         }

@@ -1,10 +1,12 @@
 //! Usage of the file systems of volumes. One that hangs, such as a network's, must not delay the others.
 
 use super::{
-    blocking,
+    SLOW_SOURCE, blocking,
     disk::{DiskMeasurement, DiskMeasurements},
+    source::CachedReading,
 };
 use crate::host::{FilesystemUsage, filesystem_usage};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeSet, HashSet},
@@ -18,26 +20,44 @@ use std::{
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Measures file systems and keeps the results. Clones share the results.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct FilesystemMeter {
     measurements: Arc<Mutex<DiskMeasurements>>,
     /// Paths that a thread is measuring. No second thread measures them, so that one that hangs blocks one thread.
     measuring: Arc<Mutex<HashSet<PathBuf>>>,
+    reading: Arc<CachedReading<()>>,
+}
+
+impl Default for FilesystemMeter {
+    fn default() -> Self {
+        Self {
+            measurements: Arc::default(),
+            measuring: Arc::default(),
+            reading: Arc::new(CachedReading::new(SLOW_SOURCE)),
+        }
+    }
 }
 
 impl FilesystemMeter {
-    /// Measures the file systems of `paths`, and removes the results of all others. Each result is available as soon as
-    /// it is measured; that of a file system that hangs is the one of before. Returns after a second at the latest.
-    pub(super) async fn measure(&self, paths: BTreeSet<PathBuf>) {
-        self.measurements
-            .lock()
-            .retain(|path, _| paths.contains(path));
-        if paths.is_empty() {
-            return;
-        }
-        let meter = self.clone();
-        let measuring = blocking(move || meter.measure_each(paths, filesystem_usage));
-        let _: Result<_, _> = tokio::time::timeout(TIMEOUT, measuring).await;
+    /// Measures the file systems of `paths`, and removes the results of all others, unless the last measurement is less
+    /// than a second old. Each result is available as soon as it is measured; that of a file system that hangs is the
+    /// one of before. Returns after a second at the latest.
+    pub(super) async fn measure(&self, paths: &BTreeSet<PathBuf>) {
+        let read = || -> BoxFuture<'static, Option<()>> {
+            let (meter, paths) = (self.clone(), paths.clone());
+            Box::pin(async move {
+                meter
+                    .measurements
+                    .lock()
+                    .retain(|path, _| paths.contains(path));
+                if !paths.is_empty() {
+                    let measuring = blocking(move || meter.measure_each(paths, filesystem_usage));
+                    let _: Result<_, _> = tokio::time::timeout(TIMEOUT, measuring).await;
+                }
+                Some(())
+            })
+        };
+        self.reading.get(read).await;
     }
 
     fn measure_each(
@@ -119,9 +139,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let meter = FilesystemMeter::default();
         let path = directory.path().to_owned();
-        meter.measure(BTreeSet::from([path.clone()])).await;
+        meter.measure(&BTreeSet::from([path.clone()])).await;
         assert!(meter.latest()[&path].filesystem.unwrap().capacity > 0);
-        meter.measure(BTreeSet::new()).await;
+        tokio::time::sleep(SLOW_SOURCE.max_age).await;
+        meter.measure(&BTreeSet::new()).await;
         assert_eq!(meter.latest().len(), 0);
     }
 }

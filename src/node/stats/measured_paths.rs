@@ -71,21 +71,14 @@ impl StatsState {
             let disks = self.disks.clone();
             Box::pin(blocking(move || disks.measure(wanted)))
         };
-        let measure_filesystems = || -> BoxFuture<'static, Option<()>> {
-            let volumes = pods.values().flat_map(|paths| &paths.volumes);
-            let paths = volumes
-                .filter(|volume| volume.filesystem)
-                .map(|volume| volume.path.clone())
-                .collect();
-            let filesystems = self.volume_filesystems.clone();
-            Box::pin(async move {
-                filesystems.measure(paths).await;
-                Some(())
-            })
-        };
+        let volumes = pods.values().flat_map(|paths| &paths.volumes);
+        let filesystems = volumes
+            .filter(|volume| volume.filesystem)
+            .map(|volume| volume.path.clone())
+            .collect();
         tokio::join!(
             self.disk_measurement.get(measure_directories),
-            self.filesystem_measurement.get(measure_filesystems),
+            self.volume_filesystems.measure(&filesystems),
         );
         let mut measurements = self.disks.latest();
         measurements.extend(self.volume_filesystems.latest());

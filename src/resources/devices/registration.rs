@@ -9,11 +9,8 @@ use super::{
     },
 };
 use crate::{
-    base::connections,
-    host::{
-        files::if_exists,
-        unix_socket::{SocketFile, listen_in},
-    },
+    base::{connections, if_exists},
+    host::unix_socket::{SocketFile, listen_in},
 };
 use anyhow::Context as _;
 use std::{fs, io, os::unix::fs::FileTypeExt as _, path::Path, sync::Arc};

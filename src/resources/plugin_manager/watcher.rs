@@ -9,10 +9,7 @@ use super::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use crate::{
-    base::{panics::PanicScope, spawn},
-    host::files::if_exists,
-};
+use crate::base::{if_exists, panics::PanicScope, spawn};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};

@@ -1,7 +1,10 @@
 //! Removes pod log directories and the links to them.
 
 use super::log_paths::pod_of_logs;
-use crate::{base::run_file_io, host::files::if_exists, state::pod_cache::PodRef};
+use crate::{
+    base::{if_exists, run_file_io},
+    state::pod_cache::PodRef,
+};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -2,7 +2,7 @@
 
 use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
-    host::files::if_exists,
+    base::if_exists,
     model::{ContainerId, ContainerStatus, Pod, PodUid},
     state::pod_cache::PodRef,
 };

@@ -1,7 +1,10 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
-use crate::host::files::{PATH_ONLY, if_exists, reopen};
+use crate::{
+    base::if_exists,
+    host::files::{PATH_ONLY, reopen},
+};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
     io::Errno,

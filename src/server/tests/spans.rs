@@ -35,13 +35,13 @@ fn auth(anonymous: bool) -> KubeletAuth {
         review_burst: 0,
         authorization: AuthorizationMode::AlwaysAllow,
     };
-    let nobody = tempfile::NamedTempFile::new().unwrap();
+    let ca_file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(
-        nobody.path(),
+        ca_file.path(),
         crate::apiserver::tests::pki::Authority::new("a").pem(),
     )
     .unwrap();
-    let client_ca = crate::server::tls::ClientCaFile::open(nobody.path()).unwrap();
+    let client_ca = crate::server::tls::ClientCaFile::open(ca_file.path()).unwrap();
     KubeletAuth::new(settings, "n1", Some(Arc::new(client_ca)), None).unwrap()
 }
 

@@ -13,7 +13,7 @@ mod record;
 
 use crate::{
     base::{
-        DirtySet, atomic_file, error_chain,
+        DirtySet, atomic_file, error_chain, if_exists,
         panics::{PanicScope, contain_blocking},
         run_file_io,
     },
@@ -328,10 +328,7 @@ fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<WriteFailu
             Some(record) => serde_json::to_vec(record)
                 .map_err(io::Error::from)
                 .and_then(|bytes| atomic_file::write(&path, &bytes)),
-            None => match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
+            None => if_exists(fs::remove_file(&path)).map(drop),
         };
         if let Err(error) = written {
             failed.push(WriteFailure { uid, path, error });

@@ -2,8 +2,8 @@
 //! away at the start.
 
 use crate::{
-    base::{DirtySet, atomic_file, run_file_io},
-    host::files::{if_exists, read_head_or_empty},
+    base::{DirtySet, atomic_file, if_exists, run_file_io},
+    host::files::read_head_or_empty,
     model::{Pod, PodExt, PodUid, keys},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -12,7 +12,7 @@ use super::{
     },
     hostname::pod_hostname,
 };
-use crate::base::run_file_io;
+use crate::base::{if_exists, run_file_io};
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
@@ -196,7 +196,7 @@ pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
 /// The restart count according to the log files of a container's earlier instances; 0 without any.
 /// Blocking.
 pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
-    let entries = files::if_exists(fs::read_dir(logs))?;
+    let entries = if_exists(fs::read_dir(logs))?;
     let names: Vec<String> = entries
         .into_iter()
         .flatten()
@@ -216,7 +216,7 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
             .mode(0o755)
             .create(parent)?;
     }
-    files::if_exists(fs::remove_file(link))?;
+    if_exists(fs::remove_file(link))?;
     std::os::unix::fs::symlink(log, link)
 }
 
@@ -248,7 +248,7 @@ pub async fn read_env_files(
 }
 
 fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
-    match files::if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
+    match if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
         Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
         Ok(bytes) => bytes.ok_or(EnvFileError::Missing),
         Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
@@ -260,7 +260,7 @@ pub fn read_termination_message(source: &TerminationMessageSource) -> FileRead {
     let Some(path) = &source.file else {
         return FileRead::Missing;
     };
-    match files::if_exists(files::read_tail(path, MAX_MESSAGE)) {
+    match if_exists(files::read_tail(path, MAX_MESSAGE)) {
         Ok(Some(bytes)) => FileRead::Bytes(bytes),
         Ok(None) => FileRead::Missing,
         Err(error) => FileRead::Failed(error.to_string()),

@@ -5,7 +5,7 @@ use super::{
     segment::{Cursor, Segment, TailStart, tail_start},
 };
 use crate::{
-    host::files::if_exists,
+    base::if_exists,
     runtime::logs::{
         files,
         names::{GZIP, Rotated, RotatedForm, RotationStamp},

@@ -6,7 +6,7 @@ use super::{
     segment::{BLOCK, Cursor, Segment},
 };
 use crate::{
-    host::files::if_exists,
+    base::if_exists,
     runtime::logs::{
         files::{self, FileId},
         names::{Rotated, RotatedForm, RotationStamp},

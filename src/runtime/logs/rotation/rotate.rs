@@ -2,9 +2,8 @@
 
 use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
-    base::error_chain,
+    base::{error_chain, if_exists},
     cri::RuntimeClient,
-    host::files::if_exists,
     model::ContainerId,
     runtime::logs::{
         files,

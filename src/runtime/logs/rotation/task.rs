@@ -6,11 +6,10 @@ use super::{
 };
 use crate::{
     base::{
-        error_chain,
+        error_chain, if_exists,
         panics::{PanicScope, contain},
     },
     cri::RuntimeClient,
-    host::files::if_exists,
     model::{ContainerId, ContainerState},
     runtime::logs::LogPath,
     state::pod_cache::{PodCache, PodRef},

@@ -69,10 +69,7 @@ pub(super) fn variables_from(
     let prefix = source.prefix.as_deref().unwrap_or_default();
     let mut variables = Vec::new();
     for (entry, value) in object.entries() {
-        if object.is_binary(entry) {
-            continue;
-        }
-        if let Some(text) = text_of(&key, entry, value)? {
+        if let Some(text) = text_of(&key, object, entry, value)? {
             variables.push((format!("{prefix}{entry}"), text.to_string()));
         }
     }
@@ -139,12 +136,16 @@ fn object<'a>(
     }
 }
 
-/// A value as text; `None` for one of a ConfigMap that is not UTF-8.
+/// A value as text; `None` for one of a ConfigMap that is in `binaryData` or is not UTF-8.
 fn text_of<'a>(
     key: &ObjectKey,
+    object: &ObjectData,
     entry: &str,
     value: &'a [u8],
 ) -> Result<Option<&'a str>, ConfigMapOrSecretError> {
+    if object.is_binary(entry) {
+        return Ok(None);
+    }
     match (std::str::from_utf8(value), key.kind) {
         (Ok(text), _) => Ok(Some(text)),
         (Err(_), ObjectKind::ConfigMap) => Ok(None),
@@ -165,9 +166,8 @@ pub(super) fn entry_value(
     let Some(object) = object(&key, wanted.optional, objects)? else {
         return Ok(None);
     };
-    let value = object.get(wanted.key);
-    let text = match value.filter(|_| !object.is_binary(wanted.key)) {
-        Some(value) => text_of(&key, wanted.key, value)?,
+    let text = match object.get(wanted.key) {
+        Some(value) => text_of(&key, object, wanted.key, value)?,
         None => None,
     };
     match text {

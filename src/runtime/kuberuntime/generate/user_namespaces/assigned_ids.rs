@@ -2,7 +2,7 @@
 //! node's own.
 
 use super::ranges::IdSpace;
-use crate::host::files::if_exists;
+use crate::base::if_exists;
 use anyhow::{Context as _, bail, ensure};
 use std::{
     path::{Path, PathBuf},

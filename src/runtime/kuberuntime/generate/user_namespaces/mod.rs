@@ -12,7 +12,7 @@ pub mod ranges;
 pub use assigned_ids::UserNamespacesConfig;
 
 use crate::{
-    base::{atomic_file, error_chain, run_file_io},
+    base::{atomic_file, error_chain, if_exists, run_file_io},
     cri::{HandlerFeatures, UnknownHandler},
     host::files,
     model::{Pod, PodExt, PodUid},
@@ -178,7 +178,7 @@ impl UserNamespaces {
     /// Reads and records the pod's range; `None` without a file.
     fn read(&self, uid: &PodUid) -> Result<Option<IdRange>, UserNamespaceError> {
         let path = self.file(uid)?;
-        let text = match files::if_exists(read_plain(&path)) {
+        let text = match if_exists(read_plain(&path)) {
             Ok(Some(text)) => text,
             Ok(None) => return Ok(None),
             Err(error) => return Err(UserNamespaceError::File(path, error)),

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -29,6 +30,8 @@ REGISTRY = "registry.k8s.io"
 PORT = 5001
 DOCUMENT = ROOT + "/docs/conformance.md"
 HEAD = "| spec | result | seconds | kubelet | because |\n|---|---|---|---|---|\n"
+# The results of a spec that are no failure.
+FINE = ("passed", "skipped")
 # What upstream's jobs give a node; the rest is for a machine that may lack cgroup v2 and disk space.
 CONFIG = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -250,7 +253,7 @@ def run_suite(node, chosen):
 
 
 def results(report):
-    """Name of each spec that was run -> (state, seconds, first line of the failure)."""
+    """Name of each spec that was run -> (state, seconds, message of the failure)."""
     found = {}
     with open(report) as file:
         specs = [spec for suite in json.load(file) for spec in suite["SpecReports"] or []]
@@ -258,7 +261,7 @@ def results(report):
         if spec["LeafNodeType"] != "It" or (spec["State"] == "skipped" and not spec.get("NumAttempts")):
             continue
         name = " ".join(filter(None, [*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]]))
-        message = (spec.get("Failure") or {}).get("Message", "").strip().split("\n")[0]
+        message = (spec.get("Failure") or {}).get("Message", "").strip()
         found[name] = (spec["State"], round(spec["RunTime"] / 1e9), message)
     return found
 
@@ -284,7 +287,8 @@ def write(path, found, version):
         # It passed on a machine that has what this one lacks.
         if state == "skipped" and " | passed | " in rows.get(cell(name), ""):
             continue
-        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(message)[:200]} |"
+        first = message.split("\n")[0]
+        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(first)[:200]} |"
     states = [row.split(" | ")[1] for row in rows.values()]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     text = re.sub(r"Specs: .*\n\n$", "", text)
@@ -337,13 +341,15 @@ def main():
     if not os.path.exists(report):
         sys.exit(f"the suite did not run; see {chosen.output}/run.log")
     found = results(report)
-    for name, (state, seconds, message) in sorted(found.items()):
-        print(f"{state:8} {seconds:5} s  {name}" + (f"\n    {message[:200]}" if message else ""))
+    # What failed comes last and with its whole message: of a long log, often only the end is kept.
+    for name, (state, seconds, message) in sorted(found.items(), key=lambda spec: (spec[1][0] not in FINE, spec[0])):
+        shown = message[:200].split("\n")[0] if state in FINE else message[:4000]
+        print(f"{state:8} {seconds:5} s  {name}" + (textwrap.indent("\n" + shown, "    ") if shown else ""))
     print(f"{len(found)} specs in {time.monotonic() - began:.0f} s; logs are in {chosen.output}")
     if not found:
         sys.exit("no spec was run")
     print(write(chosen.document, found, version), "in", chosen.document)
-    if any(state not in ("passed", "skipped") for state, _, _ in found.values()):
+    if any(state not in FINE for state, _, _ in found.values()):
         sys.exit(1)
 
 

@@ -6,7 +6,6 @@ use crate::{
         EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
         panics::{PanicScope, Panicked, contain},
-        spawn,
     },
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
@@ -14,7 +13,7 @@ use crate::{
     state::pod_cache::{InspectedItem, ItemId, PodRef},
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -38,6 +37,9 @@ pub struct InspectTask {
     reading: HashMap<ItemId, bool>,
     reads: JoinSet<(ItemId, InspectionOutcome)>,
     retries: Backoff<ItemId, Instant>,
+    /// The items that wait for the delay of their next retry.
+    delayed: HashSet<ItemId>,
+    delays: JoinSet<ItemId>,
 }
 
 enum InspectionOutcome {
@@ -63,6 +65,8 @@ impl InspectTask {
                 Duration::from_secs(30),
                 Duration::from_secs(120),
             ),
+            delayed: HashSet::new(),
+            delays: JoinSet::new(),
         }
     }
 
@@ -85,6 +89,10 @@ impl InspectTask {
                     Ok((item, outcome)) => self.finished(item, outcome),
                     Err(error) => tracing::error!(err = %error, "Inspection task failed"),
                 },
+                Some(Ok(item)) = self.delays.join_next() => {
+                    self.delayed.remove(&item);
+                    self.enqueue(item);
+                }
                 () = shutdown.cancelled() => return Ok(()),
             }
         }
@@ -125,11 +133,14 @@ impl InspectTask {
                 "Failed to get status from the runtime, retrying"
             );
         }
-        let cache = self.context.cache.clone();
-        spawn(PanicScope::Inspection, async move {
-            tokio::time::sleep(delay).await;
-            cache.inspect(item);
-        });
+        if again {
+            self.enqueue(item);
+        } else if self.delayed.insert(item.clone()) {
+            self.delays.spawn(async move {
+                tokio::time::sleep(delay).await;
+                item
+            });
+        }
     }
 }
 

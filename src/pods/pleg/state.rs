@@ -1,6 +1,5 @@
 //! The runtime's own health.
 
-use jiff::Timestamp;
 use std::time::Duration;
 use tokio::{sync::watch, time::Instant};
 
@@ -20,8 +19,6 @@ pub struct RuntimeState {
     pub network_message: String,
     /// Why the runtime is not ready, or the last error of the call.
     pub runtime_message: String,
-    /// When `runtime_ready`, `network_ready` or `runtime_message` last changed, or whether there is a runtime error.
-    pub changed: Option<Timestamp>,
 }
 
 impl RuntimeState {

@@ -2,7 +2,6 @@
 
 use super::{PlegContext, RuntimeState};
 use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
-use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -11,6 +10,8 @@ pub struct StatusTask {
     context: PlegContext,
     state: watch::Sender<RuntimeState>,
     features: FeaturesWriter,
+    /// Whether there was a runtime error after the last reply.
+    in_error: bool,
 }
 
 impl StatusTask {
@@ -19,15 +20,17 @@ impl StatusTask {
         state: watch::Sender<RuntimeState>,
         features: FeaturesWriter,
     ) -> Self {
+        let in_error = state.borrow().runtime_error(Instant::now()).is_some();
         Self {
             context,
             state,
             features,
+            in_error,
         }
     }
 
     /// Polls until shutdown.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
             let reply = tokio::select! {
                 reply = self.context.runtime.status(false) => reply,
@@ -41,14 +44,12 @@ impl StatusTask {
         }
     }
 
-    fn publish(&self, reply: Result<StatusResponse, CriError>) {
+    fn publish(&mut self, reply: Result<StatusResponse, CriError>) {
         if let Ok(reply) = &reply {
             self.publish_features(RuntimeFeatures::of(reply));
         }
         self.state.send_if_modified(|state| {
-            let now = Instant::now();
-            let was_ready = state.runtime_error(now).is_none();
-            let mut next = match reply {
+            let next = match reply {
                 Ok(reply) => read(&reply),
                 Err(error) => RuntimeState {
                     runtime_message: error.to_string(),
@@ -64,13 +65,10 @@ impl StatusTask {
                 state.network_ready,
                 &state.runtime_message,
             );
-            // Wakes pods that wait for the runtime when it responds again, even if the reply is the same as before.
-            let notable = notable || was_ready != next.runtime_error(now).is_none();
-            next.changed = if notable {
-                Some(Timestamp::now())
-            } else {
-                state.changed
-            };
+            // A runtime that failed for so long that it counts as down, or responds again, may give the same reply as before.
+            let in_error = next.runtime_error(Instant::now()).is_some();
+            let notable = notable || in_error != self.in_error;
+            self.in_error = in_error;
             if notable {
                 tracing::info!(
                     "runtimeReady" = next.runtime_ready,
@@ -120,7 +118,6 @@ pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
         network_ready,
         network_message,
         runtime_message,
-        changed: None,
     }
 }
 

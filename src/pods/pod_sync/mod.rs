@@ -126,13 +126,13 @@ impl PodSync {
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
             self.record_history(&pod, Action::Wait, text);
-            if !self.wait_for_runtime(deadline, &cancel).await {
-                let next = NextSync {
-                    at: Some(Instant::now()),
-                    ..NextSync::default()
-                };
-                return synced(Ok(false), next);
-            }
+            self.wait_for_runtime(deadline, &cancel).await;
+            // The next sync has the pod and the runtime status of then.
+            let next = NextSync {
+                at: Some(Instant::now()),
+                ..NextSync::default()
+            };
+            return synced(Ok(false), next);
         }
         let network = if pod.host_network() {
             None
@@ -218,14 +218,13 @@ impl PodSync {
         }
     }
 
-    /// Waits until the runtime is ready. False if the sync is cancelled or the pod's deadline is exceeded.
-    async fn wait_for_runtime(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
+    /// Waits until the runtime is ready, the sync is cancelled or the pod's deadline is exceeded.
+    async fn wait_for_runtime(&self, deadline: Deadline, cancel: &CancellationToken) {
         let mut state = self.runtime_state.clone();
         tokio::select! {
-            biased;
-            known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
-            () = cancel.cancelled() => false,
-            () = deadline.elapsed() => false,
+            _ = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => {}
+            () = cancel.cancelled() => {}
+            () = deadline.elapsed() => {}
         }
     }
 

@@ -56,7 +56,12 @@ impl SyncLoop {
             self.start_removal(uid);
         } else if self.deferred.remove(&uid) {
             // It was never started: containers under its UID belong to another pod or to an orphan.
-            self.housekeeping_schedule.run_soon();
+            let settled = self.cache.try_settled(&uid);
+            if settled.is_some_and(|runtime_status| runtime_status.is_empty()) {
+                self.start_removal(uid);
+            } else {
+                self.housekeeping_schedule.run_soon();
+            }
         } else if self.workers.has_worker(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.start_removal(uid);
         } else {

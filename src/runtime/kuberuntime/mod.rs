@@ -329,7 +329,7 @@ impl KubeGenericRuntimeManager {
             return Some((delay, now + left));
         };
         let (delay, left) = self.back_off.in_back_off(pod, container, newest, now)?;
-        let is_starting = self.back_off.start_admitted(pod, container, newest);
+        let is_starting = self.back_off.is_starting(pod, container, newest);
         (!is_starting).then(|| (delay, now + left))
     }
 

@@ -13,7 +13,10 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 /// First delay; the first restart is immediate.
 const BASE: Duration = Duration::from_secs(10);
@@ -27,6 +30,9 @@ pub(super) struct RestartBackOff {
     /// When the last start of a container failed, by pod UID and name. CRI-O leaves such an instance
     /// CREATED, or forgets it.
     failed_starts: Mutex<HashMap<(PodUid, String), Timestamp>>,
+    /// Pod UID and name of the containers whose last start ended before the container ran: it was not admitted, or a
+    /// step before the start of the new instance failed, as the pull of its image.
+    not_started: Mutex<HashSet<(PodUid, String)>>,
     cap: Duration,
     state_store: PodStateStore,
 }
@@ -49,6 +55,7 @@ impl RestartBackOff {
         Self {
             steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
             failed_starts: Mutex::default(),
+            not_started: Mutex::default(),
             cap,
             state_store,
         }
@@ -58,6 +65,12 @@ impl RestartBackOff {
     pub(super) fn start_failed(&self, pod: &Pod, container: &Container, at: Timestamp) {
         let key = (pod.uid(), container.name.clone());
         self.failed_starts.lock().insert(key, at);
+    }
+
+    /// Records that a start of a container ended before the container ran.
+    pub(super) fn set_not_started(&self, pod: &Pod, container: &Container) {
+        let key = (pod.uid(), container.name.clone());
+        self.not_started.lock().insert(key);
     }
 
     /// Whether a container may start at `now`, given its newest instance. If it may, after an exit, the back-off advances
@@ -97,6 +110,8 @@ impl RestartBackOff {
             };
             record.back_off.insert(container.name.clone(), saved);
         });
+        let key = (pod.uid(), container.name.clone());
+        self.not_started.lock().remove(&key);
         BackOffDecision::Start
     }
 
@@ -145,13 +160,17 @@ impl RestartBackOff {
         pod.max_restart_period().unwrap_or(self.cap)
     }
 
-    /// Whether a start was admitted after the exit of the newest instance. The start may still be in progress.
-    pub(super) fn start_admitted(
+    /// Whether a start that was admitted after the exit of the newest instance is in progress, or has just succeeded.
+    pub(super) fn is_starting(
         &self,
         pod: &Pod,
         container: &Container,
         newest: &ContainerStatus,
     ) -> bool {
+        let key = (pod.uid(), container.name.clone());
+        if self.not_started.lock().contains(&key) {
+            return false;
+        }
         let ended = self.ended(pod, container, Some(newest));
         let steps = self.steps.lock();
         let step = steps.step(&key_of(pod, container));
@@ -167,6 +186,7 @@ impl RestartBackOff {
     /// of earlier images are not in there and expire.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.failed_starts.lock().retain(|(of, _), _| of != uid);
+        self.not_started.lock().retain(|(of, _)| of != uid);
         let keys = |record: &PodRecord| -> Vec<u64> {
             record.back_off.values().map(|step| step.key).collect()
         };
@@ -476,6 +496,26 @@ mod tests {
         }
         assert_eq!(gaps, [0, 10, 20, 40, 80]);
         (bed, now)
+    }
+
+    #[test]
+    fn a_start_that_ended_before_the_container_ran_is_not_in_progress() {
+        let bed = bed();
+        let status = exit_at(t(0));
+        let admit = |at| bed.back_off.admit(&bed.pod, &bed.container, Some(&status), at);
+        let is_starting = || bed.back_off.is_starting(&bed.pod, &bed.container, &status);
+        assert!(!is_starting());
+        assert_eq!(admit(t(0)), BackOffDecision::Start);
+        assert!(is_starting(), "its image is pulled");
+        bed.back_off.set_not_started(&bed.pod, &bed.container);
+        assert!(!is_starting(), "the pull failed");
+        assert_ne!(admit(t(2)), BackOffDecision::Start);
+        assert!(!is_starting(), "it waits for the end of its delay");
+        assert_eq!(admit(t(10)), BackOffDecision::Start);
+        assert!(is_starting());
+        bed.back_off.set_not_started(&bed.pod, &bed.container);
+        bed.back_off.forget(&bed.pod.uid());
+        assert!(bed.back_off.not_started.lock().is_empty());
     }
 
     #[test]

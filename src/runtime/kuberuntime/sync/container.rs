@@ -58,6 +58,19 @@ impl ContainerStarter {
         sandbox: &ReadySandbox,
         container: &Container,
     ) -> Result<(), NotStarted> {
+        let started = Box::pin(self.try_start(request, sandbox, container)).await;
+        if started.is_err() {
+            self.back_off.set_not_started(request.pod, container);
+        }
+        started
+    }
+
+    async fn try_start(
+        &self,
+        request: &SyncRequest<'_>,
+        sandbox: &ReadySandbox,
+        container: &Container,
+    ) -> Result<(), NotStarted> {
         let pod = request.pod;
         self.check_back_off(request, container)?;
         let name = &container.name;

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use self::disk::{PullRecordDirs, RecordFileName};
 use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
-use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
+use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
 use crate::base::{panics::PanicScope, run_file_io, spawn};
 use crate::cri::v1::Image;
@@ -108,7 +108,7 @@ impl PullRecords {
         &self,
         image: &str,
         image_ref: &str,
-        secrets: impl FnOnce() -> Vec<UsedSecret>,
+        secrets: impl FnOnce() -> Vec<ImagePullSecret>,
     ) -> bool {
         let Some(inner) = &self.inner else {
             return false;
@@ -122,7 +122,7 @@ impl PullRecords {
     }
 
     /// The service accounts that a present image was pulled for.
-    pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<UsedAccount> {
+    pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<ImagePullServiceAccount> {
         let (Some(inner), Some(untagged)) = (&self.inner, ImageName::without_tag_and_digest(image))
         else {
             return Vec::new();

@@ -21,10 +21,7 @@ pub use plan::{
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{
-    VolumeSources, certificate_keys, has_bundles, is_fixed, may_change, object_keys, payload,
-    token_keys,
-};
+pub(super) use sources::{VolumeSources, is_fixed, may_change, object_keys, payload};
 
 use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::create_dir};
 use crate::host::files;

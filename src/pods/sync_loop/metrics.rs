@@ -4,7 +4,7 @@ use super::admission::Rejection;
 use crate::{
     base::metrics::{AtScrape, Labels, Metrics, ScrapeSample},
     model::{Pod, PodExt},
-    pods::pod_workers::PodWorkers,
+    pods::pod_workers::{PodWorkers, metrics::static_label},
     state::pod_manager::PodManager,
 };
 use prometheus_client::metrics::{
@@ -139,10 +139,6 @@ impl LoopMetrics {
     pub(super) fn cleanup_failed(&self) {
         self.clean_errors.inc();
     }
-}
-
-fn static_label(is_static: bool) -> &'static str {
-    if is_static { "true" } else { "" }
 }
 
 /// All extended resources share one label, as upstream.

@@ -352,7 +352,7 @@ impl KubeGenericRuntimeManager {
         pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.killer.status_to_stop(pod_ref, left).await
+        self.killer.reader.status_to_stop(pod_ref, left).await
     }
 
     /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
@@ -375,7 +375,7 @@ impl KubeGenericRuntimeManager {
     /// # Errors
     /// Something may still run, or there is no list.
     pub async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
-        self.killer.settle_stopped(uid).await
+        self.killer.reader.settle_stopped(uid).await
     }
 
     /// Removes the superseded dead containers and sandboxes of one pod; with `remove_all`, all of them. Sends no request
@@ -418,7 +418,7 @@ impl KubeGenericRuntimeManager {
         [
             ("restart_back_off", self.back_off.len()),
             ("sandbox_back_off", self.sandboxes.back_off.len()),
-            ("stops", self.killer.stops().len()),
+            ("stops", self.killer.stops.len()),
             ("pull_back_off", backing_off),
             ("image_prefetches", prefetches),
         ]
@@ -429,7 +429,7 @@ impl KubeGenericRuntimeManager {
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);
-        self.killer.stops().forget(uid);
+        self.killer.stops.forget(uid);
         self.sandboxes.back_off.forget(uid);
         self.sandboxes.lookup.forget(uid);
         self.sandboxes.cgroups.forget(uid);

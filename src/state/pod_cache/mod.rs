@@ -290,13 +290,6 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// Returns a reading end.
-    pub fn reader(&self) -> PodCache {
-        PodCache {
-            shared: self.shared.clone(),
-        }
-    }
-
     /// The interned strings that statuses share, to save memory.
     pub fn strings(&self) -> &StringInterner {
         &self.shared.strings

@@ -13,8 +13,8 @@ use crate::{
     base::error_chain,
     cri::{CriError, RuntimeClient, v1},
     model::{
-        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, PodUid, SandboxId,
-        SandboxStatus, reasons::event,
+        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
+        reasons::event,
     },
     runtime::handlers::{Hooks, hook_address},
     state::events::{EventRecorder, ObjectRef},
@@ -72,8 +72,9 @@ pub(in crate::runtime::kuberuntime) struct PodKiller {
     pub(super) hooks: Hooks,
     state_store: PodStateStore,
     node: Arc<NodeFacts>,
-    pub(super) stops: Arc<StopTracker>,
-    reader: StopStatusReader,
+    /// The unfinished stops.
+    pub(in crate::runtime::kuberuntime) stops: Arc<StopTracker>,
+    pub(in crate::runtime::kuberuntime) reader: StopStatusReader,
 }
 
 impl PodKiller {
@@ -100,34 +101,6 @@ impl PodKiller {
             state_store,
             node,
         }
-    }
-
-    /// The unfinished stops.
-    pub(in crate::runtime::kuberuntime) fn stops(&self) -> &StopTracker {
-        &self.stops
-    }
-
-    /// See [`StopStatusReader::status_to_stop`].
-    ///
-    /// # Errors
-    /// A sandbox may have been created that cannot be looked up yet.
-    pub(in crate::runtime::kuberuntime) async fn status_to_stop(
-        &self,
-        pod_ref: &PodRef,
-        left: Duration,
-    ) -> anyhow::Result<Arc<PodStatus>> {
-        self.reader.status_to_stop(pod_ref, left).await
-    }
-
-    /// See [`StopStatusReader::settle_stopped`].
-    ///
-    /// # Errors
-    /// Something may still run, or there is no list.
-    pub(in crate::runtime::kuberuntime) async fn settle_stopped(
-        &self,
-        uid: &PodUid,
-    ) -> anyhow::Result<()> {
-        self.reader.settle_stopped(uid).await
     }
 
     /// Stops all containers and sandboxes of a pod that is still desired. A retry has the deadline of the first attempt.

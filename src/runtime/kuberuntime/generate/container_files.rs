@@ -282,7 +282,7 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
 mod tests {
     use super::*;
     use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
-    use crate::volumes::HostMounter;
+    use crate::volumes::{ClusterSources, HostMounter};
     use serde_json::json;
 
     #[tokio::test]
@@ -294,6 +294,8 @@ mod tests {
             settings.root.clone(),
             Arc::new(node()),
             crate::apiserver::configmap_secret::ConfigMapSecretReader::default(),
+            ClusterSources::default(),
+            None,
             HostMounter,
         );
         let pod = Arc::new(pod(json!({"containers": [

@@ -211,15 +211,13 @@ pub fn build(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.statuses,
-        state.cache.clone(),
-        state.results.clone(),
-        state.state_store.clone(),
-    )
-    .with_start_metrics(PodStartMetrics::new(deps.metrics))
-    .in_cluster(deps.api.as_ref().map(|_| ClusterInputs {
-        pods: state.pods.clone(),
-        host_ips: deps.host_ips,
-    }));
+        state,
+        PodStartMetrics::new(deps.metrics),
+        deps.api.as_ref().map(|_| ClusterInputs {
+            pods: state.pods.clone(),
+            host_ips: deps.host_ips,
+        }),
+    );
     let probes = ProberDeps {
         started_at: deps.started_at,
         exec: runtime_exec(deps.client),

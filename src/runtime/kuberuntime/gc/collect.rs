@@ -3,14 +3,14 @@
 use super::plan::{self, ContainerGcPolicy, ContainerRemoval, RemovalReason};
 use crate::{
     base::error_chain,
-    cri::RuntimeClient,
+    cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
         exits::ExitRecords,
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
         log_links::LogLinks,
     },
-    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, RuntimeListed},
+    state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
@@ -93,10 +93,7 @@ impl ContainerGc {
         let id = container.id.as_str();
         tracing::debug!(pod = %pod_ref.log_name(), containerID = id, reason = %reason, "Removing a container");
         if removal.stop_first() {
-            match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
-                Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => {}
-            }
+            ignore_not_found(self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await)?;
         }
         if reason != RemovalReason::PodGone {
             self.exits.record_removed(&pod_ref.uid, container).await;
@@ -146,18 +143,9 @@ impl ContainerGc {
     ) -> anyhow::Result<()> {
         let pod_ref = PodRef::of_status(status);
         let id = container.as_str();
-        match self.runtime.remove_container(id).await {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
-        }
-        // Taken after the removal, so that no earlier read adds the container again.
-        let seq = self.cache.next_seq();
-        self.cache.apply_read(
-            &pod_ref,
-            &ItemId::Container(container.clone()),
-            seq,
-            InspectedItem::Gone,
-        );
+        ignore_not_found(self.runtime.remove_container(id).await)?;
+        let item = ItemId::Container(container.clone());
+        self.cache.apply_removal(&pod_ref, &item);
         self.state_store.update(&status.uid, |record| {
             record.retain_containers(|known| known != id)
         });
@@ -168,17 +156,9 @@ impl ContainerGc {
         let pod_ref = PodRef::of_status(status);
         tracing::debug!(pod = %pod_ref.log_name(), podSandboxID = %id, "Removing a sandbox");
         self.killer.stop_sandbox(&pod_ref, id).await?;
-        match self.runtime.remove_pod_sandbox(id.as_str()).await {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
-        }
-        let seq = self.cache.next_seq();
-        self.cache.apply_read(
-            &pod_ref,
-            &ItemId::Sandbox(id.clone()),
-            seq,
-            InspectedItem::Gone,
-        );
+        ignore_not_found(self.runtime.remove_pod_sandbox(id.as_str()).await)?;
+        let item = ItemId::Sandbox(id.clone());
+        self.cache.apply_removal(&pod_ref, &item);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     base::error_chain,
-    cri::{CriError, RuntimeClient, v1},
+    cri::{CriError, RuntimeClient, ignore_not_found, v1},
     model::{
         ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
         reasons::event,
@@ -271,10 +271,7 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let stopped = self.runtime.stop_pod_sandbox(id.as_str()).await;
         self.cache.touch(pod_ref, ItemId::Sandbox(id.clone()), None);
-        match stopped {
-            Err(error) if !error.is_not_found() => Err(error).context("cannot stop the sandbox"),
-            _ => Ok(()),
-        }
+        ignore_not_found(stopped).context("cannot stop the sandbox")
     }
 
     /// Joins the stop of a container that is in progress, or begins one, which waits for `others`.
@@ -319,10 +316,7 @@ impl PodKiller {
         };
         let item = ItemId::Container(target.stop.id.clone());
         self.cache.touch(&target.pod_ref, item, None);
-        match stopped {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
-        }
+        ignore_not_found(stopped)
     }
 
     /// StopContainer, called again with a shorter timeout whenever the grace period gets shorter.

@@ -163,22 +163,20 @@ impl KubeGenericRuntimeManager {
             images: deps.images.clone(),
             events: deps.state.events.clone(),
         };
-        let killer = killer(&deps, &hooks, &lookup);
+        let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
         let post_start = post_start(&deps, hooks, &killer);
         let restarter = restarter(&deps, &killer, &gc, &back_off);
-        let builder = Arc::new(ConfigBuilder::new(
-            deps.settings,
-            deps.volumes.clone(),
-            deps.config.resolv_conf,
-            deps.user_namespaces,
-            deps.features,
-            (
-                deps.cluster_objects.services,
-                deps.cluster_objects.runtime_classes,
-            ),
-            deps.resources.devices.clone(),
-        ));
+        let builder = Arc::new(ConfigBuilder {
+            settings: deps.settings,
+            volumes: deps.volumes.clone(),
+            resolv_conf: deps.config.resolv_conf,
+            user_namespaces: deps.user_namespaces,
+            features: deps.features,
+            services: deps.cluster_objects.services,
+            runtime_classes: deps.cluster_objects.runtime_classes,
+            devices: deps.resources.devices.clone(),
+        });
         let cgroups = PodCgroups::new(
             deps.resources.cgroups,
             deps.runtime.clone(),
@@ -199,11 +197,11 @@ impl KubeGenericRuntimeManager {
             lookup,
         };
         let sandboxes = Arc::new(sandboxes);
-        let resizer = PodResizer::new(
-            sandboxes.clone(),
-            deps.resources.allocations.clone(),
-            deps.resources.resize_metrics,
-        );
+        let resizer = PodResizer {
+            sandboxes: sandboxes.clone(),
+            allocations: deps.resources.allocations.clone(),
+            metrics: deps.resources.resize_metrics,
+        };
         let starter = ContainerStarter {
             runtime: deps.runtime,
             cache: deps.state.cache,
@@ -436,18 +434,6 @@ impl KubeGenericRuntimeManager {
         self.pod_history.forget(uid);
         self.allocations.remove(uid);
     }
-}
-
-fn killer(deps: &RuntimeManagerDeps, hooks: &Hooks, lookup: &Arc<SandboxLookup>) -> PodKiller {
-    PodKiller::new(
-        deps.runtime.clone(),
-        deps.state.cache.clone(),
-        deps.state.events.clone(),
-        hooks.clone(),
-        deps.state.state_store.clone(),
-        deps.settings.node.clone(),
-        lookup.clone(),
-    )
 }
 
 fn container_gc(

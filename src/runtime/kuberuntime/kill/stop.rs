@@ -2,7 +2,8 @@
 
 use super::{
     super::{
-        actions::ContainerKill, labels::AnnotatedContainerInfo, sandbox_lookup::SandboxLookup,
+        RuntimeManagerDeps, actions::ContainerKill, labels::AnnotatedContainerInfo,
+        sandbox_lookup::SandboxLookup,
     },
     plan::{self, ContainerStop},
     running::RunningStop,
@@ -79,27 +80,24 @@ pub(in crate::runtime::kuberuntime) struct PodKiller {
 
 impl PodKiller {
     pub(in crate::runtime::kuberuntime) fn new(
-        runtime: RuntimeClient,
-        cache: PodCache,
-        events: EventRecorder,
+        deps: &RuntimeManagerDeps,
         hooks: Hooks,
-        state_store: PodStateStore,
-        node: Arc<NodeFacts>,
         lookup: Arc<SandboxLookup>,
     ) -> Self {
+        let (runtime, state) = (&deps.runtime, &deps.state);
         Self {
             reader: StopStatusReader {
                 runtime: runtime.clone(),
-                cache: cache.clone(),
+                cache: state.cache.clone(),
                 lookup,
             },
-            stops: Arc::new(StopTracker::new(state_store.clone())),
-            runtime,
-            cache,
-            events,
+            stops: Arc::new(StopTracker::new(state.state_store.clone())),
+            runtime: runtime.clone(),
+            cache: state.cache.clone(),
+            events: state.events.clone(),
             hooks,
-            state_store,
-            node,
+            state_store: state.state_store.clone(),
+            node: deps.settings.node.clone(),
         }
     }
 

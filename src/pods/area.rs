@@ -71,11 +71,11 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     let counted = statuses.clone();
     state.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
-        lister: PodLister::new(
-            state.pods.clone(),
-            statuses.clone(),
-            state.state_store.clone(),
-        ),
+        lister: PodLister {
+            manager: state.pods.clone(),
+            statuses: statuses.clone(),
+            state_store: state.state_store.clone(),
+        },
         statuses,
         posted,
         heartbeat: Heartbeat::new(),

@@ -8,24 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 /// Task `pleg.status`.
 pub struct StatusTask {
-    context: PlegContext,
-    state: watch::Sender<RuntimeState>,
-    features: FeaturesWriter,
+    pub(super) context: PlegContext,
+    pub(super) state: watch::Sender<RuntimeState>,
+    pub(super) features: FeaturesWriter,
 }
 
 impl StatusTask {
-    pub(super) fn new(
-        context: PlegContext,
-        state: watch::Sender<RuntimeState>,
-        features: FeaturesWriter,
-    ) -> Self {
-        Self {
-            context,
-            state,
-            features,
-        }
-    }
-
     /// Polls until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {

@@ -220,19 +220,14 @@ impl<'a> UsedNames<'a> {
             mounted: BTreeSet::new(),
             mapped: BTreeSet::new(),
         };
-        for container in pod.containers().iter().chain(pod.init_containers()) {
-            let mounts = container.volume_mounts.iter().flatten();
+        let containers = pod.containers().iter().chain(pod.init_containers());
+        let containers = containers.map(|one| (&one.volume_mounts, &one.volume_devices));
+        let ephemeral = pod.ephemeral_containers().iter();
+        let ephemeral = ephemeral.map(|one| (&one.volume_mounts, &one.volume_devices));
+        for (mounts, devices) in containers.chain(ephemeral) {
+            let mounts = mounts.iter().flatten();
             used.mounted.extend(mounts.map(|mount| &*mount.name));
-            let devices = container.volume_devices.iter().flatten();
-            used.mapped.extend(devices.map(|device| &*device.name));
-        }
-        let ephemeral = pod
-            .spec()
-            .and_then(|spec| spec.ephemeral_containers.as_ref());
-        for container in ephemeral.into_iter().flatten() {
-            let mounts = container.volume_mounts.iter().flatten();
-            used.mounted.extend(mounts.map(|mount| &*mount.name));
-            let devices = container.volume_devices.iter().flatten();
+            let devices = devices.iter().flatten();
             used.mapped.extend(devices.map(|device| &*device.name));
         }
         used

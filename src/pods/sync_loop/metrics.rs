@@ -169,11 +169,6 @@ fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<ScrapeSamp
 }
 
 fn ephemeral(pods: &[Arc<Pod>]) -> f64 {
-    let count = |pod: &Arc<Pod>| {
-        let containers = pod
-            .spec()
-            .and_then(|spec| spec.ephemeral_containers.as_ref());
-        containers.map_or(0, Vec::len)
-    };
-    pods.iter().map(count).sum::<usize>() as f64
+    let count = pods.iter().map(|pod| pod.ephemeral_containers().len());
+    count.sum::<usize>() as f64
 }

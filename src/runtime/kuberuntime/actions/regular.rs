@@ -25,13 +25,8 @@ enum ContainerAction {
 
 /// Plans ephemeral containers, which are started once and never restarted.
 pub(super) fn compute_ephemeral(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
-    let containers = inputs
-        .pod
-        .spec()
-        .and_then(|spec| spec.ephemeral_containers.as_deref())
-        .unwrap_or_default();
+    let containers = inputs.pod.ephemeral_containers().iter();
     actions.ephemeral_containers_to_start = containers
-        .iter()
         .enumerate()
         .filter(|(_, c)| inputs.status.newest(&c.name).is_none())
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NoInstance))

@@ -97,7 +97,7 @@ pub(super) fn open(
         node: state.node_object.clone(),
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
-    let volumes = VolumeManager::with_sources(
+    let volumes = VolumeManager::new(
         root.clone(),
         facts.clone(),
         objects.objects.clone(),

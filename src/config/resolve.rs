@@ -25,7 +25,7 @@ use crate::base::otel::TracingSettings;
 use crate::cri::RuntimeConfig;
 use crate::images::gc::ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
-use crate::images::{CredentialProviders, ImagesConfig};
+use crate::images::{CredentialProviders, ImagesConfig, PullConfig};
 use crate::model::Quantity;
 use crate::node::certificates::IdentityConfig;
 use crate::runtime::kuberuntime::UserNamespacesConfig;
@@ -279,12 +279,14 @@ fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagesConfig {
             bin_dir,
             account_tokens,
         }),
-        qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
-        burst: count(config.registry_burst),
-        serialize: config.serialize_image_pulls.unwrap_or(true),
-        max_parallel: config
-            .max_parallel_image_pulls
-            .map(|pulls| count(Some(pulls))),
+        pulls: PullConfig {
+            serialize: config.serialize_image_pulls.unwrap_or(true),
+            max_parallel: config
+                .max_parallel_image_pulls
+                .map(|pulls| count(Some(pulls))),
+            qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
+            burst: count(config.registry_burst),
+        },
     }
 }
 

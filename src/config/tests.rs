@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::kubelet_configuration::read;
 use super::*;
-use crate::images::{ImagesConfig, records::VerificationPolicy};
+use crate::images::{ImagesConfig, PullConfig, records::VerificationPolicy};
 use crate::node::certificates::IdentityConfig;
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -67,15 +67,17 @@ fn nothing_given_means_the_defaults() {
     );
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
     assert_eq!(config.runtime.request_timeout, Duration::from_secs(120));
-    let pulls = ImagesConfig {
-        qps: Some(5),
-        burst: 10,
-        serialize: false,
-        max_parallel: None,
+    let images = ImagesConfig {
+        pulls: PullConfig {
+            serialize: false,
+            max_parallel: None,
+            qps: Some(5),
+            burst: 10,
+        },
         verification: Some(VerificationPolicy::NeverVerifyPreloadedImages),
         credential_providers: None,
     };
-    assert_eq!(config.images, pulls);
+    assert_eq!(config.images, images);
     assert_eq!(
         config.containers,
         ContainersConfig {
@@ -203,7 +205,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 0s}}
     assert_eq!(config.server.address, address("0.0.0.0:10250"));
     assert_eq!(config.effective.max_pods, Some(110));
     assert_eq!(config.sync_frequency, Duration::from_secs(60));
-    assert_eq!(config.images.qps, None);
+    assert_eq!(config.images.pulls.qps, None);
     assert_eq!(config.server.healthz, None);
     assert_eq!(config.dns.resolv_conf, None);
     assert_eq!(
@@ -271,12 +273,12 @@ fn credential_providers_need_both_flags() {
 #[test]
 fn pulls_are_serial_only_when_asked_for() {
     let config = resolved(&[], &["maxParallelImagePulls: 3\n"]).unwrap();
-    assert!(!config.images.serialize);
-    assert_eq!(config.images.max_parallel, Some(3));
+    assert!(!config.images.pulls.serialize);
+    assert_eq!(config.images.pulls.max_parallel, Some(3));
     let config = resolved(&[], &["maxParallelImagePulls: 1\n"]).unwrap();
-    assert!(config.images.serialize);
+    assert!(config.images.pulls.serialize);
     let config = resolved(&[], &["serializeImagePulls: true\n"]).unwrap();
-    assert!(config.images.serialize);
+    assert!(config.images.pulls.serialize);
 }
 
 #[test]

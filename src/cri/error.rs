@@ -181,6 +181,17 @@ impl CriError {
     }
 }
 
+/// Success if the runtime does not have the object that was to be stopped or removed.
+///
+/// # Errors
+/// All others.
+pub fn ignore_not_found(result: Result<(), CriError>) -> Result<(), CriError> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The name of a code as Go's gRPC library prints it.
 pub fn go_code(code: Code) -> &'static str {
     match code {

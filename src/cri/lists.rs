@@ -116,13 +116,12 @@ impl RuntimeClient {
         &self,
         fingerprint: &mut ListFingerprint<PodSandbox>,
     ) -> Result<Relist<PodSandbox>, CriError> {
-        if let Some(list) = self.streamed_first(self.sandboxes_streamed(None)).await {
-            fingerprint.forget();
-            return list.map(Relist::Changed);
-        }
-        let list = match self.sandboxes_raw(None).await {
-            Ok(reply) => return fingerprint.compare(reply, decode_sandboxes),
-            Err(error) => self.sandboxes_over_limit(None, error).await,
+        let list = match self.streamed_first(self.sandboxes_streamed(None)).await {
+            Some(list) => list,
+            None => match self.sandboxes_raw(None).await {
+                Ok(reply) => return fingerprint.compare(reply, decode_sandboxes),
+                Err(error) => self.sandboxes_over_limit(None, error).await,
+            },
         };
         fingerprint.forget();
         list.map(Relist::Changed)
@@ -133,13 +132,12 @@ impl RuntimeClient {
         &self,
         fingerprint: &mut ListFingerprint<Container>,
     ) -> Result<Relist<Container>, CriError> {
-        if let Some(list) = self.streamed_first(self.containers_streamed(None)).await {
-            fingerprint.forget();
-            return list.map(Relist::Changed);
-        }
-        let list = match self.containers_raw(None).await {
-            Ok(reply) => return fingerprint.compare(reply, decode_containers),
-            Err(error) => self.containers_over_limit(None, error).await,
+        let list = match self.streamed_first(self.containers_streamed(None)).await {
+            Some(list) => list,
+            None => match self.containers_raw(None).await {
+                Ok(reply) => return fingerprint.compare(reply, decode_containers),
+                Err(error) => self.containers_over_limit(None, error).await,
+            },
         };
         fingerprint.forget();
         list.map(Relist::Changed)

@@ -36,7 +36,7 @@ pub use codec::SmallBuffers;
 pub use connect::{RuntimeConfig, connect};
 pub use connection::CriConnection;
 pub use endpoint::{EndpointError, RuntimeEndpoint};
-pub use error::{CriError, go_code};
+pub use error::{CriError, go_code, ignore_not_found};
 pub use features::{
     FeaturesReader, FeaturesWriter, HandlerFeatures, RuntimeFeatures, UnknownHandler,
     features_store,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::backoff::PullBackoff;
-use super::credentials::{Keyring, LoginOwner, PullLogin, UsedAccount};
+use super::credentials::{ImagePullServiceAccount, Keyring, LoginOwner, PullLogin};
 use super::error::{ImageError, pull_text};
 use super::image_name::ImageName;
 use super::pull_metrics::PullMetrics;
@@ -232,7 +232,7 @@ impl ImageGetter {
         let spec = pod.spec();
         let name = spec.and_then(|spec| spec.service_account_name.as_deref());
         let accounts = records.accounts(request.image, &image.id);
-        let is_of_pod = |account: &UsedAccount| {
+        let is_of_pod = |account: &ImagePullServiceAccount| {
             account.namespace == pod.namespace() && Some(account.name.as_str()) == name
         };
         if !accounts.iter().any(is_of_pod) {

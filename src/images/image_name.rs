@@ -78,11 +78,6 @@ impl ImageName {
                 .to_owned(),
         )
     }
-
-    /// Parses a reference and returns [`ImageName::complete`].
-    pub fn with_default_tag(image: &str) -> Result<String, InvalidImageName> {
-        Ok(ImageName::parse(image)?.complete(image))
-    }
 }
 
 const BAD_FORMAT: &str = "invalid reference format";
@@ -348,11 +343,8 @@ mod tests {
             (digest.as_str(), digest.as_str()),
         ];
         for (image, expected) in table {
-            assert_eq!(
-                ImageName::with_default_tag(image).unwrap(),
-                expected,
-                "{image}"
-            );
+            let name = ImageName::parse(image).unwrap();
+            assert_eq!(name.complete(image), expected, "{image}");
         }
     }
 
@@ -443,8 +435,9 @@ mod tests {
     proptest! {
         #[test]
         fn anything_is_either_refused_or_completed_stably(image in ".{0,80}") {
-            if let Ok(full) = ImageName::with_default_tag(&image) {
-                prop_assert_eq!(ImageName::with_default_tag(&full).unwrap(), full);
+            if let Ok(name) = ImageName::parse(&image) {
+                let full = name.complete(&image);
+                prop_assert_eq!(ImageName::parse(&full).unwrap().complete(&full), full);
             }
         }
 

@@ -11,17 +11,11 @@ use crate::{
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
 
-/// Configuration of image pulls.
+/// Configuration of image pulls and their credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagesConfig {
-    /// Pulls per second; `None` is unlimited.
-    pub qps: Option<u32>,
-    /// Burst above that rate.
-    pub burst: u32,
-    /// `serializeImagePulls`: one pull at a time.
-    pub serialize: bool,
-    /// `maxParallelImagePulls`, when pulls are not serialized; `None` uses the puller's default.
-    pub max_parallel: Option<u32>,
+    /// How images are pulled.
+    pub pulls: PullConfig,
     /// `imagePullCredentialsVerificationPolicy`; `None` keeps no records of pulls (feature gate
     /// `KubeletEnsureSecretPulledImages` off).
     pub verification: Option<VerificationPolicy>,
@@ -101,12 +95,7 @@ impl Images {
         ImageManager::new(ImageManagerParts {
             images: self.client.clone(),
             events,
-            pulls: PullConfig {
-                serialize: config.serialize,
-                max_parallel: config.max_parallel,
-                qps: config.qps.map_or(0.0, f64::from),
-                burst: config.burst,
-            },
+            pulls: config.pulls.clone(),
             keyring: self.keyring.clone(),
             records: self.records.clone(),
             metrics: PullMetrics::new(metrics),

@@ -15,16 +15,16 @@ use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
 /// How images are pulled.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullConfig {
     /// `serializeImagePulls`: one pull at a time.
     pub serialize: bool,
     /// `maxParallelImagePulls`, when pulls are not serialized. Without it eight run at once, because an unlimited
     /// number may overload the runtime.
     pub max_parallel: Option<u32>,
-    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits, and fails only if it would wait longer than
+    /// `registryPullQPS`; `None` for no limit. A pull over the limit waits, and fails only if it would wait longer than
     /// `MAX_QPS_WAIT` (upstream fails it at once).
-    pub qps: f64,
+    pub qps: Option<u32>,
     /// `registryBurst`.
     pub burst: u32,
 }
@@ -34,7 +34,7 @@ impl Default for PullConfig {
         PullConfig {
             serialize: false,
             max_parallel: None,
-            qps: 5.0,
+            qps: Some(5),
             burst: 10,
         }
     }
@@ -97,6 +97,7 @@ impl Puller {
             config.max_parallel.unwrap_or(DEFAULT_MAX_PARALLEL).max(1)
         };
         let queue = || Arc::new(Semaphore::new(max_concurrent as usize));
+        let rate = TokenBucket::new(config.qps.map_or(0.0, f64::from), config.burst);
         Puller {
             images,
             flights: SingleFlight::default(),
@@ -104,7 +105,7 @@ impl Puller {
                 download: queue(),
                 refresh: queue(),
             },
-            rate: Arc::new(Mutex::new(TokenBucket::new(config.qps, config.burst))),
+            rate: Arc::new(Mutex::new(rate)),
             records,
         }
     }

@@ -71,11 +71,11 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     let counted = statuses.clone();
     state.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
-        lister: PodLister::new(
-            state.pods.clone(),
-            statuses.clone(),
-            state.state_store.clone(),
-        ),
+        lister: PodLister {
+            manager: state.pods.clone(),
+            statuses: statuses.clone(),
+            state_store: state.state_store.clone(),
+        },
         statuses,
         posted,
         heartbeat: Heartbeat::new(),
@@ -211,15 +211,13 @@ pub fn build(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.statuses,
-        state.cache.clone(),
-        state.results.clone(),
-        state.state_store.clone(),
-    )
-    .with_start_metrics(PodStartMetrics::new(deps.metrics))
-    .in_cluster(deps.api.as_ref().map(|_| ClusterInputs {
-        pods: state.pods.clone(),
-        host_ips: deps.host_ips,
-    }));
+        state,
+        PodStartMetrics::new(deps.metrics),
+        deps.api.as_ref().map(|_| ClusterInputs {
+            pods: state.pods.clone(),
+            host_ips: deps.host_ips,
+        }),
+    );
     let probes = ProberDeps {
         started_at: deps.started_at,
         exec: runtime_exec(deps.client),

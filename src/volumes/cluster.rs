@@ -1,6 +1,9 @@
 //! The API objects that volumes need besides configmaps and secrets, and the lookup of all inputs of one volume.
 
-use super::{content::VolumeSources, plan, plan::PlannedVolume};
+use super::{
+    content::{VolumeFileSource, VolumeSources},
+    plan::{PlannedVolume, VolumeKind},
+};
 use crate::{
     apiserver::{
         claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
@@ -43,6 +46,7 @@ impl Default for ClusterSources {
 }
 
 /// The keys of everything that volumes refer to.
+#[derive(Default)]
 pub(super) struct VolumeKeys {
     objects: BTreeSet<ObjectKey>,
     tokens: BTreeSet<TokenKey>,
@@ -53,12 +57,34 @@ pub(super) struct VolumeKeys {
 
 impl VolumeKeys {
     pub(super) fn of(plan: &[PlannedVolume]) -> Self {
-        Self {
-            objects: plan::object_keys(plan),
-            tokens: plan::token_keys(plan),
-            certificates: plan::certificate_keys(plan),
-            claims: plan::claim_keys(plan),
-            has_bundles: plan::has_bundles(plan),
+        let mut keys = Self::default();
+        for volume in plan {
+            match &volume.kind {
+                VolumeKind::Claim(claim) => {
+                    keys.claims.insert(claim.key.clone());
+                }
+                VolumeKind::Content(content) => {
+                    content.sources.iter().for_each(|source| keys.add(source));
+                }
+                VolumeKind::EmptyDir { .. } | VolumeKind::HostPath { .. } => {}
+            }
+        }
+        keys
+    }
+
+    fn add(&mut self, source: &VolumeFileSource) {
+        match source {
+            VolumeFileSource::Pod(_) => {}
+            VolumeFileSource::Object(object) => {
+                self.objects.insert(object.key.clone());
+            }
+            VolumeFileSource::Token(token) => {
+                self.tokens.insert(token.key.clone());
+            }
+            VolumeFileSource::Certificate(certificate) => {
+                self.certificates.insert(certificate.key.clone());
+            }
+            VolumeFileSource::Bundle(_) => self.has_bundles = true,
         }
     }
 

@@ -6,10 +6,10 @@ use super::{
     error::io_error,
     paths::VolumePlugin,
     plan::Medium,
-    pod_dirs::create_dir,
+    pod_dirs::{create_dir, write_marker},
     project_quotas::ProjectQuotas,
 };
-use crate::{host::files, model::ProjectId};
+use crate::model::ProjectId;
 use rustix::{
     fd::AsFd,
     fs::{Mode, OFlags},
@@ -37,14 +37,13 @@ pub(super) fn set_up(
 ) -> Result<(PathBuf, Option<ProjectId>), SetUpError> {
     let directory = pod.volume(VolumePlugin::EmptyDir, volume)?;
     let marker = pod.empty_dir_marker(volume)?;
-    let ready = marker.join("ready");
     let mounted = match medium {
         Medium::Disk => true,
         Medium::Memory { .. } | Medium::HugePages { .. } => mounter
             .is_mounted(&directory)
             .map_err(io_error("read", &directory))?,
     };
-    if mounted && ready.exists() && directory.is_dir() {
+    if mounted && marker.join("ready").exists() && directory.is_dir() {
         let project = project.and_then(|request| request.quotas.recorded(&directory));
         return Ok((directory, project));
     }
@@ -57,9 +56,7 @@ pub(super) fn set_up(
         .map_err(io_error("set the group and mode of", &directory))?;
     // Before the marker, because only files created afterwards belong to the project.
     let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
-    create_dir(&pod.empty_dir_markers(), 0o750)?;
-    create_dir(&marker, 0o750)?;
-    files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))?;
+    write_marker(pod, &marker, b"", 0o644)?;
     Ok((directory, project))
 }
 

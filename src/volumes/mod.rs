@@ -112,26 +112,9 @@ impl VolumeManagerInner {
 }
 
 impl VolumeManager {
-    /// Builds the manager of a standalone node. Volumes of an earlier kubelet are found on disk when they are needed.
+    /// Builds the manager. Volumes of an earlier kubelet are found on disk when they are needed. With `quotas`, the usage
+    /// of emptyDir volumes is monitored by project quotas.
     pub fn new(
-        root: KubeletRoot,
-        node: Arc<NodeFacts>,
-        objects: ConfigMapSecretReader,
-        mounter: impl Mounter,
-    ) -> Self {
-        Self::with_sources(
-            root,
-            node,
-            objects,
-            ClusterSources::default(),
-            None,
-            mounter,
-        )
-    }
-
-    /// Builds the manager of a node in a cluster. With `quotas`, the usage of emptyDir volumes is monitored by
-    /// project quotas.
-    pub fn with_sources(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
         objects: ConfigMapSecretReader,

@@ -7,9 +7,8 @@ use super::{
     content::{READ_WRITE, VolumeGroup},
     error::io_error,
     paths::VolumePlugin,
-    pod_dirs::create_dir,
+    pod_dirs::write_marker,
 };
-use crate::host::files;
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd},
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
@@ -40,16 +39,13 @@ pub(super) fn set_up(
     shared: bool,
 ) -> Result<(), SetUpError> {
     let marker = pod.ownership_marker(volume)?;
-    let ready = marker.join("ready");
-    if ready.exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
+    if marker.join("ready").exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
         return Ok(());
     }
     if !shared {
         set_group(directory, group, policy).map_err(io_error("set the group of", directory))?;
     }
-    create_dir(&pod.empty_dir_markers(), 0o750)?;
-    create_dir(&marker, 0o750)?;
-    files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))
+    write_marker(pod, &marker, b"", 0o644)
 }
 
 /// The root directory is changed last, so that its group shows that all content was changed.

@@ -4,10 +4,7 @@ use super::content::{self, ContentVolume, VolumeGroup};
 use super::{
     SetUpError, VolumeError, ownership::ChangePolicy, paths::VolumePlugin, record::VolumeRecord,
 };
-use crate::apiserver::{
-    claim::PersistentVolumeClaimKey, configmap_secret::ObjectKey,
-    pod_certificate::PodCertificateKey, token::TokenKey,
-};
+use crate::apiserver::claim::PersistentVolumeClaimKey;
 use crate::model::{ClaimRef, NodeFacts, Pod, PodExt, Quantity, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -211,45 +208,6 @@ pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeErr
         .collect()
 }
 
-/// The configmaps and secrets that volumes refer to.
-pub(super) fn object_keys(plan: &[PlannedVolume]) -> BTreeSet<ObjectKey> {
-    let contents = plan.iter().filter_map(PlannedVolume::content);
-    contents
-        .flat_map(|volume| content::object_keys(&volume.sources))
-        .collect()
-}
-
-/// The tokens that volumes refer to.
-pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
-    let contents = plan.iter().filter_map(PlannedVolume::content);
-    contents
-        .flat_map(|volume| content::token_keys(&volume.sources))
-        .collect()
-}
-
-/// The certificates that volumes refer to.
-pub(super) fn certificate_keys(plan: &[PlannedVolume]) -> BTreeSet<PodCertificateKey> {
-    let contents = plan.iter().filter_map(PlannedVolume::content);
-    contents
-        .flat_map(|volume| content::certificate_keys(&volume.sources))
-        .collect()
-}
-
-/// Whether volumes refer to ClusterTrustBundles.
-pub(super) fn has_bundles(plan: &[PlannedVolume]) -> bool {
-    let mut contents = plan.iter().filter_map(PlannedVolume::content);
-    contents.any(|volume| content::has_bundles(&volume.sources))
-}
-
-/// The claims that volumes refer to.
-pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<PersistentVolumeClaimKey> {
-    let key = |volume: &PlannedVolume| match &volume.kind {
-        VolumeKind::Claim(claim) => Some(claim.key.clone()),
-        _ => None,
-    };
-    plan.iter().filter_map(key).collect()
-}
-
 /// The names of volumes that containers use.
 struct UsedNames<'a> {
     mounted: BTreeSet<&'a str>,
@@ -262,19 +220,14 @@ impl<'a> UsedNames<'a> {
             mounted: BTreeSet::new(),
             mapped: BTreeSet::new(),
         };
-        for container in pod.containers().iter().chain(pod.init_containers()) {
-            let mounts = container.volume_mounts.iter().flatten();
+        let containers = pod.containers().iter().chain(pod.init_containers());
+        let containers = containers.map(|one| (&one.volume_mounts, &one.volume_devices));
+        let ephemeral = pod.ephemeral_containers().iter();
+        let ephemeral = ephemeral.map(|one| (&one.volume_mounts, &one.volume_devices));
+        for (mounts, devices) in containers.chain(ephemeral) {
+            let mounts = mounts.iter().flatten();
             used.mounted.extend(mounts.map(|mount| &*mount.name));
-            let devices = container.volume_devices.iter().flatten();
-            used.mapped.extend(devices.map(|device| &*device.name));
-        }
-        let ephemeral = pod
-            .spec()
-            .and_then(|spec| spec.ephemeral_containers.as_ref());
-        for container in ephemeral.into_iter().flatten() {
-            let mounts = container.volume_mounts.iter().flatten();
-            used.mounted.extend(mounts.map(|mount| &*mount.name));
-            let devices = container.volume_devices.iter().flatten();
+            let devices = devices.iter().flatten();
             used.mapped.extend(devices.map(|device| &*device.name));
         }
         used

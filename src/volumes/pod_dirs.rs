@@ -88,6 +88,22 @@ pub(super) fn create_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError
     files::create_dir(directory, mode).map_err(error::io_error("make directory", directory))
 }
 
+/// Writes the file `ready` of a marker, unless it has this content already.
+pub(super) fn write_marker(
+    pod: &PodDir,
+    marker: &Path,
+    content: &[u8],
+    mode: u32,
+) -> Result<(), SetUpError> {
+    let ready = marker.join("ready");
+    if fs::read(&ready).is_ok_and(|known| known == content) {
+        return Ok(());
+    }
+    create_dir(&pod.empty_dir_markers(), 0o750)?;
+    create_dir(marker, 0o750)?;
+    files::write_in_place(&ready, content, mode).map_err(error::io_error("write", &ready))
+}
+
 fn make(directory: &Path) -> Result<(), VolumeError> {
     files::create_dir(directory, 0o750)
         .map(drop)

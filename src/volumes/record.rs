@@ -8,14 +8,10 @@ use crate::base::{atomic_file, if_exists};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// The version of the format; a later kubelet may write a larger one.
-const VERSION: u32 = 1;
-
 /// All volumes of a pod that the kubelet creates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Records {
-    version: u32,
     volumes: Vec<VolumeRecord>,
 }
 
@@ -50,8 +46,7 @@ impl VolumeRecord {
 /// Writes the record.
 pub(super) fn write(pod: &PodDir, volumes: Vec<VolumeRecord>) -> Result<(), VolumeError> {
     let path = pod.volume_records();
-    let version = VERSION;
-    let text = serde_json::to_vec(&Records { version, volumes })
+    let text = serde_json::to_vec(&Records { volumes })
         .map_err(|error| io_error("write", &path)(error.into()))?;
     // After a restart of the kubelet the content is usually unchanged.
     if fs::read(&path).is_ok_and(|old| old == text) {

@@ -23,6 +23,11 @@ use super::runtime::RuntimeClient;
 
 /// Returns the task that receives the events of `runtime`, to be spawned, and the reader of its changes.
 pub fn event_stream(runtime: RuntimeClient, metrics: EventMetrics) -> (EventStream, ChangeReader) {
-    let (writer, reader) = changes::change_channel();
-    (EventStream::new(runtime, writer, metrics), reader)
+    let (changes, reader) = changes::change_channel();
+    let stream = EventStream {
+        runtime,
+        changes,
+        metrics,
+    };
+    (stream, reader)
 }

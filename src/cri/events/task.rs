@@ -29,24 +29,12 @@ const ASSUME_CONNECTED_AFTER: Duration = Duration::from_millis(300);
 
 /// The event stream of the runtime, for as long as the process runs.
 pub struct EventStream {
-    runtime: RuntimeClient,
-    changes: ChangeWriter,
-    metrics: EventMetrics,
+    pub(super) runtime: RuntimeClient,
+    pub(super) changes: ChangeWriter,
+    pub(super) metrics: EventMetrics,
 }
 
 impl EventStream {
-    pub(super) fn new(
-        runtime: RuntimeClient,
-        changes: ChangeWriter,
-        metrics: EventMetrics,
-    ) -> EventStream {
-        EventStream {
-            runtime,
-            changes,
-            metrics,
-        }
-    }
-
     /// Runs without an end.
     pub async fn run(self) {
         let mut reconnect = ReconnectState::new();

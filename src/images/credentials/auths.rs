@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::login::UsedAccount;
+use super::login::ImagePullServiceAccount;
 use super::matching::{DEFAULT_REGISTRY, RegistryPath, covers, is_of_default_registry};
 use crate::cri::v1::AuthConfig;
 
@@ -13,7 +13,7 @@ pub(super) struct Login {
     pub(super) username: String,
     pub(super) password: String,
     /// The service account that a credential provider issued it for.
-    pub(super) account: Option<UsedAccount>,
+    pub(super) account: Option<ImagePullServiceAccount>,
 }
 
 impl fmt::Debug for Login {

@@ -17,7 +17,7 @@ mod plugins;
 mod pull_secret;
 
 pub use keyring::{Keyring, NodeFiles};
-pub(super) use login::{LoginOwner, PullLogin, UsedAccount, UsedSecret};
+pub(super) use login::{ImagePullSecret, ImagePullServiceAccount, LoginOwner, PullLogin};
 pub use plugins::CredentialPlugins;
 #[cfg(test)]
 pub(in crate::images) use plugins::tests as plugin_tests;

@@ -2,7 +2,7 @@
 
 use super::auths::Auths;
 use super::docker_config::{DockerConfigForm, parse};
-use super::login::{LoginOwner, PullLogin, UsedSecret};
+use super::login::{ImagePullSecret, LoginOwner, PullLogin};
 use crate::apiserver::configmap_secret::{
     ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind,
 };
@@ -152,7 +152,7 @@ impl PullSecret {
         let logins = self.auths.lookup(repo).into_iter();
         let login = |login: super::auths::Login| {
             let auth = AuthConfig::from(login);
-            let secret = UsedSecret {
+            let secret = ImagePullSecret {
                 uid: self.uid.clone(),
                 namespace: self.namespace.clone(),
                 name: self.name.clone(),

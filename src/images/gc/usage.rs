@@ -59,12 +59,12 @@ impl<'a> ImageNames<'a> {
 fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.init_containers().iter().chain(pod.containers());
     let containers = containers.filter_map(|container| container.image.as_deref());
-    let spec = pod.spec.iter();
-    let ephemeral = spec
-        .clone()
-        .flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+    let ephemeral = pod.ephemeral_containers().iter();
     let ephemeral = ephemeral.filter_map(|container| container.image.as_deref());
-    let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
     let volumes = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
     containers.chain(ephemeral).chain(volumes)
 }

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use self::disk::{PullRecordDirs, RecordFileName};
 use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
-use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
+use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
 use crate::base::{panics::PanicScope, run_file_io, spawn};
 use crate::cri::v1::Image;
@@ -108,7 +108,7 @@ impl PullRecords {
         &self,
         image: &str,
         image_ref: &str,
-        secrets: impl FnOnce() -> Vec<UsedSecret>,
+        secrets: impl FnOnce() -> Vec<ImagePullSecret>,
     ) -> bool {
         let Some(inner) = &self.inner else {
             return false;
@@ -122,7 +122,7 @@ impl PullRecords {
     }
 
     /// The service accounts that a present image was pulled for.
-    pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<UsedAccount> {
+    pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<ImagePullServiceAccount> {
         let (Some(inner), Some(untagged)) = (&self.inner, ImageName::without_tag_and_digest(image))
         else {
             return Vec::new();
@@ -143,7 +143,8 @@ impl PullRecords {
             let readable = |pulling: &PullIntentState| pulling.image.is_some();
             let known = inner.state.lock().intents.get(&name).is_some_and(readable);
             if !known {
-                inner.write_intent(image).await?;
+                let image = image.to_owned();
+                inner.on_disk(move |disk| disk.write_intent(&image)).await?;
             }
             let mut state = inner.state.lock();
             let pulling = state.intents.entry(name).or_default();
@@ -211,25 +212,27 @@ impl PullRecords {
             gone.map(|(name, _)| name.clone()).collect()
         };
         for name in gone {
-            let (disk, file) = (inner.disk.clone(), name.clone());
-            match run_file_io(move || disk.remove_pulled(&file)).await {
-                Ok(Ok(())) => {
+            let file = name.clone();
+            match inner.on_disk(move |disk| disk.remove_pulled(&file)).await {
+                Ok(()) => {
                     inner.state.lock().pulled.remove(&name);
                 }
-                Ok(Err(error)) => {
+                Err(error) => {
                     tracing::warn!(file = %name, err = %error, "Failed to remove the record of an image");
                 }
-                Err(error) => tracing::error!(err = %error, "Failed to remove a record"),
             }
         }
     }
 }
 
 impl PullRecordsInner {
-    async fn write_intent(&self, image: &str) -> io::Result<()> {
-        let (disk, image) = (self.disk.clone(), image.to_owned());
-        let written = run_file_io(move || disk.write_intent(&image)).await;
-        written.map_err(io::Error::other)?
+    async fn on_disk(
+        &self,
+        work: impl FnOnce(&PullRecordDirs) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let disk = self.disk.clone();
+        let done = run_file_io(move || work(&disk)).await;
+        done.map_err(io::Error::other)?
     }
 
     /// Creates or extends the record of an image. `credentials` is `None` if they are not known.
@@ -250,9 +253,8 @@ impl PullRecordsInner {
         else {
             return Ok(());
         };
-        let (disk, new) = (self.disk.clone(), record.clone());
-        let written = run_file_io(move || disk.write_pulled(&new)).await;
-        written.map_err(io::Error::other)??;
+        let new = record.clone();
+        self.on_disk(move |disk| disk.write_pulled(&new)).await?;
         let mut state = self.state.lock();
         state
             .pulled
@@ -273,17 +275,14 @@ impl PullRecordsInner {
                 }
             }
         }
-        let (disk, file) = (self.disk.clone(), name.clone());
-        match run_file_io(move || disk.remove_intent(&file)).await {
-            Ok(Ok(())) => {
+        let file = name.clone();
+        match self.on_disk(move |disk| disk.remove_intent(&file)).await {
+            Ok(()) => {
                 self.state.lock().intents.remove(&name);
             }
             // While the file exists, the image counts as pulled by the kubelet.
-            Ok(Err(error)) => {
-                tracing::warn!(image, err = %error, "Failed to remove the record of a pull in progress");
-            }
             Err(error) => {
-                tracing::error!(err = %error, "Failed to remove the record of a pull in progress")
+                tracing::warn!(image, err = %error, "Failed to remove the record of a pull in progress");
             }
         }
     }

@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::record::PulledRecordFile;
-use crate::images::credentials::UsedSecret;
+use crate::images::credentials::ImagePullSecret;
 use crate::images::image_name::ImageName;
 
 /// For which images the pod's access is verified.
@@ -90,7 +90,7 @@ pub(super) fn must_pull(
     image: &str,
     pulled: Option<&PulledRecordFile>,
     in_progress: bool,
-    secrets: impl FnOnce() -> Vec<UsedSecret>,
+    secrets: impl FnOnce() -> Vec<ImagePullSecret>,
 ) -> bool {
     let by_kubelet = pulled.is_some() || in_progress;
     if !policy.requires(untagged.unwrap_or(image), by_kubelet) {

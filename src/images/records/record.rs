@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::images::credentials::{UsedAccount, UsedSecret};
+use crate::images::credentials::{ImagePullSecret, ImagePullServiceAccount};
 
 /// The version that is written; older ones are read too.
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -63,32 +63,15 @@ pub(super) struct ImagePulledRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct ImagePullCredentials {
+    /// Pods with one of these pull secrets, or one with the same login, may use it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<ImagePullSecret>,
+    /// Pods with one of these service accounts may use it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_service_accounts: Vec<ImagePullServiceAccount>,
     /// Every pod of the node may use it; the other two fields are empty then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     node_pods_accessible: bool,
-}
-
-/// Pods with this pull secret, or one with the same login, may use it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct ImagePullSecret {
-    uid: String,
-    namespace: String,
-    name: String,
-    credential_hash: String,
-}
-
-/// Pods with this service account may use it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct ImagePullServiceAccount {
-    uid: String,
-    namespace: String,
-    name: String,
 }
 
 impl ImagePullCredentials {
@@ -101,13 +84,7 @@ impl ImagePullCredentials {
     }
 
     /// For a pull with a login of this secret.
-    pub(super) fn of_secret(secret: UsedSecret) -> ImagePullCredentials {
-        let secret = ImagePullSecret {
-            uid: secret.uid,
-            namespace: secret.namespace,
-            name: secret.name,
-            credential_hash: secret.credential_hash,
-        };
+    pub(super) fn of_secret(secret: ImagePullSecret) -> ImagePullCredentials {
         ImagePullCredentials {
             kubernetes_secrets: vec![secret],
             ..ImagePullCredentials::default()
@@ -115,12 +92,7 @@ impl ImagePullCredentials {
     }
 
     /// For a pull with a login that a credential provider issued for this service account.
-    pub(super) fn of_account(account: UsedAccount) -> ImagePullCredentials {
-        let account = ImagePullServiceAccount {
-            uid: account.uid,
-            namespace: account.namespace,
-            name: account.name,
-        };
+    pub(super) fn of_account(account: ImagePullServiceAccount) -> ImagePullCredentials {
         ImagePullCredentials {
             kubernetes_service_accounts: vec![account],
             ..ImagePullCredentials::default()
@@ -135,7 +107,7 @@ impl ImagePullCredentials {
         let mut all = self.clone();
         for secret in &others.kubernetes_secrets {
             let secrets = &mut all.kubernetes_secrets;
-            secrets.retain(|known| !known.is_same_object(secret));
+            secrets.retain(|known| !is_same_object(known, secret));
             if secrets.len() >= MAX_SECRETS {
                 secrets.remove(0);
             }
@@ -153,18 +125,15 @@ impl ImagePullCredentials {
     }
 }
 
-impl ImagePullSecret {
-    fn is_same_object(&self, other: &ImagePullSecret) -> bool {
-        self.uid == other.uid && self.namespace == other.namespace && self.name == other.name
-    }
+/// Whether it is the same secret, even with a changed login.
+fn is_same_object(one: &ImagePullSecret, other: &ImagePullSecret) -> bool {
+    (&one.uid, &one.namespace, &one.name) == (&other.uid, &other.namespace, &other.name)
+}
 
-    /// Whether it is the same secret, even with a changed login, or has the same login.
-    fn covers(&self, used: &UsedSecret) -> bool {
-        let is_it =
-            self.uid == used.uid && self.namespace == used.namespace && self.name == used.name;
-        let hash = &self.credential_hash;
-        is_it || (!hash.is_empty() && *hash == used.credential_hash)
-    }
+/// Whether pods with this secret may use an image of the known one: it is the same secret, or has the same login.
+fn covers(known: &ImagePullSecret, used: &ImagePullSecret) -> bool {
+    let hash = &known.credential_hash;
+    is_same_object(known, used) || (!hash.is_empty() && *hash == used.credential_hash)
 }
 
 impl ImagePulledRecord {
@@ -181,25 +150,20 @@ impl ImagePulledRecord {
     }
 
     /// Whether a pod with one of these secrets may use the image of this name.
-    pub(super) fn is_for_any(&self, untagged: &str, secrets: &[UsedSecret]) -> bool {
+    pub(super) fn is_for_any(&self, untagged: &str, secrets: &[ImagePullSecret]) -> bool {
         let credentials = self.credential_mapping.get(untagged);
         let known = credentials.map(|credentials| &credentials.kubernetes_secrets);
-        let covered = |used: &UsedSecret| known.into_iter().flatten().any(|it| it.covers(used));
+        let covered = |used| known.into_iter().flatten().any(|it| covers(it, used));
         secrets.iter().any(covered)
     }
 
     /// The service accounts whose pods may use the image of this name, as long as a credential provider has a login
     /// for them.
-    pub(super) fn accounts(&self, untagged: &str) -> Vec<UsedAccount> {
+    pub(super) fn accounts(&self, untagged: &str) -> Vec<ImagePullServiceAccount> {
         let credentials = self.credential_mapping.get(untagged);
-        let accounts =
-            credentials.map(|credentials| credentials.kubernetes_service_accounts.iter());
-        let used = |account: &ImagePullServiceAccount| UsedAccount {
-            uid: account.uid.clone(),
-            namespace: account.namespace.clone(),
-            name: account.name.clone(),
-        };
-        accounts.into_iter().flatten().map(used).collect()
+        credentials.map_or_else(Vec::new, |credentials| {
+            credentials.kubernetes_service_accounts.clone()
+        })
     }
 
     /// The record after another pull; `None` if the pull adds nothing to it. `credentials` is `None` if they are not

@@ -1,5 +1,5 @@
 use super::*;
-use crate::images::credentials::{LoginOwner, UsedAccount, UsedSecret};
+use crate::images::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use std::fs;
 use std::path::PathBuf;
 
@@ -317,7 +317,7 @@ async fn without_records_nothing_is_verified_and_nothing_written() {
 #[tokio::test]
 async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_its_login() {
     let world = World::new();
-    let secret = |uid: &str, name: &str, hash: &str| UsedSecret {
+    let secret = |uid: &str, name: &str, hash: &str| ImagePullSecret {
         uid: uid.into(),
         namespace: "ns".into(),
         name: name.into(),
@@ -332,8 +332,9 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     let tail = r#"{"r.io/a":{"kubernetesSecrets":[{"uid":"u1","namespace":"ns","name":"pull","credentialHash":"h1"}]}}}"#;
     assert!(text.trim_end().ends_with(tail), "{text}");
     for _ in 0..2 {
-        let must_pull =
-            |secrets: Vec<UsedSecret>| records.must_pull("r.io/a:2", "sha256:aa", move || secrets);
+        let must_pull = |secrets: Vec<ImagePullSecret>| {
+            records.must_pull("r.io/a:2", "sha256:aa", move || secrets)
+        };
         assert!(!must_pull(vec![used.clone()]));
         assert!(!must_pull(vec![secret("u1", "pull", "renewed")]));
         assert!(!must_pull(vec![secret("u2", "other", "h1")]));
@@ -363,7 +364,7 @@ async fn an_image_that_was_pulled_for_a_service_account_is_not_everybodys() {
     let world = World::new();
     let records = world.open();
     for uid in ["u1", "u2", "u1"] {
-        let account = UsedAccount {
+        let account = ImagePullServiceAccount {
             uid: uid.into(),
             namespace: "ns".into(),
             name: "puller".into(),

@@ -321,16 +321,21 @@ async fn send(
         MirrorRequest::Delete(mirror) => {
             let uid = mirror.uid();
             tracing::info!(pod = %name.log_name(), podUID = %uid, "Deleting mirror pod");
-            let options = DeleteOptions {
-                grace_period_seconds: Some(0),
-                preconditions: Some(Preconditions {
-                    uid: Some(uid.to_string()),
-                    resource_version: None,
-                }),
-                ..DeleteOptions::default()
-            };
             let at = ResourcePath::namespaced(mirror.namespace(), mirror.name());
-            api.delete::<Pod>(at, &options).await.map(|()| None)
+            let deleted = api.delete::<Pod>(at, &immediate_deletion(&uid)).await;
+            deleted.map(|()| None)
         }
+    }
+}
+
+/// Options that delete exactly this object, without a grace period, because nothing of it is left on the node.
+pub(in crate::pods) fn immediate_deletion(uid: &PodUid) -> DeleteOptions {
+    DeleteOptions {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_string()),
+            resource_version: None,
+        }),
+        ..DeleteOptions::default()
     }
 }

@@ -24,20 +24,12 @@ struct UnknownId {
 
 /// Task `pleg.events`.
 pub struct RuntimeEventsTask {
-    context: PlegContext,
-    changes: ChangeReader,
-    relist: RelistTrigger,
+    pub(super) context: PlegContext,
+    pub(super) changes: ChangeReader,
+    pub(super) relist: RelistTrigger,
 }
 
 impl RuntimeEventsTask {
-    pub(super) fn new(context: PlegContext, changes: ChangeReader, relist: RelistTrigger) -> Self {
-        Self {
-            context,
-            changes,
-            relist,
-        }
-    }
-
     /// Follows changes until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashMap::new();

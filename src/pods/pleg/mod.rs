@@ -115,9 +115,17 @@ pub fn build(
     let pleg = Pleg {
         relist,
         recovered,
-        events: RuntimeEventsTask::new(context.clone(), changes, trigger),
+        events: RuntimeEventsTask {
+            context: context.clone(),
+            changes,
+            relist: trigger,
+        },
         inspect: InspectTask::new(context.clone()),
-        status: StatusTask::new(context, state, features),
+        status: StatusTask {
+            context,
+            state,
+            features,
+        },
     };
     (pleg, state_reader)
 }

@@ -7,36 +7,21 @@ use tokio_util::sync::CancellationToken;
 
 /// Task `pleg.status`.
 pub struct StatusTask {
-    context: PlegContext,
-    state: watch::Sender<RuntimeState>,
-    features: FeaturesWriter,
-    /// Whether there was a runtime error after the last reply.
-    in_error: bool,
+    pub(super) context: PlegContext,
+    pub(super) state: watch::Sender<RuntimeState>,
+    pub(super) features: FeaturesWriter,
 }
 
 impl StatusTask {
-    pub(super) fn new(
-        context: PlegContext,
-        state: watch::Sender<RuntimeState>,
-        features: FeaturesWriter,
-    ) -> Self {
-        let in_error = state.borrow().runtime_error(Instant::now()).is_some();
-        Self {
-            context,
-            state,
-            features,
-            in_error,
-        }
-    }
-
     /// Polls until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut in_error = self.state.borrow().runtime_error(Instant::now()).is_some();
         loop {
             let reply = tokio::select! {
                 reply = self.context.runtime.status(false) => reply,
                 () = shutdown.cancelled() => return Ok(()),
             };
-            self.publish(reply);
+            in_error = self.publish(reply, in_error);
             tokio::select! {
                 () = tokio::time::sleep(self.context.config.status_period) => {}
                 () = shutdown.cancelled() => return Ok(()),
@@ -44,10 +29,12 @@ impl StatusTask {
         }
     }
 
-    fn publish(&mut self, reply: Result<StatusResponse, CriError>) {
+    /// Publishes what a reply says, and returns whether there is a runtime error now.
+    fn publish(&self, reply: Result<StatusResponse, CriError>, was_in_error: bool) -> bool {
         if let Ok(reply) = &reply {
             self.publish_features(RuntimeFeatures::of(reply));
         }
+        let mut in_error = false;
         self.state.send_if_modified(|state| {
             let next = match reply {
                 Ok(reply) => read(&reply),
@@ -65,10 +52,9 @@ impl StatusTask {
                 state.network_ready,
                 &state.runtime_message,
             );
-            // A runtime that failed for so long that it counts as down, or responds again, may give the same reply as before.
-            let in_error = next.runtime_error(Instant::now()).is_some();
-            let notable = notable || in_error != self.in_error;
-            self.in_error = in_error;
+            // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again.
+            in_error = next.runtime_error(Instant::now()).is_some();
+            let notable = notable || in_error != was_in_error;
             if notable {
                 tracing::info!(
                     "runtimeReady" = next.runtime_ready,
@@ -81,6 +67,7 @@ impl StatusTask {
             *state = next;
             notable
         });
+        in_error
     }
 
     fn publish_features(&self, features: RuntimeFeatures) {

@@ -1,14 +1,9 @@
 //! Compares the list of a source with its last one (upstream's `podStorage.merge`). Pure.
 
-use crate::model::{
-    Completeness, Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys,
-};
+use crate::model::{Completeness, Pod, PodExt, PodOp, PodSource, PodUid, PodUpdate, keys};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::{ops::Range, sync::Arc};
-
-/// Maximum number of changed pods of a list for an incremental merge; for more, the whole list is compared.
-const MAX_CHANGED_PODS: usize = 8;
+use std::sync::Arc;
 
 /// Annotations that the kubelet sets itself; changing them is not an update of the pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
@@ -27,9 +22,6 @@ pub struct Merged {
 pub struct SourcePods {
     source: PodSource,
     pods: HashMap<PodUid, Arc<Pod>>,
-    /// The last list; empty if it had duplicates.
-    last: Vec<Arc<Pod>>,
-    names: HashSet<PodFullName>,
     delivered: bool,
 }
 
@@ -39,8 +31,6 @@ impl SourcePods {
         Self {
             source,
             pods: HashMap::new(),
-            last: Vec::new(),
-            names: HashSet::new(),
             delivered: false,
         }
     }
@@ -48,82 +38,15 @@ impl SourcePods {
     /// Merges the complete list of the source's pods. The first list causes an update even if it is empty: an ADD
     /// without pods means that the source has delivered.
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
-        let mut merged = Merged::default();
+        let (good, duplicates) = without_duplicates(&list);
         let mut changes = Changes::default();
-        let gone = match self.changed_part(&list) {
-            Some((before, after)) => {
-                let mut old = self.take_part(&before);
-                let new = list.get(after).unwrap_or_default();
-                self.names.extend(new.iter().map(|pod| pod.full_name()));
-                self.compare_all(new.to_vec(), &mut old, &mut changes, now);
-                self.last = list;
-                old
-            }
-            None => {
-                let good = without_duplicates(list, &mut merged.duplicates);
-                let complete = merged.duplicates.is_empty();
-                self.last = if complete { good.clone() } else { Vec::new() };
-                self.names = self.last.iter().map(|pod| pod.full_name()).collect();
-                let mut old = std::mem::take(&mut self.pods);
-                self.compare_all(good, &mut old, &mut changes, now);
-                old
-            }
-        };
-        changes.remove.extend(gone.into_values());
-        changes.remove.sort_by_cached_key(|pod| pod.full_name());
-        let first = !std::mem::replace(&mut self.delivered, true);
-        merged.updates = changes.into_updates(self.source, first);
-        merged
-    }
-
-    /// The range of the last list that changed and the range of this list that replaces it; the unchanged pods are only
-    /// compared by pointer. `None` if a whole comparison is needed: the part is too long, or a pod in it has the name
-    /// or UID of a pod outside.
-    fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
-        let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
-        let start = self.last.iter().zip(list).take_while(same).count();
-        let rest = self.last.len().min(list.len()) - start;
-        let ends = self.last.iter().rev().zip(list.iter().rev());
-        let end = ends.take(rest).take_while(same).count();
-        let (before, after) = (start..self.last.len() - end, start..list.len() - end);
-        if !self.delivered || start + end == 0 || before.len().max(after.len()) > MAX_CHANGED_PODS {
-            return None;
-        }
-        let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
-        let is_old = |same: &dyn Fn(&Pod) -> bool| old.iter().any(|pod| same(pod));
-        let is_isolated = new.iter().enumerate().all(|(index, pod)| {
-            let (uid, name) = (pod.uid(), pod.full_name());
-            let unlike = |other: &Pod| other.uid() != uid && other.full_name() != name;
-            new.iter().take(index).all(|other| unlike(other))
-                && (!self.pods.contains_key(&uid) || is_old(&|other| other.uid() == uid))
-                && (!self.names.contains(&name) || is_old(&|other| other.full_name() == name))
-        });
-        is_isolated.then_some((before, after))
-    }
-
-    /// Takes the known pods of a part of the last list.
-    fn take_part(&mut self, part: &Range<usize>) -> HashMap<PodUid, Arc<Pod>> {
-        let part = self.last.get(part.clone()).unwrap_or_default();
-        for pod in part {
-            self.names.remove(&pod.full_name());
-        }
-        part.iter()
-            .filter_map(|pod| self.pods.remove_entry(&pod.uid()))
-            .collect()
-    }
-
-    /// Compares each pod with its version in `old`, moves it out of there, and stores the new version.
-    fn compare_all(
-        &mut self,
-        new: Vec<Arc<Pod>>,
-        old: &mut HashMap<PodUid, Arc<Pod>>,
-        changes: &mut Changes,
-        now: Timestamp,
-    ) {
-        for pod in new {
-            let uid = pod.uid();
+        let mut old = std::mem::take(&mut self.pods);
+        self.pods.reserve(good.len());
+        for pod in good {
+            let (uid, pod) = (pod.uid(), pod.clone());
             let pod = match old.remove(&uid) {
                 None => changes.add(with_source_annotations(pod, self.source, None, now)),
+                Some(old) if Arc::ptr_eq(&old, &pod) => old,
                 // A UID that the user chose now names another pod.
                 Some(old) if self.is_replacement(&old, &pod) => {
                     changes.remove.push(old);
@@ -132,6 +55,13 @@ impl SourcePods {
                 Some(old) => changes.compare(old, pod, self.source, now),
             };
             self.pods.insert(uid, pod);
+        }
+        changes.remove.extend(old.into_values());
+        changes.remove.sort_by_cached_key(|pod| pod.full_name());
+        let first = !std::mem::replace(&mut self.delivered, true);
+        Merged {
+            updates: changes.into_updates(self.source, first),
+            duplicates: duplicates.into_iter().cloned().collect(),
         }
     }
 
@@ -171,21 +101,18 @@ pub(super) fn with_completeness(
     updates
 }
 
-fn without_duplicates(list: Vec<Arc<Pod>>, duplicates: &mut Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+/// The pods of a list, and those with a name or UID that an earlier one has.
+fn without_duplicates(list: &[Arc<Pod>]) -> (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) {
     let mut names = HashSet::with_capacity(list.len());
     let mut uids = HashSet::with_capacity(list.len());
-    let (good, bad) = list.into_iter().partition(|pod| {
-        let name = pod.full_name();
-        let uid = pod.uid();
-        if names.contains(&name) || uids.contains(&uid) {
+    list.iter().partition(|pod| {
+        let name = (pod.namespace(), pod.name());
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if names.contains(&name) || uids.contains(uid) {
             return false;
         }
-        names.insert(name);
-        uids.insert(uid);
-        true
-    });
-    *duplicates = bad;
-    good
+        names.insert(name) && uids.insert(uid)
+    })
 }
 
 #[derive(Default)]
@@ -229,9 +156,6 @@ impl Changes {
         source: PodSource,
         now: Timestamp,
     ) -> Arc<Pod> {
-        if Arc::ptr_eq(&old, &new) {
-            return old;
-        }
         let differs = pods_differ_semantically(&old, &new);
         if !differs && old.status == new.status {
             return old;

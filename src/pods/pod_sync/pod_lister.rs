@@ -15,21 +15,12 @@ pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 /// Reads the pods of this node; cheap to clone.
 #[derive(Clone)]
 pub struct PodLister {
-    manager: PodManager,
-    statuses: Statuses,
-    state_store: PodStateStore,
+    pub(in crate::pods) manager: PodManager,
+    pub(in crate::pods) statuses: Statuses,
+    pub(in crate::pods) state_store: PodStateStore,
 }
 
 impl PodLister {
-    /// A reader of these stores.
-    pub fn new(manager: PodManager, statuses: Statuses, state_store: PodStateStore) -> Self {
-        Self {
-            manager,
-            statuses,
-            state_store,
-        }
-    }
-
     /// The desired pods, then those that no source has any more and that are still terminating (upstream omits these).
     /// After a restart, until a status is generated, it is the one that the previous process stored.
     pub fn list(&self) -> Vec<PodWithStatus> {

@@ -13,6 +13,7 @@ use crate::{
     },
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
+    state::State,
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
@@ -57,7 +58,7 @@ pub struct StatusPublisher {
     cache: PodCache,
     results: ProbeResults,
     state_store: PodStateStore,
-    starts: Option<PodStartMetrics>,
+    starts: PodStartMetrics,
     cluster: Option<ClusterInputs>,
     recorded: Mutex<HashMap<PodUid, RecordedInputs>>,
 }
@@ -76,37 +77,20 @@ impl StatusPublisher {
         runtime: KubeGenericRuntimeManager,
         runtime_name: String,
         manager: StatusManager,
-        cache: PodCache,
-        results: ProbeResults,
-        state_store: PodStateStore,
+        state: &State,
+        starts: PodStartMetrics,
+        cluster: Option<ClusterInputs>,
     ) -> Self {
-        let recorded = Mutex::default();
         Self {
             runtime,
             runtime_name,
             manager,
-            cache,
-            results,
-            state_store,
-            starts: None,
-            cluster: None,
-            recorded,
-        }
-    }
-
-    /// Adds the metrics of how long pods take to start.
-    #[must_use]
-    pub fn with_start_metrics(self, starts: PodStartMetrics) -> Self {
-        let starts = Some(starts);
-        Self { starts, ..self }
-    }
-
-    /// Adds the inputs of a node with an API server.
-    #[must_use]
-    pub fn in_cluster(self, remote: Option<ClusterInputs>) -> Self {
-        Self {
-            cluster: remote,
-            ..self
+            cache: state.cache.clone(),
+            results: state.results.clone(),
+            state_store: state.state_store.clone(),
+            starts,
+            cluster,
+            recorded: Mutex::default(),
         }
     }
 
@@ -160,10 +144,9 @@ impl StatusPublisher {
         let old = (old.as_deref(), remote.as_ref());
         match self.generate(pod, &runtime_status, old, recorded) {
             Ok(status) => {
-                if let Some(starts) = &self.starts {
-                    let pulling = || self.runtime.take_pulling_time(&uid);
-                    starts.published(&mut recorded.start, pod, &status, pulling);
-                }
+                let pulling = || self.runtime.take_pulling_time(&uid);
+                self.starts
+                    .published(&mut recorded.start, pod, &status, pulling);
                 if self.manager.set_pod_status(pod, status) {
                     self.record_status(pod);
                 }

@@ -68,6 +68,7 @@ fn working(workers: &PodWorkers, desired: &HashSet<PodUid>) -> Vec<ScrapeSample>
     counts.into_iter().map(sample).collect()
 }
 
-fn static_label(is_static: bool) -> &'static str {
+/// The value of upstream's label `static`.
+pub(in crate::pods) fn static_label(is_static: bool) -> &'static str {
     if is_static { "true" } else { "" }
 }

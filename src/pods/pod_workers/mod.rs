@@ -186,8 +186,7 @@ impl PodWorkers {
         match map.state(uid) {
             None => WorkerRemoval::Removed,
             Some(state) => {
-                let restart = state.termination().is_some_and(|t| t.restart_requested);
-                if !state.is_finished() || (desired && !restart) {
+                if !state.is_finished() || (desired && !state.restart_requested()) {
                     return WorkerRemoval::Kept;
                 }
                 map.forget(uid);
@@ -205,11 +204,9 @@ impl PodWorkers {
         map.synced = true;
         let mut forgotten = Vec::new();
         for uid in map.uids() {
-            let restart =
-                |state: &PodWorkerState| state.termination().is_some_and(|t| t.restart_requested);
             let finished_restart = map
                 .state(&uid)
-                .is_some_and(|state| state.is_finished() && restart(state));
+                .is_some_and(|state| state.is_finished() && state.restart_requested());
             if !desired.contains(&uid) || finished_restart {
                 self.shared.input(&mut map, &uid, Input::NotDesired, now);
             }
@@ -266,9 +263,7 @@ impl PodWorkers {
 
     /// Whether the pod was added again while or after it was terminated.
     pub fn restart_requested(&self, uid: &PodUid) -> bool {
-        let restart =
-            |state: &PodWorkerState| state.termination().is_some_and(|t| t.restart_requested);
-        self.check_state(uid, restart, |_| false)
+        self.check_state(uid, PodWorkerState::restart_requested, |_| false)
     }
 
     /// Whether the pod is terminating or terminated.

@@ -229,11 +229,8 @@ impl PodWorkerState {
         let runtime_only = options.pod.is_none();
         // If a pod of this UID was added again, the update has the spec of that pod. This one ends with its own spec,
         // because its hooks and its grace period are in there.
-        let restart_requested = self
-            .termination()
-            .is_some_and(|termination| termination.restart_requested);
         if let Some(pod) = &options.pod
-            && !restart_requested
+            && !self.restart_requested()
         {
             self.target = WorkerTarget::Pod(pod.clone());
         }
@@ -475,6 +472,12 @@ impl PodWorkerState {
             | WorkerPhase::Starting { .. }
             | WorkerPhase::Syncing => None,
         }
+    }
+
+    /// Whether the pod was added again after its termination began.
+    pub(super) fn restart_requested(&self) -> bool {
+        self.termination()
+            .is_some_and(|termination| termination.restart_requested)
     }
 
     /// Nothing is left to do.

@@ -15,7 +15,9 @@ mod tests;
 pub(in crate::pods) mod transition;
 
 pub use conditions::{DISRUPTION_TARGET, carry_transition_times, is_owned};
-pub(in crate::pods::status) use container_states::{INIT_CONTAINER_LOST, unknown_exit};
+pub(in crate::pods::status) use container_states::{
+    CONTAINER_LOST, INIT_CONTAINER_LOST, unknown_exit,
+};
 pub use phase::PodPhase;
 pub use transition::IllegalTransition;
 

@@ -1,10 +1,8 @@
 //! The last status of a pod: every container that may have run is terminated.
 
-use super::generate::{PodPhase, unknown_exit};
+use super::generate::{CONTAINER_LOST, PodPhase, unknown_exit};
 use crate::model::{Pod, PodExt, is_sidecar};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
-
-const MESSAGE: &str = "The container could not be located when the pod was terminated";
 
 /// Sets a terminated state with an unknown exit for every container that may have run and has none. A pod still
 /// Pending or Running becomes Failed, unless it is static.
@@ -29,7 +27,7 @@ pub(super) fn terminated_status(pod: &Pod, mut status: PodStatus) -> PodStatus {
 
 fn terminate(status: &mut ContainerStatus) {
     if !has_ended(&status.state) {
-        status.state = Some(unknown_exit(MESSAGE));
+        status.state = Some(unknown_exit(CONTAINER_LOST));
         status.started = Some(false);
         status.ready = false;
     }

@@ -14,7 +14,7 @@ mod plan;
 mod tests;
 
 use super::{
-    mirror::is_mirror_of,
+    mirror::{immediate_deletion, is_mirror_of},
     status::{Statuses, VersionedPodStatus},
 };
 use crate::{
@@ -26,7 +26,6 @@ use crate::{
     model::{Pod, PodExt, PodUid},
     state::pod_manager::PodManager,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use plan::{NextStatusRequest, SentStatuses, StatusVersion};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -271,17 +270,5 @@ async fn send(
             let deleted = api.delete::<Pod>(at, &immediate_deletion(&uid)).await;
             deleted.map(|()| None)
         }
-    }
-}
-
-/// Options that delete exactly this object, without a grace period, because nothing of the pod is left.
-fn immediate_deletion(uid: &PodUid) -> DeleteOptions {
-    DeleteOptions {
-        grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_string()),
-            resource_version: None,
-        }),
-        ..DeleteOptions::default()
     }
 }

@@ -157,7 +157,7 @@ impl SyncLoop {
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
         self.admission.resources.release(|uid| {
-            manager.contains(uid) && !self.has_terminal_status(uid)
+            manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
                 || self.cache.latest(uid).is_active()
         });
@@ -203,7 +203,7 @@ impl SyncLoop {
     /// Whether the pod is terminating, so its resources become free without eviction.
     pub(super) fn is_terminating(&self, pod: &Pod) -> bool {
         let uid = pod.uid();
-        self.has_terminal_status(&uid)
+        self.pod_sync.has_terminal_status(&uid)
             || pod.is_being_deleted()
             || self.workers.is_pod_termination_requested(&uid)
     }
@@ -214,7 +214,7 @@ impl SyncLoop {
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
             let in_use = || {
-                !self.has_terminal_status(&other)
+                !self.pod_sync.has_terminal_status(&other)
                     || self.workers.could_have_running_containers(&other)
             };
             if other == *uid || !self.workers.has_worker(&other) || !in_use() {

@@ -4,7 +4,7 @@ use super::admission::Rejection;
 use crate::{
     base::metrics::{AtScrape, Labels, Metrics, ScrapeSample},
     model::{Pod, PodExt},
-    pods::pod_workers::PodWorkers,
+    pods::pod_workers::{PodWorkers, metrics::static_label},
     state::pod_manager::PodManager,
 };
 use prometheus_client::metrics::{
@@ -141,10 +141,6 @@ impl LoopMetrics {
     }
 }
 
-fn static_label(is_static: bool) -> &'static str {
-    if is_static { "true" } else { "" }
-}
-
 /// All extended resources share one label, as upstream.
 fn reason_label(reason: &str) -> &'static str {
     let own = ["cpu", "memory", "ephemeral-storage", "pods"];
@@ -173,11 +169,6 @@ fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<ScrapeSamp
 }
 
 fn ephemeral(pods: &[Arc<Pod>]) -> f64 {
-    let count = |pod: &Arc<Pod>| {
-        let containers = pod
-            .spec()
-            .and_then(|spec| spec.ephemeral_containers.as_ref());
-        containers.map_or(0, Vec::len)
-    };
-    pods.iter().map(count).sum::<usize>() as f64
+    let count = pods.iter().map(|pod| pod.ephemeral_containers().len());
+    count.sum::<usize>() as f64
 }

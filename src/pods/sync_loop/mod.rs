@@ -463,10 +463,6 @@ impl SyncLoop {
         self.update_worker(&uid, options);
     }
 
-    fn has_terminal_status(&self, uid: &PodUid) -> bool {
-        self.pod_sync.has_terminal_status(uid)
-    }
-
     /// Updates or creates the pod's worker. None is created while an earlier pod of this UID is being removed, or the
     /// removal would remove the new pod as well: `on_removals_ended` creates it.
     fn update_worker(&self, uid: &PodUid, options: UpdatePodOptions) {

@@ -117,11 +117,15 @@ fn request(pod: &Pod, resource: &str) -> i64 {
     let Ok(resources) = requests::of_pod_and_overhead::<Quantity>(pod) else {
         return 0;
     };
-    let amount = resources.request(resource).unwrap_or_default();
+    amount(resource, resources.request(resource).unwrap_or_default())
+}
+
+/// Millicores of CPU, and whole units of everything else.
+pub(super) fn amount(resource: &str, quantity: Quantity) -> i64 {
     if resource == requests::CPU {
-        amount.milli_value()
+        quantity.milli_value()
     } else {
-        amount.value()
+        quantity.value()
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     request::PROBE_AGENT,
 };
 use crate::base::{GoDuration, error_chain};
+use crate::cri::go_code;
 use hyper_util::rt::TokioIo;
 use std::{
     io,
@@ -97,15 +98,10 @@ fn rpc_failed(status: &Status) -> String {
              (grpc.health.v1.Health): {}",
             status.message()
         ),
-        code => {
-            let name = match code {
-                Code::Cancelled => "Canceled".to_owned(),
-                code => format!("{code:?}"),
-            };
-            format!(
-                "error: health rpc probe failed: rpc error: code = {name} desc = {}",
-                status.message()
-            )
-        }
+        code => format!(
+            "error: health rpc probe failed: rpc error: code = {} desc = {}",
+            go_code(code),
+            status.message()
+        ),
     }
 }

@@ -163,22 +163,20 @@ impl KubeGenericRuntimeManager {
             images: deps.images.clone(),
             events: deps.state.events.clone(),
         };
-        let killer = killer(&deps, &hooks, &lookup);
+        let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
         let post_start = post_start(&deps, hooks, &killer);
         let restarter = restarter(&deps, &killer, &gc, &back_off);
-        let builder = Arc::new(ConfigBuilder::new(
-            deps.settings,
-            deps.volumes.clone(),
-            deps.config.resolv_conf,
-            deps.user_namespaces,
-            deps.features,
-            (
-                deps.cluster_objects.services,
-                deps.cluster_objects.runtime_classes,
-            ),
-            deps.resources.devices.clone(),
-        ));
+        let builder = Arc::new(ConfigBuilder {
+            settings: deps.settings,
+            volumes: deps.volumes.clone(),
+            resolv_conf: deps.config.resolv_conf,
+            user_namespaces: deps.user_namespaces,
+            features: deps.features,
+            services: deps.cluster_objects.services,
+            runtime_classes: deps.cluster_objects.runtime_classes,
+            devices: deps.resources.devices.clone(),
+        });
         let cgroups = PodCgroups::new(
             deps.resources.cgroups,
             deps.runtime.clone(),
@@ -199,11 +197,11 @@ impl KubeGenericRuntimeManager {
             lookup,
         };
         let sandboxes = Arc::new(sandboxes);
-        let resizer = PodResizer::new(
-            sandboxes.clone(),
-            deps.resources.allocations.clone(),
-            deps.resources.resize_metrics,
-        );
+        let resizer = PodResizer {
+            sandboxes: sandboxes.clone(),
+            allocations: deps.resources.allocations.clone(),
+            metrics: deps.resources.resize_metrics,
+        };
         let starter = ContainerStarter {
             runtime: deps.runtime,
             cache: deps.state.cache,
@@ -352,7 +350,7 @@ impl KubeGenericRuntimeManager {
         pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.killer.status_to_stop(pod_ref, left).await
+        self.killer.reader.status_to_stop(pod_ref, left).await
     }
 
     /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
@@ -375,7 +373,7 @@ impl KubeGenericRuntimeManager {
     /// # Errors
     /// Something may still run, or there is no list.
     pub async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
-        self.killer.settle_stopped(uid).await
+        self.killer.reader.settle_stopped(uid).await
     }
 
     /// Removes the superseded dead containers and sandboxes of one pod; with `remove_all`, all of them. Sends no request
@@ -418,7 +416,7 @@ impl KubeGenericRuntimeManager {
         [
             ("restart_back_off", self.back_off.len()),
             ("sandbox_back_off", self.sandboxes.back_off.len()),
-            ("stops", self.killer.stops().len()),
+            ("stops", self.killer.stops.len()),
             ("pull_back_off", backing_off),
             ("image_prefetches", prefetches),
         ]
@@ -429,25 +427,13 @@ impl KubeGenericRuntimeManager {
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);
-        self.killer.stops().forget(uid);
+        self.killer.stops.forget(uid);
         self.sandboxes.back_off.forget(uid);
         self.sandboxes.lookup.forget(uid);
         self.sandboxes.cgroups.forget(uid);
         self.pod_history.forget(uid);
         self.allocations.remove(uid);
     }
-}
-
-fn killer(deps: &RuntimeManagerDeps, hooks: &Hooks, lookup: &Arc<SandboxLookup>) -> PodKiller {
-    PodKiller::new(
-        deps.runtime.clone(),
-        deps.state.cache.clone(),
-        deps.state.events.clone(),
-        hooks.clone(),
-        deps.state.state_store.clone(),
-        deps.settings.node.clone(),
-        lookup.clone(),
-    )
 }
 
 fn container_gc(

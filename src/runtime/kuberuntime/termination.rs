@@ -1,12 +1,9 @@
 //! Termination messages of containers: where they are and how they are composed. Pure.
 
-use super::translate::truncate;
+use super::translate::{MAX_MESSAGE, truncate};
 use crate::cri::v1;
 use crate::model::keys;
 use std::path::PathBuf;
-
-/// Maximum number of bytes that are read from the end of the termination message file.
-pub const MAX_MESSAGE: usize = 4096;
 
 /// What to read once a container has exited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

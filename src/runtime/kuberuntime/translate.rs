@@ -13,8 +13,9 @@ use crate::model::{
 use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
 use std::{net::IpAddr, sync::Arc};
 
-/// Longest message kept of a container, bytes.
-const MAX_MESSAGE: usize = 4096;
+/// Longest message kept of a container, and maximum number of bytes that are read from the end of its termination
+/// message file.
+pub const MAX_MESSAGE: usize = 4096;
 /// Longest reason, image name or other short text, bytes.
 const MAX_TEXT: usize = 1024;
 /// Limit of addresses that are read of one sandbox.

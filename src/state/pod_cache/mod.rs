@@ -228,6 +228,12 @@ impl PodCache {
         self.shared.apply(pod_ref, item, seq, read);
     }
 
+    /// Applies that the caller has removed an item. The number is taken after the removal, so that no earlier read adds
+    /// the item again.
+    pub fn apply_removal(&self, pod_ref: &PodRef, item: &ItemId) {
+        self.apply_read(pod_ref, item, self.next_seq(), InspectedItem::Gone);
+    }
+
     /// Returns the next number in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
@@ -290,13 +296,6 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// Returns a reading end.
-    pub fn reader(&self) -> PodCache {
-        PodCache {
-            shared: self.shared.clone(),
-        }
-    }
-
     /// The interned strings that statuses share, to save memory.
     pub fn strings(&self) -> &StringInterner {
         &self.shared.strings

@@ -21,13 +21,13 @@ pub use plan::{
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{
-    VolumeSources, certificate_keys, has_bundles, is_fixed, may_change, object_keys, payload,
-    token_keys,
-};
+pub(super) use sources::{VolumeSources, is_fixed, may_change, object_keys, payload};
 
-use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::create_dir};
-use crate::host::files;
+use super::{
+    Mounter, PodDir, SetUpError,
+    error::io_error,
+    pod_dirs::{create_dir, write_marker},
+};
 use owner::READ_ONLY;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -66,21 +66,10 @@ pub(super) fn set_up(
     }
     prepare_root(&directory, volume).map_err(io_error("prepare", &directory))?;
     write(&directory, volume, payload)?;
-    record_ready(pod, name, volume)?;
+    // Records that the volume was set up and from which specification, at the path where upstream records it.
+    let (marker, specification) = (pod.content_marker(name)?, spec_digest(volume));
+    write_marker(pod, &marker, specification.as_bytes(), 0o644)?;
     Ok(directory)
-}
-
-/// Records that the volume was set up and from which specification, at the path where upstream records it.
-fn record_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
-    let marker = pod.content_marker(name)?;
-    let ready = marker.join("ready");
-    let text = spec_digest(volume);
-    if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
-        return Ok(());
-    }
-    create_dir(&pod.empty_dir_markers(), 0o750)?;
-    create_dir(&marker, 0o750)?;
-    files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 
 /// The digest of a volume's specification.

@@ -4,8 +4,8 @@ use super::Payload;
 use super::plan::{BundleSource, CertificateSource, ObjectSource, TokenSource, VolumeFileSource};
 use crate::apiserver::claim::FoundClaims;
 use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, ObjectKey, ObjectKind};
-use crate::apiserver::pod_certificate::{FoundCertificates, PodCertificateKey};
-use crate::apiserver::token::{FoundTokens, TokenKey};
+use crate::apiserver::pod_certificate::FoundCertificates;
+use crate::apiserver::token::FoundTokens;
 use crate::apiserver::trust_bundle::FoundBundles;
 use crate::volumes::error::{ContentError, ContentErrors};
 use k8s_openapi::api::core::v1::Node;
@@ -33,36 +33,15 @@ pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<
     sources.iter().filter_map(key).collect()
 }
 
-/// The tokens that sources need.
-pub(in crate::volumes) fn token_keys(sources: &[VolumeFileSource]) -> BTreeSet<TokenKey> {
-    let key = |source: &VolumeFileSource| match source {
-        VolumeFileSource::Token(token) => Some(token.key.clone()),
-        _ => None,
-    };
-    sources.iter().filter_map(key).collect()
-}
-
-/// The certificates that sources need.
-pub(in crate::volumes) fn certificate_keys(
-    sources: &[VolumeFileSource],
-) -> BTreeSet<PodCertificateKey> {
-    let key = |source: &VolumeFileSource| match source {
-        VolumeFileSource::Certificate(certificate) => Some(certificate.key.clone()),
-        _ => None,
-    };
-    sources.iter().filter_map(key).collect()
-}
-
-/// Whether sources need ClusterTrustBundles.
-pub(in crate::volumes) fn has_bundles(sources: &[VolumeFileSource]) -> bool {
-    let is_bundle = |source: &VolumeFileSource| matches!(source, VolumeFileSource::Bundle(_));
-    sources.iter().any(is_bundle)
-}
-
 /// Whether the files depend on anything that may change besides configmaps and secrets.
 pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
-    let has_secrets = !token_keys(sources).is_empty() || !certificate_keys(sources).is_empty();
-    has_secrets || has_bundles(sources)
+    let is_constant = |source: &VolumeFileSource| {
+        matches!(
+            source,
+            VolumeFileSource::Pod(_) | VolumeFileSource::Object(_)
+        )
+    };
+    !sources.iter().all(is_constant)
 }
 
 /// Whether all objects of the sources exist and are immutable.

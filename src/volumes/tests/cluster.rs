@@ -68,14 +68,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         ..NodeFacts::default()
     };
     Cluster {
-        manager: VolumeManager::with_sources(
-            root,
-            Arc::new(facts),
-            objects,
-            cluster,
-            None,
-            mounter,
-        ),
+        manager: VolumeManager::new(root, Arc::new(facts), objects, cluster, None, mounter),
         server,
         node,
     }
@@ -93,7 +86,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     };
     let root = cluster.manager.root().clone();
     let mounter = cluster.node.mounter.clone();
-    VolumeManager::with_sources(
+    VolumeManager::new(
         root,
         cluster.manager.shared.node.clone(),
         objects,

@@ -126,6 +126,8 @@ async fn without_local_objects_the_text_is_that_of_a_kubelet_without_an_api_serv
         root,
         facts,
         ConfigMapSecretReader::default(),
+        ClusterSources::default(),
+        None,
         node.mounter.clone(),
     );
     let pod = pod(json!([{"name": "v", "secret": {"secretName": "db", "optional": true}}]));

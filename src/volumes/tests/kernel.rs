@@ -12,7 +12,14 @@ fn real(base: &Path) -> VolumeManager {
         ..NodeFacts::default()
     };
     let objects = ConfigMapSecretReader::new(Some(base.join("objects")), None);
-    VolumeManager::new(root, Arc::new(facts), objects, HostMounter)
+    VolumeManager::new(
+        root,
+        Arc::new(facts),
+        objects,
+        ClusterSources::default(),
+        None,
+        HostMounter,
+    )
 }
 
 async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<VolumePaths> {

@@ -208,7 +208,14 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
     };
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
     let objects = ConfigMapSecretReader::new(Some(base.join("objects")), None);
-    VolumeManager::new(root, Arc::new(facts), objects, mounter.clone())
+    VolumeManager::new(
+        root,
+        Arc::new(facts),
+        objects,
+        ClusterSources::default(),
+        None,
+        mounter.clone(),
+    )
 }
 
 /// A pod whose one container mounts every volume.

@@ -10,7 +10,7 @@ fn monitored(base: &Path) -> VolumeManager {
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
     let etc = base.join("etc");
     fs::create_dir_all(&etc).unwrap();
-    VolumeManager::with_sources(
+    VolumeManager::new(
         root,
         Arc::default(),
         ConfigMapSecretReader::default(),
@@ -107,7 +107,14 @@ async fn a_volume_without_a_project_of_its_own_is_there_and_is_walked() {
         let node = node();
         let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
         let (facts, objects) = (Arc::default(), ConfigMapSecretReader::default());
-        let before = VolumeManager::new(root, facts, objects, node.mounter.clone());
+        let before = VolumeManager::new(
+            root,
+            facts,
+            objects,
+            ClusterSources::default(),
+            None,
+            node.mounter.clone(),
+        );
         assert_eq!(projects(&before, &of("u1")).await, [None]);
         let manager = monitored(&base);
         assert_eq!(projects(&manager, &of("u1")).await, [None]);

@@ -11,13 +11,13 @@ use super::config::AccountSettings;
 use crate::apiserver::token::{Token, TokenKey, issue};
 use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::{SingleFlight, error_chain, hex};
-use crate::images::credentials::login::UsedAccount;
+use crate::images::credentials::login::ImagePullServiceAccount;
 use crate::model::{Pod, PodExt as _};
 
 /// A service account, with the token and annotations for a provider.
 #[derive(Debug)]
 pub(super) struct PodAccount {
-    pub(super) account: UsedAccount,
+    pub(super) account: ImagePullServiceAccount,
     pub(super) annotations: BTreeMap<String, String>,
     token: Token,
 }
@@ -29,7 +29,7 @@ impl PodAccount {
 
     /// The cache key of a response: the account and its annotations, and with `by_token` its token.
     pub(super) fn cache_key(&self, by_token: bool) -> String {
-        let UsedAccount {
+        let ImagePullServiceAccount {
             uid,
             namespace,
             name,
@@ -108,7 +108,7 @@ impl ServiceAccounts {
             .await
             .map_err(ProviderNotCalled::Failed)?;
         Ok(Some(PodAccount {
-            account: UsedAccount {
+            account: ImagePullServiceAccount {
                 uid: account.metadata.uid.unwrap_or_default(),
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_answer_serves_other_tokens_of_an_account_only_if_it_may() {
         let of = |uid: &str, token: &str, annotation: &str| PodAccount {
-            account: UsedAccount {
+            account: ImagePullServiceAccount {
                 uid: uid.into(),
                 namespace: "ns".into(),
                 name: "sa".into(),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::cache::CacheKeyType;
 use crate::base::GoDuration;
 use crate::images::credentials::auths::{Auths, Login};
-use crate::images::credentials::login::UsedAccount;
+use crate::images::credentials::login::ImagePullServiceAccount;
 
 const KIND: &str = "CredentialProviderResponse";
 
@@ -55,7 +55,7 @@ struct AuthConfig {
 pub(super) fn decode(
     bytes: &[u8],
     api_version: &str,
-    account: Option<&UsedAccount>,
+    account: Option<&ImagePullServiceAccount>,
 ) -> Result<Response, String> {
     let unreadable =
         |_| "error decoding credential provider plugin response from stdout".to_owned();

@@ -67,11 +67,11 @@ pub(super) async fn run(
     let work = async {
         let mut source = FileSource {
             scanner: Scanner::new(
+                config.source,
                 config.path,
                 node_name.clone(),
                 config.config_maps_and_secrets,
-            )
-            .with_source(config.source),
+            ),
             watcher: None,
             watch_error: None,
         };

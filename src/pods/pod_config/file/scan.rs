@@ -60,6 +60,7 @@ pub(super) struct Scan {
 
 impl Scanner {
     pub(super) fn new(
+        source: PodSource,
         root: PathBuf,
         node_name: String,
         config_maps_and_secrets: LocalConfigMapsAndSecrets,
@@ -67,7 +68,7 @@ impl Scanner {
         Self {
             root,
             node_name,
-            source: PodSource::File,
+            source,
             config_maps_and_secrets,
             reader: read_file,
             cache: ManifestCache::default(),
@@ -75,11 +76,6 @@ impl Scanner {
             is_directory: false,
             links: Vec::new(),
         }
-    }
-
-    /// This scanner, for the files of `source` instead of [`PodSource::File`].
-    pub(super) fn with_source(self, source: PodSource) -> Self {
-        Self { source, ..self }
     }
 
     pub(super) fn root(&self) -> &Path {

@@ -15,6 +15,17 @@ fn manifest(name: &str, image: &str) -> String {
     )
 }
 
+fn scanner(directory: &Path) -> Scanner {
+    let source = PodSource::File;
+    let config_maps_and_secrets = LocalConfigMapsAndSecrets::None;
+    Scanner::new(
+        source,
+        directory.into(),
+        "n".into(),
+        config_maps_and_secrets,
+    )
+}
+
 struct Fixture {
     lists: mpsc::Receiver<SourceList>,
     recorder: EventRecorder,
@@ -332,11 +343,7 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
 async fn the_periodic_scan_finds_changes_without_an_event() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(
-        dir.path().into(),
-        "n".into(),
-        LocalConfigMapsAndSecrets::None,
-    );
+    let mut scanner = scanner(dir.path());
     assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 1);
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
     assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 2);
@@ -355,11 +362,7 @@ fn a_scan_of_many_unchanged_files_reads_none_of_them() {
         )
         .unwrap();
     }
-    let mut scanner = Scanner::new(
-        dir.path().into(),
-        "n".into(),
-        LocalConfigMapsAndSecrets::None,
-    );
+    let mut scanner = scanner(dir.path());
     let first = scanner.scan(&BTreeSet::new()).pods.unwrap();
     assert_eq!(first.len(), 2000);
     while !scanner.scan(&BTreeSet::new()).reread.is_empty() {
@@ -390,11 +393,7 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("directory.yaml")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(
-        dir.path().into(),
-        "n".into(),
-        LocalConfigMapsAndSecrets::None,
-    );
+    let mut scanner = scanner(dir.path());
     let complete = Completeness::Complete;
     let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, complete, "a directory is not a manifest");
@@ -419,11 +418,7 @@ fn a_scan_of_entries_reads_those_and_no_others() {
         )
         .unwrap();
     };
-    let mut scanner = Scanner::new(
-        dir.path().into(),
-        "n".into(),
-        LocalConfigMapsAndSecrets::None,
-    );
+    let mut scanner = scanner(dir.path());
     let list = |scan: Scan| -> Vec<String> {
         scan.pods
             .unwrap()
@@ -469,11 +464,7 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
-    let mut scanner = Scanner::new(
-        dir.path().into(),
-        "n".into(),
-        LocalConfigMapsAndSecrets::None,
-    );
+    let mut scanner = scanner(dir.path());
     scanner.reader = |bytes, origin, now| {
         let panics = bytes.windows(6).any(|part| part == b"panics");
         assert!(!panics, "on purpose");

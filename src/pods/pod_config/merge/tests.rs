@@ -249,30 +249,3 @@ proptest! {
         prop_assert_eq!(source.merge(list, NOW).updates, vec![]);
     }
 }
-
-/// Pods to choose from: three versions of each of four names, two of which share a UID.
-fn pool() -> Vec<Arc<Pod>> {
-    let names = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "3")];
-    let versions = ["x", "y", "z"];
-    names
-        .iter()
-        .flat_map(|(name, uid)| versions.map(|hostname| pod(name, uid, hostname)))
-        .collect()
-}
-
-proptest! {
-    #[test]
-    fn comparing_only_the_changed_part_leads_to_the_same(
-        lists in prop::collection::vec(prop::collection::vec(0..12usize, 0..6), 1..12)
-    ) {
-        let pool = pool();
-        let mut quick = SourcePods::new(PodSource::File);
-        let mut thorough = SourcePods::new(PodSource::File);
-        for list in lists {
-            let list: Vec<_> = list.into_iter().map(|i| pool[i].clone()).collect();
-            thorough.last.clear();
-            prop_assert_eq!(quick.merge(list.clone(), NOW), thorough.merge(list, NOW));
-            prop_assert_eq!(&quick.pods, &thorough.pods);
-        }
-    }
-}

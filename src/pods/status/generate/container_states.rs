@@ -228,9 +228,7 @@ fn state_of(
         }),
         model::ContainerState::Created => waiting(None, None),
         model::ContainerState::Unknown => match old {
-            Some(old) if is_running(old) => {
-                unknown_exit("The container could not be located when the pod was terminated")
-            }
+            Some(old) if is_running(old) => unknown_exit(CONTAINER_LOST),
             Some(old) if old.container_id.as_deref() == Some(&*id) => [&old.state, &old.last_state]
                 .into_iter()
                 .flatten()
@@ -397,6 +395,10 @@ pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
         ..ContainerStateTerminated::default()
     })
 }
+
+/// Upstream's message for a container that may have run and whose end is not known.
+pub(in crate::pods::status) const CONTAINER_LOST: &str =
+    "The container could not be located when the pod was terminated";
 
 /// Upstream's message for an init container without an instance in the runtime, in a pod that was initialized.
 pub(in crate::pods::status) const INIT_CONTAINER_LOST: &str = "Unable to get init container status from container \

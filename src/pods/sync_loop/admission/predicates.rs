@@ -6,6 +6,7 @@
 use super::Rejection;
 use crate::{
     model::{Pod, PodExt, Quantity, node_selector},
+    pods::sync_loop::preemption::amount,
     resources::{devices::is_claimed, requests},
 };
 use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
@@ -15,7 +16,6 @@ use std::{
     sync::Arc,
 };
 
-const CPU: &str = "cpu";
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
 
 /// Checks a pod against the node and the other pods that were admitted.
@@ -151,7 +151,7 @@ pub(super) fn insufficient_resources(
             *sum = sum.saturating_add(more);
         }
     }
-    let first = [CPU, "memory", "ephemeral-storage"];
+    let first = [requests::CPU, "memory", "ephemeral-storage"];
     let named = first.iter().filter_map(|name| wanted.get_key_value(*name));
     let rest = wanted
         .iter()
@@ -197,15 +197,6 @@ fn without_claimed(pod: &Pod) -> Cow<'_, Pod> {
         }
     }
     Cow::Owned(rest)
-}
-
-/// Millicores of CPU, and whole units of everything else.
-fn amount(resource: &str, quantity: Quantity) -> i64 {
-    if resource == CPU {
-        quantity.milli_value()
-    } else {
-        quantity.value()
-    }
 }
 
 fn requested(pod: &Pod) -> Result<BTreeMap<String, i64>, Rejection> {

@@ -1,8 +1,9 @@
 //! Init containers and sidecars in a sandbox that is kept.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
-    view::{PlanView, definition_changed, failed},
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PlanInputs, PodActions, StartReason,
+    resize,
+    view::{definition_changed, failed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,
@@ -33,19 +34,19 @@ impl InitContainerActions {
 /// Plans init containers and sidecars, and returns whether the regular containers may be planned. Goes from the last one
 /// to the first, because the instances of earlier ones may have been removed (upstream's
 /// `computeInitContainerActions`).
-pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
-    let containers = view.inputs.pod.init_containers();
-    let mut initialized = containers.is_empty() || view.is_initialized();
+pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) -> bool {
+    let containers = inputs.pod.init_containers();
+    let mut initialized = containers.is_empty() || inputs.is_initialized();
     // Whether a later container has an instance: then the containers before it have completed once.
     let mut reached_started = initialized;
     for (index, container) in containers.iter().enumerate().rev() {
-        let status = view.newest_in_sandbox(&container.name);
+        let status = inputs.newest_in_sandbox(&container.name);
         let found = match (status, is_sidecar(container)) {
             (None, true) if reached_started => InitContainerActions::start(StartReason::NoInstance),
             (None, _) => InitContainerActions::default(),
             (Some(_), false) if reached_started => InitContainerActions::default(),
-            (Some(status), false) => classify_plain(view, container, status),
-            (Some(status), true) => classify_sidecar(view, container, status),
+            (Some(status), false) => classify_plain(inputs, container, status),
+            (Some(status), true) => classify_sidecar(inputs, container, status),
         };
         if found.failed {
             actions.kill_pod = Some(KillPodReason::InitFailed(container.name.clone()));
@@ -96,7 +97,7 @@ fn apply_start(
 }
 
 fn classify_plain(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {
@@ -116,9 +117,9 @@ fn classify_plain(
         ContainerState::Exited if failed(status) => {
             let code = status.exit_code;
             // An OOM-killed container with exit code 0 has failed, too, but its rules and `OnFailure` would not restart it.
-            let policy = view.restart_policy(container) != RestartPolicy::Never;
+            let policy = inputs.restart_policy(container) != RestartPolicy::Never;
             let restartable =
-                container_should_restart(view.inputs.pod, container, code) || (code == 0 && policy);
+                container_should_restart(inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
         }
         ContainerState::Exited => InitContainerActions {
@@ -127,20 +128,20 @@ fn classify_plain(
         },
         // It may still run, so there is no exit code for its restart rules.
         ContainerState::Unknown => again(
-            view.restart_policy(container) != RestartPolicy::Never,
+            inputs.restart_policy(container) != RestartPolicy::Never,
             StartReason::Killed(KillReason::UnknownState),
         ),
     }
 }
 
 fn classify_sidecar(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {
     match status.state {
         ContainerState::Created => InitContainerActions::start(StartReason::NeverStarted),
-        ContainerState::Running => classify_running_sidecar(view, container, status),
+        ContainerState::Running => classify_running_sidecar(inputs, container, status),
         ContainerState::Exited => {
             InitContainerActions::start(StartReason::Exited(status.exit_code))
         }
@@ -151,11 +152,11 @@ fn classify_sidecar(
 }
 
 fn classify_running_sidecar(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {
-    let probe_results = (view.inputs.probe_results)(&status.id);
+    let probe_results = (inputs.probe_results)(&status.id);
     if container.startup_probe.is_some() {
         match probe_results.startup {
             Some(ProbeResult::Success) => {}
@@ -171,7 +172,7 @@ fn classify_running_sidecar(
         Some(KillReason::DefinitionChanged)
     } else if !lives {
         Some(KillReason::LivenessProbe)
-    } else if resize::needs_restart(view, container) {
+    } else if resize::needs_restart(inputs, container) {
         Some(KillReason::Resize)
     } else {
         None

@@ -206,26 +206,25 @@ impl PodActions {
 
 /// Computes the plan for a pod. Pure: equal inputs give equal plans.
 pub fn compute_pod_actions(inputs: &PlanInputs<'_>) -> PodActions {
-    let view = view::PlanView { inputs };
-    let mut actions = sandbox::check(&view);
+    let mut actions = sandbox::check(inputs);
     if inputs.facts.terminal {
         let active = inputs.status.is_active();
         actions.kill_pod = active.then_some(KillPodReason::Terminal);
         return actions;
     }
     match actions.sandbox_change {
-        Some(change) => sandbox::replace(&view, change, &mut actions),
+        Some(change) => sandbox::replace(inputs, change, &mut actions),
         None => {
-            actions.reset = restart_all::compute(&view);
+            actions.reset = restart_all::compute(inputs);
             if actions.reset.is_some() {
                 return actions;
             }
-            regular::compute_ephemeral(&view, &mut actions);
-            if init::compute(&view, &mut actions) {
-                regular::compute(&view, &mut actions);
+            regular::compute_ephemeral(inputs, &mut actions);
+            if init::compute(inputs, &mut actions) {
+                regular::compute(inputs, &mut actions);
             }
             if actions.kill_pod.is_none() {
-                resize::compute(&view, &mut actions);
+                resize::compute(inputs, &mut actions);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Regular and ephemeral containers in a sandbox that is kept.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
-    view::{LastInstance, PlanView, definition_changed},
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PlanInputs, PodActions, StartReason,
+    resize,
+    view::{LastInstance, definition_changed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,
@@ -23,28 +24,22 @@ enum ContainerAction {
 }
 
 /// Plans ephemeral containers, which are started once and never restarted.
-pub(super) fn compute_ephemeral(view: &PlanView<'_>, actions: &mut PodActions) {
-    let containers = view
-        .inputs
-        .pod
-        .spec()
-        .and_then(|spec| spec.ephemeral_containers.as_deref())
-        .unwrap_or_default();
+pub(super) fn compute_ephemeral(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+    let containers = inputs.pod.ephemeral_containers().iter();
     actions.ephemeral_containers_to_start = containers
-        .iter()
         .enumerate()
-        .filter(|(_, c)| view.newest(&c.name).is_none())
+        .filter(|(_, c)| inputs.status.newest(&c.name).is_none())
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NoInstance))
         .collect();
 }
 
 /// Plans regular containers. If none is kept and none is started, the pod is killed, with its sidecars.
-pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
-    let may_start = !view.inputs.pod.is_being_deleted();
+pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+    let may_start = !inputs.pod.is_being_deleted();
     let mut kept = false;
-    for (index, container) in view.inputs.pod.containers().iter().enumerate() {
-        let last = view.last_instance(&container.name);
-        match action_for(view, container, &last) {
+    for (index, container) in inputs.pod.containers().iter().enumerate() {
+        let last = inputs.last_instance(&container.name);
+        match action_for(inputs, container, &last) {
             ContainerAction::Keep => kept = true,
             ContainerAction::NoRestart => {}
             ContainerAction::Start(reason) => {
@@ -80,12 +75,12 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
 }
 
 fn action_for(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     container: &Container,
     last: &LastInstance<'_>,
 ) -> ContainerAction {
     let after_exit = |code| {
-        if container_should_restart(view.inputs.pod, container, code) {
+        if container_should_restart(inputs.pod, container, code) {
             ContainerAction::Start(StartReason::Exited(code))
         } else {
             ContainerAction::NoRestart
@@ -98,7 +93,7 @@ fn action_for(
             ContainerState::Created => ContainerAction::Start(StartReason::NeverStarted),
             ContainerState::Unknown => kill(KillReason::UnknownState, true),
             ContainerState::Exited => after_exit(status.exit_code),
-            ContainerState::Running => action_for_running(view, container, status),
+            ContainerState::Running => action_for_running(inputs, container, status),
         },
     }
 }
@@ -108,20 +103,20 @@ fn kill(reason: KillReason, restart: bool) -> ContainerAction {
 }
 
 fn action_for_running(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> ContainerAction {
     if definition_changed(container, status) {
         return kill(KillReason::DefinitionChanged, true);
     }
-    let restart = view.restart_policy(container) != RestartPolicy::Never;
-    let probe_results = (view.inputs.probe_results)(&status.id);
+    let restart = inputs.restart_policy(container) != RestartPolicy::Never;
+    let probe_results = (inputs.probe_results)(&status.id);
     if probe_results.liveness == Some(ProbeResult::Failure) {
         kill(KillReason::LivenessProbe, restart)
     } else if probe_results.startup == Some(ProbeResult::Failure) {
         kill(KillReason::StartupProbe, restart)
-    } else if resize::needs_restart(view, container) {
+    } else if resize::needs_restart(inputs, container) {
         kill(KillReason::Resize, true)
     } else {
         ContainerAction::Keep

@@ -1,7 +1,7 @@
 //! Containers that run with other amounts of CPU and memory than their pod is allocated (upstream's
 //! `computePodResizeAction`).
 
-use super::{PodActions, view::PlanView};
+use super::{PlanInputs, PodActions};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodExt},
     resources::{
@@ -33,9 +33,12 @@ impl ContainerResize {
 }
 
 /// What changes for a running container. Without actuated amounts, they are assumed to be the allocated ones.
-fn change(view: &PlanView<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
-    let actuated = view.inputs.facts.actuated.as_deref()?;
-    let level = view.inputs.pod.spec()?.resources.as_ref();
+fn change(
+    inputs: &PlanInputs<'_>,
+    container: &Container,
+) -> Option<(ComputeAmounts, ComputeAmounts)> {
+    let actuated = inputs.facts.actuated.as_deref()?;
+    let level = inputs.pod.spec()?.resources.as_ref();
     let own = container.resources.clone().unwrap_or_default();
     let from = ComputeAmounts::of(
         actuated.containers.get(&container.name)?,
@@ -46,8 +49,8 @@ fn change(view: &PlanView<'_>, container: &Container) -> Option<(ComputeAmounts,
 }
 
 /// Whether a running container has to be restarted for its new amounts (`resizePolicy`).
-pub(super) fn needs_restart(view: &PlanView<'_>, container: &Container) -> bool {
-    let Some((from, to)) = change(view, container) else {
+pub(super) fn needs_restart(inputs: &PlanInputs<'_>, container: &Container) -> bool {
+    let Some((from, to)) = change(inputs, container) else {
         return false;
     };
     let restarts = |resource: &str| {
@@ -62,11 +65,11 @@ pub(super) fn needs_restart(view: &PlanView<'_>, container: &Container) -> bool 
 }
 
 /// Plans updates of containers that keep running, and of pod-level resources.
-pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
-    let pod = view.inputs.pod;
+pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+    let pod = inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());
     let running = containers.filter_map(|container| {
-        let status = view.newest_in_sandbox(&container.name)?;
+        let status = inputs.newest_in_sandbox(&container.name)?;
         (status.state == ContainerState::Running).then_some((container, status))
     });
     let stays = |status: &ContainerStatus| {
@@ -75,7 +78,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     };
     let resizes = running.filter(|(_, status)| stays(status));
     let resizes = resizes.filter_map(|(container, status)| {
-        let (from, to) = change(view, container)?;
+        let (from, to) = change(inputs, container)?;
         Some(ContainerResize {
             id: status.id.clone(),
             name: container.name.clone(),
@@ -87,7 +90,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     // Decreases of memory limits come first, because they free memory for the increases.
     resizes.sort_by_key(|resize| resize.lower_memory_limit().is_none());
     actions.containers_to_resize = resizes;
-    let actuated = view.inputs.facts.actuated.as_deref();
+    let actuated = inputs.facts.actuated.as_deref();
     let allocated = pod.spec().and_then(|spec| spec.resources.as_ref());
     actions.resize_pod_level = actuated
         .zip(allocated)

@@ -3,7 +3,7 @@
 //! Its only state is the runtime status and the pod state store's list of the instances to remove; while one of them
 //! exists, the plan is to remove them.
 
-use super::view::PlanView;
+use super::PlanInputs;
 use crate::model::{
     ContainerId, ContainerState, ContainerStatus, Pod, PodExt, RestartAction, restart_action,
 };
@@ -59,24 +59,23 @@ impl fmt::Display for ContainersReset {
 }
 
 /// The instances to remove for a `RestartAllContainers` action, if one is due.
-pub(super) fn compute(view: &PlanView<'_>) -> Option<ContainersReset> {
-    let pod = view.inputs.pod;
+pub(super) fn compute(inputs: &PlanInputs<'_>) -> Option<ContainersReset> {
+    let pod = inputs.pod;
     if pod.is_being_deleted() {
         return None;
     }
-    let left =
-        |status: &ContainerStatus| view.inputs.facts.restart_all_instances.contains(&status.id);
-    if view.inputs.status.containers.iter().any(left) {
-        let groups = groups(view, &left);
+    let left = |status: &ContainerStatus| inputs.facts.restart_all_instances.contains(&status.id);
+    if inputs.status.containers.iter().any(left) {
+        let groups = groups(inputs, &left);
         return Some(ContainersReset {
             trigger: None,
             groups,
         });
     }
-    let trigger = all(pod).find_map(|c| trigger(c, view.newest_in_sandbox(&c.name)?))?;
+    let trigger = all(pod).find_map(|c| trigger(c, inputs.newest_in_sandbox(&c.name)?))?;
     Some(ContainersReset {
         trigger: Some(trigger),
-        groups: groups(view, &|_| true),
+        groups: groups(inputs, &|_| true),
     })
 }
 
@@ -99,13 +98,13 @@ fn triggers_restart_all(container: &Container, status: &ContainerStatus) -> bool
 
 /// The chosen instances of containers of the spec, in upstream's order of removal.
 fn groups(
-    view: &PlanView<'_>,
+    inputs: &PlanInputs<'_>,
     chosen: &dyn Fn(&ContainerStatus) -> bool,
 ) -> Vec<Vec<ContainerReset>> {
-    let pod = view.inputs.pod;
+    let pod = inputs.pod;
     let of = |containers: &[Container], triggering: bool| -> Vec<ContainerReset> {
         let instances = containers.iter().flat_map(|container| {
-            let instances = view.inputs.status.instances(&container.name);
+            let instances = inputs.status.instances(&container.name);
             instances.enumerate().filter_map(move |(age, status)| {
                 let wanted =
                     chosen(status) && triggers_restart_all(container, status) == triggering;

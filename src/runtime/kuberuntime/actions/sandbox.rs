@@ -1,23 +1,23 @@
 //! Whether the newest sandbox can be kept, and the plan if it cannot.
 
 use super::{
-    ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
-    view::{LastInstance, PlanView},
+    ContainerStart, KillPodReason, PlanInputs, PodActions, SandboxChange, StartReason,
+    view::LastInstance,
 };
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, container_should_restart};
 use k8s_openapi::api::core::v1::Container;
 
 /// Checks the sandbox. `sandbox` and `attempt` of the result are those to use, or the sandbox to replace and the attempt
 /// number of the new one.
-pub(super) fn check(view: &PlanView<'_>) -> PodActions {
-    let status = view.inputs.status;
+pub(super) fn check(inputs: &PlanInputs<'_>) -> PodActions {
+    let status = inputs.status;
     let Some(newest) = status.newest_sandbox() else {
         return PodActions {
             sandbox_change: Some(SandboxChange::NoSandbox),
             ..PodActions::default()
         };
     };
-    let network = if view.inputs.pod.host_network() {
+    let network = if inputs.pod.host_network() {
         NetworkMode::Node
     } else {
         NetworkMode::Pod
@@ -49,8 +49,8 @@ pub(super) fn check(view: &PlanView<'_>) -> PodActions {
 }
 
 /// Plans to stop everything, and to start the containers that may run again in a new sandbox.
-pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut PodActions) {
-    let pod = view.inputs.pod;
+pub(super) fn replace(inputs: &PlanInputs<'_>, change: SandboxChange, actions: &mut PodActions) {
+    let pod = inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
     // A container with its own restart policy may run again although the pod's policy is Never.
     let mut with_own_policy = pod
@@ -59,8 +59,8 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
         .filter(|c| c.restart_policy.is_some());
     let never_again = pod.restart_policy() == RestartPolicy::Never
         && actions.attempt != 0
-        && view.any_container()
-        && !with_own_policy.any(|container| restarts_in_new_sandbox(view, container));
+        && inputs.any_container()
+        && !with_own_policy.any(|container| restarts_in_new_sandbox(inputs, container));
     if pod.is_being_deleted() || never_again {
         return;
     }
@@ -68,10 +68,10 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
         .containers()
         .iter()
         .enumerate()
-        .filter(|(_, container)| restarts_in_new_sandbox(view, container))
+        .filter(|(_, container)| restarts_in_new_sandbox(inputs, container))
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NewSandbox))
         .collect();
-    if candidates.is_empty() && view.any_regular_container() {
+    if candidates.is_empty() && inputs.any_regular_container() {
         return;
     }
     actions.kill_pod = Some(KillPodReason::SandboxReplaced(change));
@@ -87,10 +87,10 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
 }
 
 /// Whether a container of the old sandbox runs again in the new one.
-fn restarts_in_new_sandbox(view: &PlanView<'_>, container: &Container) -> bool {
-    let policy = view.restart_policy(container);
-    let after = |code| container_should_restart(view.inputs.pod, container, code);
-    match view.last_instance(&container.name) {
+fn restarts_in_new_sandbox(inputs: &PlanInputs<'_>, container: &Container) -> bool {
+    let policy = inputs.restart_policy(container);
+    let after = |code| container_should_restart(inputs.pod, container, code);
+    match inputs.last_instance(&container.name) {
         LastInstance::NeverCreated => true,
         LastInstance::Removed(code) => after(code),
         LastInstance::Present(status) => match status.state {

@@ -14,30 +14,20 @@ pub(super) enum LastInstance<'a> {
     Present(&'a ContainerStatus),
 }
 
-pub(super) struct PlanView<'a> {
-    pub(super) inputs: &'a PlanInputs<'a>,
-}
-
-impl<'a> PlanView<'a> {
-    /// Newest instance of a container.
-    pub(super) fn newest(&self, name: &'a str) -> Option<&'a ContainerStatus> {
-        self.inputs.status.newest(name)
-    }
-
+impl<'a> PlanInputs<'a> {
     /// Newest instance of a container in the newest sandbox.
     pub(super) fn newest_in_sandbox(&self, name: &'a str) -> Option<&'a ContainerStatus> {
-        let sandbox = self.inputs.status.newest_sandbox()?;
-        self.inputs
-            .status
+        let sandbox = self.status.newest_sandbox()?;
+        self.status
             .instances(name)
             .find(|c| c.sandbox == sandbox.id)
     }
 
     /// The last instance of a regular container: the newest one of the runtime, or the recorded exit.
     pub(super) fn last_instance(&self, name: &'a str) -> LastInstance<'a> {
-        match self.newest(name) {
+        match self.status.newest(name) {
             Some(status) => LastInstance::Present(status),
-            None => match self.inputs.facts.exits.get(name) {
+            None => match self.facts.exits.get(name) {
                 Some(code) => LastInstance::Removed(*code),
                 None => LastInstance::NeverCreated,
             },
@@ -46,13 +36,12 @@ impl<'a> PlanView<'a> {
 
     /// Whether any container was ever created.
     pub(super) fn any_container(&self) -> bool {
-        !self.inputs.facts.exits.is_empty() || !self.inputs.status.containers.is_empty()
+        !self.facts.exits.is_empty() || !self.status.containers.is_empty()
     }
 
     /// Whether any regular container was ever created.
     pub(super) fn any_regular_container(&self) -> bool {
-        self.inputs
-            .pod
+        self.pod
             .containers()
             .iter()
             .any(|c| !matches!(self.last_instance(&c.name), LastInstance::NeverCreated))
@@ -61,12 +50,11 @@ impl<'a> PlanView<'a> {
     /// Whether the pod was initialised in its newest sandbox: by the record, or because the sandbox has a regular
     /// container, which is only created after initialisation.
     pub(super) fn is_initialized(&self) -> bool {
-        let Some(sandbox) = self.inputs.status.newest_sandbox() else {
+        let Some(sandbox) = self.status.newest_sandbox() else {
             return false;
         };
-        self.inputs.facts.initialized_in.as_ref() == Some(&sandbox.id)
+        self.facts.initialized_in.as_ref() == Some(&sandbox.id)
             || self
-                .inputs
                 .pod
                 .containers()
                 .iter()
@@ -75,7 +63,7 @@ impl<'a> PlanView<'a> {
 
     /// The container's own restart policy, else the pod's.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
-        RestartPolicy::of(self.inputs.pod, container)
+        RestartPolicy::of(self.pod, container)
     }
 }
 

@@ -1,18 +1,16 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
-use super::plan::{
-    self, ContainerGcPolicy, ContainerInstance, ContainerRemoval, GcSandbox, RemovalReason,
-};
+use super::plan::{self, ContainerGcPolicy, ContainerRemoval, RemovalReason};
 use crate::{
     base::error_chain,
-    cri::RuntimeClient,
+    cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
         exits::ExitRecords,
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
         log_links::LogLinks,
     },
-    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, RuntimeListed},
+    state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
@@ -66,58 +64,42 @@ impl ContainerGc {
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(instances(pods), &self.policy, remove_all, now);
-        let sandbox_removals =
-            |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), remove_all);
-        let early = sandbox_removals(pods);
-        if removals.is_empty() && early.is_empty() {
+        let removals = plan::containers(pods, &self.policy, remove_all, now);
+        if removals.is_empty() && plan::sandboxes(pods, remove_all).is_empty() {
             return Ok(());
         }
         let mut first_error = None;
         for removal in &removals {
-            let Some(status) = pods.iter().find(|p| p.container(&removal.id).is_some()) else {
-                continue;
-            };
-            if let Err(error) = self.remove_container(status, removal).await {
+            if let Err(error) = self.remove_container(removal).await {
                 first_error.get_or_insert(error);
             }
         }
         let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
-        for removal in sandbox_removals(&pods) {
-            let Some(status) = pods
-                .iter()
-                .find(|p| p.sandboxes.iter().any(|s| s.id == removal.id))
-            else {
-                continue;
-            };
-            if let Err(error) = self.remove_sandbox(status, &removal.id).await {
+        for (status, id) in plan::sandboxes(&pods, remove_all) {
+            if let Err(error) = self.remove_sandbox(status, id).await {
                 first_error.get_or_insert(error);
             }
         }
         first_error.map_or(Ok(()), Err)
     }
 
-    async fn remove_container(
-        &self,
-        status: &PodStatus,
-        removal: &ContainerRemoval,
-    ) -> anyhow::Result<()> {
+    async fn remove_container(&self, removal: &ContainerRemoval<'_>) -> anyhow::Result<()> {
+        let ContainerRemoval {
+            status,
+            container,
+            reason,
+        } = *removal;
         let pod_ref = PodRef::of_status(status);
-        let id = removal.id.as_str();
-        tracing::debug!(pod = %pod_ref.log_name(), containerID = id, reason = %removal.reason, "Removing a container");
-        if removal.stop_first {
-            match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
-                Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => {}
-            }
+        let id = container.id.as_str();
+        tracing::debug!(pod = %pod_ref.log_name(), containerID = id, reason = %reason, "Removing a container");
+        if removal.stop_first() {
+            ignore_not_found(self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await)?;
         }
-        if let Some(container) = status.container(&removal.id) {
-            if removal.reason != RemovalReason::PodGone {
-                self.exits.record_removed(&pod_ref.uid, container).await;
-            }
-            self.links.remove_container_logs(&pod_ref, container).await;
+        if reason != RemovalReason::PodGone {
+            self.exits.record_removed(&pod_ref.uid, container).await;
         }
-        self.remove_from_runtime(status, &removal.id).await
+        self.links.remove_container_logs(&pod_ref, container).await;
+        self.remove_from_runtime(status, &container.id).await
     }
 
     /// Removes a container for RestartAllContainers. The newest instance's log is kept until the next instance is
@@ -161,18 +143,9 @@ impl ContainerGc {
     ) -> anyhow::Result<()> {
         let pod_ref = PodRef::of_status(status);
         let id = container.as_str();
-        match self.runtime.remove_container(id).await {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
-        }
-        // Taken after the removal, so that no earlier read adds the container again.
-        let seq = self.cache.next_seq();
-        self.cache.apply_read(
-            &pod_ref,
-            &ItemId::Container(container.clone()),
-            seq,
-            InspectedItem::Gone,
-        );
+        ignore_not_found(self.runtime.remove_container(id).await)?;
+        let item = ItemId::Container(container.clone());
+        self.cache.apply_removal(&pod_ref, &item);
         self.state_store.update(&status.uid, |record| {
             record.retain_containers(|known| known != id)
         });
@@ -183,17 +156,9 @@ impl ContainerGc {
         let pod_ref = PodRef::of_status(status);
         tracing::debug!(pod = %pod_ref.log_name(), podSandboxID = %id, "Removing a sandbox");
         self.killer.stop_sandbox(&pod_ref, id).await?;
-        match self.runtime.remove_pod_sandbox(id.as_str()).await {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
-        }
-        let seq = self.cache.next_seq();
-        self.cache.apply_read(
-            &pod_ref,
-            &ItemId::Sandbox(id.clone()),
-            seq,
-            InspectedItem::Gone,
-        );
+        ignore_not_found(self.runtime.remove_pod_sandbox(id.as_str()).await)?;
+        let item = ItemId::Sandbox(id.clone());
+        self.cache.apply_removal(&pod_ref, &item);
         Ok(())
     }
 
@@ -203,8 +168,7 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(status, plan::init_containers(pod, status))
-            .await;
+        self.remove_or_log(plan::init_containers(pod, status)).await;
     }
 
     /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
@@ -214,52 +178,24 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        let removals = plan::all_init_containers(pod, status);
-        self.remove_or_log(status, removals).await;
+        self.remove_or_log(plan::all_init_containers(pod, status))
+            .await;
         self.exits.forget(&pod.uid(), |name| {
             let mut init_containers = pod.init_containers().iter();
             init_containers.any(|c| c.name == name && !is_sidecar(c))
         });
     }
 
-    async fn remove_or_log(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {
+    async fn remove_or_log(&self, removals: Vec<ContainerRemoval<'_>>) {
         for removal in removals {
-            if let Err(error) = self.remove_container(status, &removal).await {
+            if let Err(error) = self.remove_container(&removal).await {
                 tracing::warn!(
-                    pod = %status.log_name(),
-                    containerID = %removal.id,
+                    pod = %removal.status.log_name(),
+                    containerID = %removal.container.id,
                     err = %error_chain(error.as_ref()),
                     "Failed to remove the init container"
                 );
             }
         }
     }
-}
-
-fn instances(pods: &[Arc<PodStatus>]) -> Vec<ContainerInstance> {
-    pods.iter()
-        .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-        .map(|(pod, c)| ContainerInstance {
-            id: c.id.clone(),
-            pod: pod.uid.clone(),
-            name: c.name.to_string(),
-            restart_count: c.restart_count,
-            created_at: c.created_at,
-            state: c.state,
-        })
-        .collect()
-}
-
-fn sandboxes(pods: &[Arc<PodStatus>]) -> Vec<GcSandbox> {
-    pods.iter()
-        .flat_map(|pod| pod.sandboxes.iter().map(move |s| (pod, s)))
-        .map(|(pod, s)| GcSandbox {
-            id: s.id.clone(),
-            pod: pod.uid.clone(),
-            attempt: s.attempt,
-            created_at: s.created_at,
-            ready: s.ready,
-            has_containers: pod.containers.iter().any(|c| c.sandbox == s.id),
-        })
-        .collect()
 }

@@ -1,21 +1,44 @@
 use super::*;
-use crate::model::ContainerStatus;
+use crate::model::SandboxStatus;
 use RemovalReason::{PodGone, Superseded, TooMany};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
 
 const NOW: i64 = 1_000_000_000_000;
 
+/// A container instance and the UID of its pod.
+type OfPod = (PodUid, ContainerStatus);
+
 /// An exited container `<pod>/<name>@<created>`.
-fn dead(pod: &str, name: &str, created_at: i64) -> ContainerInstance {
-    ContainerInstance {
+fn dead(pod: &str, name: &str, created_at: i64) -> OfPod {
+    let container = ContainerStatus {
         id: format!("{pod}/{name}@{created_at}").into(),
-        pod: pod.into(),
-        name: name.into(),
-        restart_count: 0,
-        created_at,
-        state: ContainerState::Exited,
+        ..instance(name, created_at, ContainerState::Exited)
+    };
+    (pod.into(), container)
+}
+
+fn in_state(state: ContainerState, (pod, container): OfPod) -> OfPod {
+    (pod, ContainerStatus { state, ..container })
+}
+
+fn restarted(restart_count: u32, (pod, container): OfPod) -> OfPod {
+    let container = ContainerStatus {
+        restart_count,
+        ..container
+    };
+    (pod, container)
+}
+
+fn statuses(list: Vec<OfPod>) -> Vec<Arc<PodStatus>> {
+    let mut pods: BTreeMap<PodUid, PodStatus> = BTreeMap::new();
+    for (uid, container) in list {
+        let pod = pods.entry(uid.clone()).or_default();
+        pod.uid = uid;
+        pod.containers.push(container);
+        pod.sort();
     }
+    pods.into_values().map(Arc::new).collect()
 }
 
 fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPolicy {
@@ -26,24 +49,30 @@ fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPoli
     }
 }
 
-fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, RemovalReason)> {
-    let mut ids: Vec<_> = removals
-        .into_iter()
-        .map(|r| (r.id.to_string(), r.reason))
-        .collect();
-    ids.sort_by(|a, b| a.0.cmp(&b.0));
-    ids
+fn ids(removals: &[ContainerRemoval<'_>]) -> Vec<(String, RemovalReason)> {
+    removals
+        .iter()
+        .map(|r| (r.container.id.to_string(), r.reason))
+        .collect()
 }
 
 fn of_no_pod(_: &PodUid) -> bool {
     false
 }
 
-fn removed(
-    list: Vec<ContainerInstance>,
+/// What is removed, in order.
+fn planned(
+    list: Vec<OfPod>,
     policy: ContainerGcPolicy,
+    remove_all: &dyn Fn(&PodUid) -> bool,
 ) -> Vec<(String, RemovalReason)> {
-    ids(containers(list, &policy, &of_no_pod, NOW))
+    ids(&containers(&statuses(list), &policy, remove_all, NOW))
+}
+
+fn removed(list: Vec<OfPod>, policy: ContainerGcPolicy) -> Vec<(String, RemovalReason)> {
+    let mut removed = planned(list, policy, &of_no_pod);
+    removed.sort_by(|a, b| a.0.cmp(&b.0));
+    removed
 }
 
 fn gone(list: &[(&str, RemovalReason)]) -> Vec<(String, RemovalReason)> {
@@ -77,11 +106,8 @@ fn the_newest_instances_of_each_name_stay() {
 
 #[test]
 fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
-    let instance = |count, state| ContainerInstance {
-        restart_count: count,
-        state,
-        ..dead("p", "a", count.into())
-    };
+    let instance =
+        |count: u32, state| in_state(state, restarted(count, dead("p", "a", count.into())));
     use ContainerState::{Created, Exited, Running};
     let starting = vec![
         instance(2, Created),
@@ -101,43 +127,36 @@ fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
         instance(1, Exited),
     ];
     assert_eq!(removed(left, one), gone(&[("p/a@1", Superseded)]));
-    let removes_all = |_: &PodUid| true;
-    let all = containers(starting, &one, &removes_all, NOW);
+    let all = planned(starting, one, &|_| true);
     assert_eq!(all.len(), 3, "nothing of a pod that is gone starts");
 }
 
 #[test]
 fn the_oldest_instance_goes_first_and_the_newest_last() {
     let list = || [1, 3, 2].map(|n| dead("p", "a", n)).to_vec();
-    let removes_all = |_: &PodUid| true;
     let orders = [
-        containers(list(), &policy(Some(0), None), &of_no_pod, NOW),
-        containers(list(), &policy(None, Some(0)), &of_no_pod, NOW),
-        containers(list(), &policy(None, None), &removes_all, NOW),
+        planned(list(), policy(Some(0), None), &of_no_pod),
+        planned(list(), policy(None, Some(0)), &of_no_pod),
+        planned(list(), policy(None, None), &|_| true),
     ];
     for order in orders {
-        let ids: Vec<_> = order.iter().map(|removal| removal.id.as_str()).collect();
+        let ids: Vec<_> = order.iter().map(|(id, _)| id.as_str()).collect();
         assert_eq!(ids, ["p/a@1", "p/a@2", "p/a@3"]);
     }
 }
 
 #[test]
 fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
-    let instance = |restart_count, created_at| ContainerInstance {
-        restart_count,
-        ..dead("p", "a", created_at)
-    };
+    let instance = |count, created_at| restarted(count, dead("p", "a", created_at));
     let list = vec![instance(4, 1), instance(3, 2), instance(5, 0)];
     assert_eq!(
         removed(list, policy(Some(1), None)),
         gone(&[("p/a@1", Superseded), ("p/a@2", Superseded)])
     );
-    let removes_all = |_: &PodUid| true;
-    let future = containers(
+    let future = planned(
         vec![dead("p", "a", NOW + 1)],
-        &ContainerGcPolicy::default(),
-        &removes_all,
-        NOW,
+        ContainerGcPolicy::default(),
+        &|_| true,
     );
     assert_eq!(future.len(), 1, "without a minimum every age is enough");
 }
@@ -145,14 +164,10 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
 #[test]
 fn everything_of_a_pod_that_should_go_goes() {
     let list = vec![dead("p", "a", 1), dead("p", "a", 2), dead("q", "a", 1)];
-    let removes_all = |uid: &PodUid| uid.as_str() == "p";
     assert_eq!(
-        ids(containers(
-            list.clone(),
-            &policy(None, None),
-            &removes_all,
-            NOW
-        )),
+        planned(list.clone(), policy(None, None), &|uid: &PodUid| uid
+            .as_str()
+            == "p"),
         gone(&[("p/a@1", PodGone), ("p/a@2", PodGone)])
     );
     // Before every source has delivered no pod counts as gone.
@@ -162,10 +177,7 @@ fn everything_of_a_pod_that_should_go_goes() {
 #[test]
 fn young_and_running_containers_are_not_looked_at() {
     let young = dead("p", "a", NOW - 5);
-    let running = ContainerInstance {
-        state: ContainerState::Running,
-        ..dead("p", "a", 0)
-    };
+    let running = in_state(ContainerState::Running, dead("p", "a", 0));
     let list = vec![
         young,
         running,
@@ -202,16 +214,11 @@ fn the_node_wide_limit_takes_equal_shares_and_then_the_oldest() {
 
 #[test]
 fn a_container_in_unknown_state_is_stopped_first() {
-    let mut strange = dead("p", "a", 1);
-    strange.state = ContainerState::Unknown;
-    let removals = containers(
-        vec![strange, dead("p", "a", 2)],
-        &ContainerGcPolicy::default(),
-        &of_no_pod,
-        NOW,
-    );
+    let strange = in_state(ContainerState::Unknown, dead("p", "a", 1));
+    let pods = statuses(vec![strange, dead("p", "a", 2)]);
+    let removals = containers(&pods, &ContainerGcPolicy::default(), &of_no_pod, NOW);
     assert_eq!(removals.len(), 1);
-    assert!(removals[0].stop_first);
+    assert!(removals[0].stop_first());
 }
 
 fn instance(name: &str, n: i64, state: ContainerState) -> ContainerStatus {
@@ -255,65 +262,45 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         instance("i", 4, Running),
     ]);
     let removals = init_containers(&pod, &runtime_status);
-    assert!(
-        removals
-            .iter()
-            .any(|r| r.id.as_str() == "i@1" && r.stop_first)
-    );
     assert_eq!(
-        ids(removals),
-        gone(&[("i@1", Superseded), ("i@2", Superseded)])
+        ids(&removals),
+        gone(&[("i@2", Superseded), ("i@1", Superseded)])
     );
-}
-
-fn sandbox(pod: &str, attempt: u32) -> GcSandbox {
-    GcSandbox {
-        id: format!("{pod}-{attempt}").into(),
-        pod: pod.into(),
-        attempt,
-        created_at: 0,
-        ready: false,
-        has_containers: false,
-    }
+    assert!(removals[1].stop_first());
 }
 
 #[test]
 fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() {
-    let all = [
-        sandbox("p", 0),
-        GcSandbox {
-            has_containers: true,
-            ..sandbox("p", 1)
-        },
-        GcSandbox {
-            ready: true,
-            ..sandbox("p", 2)
-        },
-        sandbox("p", 3),
-        sandbox("q", 0),
-        GcSandbox {
-            ready: true,
-            ..sandbox("q", 1)
-        },
-        GcSandbox {
-            has_containers: true,
-            ..sandbox("q", 2)
-        },
-        sandbox("q", 3),
-    ];
-    let plan = |removes_all: &dyn Fn(&PodUid) -> bool| -> Vec<_> {
-        sandboxes(&all, removes_all)
-            .into_iter()
-            .map(|r| (r.id.to_string(), r.reason))
-            .collect()
+    let pod = |uid: &str, ready: u32, with_containers: u32| {
+        let id = |attempt: u32| SandboxId::from(format!("{uid}-{attempt}"));
+        let sandbox = |attempt| SandboxStatus {
+            id: id(attempt),
+            attempt,
+            ready: attempt == ready,
+            ..SandboxStatus::default()
+        };
+        let container = ContainerStatus {
+            sandbox: id(with_containers),
+            ..ContainerStatus::default()
+        };
+        let mut status = PodStatus {
+            uid: uid.into(),
+            sandboxes: (0..4).map(sandbox).collect(),
+            containers: vec![container],
+            ..PodStatus::default()
+        };
+        status.sort();
+        Arc::new(status)
     };
-    assert_eq!(
-        plan(&of_no_pod),
-        gone(&[("p-0", Superseded), ("q-0", Superseded)])
-    );
+    let pods = [pod("p", 2, 1), pod("q", 1, 2)];
+    let plan = |removes_all: &dyn Fn(&PodUid) -> bool| -> Vec<String> {
+        let removals = sandboxes(&pods, removes_all);
+        removals.iter().map(|(_, id)| id.to_string()).collect()
+    };
+    assert_eq!(plan(&of_no_pod), ["p-0", "q-0"]);
     assert_eq!(
         plan(&|uid: &PodUid| uid.as_str() == "q"),
-        gone(&[("p-0", Superseded), ("q-0", PodGone), ("q-3", PodGone)])
+        ["p-0", "q-3", "q-0"]
     );
 }
 
@@ -327,23 +314,22 @@ proptest! {
         let list: Vec<_> = list
             .into_iter()
             .enumerate()
-            .map(|(n, (pod, name, at))| ContainerInstance {
-                id: n.to_string().into(),
-                ..dead(&pod.to_string(), &name.to_string(), at)
+            .map(|(n, (pod, name, at))| {
+                let (pod, container) = dead(&pod.to_string(), &name.to_string(), at);
+                (pod, ContainerStatus { id: n.to_string().into(), ..container })
             })
             .collect();
-        let removals = containers(list.clone(), &policy(per_container, total), &of_no_pod, NOW);
-        let gone: HashSet<_> = removals.iter().map(|r| r.id.clone()).collect();
+        let removals = planned(list.clone(), policy(per_container, total), &of_no_pod);
+        let gone: HashSet<&str> = removals.iter().map(|(id, _)| id.as_str()).collect();
         prop_assert_eq!(gone.len(), removals.len());
-        let left: Vec<_> = list.iter().filter(|c| !gone.contains(&c.id)).collect();
+        let (removed, left): (Vec<_>, Vec<_>) =
+            list.iter().partition(|(_, c)| gone.contains(c.id.as_str()));
         prop_assert!(total.is_none_or(|max| left.len() <= max));
-        for c in &left {
-            let group = |d: &&&ContainerInstance| d.pod == c.pod && d.name == c.name;
+        for (pod, c) in &left {
+            let group = |(p, d): &&&OfPod| *p == *pod && d.name == c.name;
             prop_assert!(per_container.is_none_or(|max| left.iter().filter(group).count() <= max));
             // What stays is never older than what went of the same name.
-            let older_stays = list.iter().any(|d| {
-                gone.contains(&d.id) && d.pod == c.pod && d.name == c.name && d.created_at > c.created_at
-            });
+            let older_stays = removed.iter().filter(group).any(|(_, d)| d.created_at > c.created_at);
             prop_assert!(!older_stays);
         }
     }

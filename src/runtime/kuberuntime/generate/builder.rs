@@ -41,14 +41,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Builds CRI configurations.
 pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
-    settings: GenerateSettings,
-    volumes: VolumeManager,
-    resolv_conf: Option<PathBuf>,
-    user_namespaces: UserNamespaces,
-    features: FeaturesReader,
-    services: Services,
-    runtime_classes: RuntimeClasses,
-    devices: ContainerDevices,
+    pub(in crate::runtime::kuberuntime) settings: GenerateSettings,
+    pub(in crate::runtime::kuberuntime) volumes: VolumeManager,
+    pub(in crate::runtime::kuberuntime) resolv_conf: Option<PathBuf>,
+    pub(in crate::runtime::kuberuntime) user_namespaces: UserNamespaces,
+    pub(in crate::runtime::kuberuntime) features: FeaturesReader,
+    pub(in crate::runtime::kuberuntime) services: Services,
+    pub(in crate::runtime::kuberuntime) runtime_classes: RuntimeClasses,
+    pub(in crate::runtime::kuberuntime) devices: ContainerDevices,
 }
 
 pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
@@ -76,27 +76,6 @@ pub(in crate::runtime::kuberuntime) struct NewSandbox {
 }
 
 impl ConfigBuilder {
-    pub(in crate::runtime::kuberuntime) fn new(
-        settings: GenerateSettings,
-        volumes: VolumeManager,
-        resolv_conf: Option<PathBuf>,
-        user_namespaces: UserNamespaces,
-        features: FeaturesReader,
-        (services, runtime_classes): (Services, RuntimeClasses),
-        devices: ContainerDevices,
-    ) -> Self {
-        Self {
-            settings,
-            volumes,
-            resolv_conf,
-            user_namespaces,
-            features,
-            services,
-            runtime_classes,
-            devices,
-        }
-    }
-
     /// The runtime handler of the pod's RuntimeClass; empty for the default one.
     pub(in crate::runtime::kuberuntime) async fn runtime_handler(
         &self,

@@ -16,7 +16,8 @@ use crate::base::{if_exists, run_file_io};
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
-use crate::runtime::kuberuntime::termination::{FileRead, MAX_MESSAGE, TerminationMessageSource};
+use crate::runtime::kuberuntime::termination::{FileRead, TerminationMessageSource};
+use crate::runtime::kuberuntime::translate::MAX_MESSAGE;
 use crate::state::pod_cache::PodRef;
 use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
@@ -281,7 +282,7 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
 mod tests {
     use super::*;
     use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
-    use crate::volumes::HostMounter;
+    use crate::volumes::{ClusterSources, HostMounter};
     use serde_json::json;
 
     #[tokio::test]
@@ -293,6 +294,8 @@ mod tests {
             settings.root.clone(),
             Arc::new(node()),
             crate::apiserver::configmap_secret::ConfigMapSecretReader::default(),
+            ClusterSources::default(),
+            None,
             HostMounter,
         );
         let pod = Arc::new(pod(json!({"containers": [

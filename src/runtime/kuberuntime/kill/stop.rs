@@ -2,7 +2,8 @@
 
 use super::{
     super::{
-        actions::ContainerKill, labels::AnnotatedContainerInfo, sandbox_lookup::SandboxLookup,
+        RuntimeManagerDeps, actions::ContainerKill, labels::AnnotatedContainerInfo,
+        sandbox_lookup::SandboxLookup,
     },
     plan::{self, ContainerStop},
     running::RunningStop,
@@ -11,10 +12,10 @@ use super::{
 };
 use crate::{
     base::error_chain,
-    cri::{CriError, RuntimeClient, v1},
+    cri::{CriError, RuntimeClient, ignore_not_found, v1},
     model::{
-        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, PodUid, SandboxId,
-        SandboxStatus, reasons::event,
+        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
+        reasons::event,
     },
     runtime::handlers::{Hooks, hook_address},
     state::events::{EventRecorder, ObjectRef},
@@ -72,62 +73,32 @@ pub(in crate::runtime::kuberuntime) struct PodKiller {
     pub(super) hooks: Hooks,
     state_store: PodStateStore,
     node: Arc<NodeFacts>,
-    pub(super) stops: Arc<StopTracker>,
-    reader: StopStatusReader,
+    /// The unfinished stops.
+    pub(in crate::runtime::kuberuntime) stops: Arc<StopTracker>,
+    pub(in crate::runtime::kuberuntime) reader: StopStatusReader,
 }
 
 impl PodKiller {
     pub(in crate::runtime::kuberuntime) fn new(
-        runtime: RuntimeClient,
-        cache: PodCache,
-        events: EventRecorder,
+        deps: &RuntimeManagerDeps,
         hooks: Hooks,
-        state_store: PodStateStore,
-        node: Arc<NodeFacts>,
         lookup: Arc<SandboxLookup>,
     ) -> Self {
+        let (runtime, state) = (&deps.runtime, &deps.state);
         Self {
             reader: StopStatusReader {
                 runtime: runtime.clone(),
-                cache: cache.clone(),
+                cache: state.cache.clone(),
                 lookup,
             },
-            stops: Arc::new(StopTracker::new(state_store.clone())),
-            runtime,
-            cache,
-            events,
+            stops: Arc::new(StopTracker::new(state.state_store.clone())),
+            runtime: runtime.clone(),
+            cache: state.cache.clone(),
+            events: state.events.clone(),
             hooks,
-            state_store,
-            node,
+            state_store: state.state_store.clone(),
+            node: deps.settings.node.clone(),
         }
-    }
-
-    /// The unfinished stops.
-    pub(in crate::runtime::kuberuntime) fn stops(&self) -> &StopTracker {
-        &self.stops
-    }
-
-    /// See [`StopStatusReader::status_to_stop`].
-    ///
-    /// # Errors
-    /// A sandbox may have been created that cannot be looked up yet.
-    pub(in crate::runtime::kuberuntime) async fn status_to_stop(
-        &self,
-        pod_ref: &PodRef,
-        left: Duration,
-    ) -> anyhow::Result<Arc<PodStatus>> {
-        self.reader.status_to_stop(pod_ref, left).await
-    }
-
-    /// See [`StopStatusReader::settle_stopped`].
-    ///
-    /// # Errors
-    /// Something may still run, or there is no list.
-    pub(in crate::runtime::kuberuntime) async fn settle_stopped(
-        &self,
-        uid: &PodUid,
-    ) -> anyhow::Result<()> {
-        self.reader.settle_stopped(uid).await
     }
 
     /// Stops all containers and sandboxes of a pod that is still desired. A retry has the deadline of the first attempt.
@@ -298,10 +269,7 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let stopped = self.runtime.stop_pod_sandbox(id.as_str()).await;
         self.cache.touch(pod_ref, ItemId::Sandbox(id.clone()), None);
-        match stopped {
-            Err(error) if !error.is_not_found() => Err(error).context("cannot stop the sandbox"),
-            _ => Ok(()),
-        }
+        ignore_not_found(stopped).context("cannot stop the sandbox")
     }
 
     /// Joins the stop of a container that is in progress, or begins one, which waits for `others`.
@@ -346,10 +314,7 @@ impl PodKiller {
         };
         let item = ItemId::Container(target.stop.id.clone());
         self.cache.touch(&target.pod_ref, item, None);
-        match stopped {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
-        }
+        ignore_not_found(stopped)
     }
 
     /// StopContainer, called again with a shorter timeout whenever the grace period gets shorter.

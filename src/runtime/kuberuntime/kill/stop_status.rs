@@ -25,7 +25,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Reads what has to be stopped of a pod, and whether it has stopped.
 #[derive(Clone)]
-pub(super) struct StopStatusReader {
+pub(in crate::runtime::kuberuntime) struct StopStatusReader {
     pub(super) runtime: RuntimeClient,
     pub(super) cache: PodCache,
     pub(super) lookup: Arc<SandboxLookup>,
@@ -37,7 +37,7 @@ impl StopStatusReader {
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
-    pub(super) async fn status_to_stop(
+    pub(in crate::runtime::kuberuntime) async fn status_to_stop(
         &self,
         pod_ref: &PodRef,
         left: Duration,
@@ -73,7 +73,10 @@ impl StopStatusReader {
     ///
     /// # Errors
     /// Something may still run, or there is no list.
-    pub(super) async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
+    pub(in crate::runtime::kuberuntime) async fn settle_stopped(
+        &self,
+        uid: &PodUid,
+    ) -> anyhow::Result<()> {
         let settled = timeout(EXITS_TIMEOUT, self.cache.settled_or_failed(uid)).await;
         if matches!(settled, Ok(Some(_))) {
             return Ok(());

@@ -17,24 +17,12 @@ use crate::{
 use std::{sync::Arc, time::Instant};
 
 pub(in crate::runtime::kuberuntime) struct PodResizer {
-    sandboxes: Arc<SandboxCreator>,
-    allocations: Allocations,
-    metrics: ResizeMetrics,
+    pub(in crate::runtime::kuberuntime) sandboxes: Arc<SandboxCreator>,
+    pub(in crate::runtime::kuberuntime) allocations: Allocations,
+    pub(in crate::runtime::kuberuntime) metrics: ResizeMetrics,
 }
 
 impl PodResizer {
-    pub(in crate::runtime::kuberuntime) fn new(
-        sandboxes: Arc<SandboxCreator>,
-        allocations: Allocations,
-        metrics: ResizeMetrics,
-    ) -> Self {
-        Self {
-            sandboxes,
-            allocations,
-            metrics,
-        }
-    }
-
     /// Carries out the resize of a plan.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ impl KubeGenericRuntimeManager {
         if actions.kill_pod.is_none() && actions.reset.is_none() {
             let kills = actions.containers_to_kill.iter();
             let is_to_stop = |id: &str| kills.clone().any(|kill| kill.id.as_str() == id);
-            let stops = self.killer.stops();
+            let stops = &self.killer.stops;
             stops.cancel_except(&request.pod.uid(), is_to_stop);
         }
         if actions.is_empty() {

@@ -13,7 +13,7 @@ use crate::{
     server::explain::{
         EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
     },
-    state::{State, events::RecentEvent, pod_history::PodHistory},
+    state::{State, events::EventRecord, pod_history::PodHistory},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -200,7 +200,7 @@ fn probe_report(
     report
 }
 
-fn event_report(event: &RecentEvent) -> EventReport {
+fn event_report(event: &EventRecord) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
         reason: event.reason.clone().into(),

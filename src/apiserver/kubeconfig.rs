@@ -234,13 +234,11 @@ pub fn certificate_is_valid(path: &Path, now: SystemTime) -> bool {
 }
 
 fn certificates_are_valid(pem: &[u8], now: SystemTime) -> bool {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let certificates = read.unwrap_or_default();
     let is_valid = |der: &CertificateDer<'_>| {
         let facts = x509::parse(der);
         facts.is_some_and(|facts| now < SystemTime::from(facts.not_after))
     };
-    !certificates.is_empty() && certificates.iter().all(is_valid)
+    x509::certificates(pem).is_ok_and(|certificates| certificates.iter().all(is_valid))
 }
 
 /// Whether a kubeconfig has a client certificate that has not expired; upstream's `isClientConfigStillValid`.

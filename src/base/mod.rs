@@ -37,7 +37,7 @@ pub use early_release::{EarlyReleasePermit, EarlyReleaseSemaphore};
 pub use encoding::{hex, percent_decoded};
 pub use error_chain::error_chain;
 pub use file_io::{if_exists, run_file_io};
-pub use go_duration::{GoDuration, ParseDurationError};
+pub use go_duration::{GO_ZERO_TIME, GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use http1::Http1;
 pub use rate::TokenBucket;

@@ -1,9 +1,6 @@
 //! Explains pods to clients, with data from the stores.
 
-use super::{
-    explanations::{ExplainQuery, Explanations, OverviewVersion},
-    handler_deps::FlushStatuses,
-};
+use super::explanations::{ExplainQuery, Explanations, OverviewVersion};
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
@@ -55,15 +52,13 @@ impl PodExplainer {
         }
     }
 
-    /// The handlers of `/explain` and the pages. `flush` waits until statuses are on disk; `version` is this
-    /// program's.
-    pub(super) fn explanations(self, flush: FlushStatuses, version: &'static str) -> Explanations {
+    /// The handlers of `/explain` and the pages; `version` is this program's.
+    pub(super) fn explanations(self, version: &'static str) -> Explanations {
         let (overview, explain) = (self.clone(), self.clone());
         Explanations {
             overview: Arc::new(move || overview.overview()),
             explain: Arc::new(move |query| explain.explain(query)),
             overview_version: self.overview_version,
-            flush,
             version,
         }
     }

@@ -7,7 +7,9 @@ use super::{
 use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, error_chain, x509};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{
+    AuthInfo, Cluster, Config, Context, KubeConfigOptions, Kubeconfig, KubeconfigError,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -234,13 +236,11 @@ pub fn certificate_is_valid(path: &Path, now: SystemTime) -> bool {
 }
 
 fn certificates_are_valid(pem: &[u8], now: SystemTime) -> bool {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let certificates = read.unwrap_or_default();
     let is_valid = |der: &CertificateDer<'_>| {
         let facts = x509::parse(der);
         facts.is_some_and(|facts| now < SystemTime::from(facts.not_after))
     };
-    !certificates.is_empty() && certificates.iter().all(is_valid)
+    x509::certificates(pem).is_ok_and(|certificates| certificates.iter().all(is_valid))
 }
 
 /// Whether a kubeconfig has a client certificate that has not expired; upstream's `isClientConfigStillValid`.
@@ -322,16 +322,18 @@ pub fn write_for_certificate(
 }
 
 fn user_name(file: &Kubeconfig) -> Option<String> {
+    current_context(file)?.user.clone()
+}
+
+fn current_context(file: &Kubeconfig) -> Option<&Context> {
     let name = file.current_context.as_ref();
     let context = file.contexts.iter().find(|one| Some(&one.name) == name)?;
-    context.context.as_ref()?.user.clone()
+    context.context.as_ref()
 }
 
 /// The cluster and the user of the current context.
 fn current(file: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
-    let name = file.current_context.as_ref();
-    let context = file.contexts.iter().find(|one| Some(&one.name) == name);
-    let Some(context) = context.and_then(|context| context.context.as_ref()) else {
+    let Some(context) = current_context(file) else {
         return (None, None);
     };
     let mut clusters = file.clusters.iter();

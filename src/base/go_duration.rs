@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Go's zero time, which stands for a time that is not set.
+pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
 /// Maximum magnitude that Go's parser accepts before the sign is applied: 2^63 nanoseconds.
 const LIMIT: u64 = 1 << 63;
 

@@ -1,8 +1,8 @@
 //! The lowest layer: tools that do not depend on Kubernetes.
 //!
-//! * Owns: back-off per key, rate limits, semaphores with early release, coalescing dirty sets, work queues, atomic
-//!   files, values reloaded from files, named tasks with a common shutdown, panic containment, limited blocking work
-//!   on files, URLs with credentials, Go's durations and quoting, YAML and JSON as trees with positions.
+//! * Owns: back-off per key, rate limits, locks per key, semaphores with early release, coalescing dirty sets, work
+//!   queues, atomic files, values reloaded from files, named tasks with a common shutdown, panic containment, limited
+//!   blocking work on files, URLs with credentials, Go's durations and quoting, YAML and JSON as trees with positions.
 //! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
 //! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
@@ -20,6 +20,8 @@ mod path_authority;
 mod go_duration;
 mod go_quote;
 mod http1;
+mod keyed_lock;
+mod observed;
 pub mod panics;
 mod rate;
 mod connections;
@@ -37,9 +39,11 @@ pub use early_release::{EarlyReleasePermit, EarlyReleaseSemaphore};
 pub use encoding::{hex, percent_decoded};
 pub use error_chain::error_chain;
 pub use file_io::{if_exists, run_file_io};
-pub use go_duration::{GoDuration, ParseDurationError};
+pub use go_duration::{GO_ZERO_TIME, GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use http1::Http1;
+pub use keyed_lock::KeyedLock;
+pub use observed::{ObservedStream, StreamObserver};
 pub use rate::TokenBucket;
 pub use reload::{FileVersion, Reloaded};
 pub use single_flight::{Flight, SingleFlight};

@@ -1,8 +1,15 @@
-//! Parses subject and validity of a certificate from untrusted DER; does not verify signatures.
+//! Parses subject and validity of a certificate from untrusted DER, and PEM files of certificates and keys; does not
+//! verify signatures.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/authentication/request/x509` and Go's `crypto/x509/pkix`.
 
+use anyhow::Context as _;
 use jiff::{Timestamp, civil, tz::TimeZone};
+use rustls::{
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::CertifiedKey,
+};
 
 /// Subject and validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +40,32 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// OID 1.3.6.1.4.1.57683.2.
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
+
+/// Parses all certificates in a PEM file; other content is ignored.
+///
+/// # Errors
+/// There is no certificate, or one cannot be decoded.
+pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.context("a certificate cannot be decoded")?;
+    anyhow::ensure!(!found.is_empty(), "there is no certificate");
+    Ok(found)
+}
+
+/// Parses a certificate chain in PEM with its private key, which have to match. The facts are those of the first
+/// certificate.
+///
+/// # Errors
+/// One cannot be parsed, or they do not match.
+pub fn key_pair(chain: &[u8], key: &[u8]) -> anyhow::Result<(CertifiedKey, CertificateFacts)> {
+    let chain = certificates(chain)?;
+    let facts = chain.first().and_then(|own| parse(own));
+    let facts = facts.context("the certificate cannot be read")?;
+    let key = PrivateKeyDer::from_pem_slice(key).context("there is no usable private key")?;
+    let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
+        .context("private key does not match certificate")?;
+    Ok((pair, facts))
+}
 
 /// Parses a certificate; `None` if it is invalid.
 pub fn parse(certificate: &[u8]) -> Option<CertificateFacts> {

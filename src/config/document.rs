@@ -25,6 +25,17 @@ pub struct ConfigProblem {
     pub message: String,
 }
 
+impl ConfigProblem {
+    /// A problem with a flag that is not a field of the file.
+    pub(super) fn of_flag(flag: &'static str, message: String) -> Self {
+        Self {
+            field: String::new(),
+            origin: Some(DocumentOrigin::Flag(flag)),
+            message,
+        }
+    }
+}
+
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(origin) = &self.origin {

@@ -4,7 +4,6 @@ use super::document::ConfigProblem;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::values::{count, some_text, time};
-use crate::base::document::DocumentOrigin;
 use crate::model::validation::{label_value, qualified};
 use crate::node::NodeConfig;
 use crate::node::event_sink::EventRate;
@@ -101,19 +100,11 @@ fn reservation(config: &KubeletConfiguration) -> ReservedResources {
 pub(super) fn check(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     let labels = flags.node_labels.iter();
     let messages = labels.filter_map(|(name, value)| label_problem(name, value));
-    problems.extend(messages.map(|message| problem("node-labels", message)));
+    problems.extend(messages.map(|message| ConfigProblem::of_flag("node-labels", message)));
     let provider = flags.cloud_provider.as_deref();
     if let Some(other) = provider.filter(|provider| !["", "external"].contains(provider)) {
         let message = format!("must be \"external\" or empty; got {other:?}");
-        problems.push(problem("cloud-provider", message));
-    }
-}
-
-fn problem(flag: &'static str, message: String) -> ConfigProblem {
-    ConfigProblem {
-        field: String::new(),
-        origin: Some(DocumentOrigin::Flag(flag)),
-        message,
+        problems.push(ConfigProblem::of_flag("cloud-provider", message));
     }
 }
 

@@ -58,17 +58,17 @@ pub fn resolve(
     check_provider_flags(flags, &mut problems);
     if flags.exit_on_lock_contention && flags.lock_file.is_none() {
         let message = "it needs --lock-file beside it".to_owned();
-        problems.push(flag_problem("exit-on-lock-contention", message));
+        problems.push(ConfigProblem::of_flag("exit-on-lock-contention", message));
     }
     let runtime_cgroups = flags.runtime_cgroups.as_deref();
     if let Some(path) = runtime_cgroups.filter(|path| cgroups::cgroup(path).is_none()) {
         let message = format!("{path:?} is not the path of a cgroup");
-        problems.push(flag_problem("runtime-cgroups", message));
+        problems.push(ConfigProblem::of_flag("runtime-cgroups", message));
     }
     let objects = flags.local_objects_dir.as_ref();
     if let Some(relative) = objects.filter(|path| path.is_relative()) {
         let message = format!("must be an absolute path; got {:?}", relative.display());
-        problems.push(flag_problem("local-objects-dir", message));
+        problems.push(ConfigProblem::of_flag("local-objects-dir", message));
     }
     if !problems.is_empty() {
         return Err(Problems(problems));
@@ -147,14 +147,6 @@ fn merge(flags: &Flags, layers: Vec<DocumentNode>) -> DocumentNode {
     tree
 }
 
-fn flag_problem(flag: &'static str, message: String) -> ConfigProblem {
-    ConfigProblem {
-        field: String::new(),
-        origin: Some(DocumentOrigin::Flag(flag)),
-        message,
-    }
-}
-
 /// The node's name, from flags and facts alone.
 ///
 /// # Errors
@@ -180,7 +172,7 @@ fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<ConfigProblem>
     } else {
         None
     };
-    problems.extend(problem.map(|message| flag_problem("hostname-override", message)));
+    problems.extend(problem.map(|message| ConfigProblem::of_flag("hostname-override", message)));
     name
 }
 
@@ -202,7 +194,7 @@ fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, b
             let message = format!(
                 "must be one IP address, or an IPv4 and an IPv6 address with a comma; got {text:?}"
             );
-            problems.push(flag_problem("node-ip", message));
+            problems.push(ConfigProblem::of_flag("node-ip", message));
             (Vec::new(), false)
         }
     }
@@ -221,7 +213,7 @@ fn check_provider_flags(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     );
     for ((given, value), (missing, other)) in [(config, programs), (programs, config)] {
         if value.is_some() && other.is_none() {
-            problems.push(flag_problem(
+            problems.push(ConfigProblem::of_flag(
                 given,
                 format!("it needs --{missing} beside it"),
             ));

@@ -9,7 +9,7 @@ const FNV64_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV64_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// 64-bit FNV-1a.
-pub fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(FNV64_OFFSET, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(FNV64_PRIME)
     })

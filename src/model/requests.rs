@@ -14,6 +14,12 @@ pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// Prefix of huge page resources; a page size follows.
 pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
+/// The resource name of huge pages of this size, such as `hugepages-2Mi`.
+pub fn huge_page_resource(bytes: i64) -> String {
+    let size = Amount::of_bytes(bytes).to_api().0;
+    format!("{HUGEPAGES_PREFIX}{size}")
+}
+
 /// A resource amount that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{list}[{resource}] of {owner}")]

@@ -142,7 +142,7 @@ pub fn build(
         ),
         http_metrics: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
-        explanations: reporter.explanations(flush.clone(), deps.process.version),
+        explanations: reporter.explanations(deps.process.version),
         pods: PodLists {
             pods,
             running: Arc::new(running),

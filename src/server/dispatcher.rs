@@ -185,7 +185,7 @@ impl RouteHandlers {
             Route::RunningPods => self.pods.running(stopping).await,
             Route::PodInfo(name) => self.pods.info(&name, stopping).await,
             Route::Overview(query) => self.explanations.overview(&query, stopping).await,
-            Route::Explain(query) => self.explanations.explain(&query).await,
+            Route::Explain(query) => self.explanations.explain(&query),
             Route::NodePage(query) => self.explanations.node_page(&query, stopping).await,
             Route::PodPage(pod, query) => {
                 let explanations = &self.explanations;

@@ -1,7 +1,7 @@
 //! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::{
-    handler_deps::{FlushStatuses, after_status_flush, or_stopping},
+    handler_deps::or_stopping,
     page,
     query::BadQuery,
     response::{Body, json_object, not_found},
@@ -69,8 +69,6 @@ pub struct Explanations {
     pub explain: ExplainPod,
     /// Returns the version, for requests that wait for a change.
     pub overview_version: OverviewVersion,
-    /// Waits until the statuses that the responses show are on disk.
-    pub flush: FlushStatuses,
     /// This program's version, shown on the pages.
     pub version: &'static str,
 }
@@ -83,19 +81,18 @@ impl Explanations {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         self.wait(query, stopping).await;
-        after_status_flush(&self.flush, json_object(&(self.overview)())).await
+        json_object(&(self.overview)())
     }
 
     /// `/explain/<namespace>/<pod>`.
-    pub(super) async fn explain(&self, query: &ExplainQuery) -> Response<Body> {
-        let response = (self.explain)(query).map_or_else(
+    pub(super) fn explain(&self, query: &ExplainQuery) -> Response<Body> {
+        (self.explain)(query).map_or_else(
             || {
                 let (namespace, name) = (&query.namespace, &query.name);
                 not_found(&format!("pod {namespace}/{name} not found"))
             },
             |explanation| json_object(&explanation),
-        );
-        after_status_flush(&self.flush, response).await
+        )
     }
 
     /// `/`: the list as a page.
@@ -113,13 +110,12 @@ impl Explanations {
                 uid: Some(uid.to_owned()),
             })
         };
-        let page = page::node(
+        page::node(
             (self.overview)(),
             explain_row,
             self.version,
             Timestamp::now(),
-        );
-        after_status_flush(&self.flush, page).await
+        )
     }
 
     /// `/pod/<namespace>/<pod>`: one pod as a page.
@@ -134,8 +130,7 @@ impl Explanations {
         let (overview_version, _) = (self.overview_version)();
         let explanation = (self.explain)(pod);
         let name = (pod.namespace.as_str(), pod.name.as_str());
-        let page = page::pod(name, explanation.as_ref(), &overview_version, self.version);
-        after_status_flush(&self.flush, page).await
+        page::pod(name, explanation.as_ref(), &overview_version, self.version)
     }
 
     /// Waits until the version differs from the client's, or a timeout.

@@ -2,7 +2,7 @@
 
 use super::{
     html::{Html, MAX_TEXT},
-    response::{Body, TEXT_TYPE, not_found, respond, text},
+    response::{Body, HTML_TYPE, TEXT_TYPE, not_found, respond, text},
 };
 use crate::host::{ConfinedFile, open_confined};
 use bytes::Bytes;
@@ -30,7 +30,6 @@ const MAX_NAMES: usize = 10_000;
 const CHUNK: u64 = 64 * 1024;
 
 const BINARY_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
-const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Serves a file or a directory listing. `path` is the decoded path after `/logs/`.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {

@@ -12,6 +12,7 @@ use super::{
     },
 };
 use crate::{
+    base::GO_ZERO_TIME,
     model::PodExt,
     node::stats::{ContainerInfo, ContainerInfoSelector},
     pods::pod_sync::PodWithStatus,
@@ -22,9 +23,6 @@ use serde_json::{Map, Value};
 
 /// Maximum size of the body, in bytes.
 pub(super) const MAX_BODY: usize = 16 * 1024;
-
-/// Go's zero time as text.
-const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// The target of a statistics request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,13 +6,12 @@ use super::{
         ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
     },
     handlers::PortHandler,
-    observed::ObservedStream,
     response::{LongRunning, until_sent},
     tls::Tls,
 };
 use crate::{
     base::{
-        error_chain,
+        ObservedStream, error_chain,
         panics::{self, contain},
     },
     host::{

@@ -14,7 +14,6 @@
 mod query;
 mod response;
 mod route_parts;
-mod observed;
 mod handler_deps;
 mod list;
 mod websocket;

@@ -1,9 +1,6 @@
 //! Explains pods to clients, with data from the stores.
 
-use super::{
-    explanations::{ExplainQuery, Explanations, OverviewVersion},
-    handler_deps::FlushStatuses,
-};
+use super::explanations::{ExplainQuery, Explanations, OverviewVersion};
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
@@ -13,7 +10,7 @@ use crate::{
     server::explain::{
         EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
     },
-    state::{State, events::RecentEvent, pod_history::PodHistory},
+    state::{State, events::EventRecord, pod_history::PodHistory},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -55,15 +52,13 @@ impl PodExplainer {
         }
     }
 
-    /// The handlers of `/explain` and the pages. `flush` waits until statuses are on disk; `version` is this
-    /// program's.
-    pub(super) fn explanations(self, flush: FlushStatuses, version: &'static str) -> Explanations {
+    /// The handlers of `/explain` and the pages; `version` is this program's.
+    pub(super) fn explanations(self, version: &'static str) -> Explanations {
         let (overview, explain) = (self.clone(), self.clone());
         Explanations {
             overview: Arc::new(move || overview.overview()),
             explain: Arc::new(move |query| explain.explain(query)),
             overview_version: self.overview_version,
-            flush,
             version,
         }
     }
@@ -200,7 +195,7 @@ fn probe_report(
     report
 }
 
-fn event_report(event: &RecentEvent) -> EventReport {
+fn event_report(event: &EventRecord) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
         reason: event.reason.clone().into(),

@@ -37,6 +37,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+pub(super) const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
     full(status, TEXT_TYPE, body)

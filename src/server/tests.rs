@@ -120,7 +120,6 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
                 })
             }),
             overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-            flush: Arc::new(|| Box::pin(std::future::ready(()))),
             version: "1.2.3",
         },
         events,

@@ -47,7 +47,7 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{panics::PanicScope, spawn};
+use crate::base::{KeyedLock, panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
 use pod_volumes::{PodVolumes, TIMEOUT};
@@ -85,8 +85,8 @@ struct VolumeManagerInner {
     /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
     mounter: Box<dyn Mounter>,
-    /// One lock per mounted device.
-    locks: local::VolumeLocks,
+    /// One lock per mounted device, by the name of its PersistentVolume.
+    locks: KeyedLock<String>,
     /// The volumes of each pod that mounts some.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
     /// Limits the threads for volume operations, because file systems may hang.
@@ -130,7 +130,7 @@ impl VolumeManager {
                 cluster,
                 quotas,
                 mounter: Box::new(mounter),
-                locks: local::VolumeLocks::default(),
+                locks: KeyedLock::default(),
                 pods: Mutex::default(),
                 blocking: Arc::new(Semaphore::new(MAX_BLOCKED)),
             }),

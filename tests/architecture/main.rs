@@ -26,7 +26,7 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 
 #[rustfmt::skip]
 const AREAS: Areas = &[
-    ("base", &["metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "url", "x509", "work_queue"]),
+    ("base", &["metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "keyed_lock", "observed", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "url", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
@@ -38,7 +38,7 @@ const AREAS: Areas = &[
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
-    ("server", &["query", "response", "route_parts", "observed", "handler_deps", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "handlers", "pod_explainer", "listener", "ports", "area"]),
+    ("server", &["query", "response", "route_parts", "handler_deps", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "handlers", "pod_explainer", "listener", "ports", "area"]),
     ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start"]),
     ("cli", &["args", "client", "table", "term", "explain", "pods", "validate"]),

@@ -196,7 +196,6 @@ fn views() -> RouteHandlers {
                 })
             }),
             overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-            flush: known(),
             version: "1.2.3",
         },
         events,

@@ -9,11 +9,7 @@ use crate::base::{
 };
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned};
-use rustls::{
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-    sign::CertifiedKey,
-};
+use rustls::pki_types::CertificateDer;
 use std::{
     ffi::OsString,
     fs, io,
@@ -182,15 +178,10 @@ pub(super) fn create_directory(path: &Path) -> anyhow::Result<()> {
 
 /// Parses a certificate and its key, which have to match.
 fn parse_pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<StoredCertificate> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.context("a certificate cannot be decoded")?;
-    let first = chain.first().context("there is no certificate")?.clone();
-    let facts = x509::parse(&first).context("the certificate cannot be read")?;
-    let key = PrivateKeyDer::from_pem_slice(key).context("there is no private key")?;
-    CertifiedKey::from_der(chain, key, &ring::default_provider())
-        .context("private key does not match certificate")?;
+    let (pair, facts) = x509::key_pair(certificate, key)?;
+    let certificate = pair.cert.into_iter().next();
     Ok(StoredCertificate {
-        certificate: first,
+        certificate: certificate.context("there is no certificate")?,
         facts,
     })
 }

@@ -6,11 +6,10 @@
 use super::lru::Lru;
 use crate::{
     base::TokenBucket,
-    state::events::{Annotations, EventType, ObjectRef, Occurrence},
+    state::events::{EventRecord, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
 use std::{
-    borrow::Cow,
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
@@ -34,23 +33,10 @@ const AGGREGATE_PREFIX: &str = "(combined from similar events): ";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey(u64);
 
-/// The content of an event for the API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct EventRecord {
-    pub(super) object: ObjectRef,
-    pub(super) kind: EventType,
-    pub(super) reason: Cow<'static, str>,
-    pub(super) message: String,
-    pub(super) annotations: Annotations,
-    pub(super) count: i32,
-    pub(super) first: Timestamp,
-    pub(super) last: Timestamp,
-}
-
 /// State of an event that was sent or is pending.
 #[derive(Debug)]
 struct Remembered {
-    count: i32,
+    count: u32,
     first: Timestamp,
     /// Name of the Event object, once it is created.
     name: Option<Box<str>>,
@@ -117,8 +103,8 @@ impl Correlator {
             message,
             annotations,
             count: remembered.count,
-            first: remembered.first,
-            last: at,
+            first_seen: remembered.first,
+            last_seen: at,
         };
         let whole = self.hasher.hash_one(&whole);
         let rate = self.rates.get_or_insert(&whole, || {
@@ -181,6 +167,7 @@ impl Correlator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::events::{Annotations, EventType};
 
     fn occurrence(object: &str, reason: &'static str, message: &str, second: i64) -> Occurrence {
         Occurrence {
@@ -208,7 +195,7 @@ mod tests {
         assert_eq!(again, key);
         let name = correlator.name(&key);
         assert_eq!((second.count, name.as_deref()), (2, Some("n.1")));
-        let times = (second.first.as_second(), second.last.as_second());
+        let times = (second.first_seen.as_second(), second.last_seen.as_second());
         assert_eq!(times, (10, 20));
         let (other, _) = correlator
             .observe(occurrence("n", "B", "m", 20), now)

@@ -18,13 +18,10 @@ use crate::{
         TokenBucket, error_chain,
         metrics::{Labels, Metrics},
     },
-    state::events::{ObjectRef, OnOverflow, Outbox},
+    state::events::{EventRecord, EventRecorder, OnOverflow, Outbox},
 };
-use correlate::{Correlator, EventKey, EventRecord};
-use k8s_openapi::{
-    api::core::v1::{Event, EventSource, ObjectReference},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
+use correlate::{Correlator, EventKey};
+use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::Time};
 use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
@@ -32,11 +29,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// Capacity of the outbox, and of the queue of pending events.
 const CAPACITY: usize = 1000;
-/// The namespace for events about cluster-scoped objects.
-const DEFAULT_NAMESPACE: &str = "default";
-const COMPONENT: &str = "kubelet";
-/// Maximum length of the object's name within the event's name.
-const MAX_NAME: usize = 236;
 
 /// Events that were not sent, by reason.
 pub type Dropped = Family<Labels, Counter>;
@@ -72,7 +64,7 @@ pub fn dropped(metrics: &Metrics) -> Dropped {
 }
 
 /// Takes the outbox of the recorder, for [`EventSink::new`].
-pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped) -> Option<Outbox> {
+pub fn outbox(recorder: &EventRecorder, dropped: &Dropped) -> Option<Outbox> {
     let counted = dropped.clone();
     let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
     recorder.outbox(CAPACITY, on_overflow)
@@ -184,7 +176,7 @@ impl EventSink {
     }
 
     async fn send(&mut self, key: &EventKey, record: &EventRecord) -> Result<(), ApiError> {
-        let namespace = namespace(&record.object);
+        let namespace = record.object.event_namespace();
         if let Some(name) = self.correlator.name(key) {
             match self.count_in(namespace, &name, record).await {
                 // The Event object has expired: the API server keeps events for an hour.
@@ -192,7 +184,7 @@ impl EventSink {
                 sent => return sent,
             }
         }
-        let event = event(record, &self.node_name);
+        let event = record.to_api(&self.node_name);
         let name = event.metadata.name.clone().unwrap_or_default();
         let sent = match self.api.create(Some(namespace), &event).await {
             // Created by an earlier attempt whose response was lost.
@@ -219,56 +211,10 @@ impl EventSink {
     }
 }
 
-fn namespace(object: &ObjectRef) -> &str {
-    match object.namespace.as_str() {
-        "" => DEFAULT_NAMESPACE,
-        namespace => namespace,
-    }
-}
-
 fn counted(record: &EventRecord) -> serde_json::Value {
     serde_json::json!({
         "count": record.count,
-        "lastTimestamp": Time(record.last),
+        "lastTimestamp": Time(record.last_seen),
         "message": record.message,
     })
-}
-
-/// The Event object to create. Its name contains the time of the first occurrence, so that a retry does not create a
-/// duplicate.
-fn event(record: &EventRecord, node_name: &str) -> Event {
-    let object = &record.object;
-    let stem: String = object.name.chars().take(MAX_NAME).collect();
-    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let namespace = namespace(object).to_owned();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{stem}.{:x}", record.first.as_nanosecond())),
-            namespace: Some(namespace),
-            annotations: Some(record.annotations.clone()).filter(|all| !all.is_empty()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some(object.kind.to_owned()),
-            namespace: some(&object.namespace),
-            name: Some(object.name.clone()),
-            uid: some(object.uid.as_str()),
-            field_path: some(&object.field_path),
-            resource_version: None,
-        },
-        reason: Some(record.reason.clone().into_owned()),
-        message: Some(record.message.clone()),
-        type_: Some(record.kind.as_str().to_owned()),
-        count: Some(record.count),
-        first_timestamp: Some(Time(record.first)),
-        last_timestamp: Some(Time(record.last)),
-        source: Some(EventSource {
-            component: Some(COMPONENT.to_owned()),
-            host: Some(node_name.to_owned()),
-        }),
-        reporting_component: Some(COMPONENT.to_owned()),
-        reporting_instance: Some(node_name.to_owned()),
-        ..Event::default()
-    }
 }

@@ -1,6 +1,7 @@
 //! The queue of events to send: oldest first, without duplicates. Pure.
 
-use super::correlate::{EventKey, EventRecord};
+use super::correlate::EventKey;
+use crate::state::events::EventRecord;
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     apiserver::tests::scripted::{Received, Reply, Scripted},
     model::PodUid,
-    state::events::{EventRecorder, EventType},
+    state::events::{EventType, ObjectRef},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -97,6 +97,8 @@ async fn an_event_is_created_as_the_go_kubelet_would_and_equal_ones_are_counted_
     let name = body["metadata"]["name"].take();
     let name = name.as_str().unwrap();
     assert!(name.starts_with("web."), "{name}");
+    let shown_by_node = world.recorder.recent()[0].to_api("node1");
+    assert_eq!(shown_by_node.metadata.name.as_deref(), Some(name));
     let (first, last) = (body["firstTimestamp"].take(), body["lastTimestamp"].take());
     assert_eq!(first, last);
     assert_eq!(

@@ -72,10 +72,7 @@ pub(super) struct Reclaimable {
 
 impl Reclaimable {
     pub(super) fn of(signal: EvictionSignal, layout: DiskLayout) -> Self {
-        let of_images = matches!(
-            signal,
-            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree
-        );
+        let of_images = signal.is_of_images();
         let (containers, images) = match layout {
             DiskLayout::OneDisk => (true, true),
             DiskLayout::DedicatedImages => (of_images, of_images),

@@ -59,10 +59,7 @@ impl DiskLayout {
 impl FilesOnDisk {
     /// The files that are on the disk of this signal.
     pub fn of(signal: EvictionSignal, layout: DiskLayout) -> Self {
-        let of_images = matches!(
-            signal,
-            EvictionSignal::ImageFsAvailable | EvictionSignal::ImageFsInodesFree
-        );
+        let of_images = signal.is_of_images();
         let (layers, logs_and_volumes) = match layout {
             DiskLayout::OneDisk => (true, true),
             DiskLayout::DedicatedImages => (of_images, !of_images),

@@ -61,6 +61,11 @@ impl EvictionSignal {
         }
     }
 
+    /// Whether it measures the file system of images.
+    pub(super) fn is_of_images(self) -> bool {
+        matches!(self, Self::ImageFsAvailable | Self::ImageFsInodesFree)
+    }
+
     pub(super) fn resource(self) -> EvictionResource {
         match self {
             EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable => {

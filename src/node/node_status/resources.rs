@@ -3,7 +3,10 @@
 use super::NodeMachineInfo;
 use crate::{
     host::parse_cpu_list,
-    model::{Amount, Quantity},
+    model::{
+        Amount, Quantity,
+        requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, huge_page_resource},
+    },
     state::device_capacity::Capacities,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -12,11 +15,7 @@ use std::collections::BTreeMap;
 /// Amounts by resource.
 pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
-const CPU: &str = "cpu";
-const MEMORY: &str = "memory";
-const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 const PODS: &str = "pods";
-const HUGE_PAGES: &str = "hugepages-";
 
 /// The value of an eviction threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,7 +141,7 @@ pub(super) fn resources(
         machine.ephemeral_storage.unwrap_or_default(),
     );
     let mut capacity = known.clone();
-    capacity.retain(|name, _| !name.starts_with(HUGE_PAGES));
+    capacity.retain(|name, _| !name.starts_with(HUGEPAGES_PREFIX));
     if machine.ephemeral_storage.is_none() {
         capacity.remove(EPHEMERAL_STORAGE);
     }
@@ -156,8 +155,7 @@ pub(super) fn resources(
     let mut huge = 0_i64;
     for (size, bytes) in &machine.huge_pages {
         huge = huge.saturating_add(*bytes);
-        let size = Amount::of_bytes(*size).to_api().0;
-        own.push((format!("{HUGE_PAGES}{size}"), Amount::of_bytes(*bytes)));
+        own.push((huge_page_resource(*size), Amount::of_bytes(*bytes)));
     }
     capacity.extend(
         own.into_iter()

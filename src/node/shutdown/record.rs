@@ -1,13 +1,11 @@
 //! The times of the last graceful shutdown, in upstream's file `graceful_node_shutdown_state`.
 
-use crate::base::{atomic_file, if_exists};
+use crate::base::{GO_ZERO_TIME, atomic_file, if_exists};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 
 const FILE: &str = "graceful_node_shutdown_state";
-/// Go's zero time, for a time that is not set.
-const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// When the last shutdown began, and when all pods had terminated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,6 @@ use super::{
     source::CachedReading,
 };
 use crate::host::{FilesystemUsage, filesystem_usage};
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeSet, HashSet},
@@ -43,9 +42,9 @@ impl FilesystemMeter {
     /// than a second old. Each result is available as soon as it is measured; that of a file system that hangs is the
     /// one of before. Returns after a second at the latest.
     pub(super) async fn measure(&self, paths: &BTreeSet<PathBuf>) {
-        let read = || -> BoxFuture<'static, Option<()>> {
+        let read = || {
             let (meter, paths) = (self.clone(), paths.clone());
-            Box::pin(async move {
+            async move {
                 meter
                     .measurements
                     .lock()
@@ -55,7 +54,7 @@ impl FilesystemMeter {
                     let _: Result<_, _> = tokio::time::timeout(TIMEOUT, measuring).await;
                 }
                 Some(())
-            })
+            }
         };
         self.reading.get(read).await;
     }

@@ -7,7 +7,6 @@ use super::{
     sampler::{PodSample, Snapshot},
 };
 use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::PodRef};
-use futures::future::BoxFuture;
 use std::{collections::HashMap, time::Duration};
 
 /// Minimum interval between measurements of a log, because logs grow continuously.
@@ -50,7 +49,7 @@ impl StatsState {
     /// Measures the directories that are due, for at most the policy's timeout, and returns the latest results, also of
     /// directories that could not be measured in time.
     pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPaths>) -> DiskMeasurements {
-        let measure_directories = || -> BoxFuture<'static, Option<()>> {
+        let measure_directories = || {
             let mut wanted = HashMap::new();
             for paths in pods.values() {
                 let logs = paths.logs.values();
@@ -69,7 +68,7 @@ impl StatsState {
                 }
             }
             let disks = self.disks.clone();
-            Box::pin(blocking(move || disks.measure(wanted)))
+            blocking(move || disks.measure(wanted))
         };
         let volumes = pods.values().flat_map(|paths| &paths.volumes);
         let filesystems = volumes

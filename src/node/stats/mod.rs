@@ -54,7 +54,6 @@ use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::DiskMeter;
 use filesystem_meter::FilesystemMeter;
-use futures::future::BoxFuture;
 use generate::{Disks, SummaryInputs};
 use parking_lot::Mutex;
 use sampler::PodSample;
@@ -332,7 +331,7 @@ impl StatsState {
         }
         let (depth, source) = enough.next()?;
         let (depth, runtime) = (*depth, self.runtime_pid().await);
-        let fetch = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
+        let fetch = || {
             let (cache, sampler) = (self.deps.cache.clone(), self.sampler.clone());
             let runtime = runtime.as_deref().copied();
             let system = self.deps.system.subjects(std::process::id(), runtime);
@@ -340,16 +339,16 @@ impl StatsState {
                 let pods = running_pods::subjects(&cache.pods());
                 Arc::new(sampler.lock().snapshot(pods, &system, depth))
             };
-            Box::pin(blocking(read))
+            blocking(read)
         };
         Some(source.get(fetch).await?.as_ref().clone())
     }
 
     /// Container stats of the runtime, by container ID.
     async fn runtime_stats(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
-        let fetch = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
+        let fetch = || {
             let runtime = self.deps.runtime.clone();
-            Box::pin(async move {
+            async move {
                 let stats = runtime.list_container_stats().await;
                 let stats = stats.inspect_err(|error| {
                     tracing::warn!(err = %error, "Failed to list container stats");
@@ -358,18 +357,18 @@ impl StatsState {
                     Some((stats.attributes.as_ref()?.id.clone(), stats))
                 };
                 Some(stats.ok()?.into_iter().filter_map(id).collect())
-            })
+            }
         };
         self.runtime_stats.get(fetch).await
     }
 
     async fn node_fs(&self) -> Option<Arc<(Time, FilesystemUsage, String)>> {
-        let fetch = || -> BoxFuture<'static, Option<(Time, FilesystemUsage, String)>> {
+        let fetch = || {
             let path = self.deps.root_dir.clone();
-            Box::pin(async move {
+            async move {
                 let (fs, device) = filesystem(path).await?;
                 Some((now(), fs, device))
-            })
+            }
         };
         self.node_fs.get(fetch).await
     }
@@ -386,17 +385,17 @@ impl StatsState {
     }
 
     async fn runtime_name(&self) -> Option<Arc<String>> {
-        let fetch = || -> BoxFuture<'static, Option<String>> {
+        let fetch = || {
             let runtime = self.deps.runtime.clone();
-            Box::pin(async move { Some(runtime.version().await.ok()?.runtime_name) })
+            async move { Some(runtime.version().await.ok()?.runtime_name) }
         };
         self.runtime_name.get(fetch).await
     }
 
     async fn image_fs(&self) -> Option<Arc<(FsStats, FilesystemUsage, String)>> {
-        let fetch = || -> BoxFuture<'static, Option<(FsStats, FilesystemUsage, String)>> {
+        let fetch = || {
             let images = self.deps.images.clone();
-            Box::pin(async move {
+            async move {
                 let info = images.image_fs_info().await;
                 let info = info.inspect_err(|error| {
                     tracing::warn!(err = %error, "Failed to get image filesystem stats");
@@ -411,17 +410,17 @@ impl StatsState {
                     ..generate::whole_fs(Time(first.timestamp), &fs)
                 };
                 Some((stats, fs, device))
-            })
+            }
         };
         self.image_fs.get(fetch).await
     }
 
     /// The pause image, for the metrics of sandboxes. All sandboxes use the same one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
-        let fetch = || -> BoxFuture<'static, Option<String>> {
+        let fetch = || {
             let runtime = self.deps.runtime.clone();
             let pods = self.deps.cache.pods();
-            Box::pin(async move {
+            async move {
                 let mut sandboxes = pods.iter().flat_map(|pod| pod.ready_sandboxes());
                 let sandbox = sandboxes.next()?;
                 let status = runtime.status(true).await.ok()?;
@@ -431,16 +430,16 @@ impl StatsState {
                 // containerd 2 does not report it in the runtime's status, only in that of a sandbox.
                 let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
                 running_pods::image_of_sandbox(&status.ok()?.info)
-            })
+            }
         };
         self.sandbox_image.get(fetch).await
     }
 
     /// The PID of the process that listens on the runtime's socket.
     async fn runtime_pid(&self) -> Option<Arc<u32>> {
-        let fetch = || -> BoxFuture<'static, Option<u32>> {
+        let fetch = || {
             let socket = self.deps.runtime.connection().endpoint().path().to_owned();
-            Box::pin(async move { blocking(move || system::runtime_process(&socket)).await? })
+            async move { blocking(move || system::runtime_process(&socket)).await? }
         };
         self.runtime_pid.get(fetch).await
     }

@@ -2,7 +2,7 @@
 //! `pkg/kubelet/metrics/collectors/resource_metrics.go`. Pure.
 
 use super::{
-    api::{ContainerStats, CpuStats, MemoryStats, PodStats, Summary, SwapStats, Time},
+    api::{ContainerStats, CpuStats, MemoryStats, NodeStats, PodStats, Summary, SwapStats, Time},
     text::{LabelText, MetricKind, MetricValue, Text},
 };
 
@@ -11,9 +11,9 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
         let labelled = LabelledStats::of(summary);
-        node(&mut text, summary);
-        containers(&mut text, &labelled);
-        pods(&mut text, &labelled);
+        write(&mut text, NODE, &[(String::new(), &summary.node)]);
+        write(&mut text, CONTAINERS, &labelled.containers);
+        write(&mut text, PODS, &labelled.pods);
     }
     let name = "resource_scrape_error";
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
@@ -94,112 +94,102 @@ fn at(time: Time, value: MetricValue) -> ResourceSample {
     Some((value, Some(time.0)))
 }
 
-/// One metric family; empty without samples.
-fn family<'a, T: 'a>(
-    text: &mut Text,
-    (name, help, kind): (&str, &str, MetricKind),
-    of: impl IntoIterator<Item = (&'a str, T)>,
-    value: impl Fn(T) -> ResourceSample,
-) {
-    let mut header_written = false;
-    for (labels, of) in of {
-        if let Some((value, at)) = value(of) {
-            if !std::mem::replace(&mut header_written, true) {
-                text.head(name, help, kind);
-            }
-            text.sample(name, labels, &[], value, at);
-        }
-    }
-}
+/// A metric family: name, help text, type, and the sample of an entity.
+type ResourceFamily<T> = (
+    &'static str,
+    &'static str,
+    MetricKind,
+    fn(&T) -> ResourceSample,
+);
 
-fn node(text: &mut Text, summary: &Summary) {
-    let node = || [("", &summary.node)];
-    let header = (
+const NODE: &[ResourceFamily<NodeStats>] = &[
+    (
         "node_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the node in core-seconds",
         MetricKind::Counter,
-    );
-    family(text, header, node(), |node| cpu(node.cpu.as_ref()));
-    let header = (
+        |node| cpu(node.cpu.as_ref()),
+    ),
+    (
         "node_memory_working_set_bytes",
         "Current working set of the node in bytes",
         MetricKind::Gauge,
-    );
-    family(text, header, node(), |node| memory(node.memory.as_ref()));
-    let header = (
+        |node| memory(node.memory.as_ref()),
+    ),
+    (
         "node_swap_usage_bytes",
         "Current swap usage of the node in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
-    );
-    family(text, header, node(), |node| swap(node.swap.as_ref()));
-}
+        |node| swap(node.swap.as_ref()),
+    ),
+];
 
-fn containers(text: &mut Text, labelled: &LabelledStats<'_>) {
-    let all = || {
-        let containers = labelled.containers.iter();
-        containers.map(|(labels, container)| (labels.as_str(), *container))
-    };
-    let header = (
+const CONTAINERS: &[ResourceFamily<ContainerStats>] = &[
+    (
         "container_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the container in core-seconds",
         MetricKind::Counter,
-    );
-    family(text, header, all(), |container| cpu(container.cpu.as_ref()));
-    let header = (
+        |container| cpu(container.cpu.as_ref()),
+    ),
+    (
         "container_memory_working_set_bytes",
         "Current working set of the container in bytes",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), |container| {
-        memory(container.memory.as_ref())
-    });
-    let header = (
+        |container| memory(container.memory.as_ref()),
+    ),
+    (
         "container_start_time_seconds",
         "Start time of the container since unix epoch in seconds",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), started);
-    let header = (
+        started,
+    ),
+    (
         "container_swap_limit_bytes",
         "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), |container| {
-        swap_limit(container.swap.as_ref())
-    });
-    let header = (
+        |container| swap_limit(container.swap.as_ref()),
+    ),
+    (
         "container_swap_usage_bytes",
         "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), |container| {
-        swap(container.swap.as_ref())
-    });
-}
+        |container| swap(container.swap.as_ref()),
+    ),
+];
 
-fn pods(text: &mut Text, labelled: &LabelledStats<'_>) {
-    let all = || {
-        let pods = labelled.pods.iter();
-        pods.map(|(labels, pod)| (labels.as_str(), *pod))
-    };
-    let header = (
+const PODS: &[ResourceFamily<PodStats>] = &[
+    (
         "pod_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the pod in core-seconds",
         MetricKind::Counter,
-    );
-    family(text, header, all(), |pod| cpu(pod.cpu.as_ref()));
-    let header = (
+        |pod| cpu(pod.cpu.as_ref()),
+    ),
+    (
         "pod_memory_working_set_bytes",
         "Current working set of the pod in bytes",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), |pod| memory(pod.memory.as_ref()));
-    let header = (
+        |pod| memory(pod.memory.as_ref()),
+    ),
+    (
         "pod_swap_usage_bytes",
         "Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
         MetricKind::Gauge,
-    );
-    family(text, header, all(), |pod| swap(pod.swap.as_ref()));
+        |pod| swap(pod.swap.as_ref()),
+    ),
+];
+
+/// Writes the families of entities, which have labels. A family without samples is left out.
+fn write<T>(text: &mut Text, families: &[ResourceFamily<T>], entities: &[(String, &T)]) {
+    for (name, help, kind, sample) in families {
+        let mut header_written = false;
+        for (labels, entity) in entities {
+            if let Some((value, at)) = sample(entity) {
+                if !std::mem::replace(&mut header_written, true) {
+                    text.head(name, help, *kind);
+                }
+                text.sample(name, labels, &[], value, at);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

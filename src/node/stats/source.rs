@@ -77,13 +77,14 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
     /// to end first, so that a source that hangs is not read twice at the same time.
     ///
     /// [`invalidate`]: Self::invalidate
-    pub(super) async fn get(
-        &self,
-        read: impl Fn() -> BoxFuture<'static, Option<T>>,
-    ) -> Option<Arc<T>> {
+    pub(super) async fn get<F>(&self, read: impl Fn() -> F) -> Option<Arc<T>>
+    where
+        F: Future<Output = Option<T>> + Send + 'static,
+    {
         if let Some(fresh) = self.fresh() {
             return Some(fresh);
         }
+        let read = || -> BoxFuture<'static, Option<T>> { Box::pin(read()) };
         let mut reading = self.read(&read).await;
         if reading
             .as_ref()
@@ -177,8 +178,8 @@ mod tests {
         }
     }
 
-    fn at_once(value: Option<u32>) -> BoxFuture<'static, Option<u32>> {
-        Box::pin(async move { value })
+    async fn at_once(value: Option<u32>) -> Option<u32> {
+        value
     }
 
     #[tokio::test(start_paused = true)]

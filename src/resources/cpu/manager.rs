@@ -7,14 +7,12 @@ use crate::{
         AllocationCounters,
         checkpoint::release,
         pod_level,
-        requests::has_pod_level,
+        requests::{CPU, has_pod_level},
         topology::{HintProvider, ResourceHints, TopologyError, TopologyHint},
     },
 };
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};
-
-const RESOURCE: &str = "cpu";
 
 /// Counters since the kubelet started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -307,7 +305,7 @@ impl CpuManager {
 }
 
 fn hints(list: Vec<TopologyHint>) -> ResourceHints {
-    ResourceHints::from([(RESOURCE.to_owned(), list)])
+    ResourceHints::from([(CPU.to_owned(), list)])
 }
 
 impl HintProvider for CpuManager {

@@ -5,7 +5,6 @@ use super::{
     claims::{self, PodClaim},
     error::DraError,
     health::{DeviceKey, HealthInfoCache},
-    keyed_lock::KeyedLock,
     metrics::DraMetrics,
     proto::Claim,
     registry::DraDrivers,
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     apiserver::{ApiServer, ResourcePath},
     base::{
-        DirtySet, error_chain,
+        DirtySet, KeyedLock, error_chain,
         metrics::Metrics,
         panics::{PanicScope, contain},
         spawn,
@@ -179,7 +178,7 @@ impl DraManager {
             all.insert(read.key.clone(), read);
         }
         let keys = all.keys().cloned().collect();
-        let _locks = self.0.locks.lock(&keys).await;
+        let _locks = self.0.locks.lock_all(&keys).await;
         let mut batches = BTreeMap::<String, Vec<Claim>>::new();
         let mut preparing = Vec::new();
         {
@@ -264,7 +263,7 @@ impl DraManager {
         pod: &PodUid,
         keys: &BTreeSet<ResourceClaimKey>,
     ) -> Result<(), DraError> {
-        let _locks = self.0.locks.lock(keys).await;
+        let _locks = self.0.locks.lock_all(keys).await;
         let mut batches = BTreeMap::<String, Vec<Claim>>::new();
         let mut unused_claims = Vec::new();
         {

@@ -15,7 +15,6 @@ mod client;
 mod drivers;
 mod error;
 mod health;
-mod keyed_lock;
 mod manager;
 mod metrics;
 mod recover;

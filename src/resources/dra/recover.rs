@@ -25,8 +25,7 @@ impl DraManager {
 
     async fn recover_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<(), DraError> {
         let read = self.read_claim(pod, wanted).await?;
-        let keys = [read.key.clone()].into();
-        let _lock = self.0.locks.lock(&keys).await;
+        let _lock = self.0.locks.lock(&read.key).await;
         let mut claims = self.0.claims.lock();
         claims.check_uid(&read.key, &read.uid)?;
         for user in &read.users {

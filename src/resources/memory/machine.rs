@@ -3,8 +3,8 @@
 use super::{MemoryBytes, MemoryTable, NodeMemory};
 use crate::{
     host::MachineTopology,
-    model::Quantity,
-    resources::requests::{HUGEPAGES_PREFIX, MEMORY},
+    model::{Amount, Quantity},
+    resources::requests::{HUGEPAGES_PREFIX, MEMORY, huge_page_resource},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ pub(super) fn empty(
         let mut in_huge_pages = 0_u64;
         for (size, count) in &node.huge_pages {
             let total = size.saturating_mul(*count);
-            let resource = huge_page_resource(*size);
+            let resource = huge_page_resource(i64::try_from(*size).unwrap_or(i64::MAX));
             let table = table(node.id, &resource, total, total, reserved_bytes(&resource))?;
             memory_map.insert(resource, table);
             in_huge_pages = in_huge_pages.saturating_add(total);
@@ -88,24 +88,6 @@ fn table(
     })
 }
 
-/// The resource name of a huge page size, such as `hugepages-2Mi`.
-fn huge_page_resource(bytes: u64) -> String {
-    format!(
-        "{HUGEPAGES_PREFIX}{}",
-        size(i64::try_from(bytes).unwrap_or(i64::MAX))
-    )
-}
-
-/// Formats bytes in the largest unit without a fraction.
-fn size(bytes: i64) -> String {
-    let units = [("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let whole = |(_, shift): &(&str, u32)| bytes >> shift << shift == bytes && bytes != 0;
-    units.into_iter().find(whole).map_or_else(
-        || bytes.to_string(),
-        |(unit, shift)| format!("{}{unit}", bytes >> shift),
-    )
-}
-
 /// Checks that the reservations of NUMA nodes add up to that of the node.
 fn check(
     machine: &MachineTopology,
@@ -125,6 +107,7 @@ fn check(
         }
     }
     let is_memory = |name: &&str| *name == MEMORY || name.starts_with(HUGEPAGES_PREFIX);
+    let text = |amount: Quantity| Amount::of_bytes(amount.value()).to_api().0;
     let names = total_reserved.keys().map(String::as_str).filter(is_memory);
     let resources: BTreeSet<&str> = names.chain(sums.keys().copied()).collect();
     for resource in resources {
@@ -133,8 +116,8 @@ fn check(
         if sum != expected {
             return Err(format!(
                 "the total amount {:?} of type {resource:?} is not equal to the value {:?} determined by Node Allocatable feature",
-                size(sum.value()),
-                size(expected.value())
+                text(sum),
+                text(expected)
             ));
         }
     }

@@ -1,19 +1,12 @@
 //! gRPC connections to plugins, and calls with a timeout.
 
-use crate::{base::error_chain, cri::go_code};
+use crate::{
+    base::{ObservedStream, StreamObserver, error_chain},
+    cri::go_code,
+};
 use hyper_util::rt::TokioIo;
-use std::{
-    io,
-    path::Path,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
-    time::timeout,
-};
+use std::{io, path::Path, time::Duration};
+use tokio::{net::UnixStream, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{
     Status,
@@ -42,8 +35,8 @@ pub async fn dial_watched(socket: &Path) -> Result<(Channel, CancellationToken),
         let (path, lost) = (path.clone(), of_stream.clone());
         async move {
             let stream = UnixStream::connect(path).await?;
-            let _lost = lost.drop_guard();
-            Ok::<_, io::Error>(TokioIo::new(NotifyOnDrop { stream, _lost }))
+            let stream = ObservedStream::new(stream, lost.drop_guard());
+            Ok::<_, io::Error>(TokioIo::new(stream))
         }
     });
     // The authority is not used on a Unix socket; plugins expect "localhost".
@@ -56,39 +49,8 @@ pub async fn dial_watched(socket: &Path) -> Result<(Channel, CancellationToken),
     }
 }
 
-/// A stream that cancels a token when it is dropped.
-struct NotifyOnDrop {
-    stream: UnixStream,
-    _lost: DropGuard,
-}
-
-impl AsyncRead for NotifyOnDrop {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for NotifyOnDrop {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
+/// The token is cancelled when the stream is dropped.
+impl StreamObserver for DropGuard {}
 
 /// Returns the response of a call, or its error in the Go kubelet's form.
 ///

@@ -1,7 +1,7 @@
 //! The progress of one connection, which determines its timeout.
 
 use super::state::ConnectionLimits;
-use crate::{base::wait_until, server::observed::Observer};
+use crate::base::{StreamObserver, wait_until};
 use std::{io, task::Poll, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
@@ -98,7 +98,7 @@ impl ConnectionProgress {
     }
 }
 
-impl Observer for ConnectionProgress {
+impl StreamObserver for ConnectionProgress {
     fn read(&self) {
         self.status.send_if_modified(|status| {
             let begins = matches!(status.phase, RequestPhase::Idle(_));
@@ -121,7 +121,7 @@ impl Observer for ConnectionProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::observed::ObservedStream;
+    use crate::base::ObservedStream;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         time::{sleep, timeout},

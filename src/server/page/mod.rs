@@ -9,7 +9,7 @@ mod pod;
 
 use super::{
     html::{Html, MAX_TEXT},
-    response::{Body, respond},
+    response::{Body, HTML_TYPE, respond},
 };
 use crate::server::explain::{Explanation, Overview, PodRow};
 use base64::Engine as _;
@@ -27,7 +27,6 @@ use std::sync::LazyLock;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// Relative link to `/` from there and from a pod's page, because behind a proxy the path has a prefix.
 const HERE: &str = "./";

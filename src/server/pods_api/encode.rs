@@ -3,7 +3,7 @@
 //! The API types implement JSON only. Protobuf fields have the same names, so the encoder walks the JSON value with the
 //! descriptors of `proto/core/v1/pod.proto`.
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use jiff::Timestamp;
 use prost::{
     Message as _,
@@ -12,7 +12,7 @@ use prost::{
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorSet, field_descriptor_proto,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::HashMap;
 
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pods_api/pod.desc"));
@@ -34,11 +34,18 @@ pub(super) struct PodEncoder {
 pub(super) struct FieldDescriptor {
     pub(super) name: String,
     number: u32,
+    /// The kind of one value.
     pub(super) kind: FieldKind,
-    is_list: bool,
+    shape: FieldShape,
 }
 
-#[derive(Clone)]
+enum FieldShape {
+    Single,
+    List,
+    /// An object in JSON, with text as keys.
+    Map,
+}
+
 pub(super) enum FieldKind {
     Bool,
     Integer,
@@ -52,8 +59,6 @@ pub(super) enum FieldKind {
     /// Any JSON value.
     Raw,
     Message(String),
-    /// An object in JSON, with text as keys.
-    Map(Box<FieldKind>),
 }
 
 impl PodEncoder {
@@ -92,7 +97,7 @@ impl PodEncoder {
             let encoded = match object.get(&field.name) {
                 Some(Value::Null) => Ok(()),
                 Some(value) => self.field(field, value, out),
-                None if INLINE.contains(&&*field.name) => self.value(field, value, out),
+                None if INLINE.contains(&&*field.name) => self.field(field, value, out),
                 None => Ok(()),
             };
             encoded.with_context(|| field.name.clone())?;
@@ -106,58 +111,44 @@ impl PodEncoder {
         value: &Value,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
-        match (&field.kind, field.is_list) {
-            (FieldKind::Map(kind), _) => {
-                let object = value.as_object().context("not an object")?;
-                self.map(field.number, kind, object, out)
-            }
-            (_, true) => {
+        let (number, kind) = (field.number, &field.kind);
+        match field.shape {
+            FieldShape::Single => self.value(number, kind, value, out),
+            FieldShape::List => {
                 let mut list = value.as_array().context("not a list")?.iter();
-                list.try_for_each(|value| self.value(field, value, out))
+                list.try_for_each(|value| self.value(number, kind, value, out))
             }
-            (_, false) => self.value(field, value, out),
+            FieldShape::Map => {
+                let object = value.as_object().context("not an object")?;
+                for (key, value) in object {
+                    let mut body = Vec::new();
+                    bytes(1, key.as_bytes(), &mut body);
+                    self.value(2, kind, value, &mut body)
+                        .with_context(|| key.clone())?;
+                    bytes(number, &body, out);
+                }
+                Ok(())
+            }
         }
-    }
-
-    fn map(
-        &self,
-        number: u32,
-        kind: &FieldKind,
-        object: &Map<String, Value>,
-        out: &mut Vec<u8>,
-    ) -> anyhow::Result<()> {
-        let entry = FieldDescriptor {
-            name: String::new(),
-            number: 2,
-            kind: kind.clone(),
-            is_list: false,
-        };
-        for (key, value) in object {
-            let mut body = Vec::new();
-            bytes(1, key.as_bytes(), &mut body);
-            self.value(&entry, value, &mut body)
-                .with_context(|| key.clone())?;
-            bytes(number, &body, out);
-        }
-        Ok(())
     }
 
     fn value(
         &self,
-        field: &FieldDescriptor,
+        number: u32,
+        kind: &FieldKind,
         value: &Value,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
         let text = || value.as_str().context("not text");
         let mut body = Vec::new();
-        match &field.kind {
+        match kind {
             FieldKind::Bool => {
                 let value = value.as_bool().context("not true or false")?;
-                integer(field.number, value.into(), out);
+                integer(number, value.into(), out);
                 return Ok(());
             }
             FieldKind::Integer => {
-                integer(field.number, value.as_i64().context("not a number")?, out);
+                integer(number, value.as_i64().context("not a number")?, out);
                 return Ok(());
             }
             FieldKind::Text => body.extend_from_slice(text()?.as_bytes()),
@@ -180,52 +171,55 @@ impl PodEncoder {
             },
             FieldKind::Raw => bytes(1, value.to_string().as_bytes(), &mut body),
             FieldKind::Message(name) => self.message(name, value, &mut body)?,
-            // Protobuf has no repeated maps.
-            FieldKind::Map(_) => return Err(anyhow!("a list of maps")),
         }
-        bytes(field.number, &body, out);
+        bytes(number, &body, out);
         Ok(())
     }
 }
 
 impl FieldDescriptor {
     fn of(field: &FieldDescriptorProto, nested: &[DescriptorProto]) -> anyhow::Result<Self> {
-        let number = u32::try_from(field.number())?;
-        let is_list = field.label() == field_descriptor_proto::Label::Repeated;
+        // A map is a list of messages with a key and, as field 2, a value.
+        let name = message_name(field);
+        let entry = nested.iter().find(|entry| entry.name() == name);
+        let values = entry.and_then(|entry| entry.field.iter().find(|field| field.number() == 2));
+        let shape = match (values, field.label()) {
+            (Some(_), _) => FieldShape::Map,
+            (None, field_descriptor_proto::Label::Repeated) => FieldShape::List,
+            (None, _) => FieldShape::Single,
+        };
         Ok(Self {
             name: field.name().to_owned(),
-            number,
-            kind: FieldKind::of(field, nested)?,
-            is_list,
+            number: u32::try_from(field.number())?,
+            kind: FieldKind::of(values.unwrap_or(field)),
+            shape,
         })
     }
 }
 
 impl FieldKind {
-    fn of(field: &FieldDescriptorProto, nested: &[DescriptorProto]) -> anyhow::Result<Self> {
+    fn of(field: &FieldDescriptorProto) -> Self {
         use field_descriptor_proto::Type;
-        let of_message = field.type_name().rsplit('.').next().unwrap_or_default();
-        let entry = nested.iter().find(|entry| entry.name() == of_message);
-        Ok(match field.r#type() {
+        match field.r#type() {
             Type::Bool => Self::Bool,
             Type::Int32 | Type::Int64 => Self::Integer,
             Type::String => Self::Text,
-            Type::Message => match (of_message, entry) {
-                (_, Some(entry)) => {
-                    let value = entry.field.iter().find(|field| field.number() == 2);
-                    let value = value.context("a map without values")?;
-                    Self::Map(Box::new(Self::of(value, &[])?))
-                }
-                ("Quantity", _) => Self::Quantity,
-                ("Time" | "MicroTime", _) => Self::Time,
-                ("IntOrString", _) => Self::IntOrString,
-                ("FieldsV1", _) => Self::Raw,
-                (name, None) => Self::Message(name.to_owned()),
+            Type::Message => match message_name(field) {
+                "Quantity" => Self::Quantity,
+                "Time" | "MicroTime" => Self::Time,
+                "IntOrString" => Self::IntOrString,
+                "FieldsV1" => Self::Raw,
+                name => Self::Message(name.to_owned()),
             },
             // Bytes occur only in `FieldsV1.raw`; `FieldsV1` is encoded as a whole, so this kind is not used.
             _ => Self::Raw,
-        })
+        }
     }
+}
+
+/// The message that a field has, without its package.
+fn message_name(field: &FieldDescriptorProto) -> &str {
+    field.type_name().rsplit('.').next().unwrap_or_default()
 }
 
 fn integer(number: u32, value: i64, out: &mut Vec<u8>) {

@@ -136,8 +136,7 @@ impl StreamTable {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (found, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&found.0, &runtime_status, name)?;
+            let id = self.container(name).await?;
             let slot = self.slot(&request)?;
             let runtime = &self.deps.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
@@ -157,8 +156,7 @@ impl StreamTable {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (found, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&found.0, &runtime_status, name)?;
+            let id = self.container(name).await?;
             let slot = self.slot(&request)?;
             let url = self.deps.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
@@ -212,8 +210,7 @@ impl StreamTable {
             },
         };
         let run = async {
-            let (found, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&found.0, &runtime_status, name)?;
+            let id = self.container(name).await?;
             let _slot = self.free_slot()?;
             // Without a timeout, as upstream: it ends with the command, or when the client disconnects.
             let run = self
@@ -247,16 +244,17 @@ impl StreamTable {
         &self,
         name: &ContainerName,
     ) -> Result<ContainerId, Box<Response<Body>>> {
-        let found = async {
-            let (found, runtime_status) = self.find(&name.pod).await?;
-            Ok(lookup::container(&found.0, &runtime_status, name)?)
-        };
-        let refuse = |refusal| Box::new(refused("checkpoint", &refusal));
-        found.await.map_err(refuse)
+        let found = self.container(name).await;
+        found.map_err(|refusal| Box::new(refused("checkpoint", &refusal)))
     }
 
     pub(super) fn runtime(&self) -> &RuntimeClient {
         &self.deps.runtime
+    }
+
+    async fn container(&self, name: &ContainerName) -> Result<ContainerId, StreamRefusal> {
+        let (found, runtime_status) = self.find(&name.pod).await?;
+        Ok(lookup::container(&found.0, &runtime_status, name)?)
     }
 
     async fn find(&self, name: &PodName) -> Result<(PodWithStatus, Arc<PodStatus>), StreamRefusal> {

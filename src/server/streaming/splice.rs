@@ -1,6 +1,6 @@
 //! Copies bytes in both directions until both sides have closed or the idle timeout expires.
 
-use crate::server::observed::{ObservedStream, Observer};
+use crate::base::{ObservedStream, StreamObserver};
 use std::{
     io,
     sync::{
@@ -102,7 +102,7 @@ impl Activity {
     }
 }
 
-impl Observer for Activity {
+impl StreamObserver for Activity {
     fn read(&self) {
         self.happened();
     }

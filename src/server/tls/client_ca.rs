@@ -1,7 +1,6 @@
 //! The CA bundle of client certificates.
 
-use super::key_pair::certificates;
-use crate::base::Reloaded;
+use crate::base::{Reloaded, x509};
 use anyhow::Context as _;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
@@ -60,7 +59,7 @@ impl CaBundle {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let pem = fs::read(path)?;
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&pem)? {
+        for certificate in x509::certificates(&pem)? {
             roots.add(certificate)?;
         }
         let provider = Arc::new(ring::default_provider());

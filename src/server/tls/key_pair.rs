@@ -3,8 +3,7 @@
 use crate::base::x509::{self, CertificateFacts};
 use anyhow::Context as _;
 use rustls::{
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::CertificateDer,
     sign::{CertifiedKey, SingleCertAndKey},
 };
 use std::{fmt, fs, path::Path, sync::Arc};
@@ -33,22 +32,16 @@ impl CertificateKeyPair {
         let pem =
             fs::read(certificate).with_context(|| format!("cannot read {certificate_path}"))?;
         let pem_key = fs::read(key).with_context(|| format!("cannot read {key_path}"))?;
-        let chain =
-            certificates(&pem).with_context(|| format!("cannot read {certificate_path}"))?;
-        let key = PrivateKeyDer::from_pem_slice(&pem_key)
-            .with_context(|| format!("there is no usable private key in {key_path}"))?;
-        Self::of(chain, key)
+        Self::parse(&pem, &pem_key)
             .with_context(|| format!("cannot use {certificate_path} with {key_path}"))
     }
 
-    /// From a certificate chain and its key.
-    pub(super) fn of(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> anyhow::Result<Self> {
-        let facts = chain.first().and_then(|own| x509::parse(own));
-        let facts = facts.context("the certificate cannot be read")?;
-        let certified = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+    /// Parses a certificate chain and its key, both in PEM.
+    ///
+    /// # Errors
+    /// One cannot be parsed, or they do not match.
+    pub(super) fn parse(chain: &[u8], key: &[u8]) -> anyhow::Result<Self> {
+        let (certified, facts) = x509::key_pair(chain, key)?;
         Ok(Self {
             certified: Arc::new(certified),
             facts,
@@ -69,15 +62,4 @@ impl CertificateKeyPair {
     pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
         Arc::new(SingleCertAndKey::from(CertifiedKey::clone(&self.certified)))
     }
-}
-
-/// Parses all certificates in a PEM file; other content is ignored.
-///
-/// # Errors
-/// There is no certificate, or one cannot be decoded.
-pub(super) fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.context("a certificate cannot be decoded")?;
-    anyhow::ensure!(!found.is_empty(), "there is no certificate in it");
-    Ok(found)
 }

@@ -11,11 +11,7 @@ use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
     KeyUsagePurpose, SanType,
 };
-use rustls::{
-    client::verify_server_name,
-    pki_types::{PrivateKeyDer, ServerName},
-    server::ParsedCertificate,
-};
+use rustls::{client::verify_server_name, pki_types::ServerName, server::ParsedCertificate};
 use std::{
     fs,
     net::IpAddr,
@@ -188,14 +184,12 @@ fn create(
     params.not_after = (now + VALIDITY).into();
     let key_pair = KeyPair::generate()?;
     let issued = params.self_signed(&key_pair)?;
-    let pair = CertificateKeyPair::of(
-        vec![issued.der().clone()],
-        PrivateKeyDer::try_from(key_pair.serialize_der()).map_err(anyhow::Error::msg)?,
-    )?;
+    let (pem, key_pem) = (issued.pem(), key_pair.serialize_pem());
+    let pair = CertificateKeyPair::parse(pem.as_bytes(), key_pem.as_bytes())?;
     // A kubelet killed between the two writes leaves a certificate and a key that do not match, which the next one
     // rejects.
-    atomic_file::write(key, key_pair.serialize_pem().as_bytes())?;
-    atomic_file::write(certificate, issued.pem().as_bytes())?;
+    atomic_file::write(key, key_pem.as_bytes())?;
+    atomic_file::write(certificate, pem.as_bytes())?;
     fs::set_permissions(certificate, fs::Permissions::from_mode(0o644))?;
     Ok(pair)
 }

@@ -8,6 +8,8 @@
 //! * Must never block its caller or grow without bound.
 //! * Upstream: `client-go/tools/record`.
 
+mod api;
+
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -102,9 +104,9 @@ impl ObjectRef {
     }
 }
 
-/// A recent event, with the number of its occurrences.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RecentEvent {
+/// An event, with the number of its occurrences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
     /// The object (`involvedObject`).
     pub object: ObjectRef,
     /// Normal or Warning.
@@ -113,6 +115,8 @@ pub struct RecentEvent {
     pub reason: Cow<'static, str>,
     /// Human-readable message.
     pub message: String,
+    /// Annotations for programs; empty for almost all events.
+    pub annotations: Annotations,
     /// Number of occurrences.
     pub count: u32,
     /// Time of the first occurrence.
@@ -169,40 +173,42 @@ impl std::fmt::Debug for Sender {
 #[derive(Debug, Default)]
 struct RecentEvents {
     next: u64,
-    events: BTreeMap<u64, Arc<RecentEvent>>,
+    events: BTreeMap<u64, Arc<EventRecord>>,
     index: HashMap<u64, u64>,
     hasher: RandomState,
 }
 
 impl RecentEvents {
-    fn add(
-        &mut self,
-        object: &ObjectRef,
-        kind: EventType,
-        reason: Cow<'static, str>,
-        message: String,
-        now: Timestamp,
-    ) {
-        let key = self.hasher.hash_one((object, kind, &reason, &message));
-        let same = |e: &RecentEvent| {
-            e.reason == reason && e.kind == kind && e.object == *object && e.message == message
+    fn add(&mut self, occurrence: Occurrence) {
+        let Occurrence {
+            object,
+            kind,
+            reason,
+            message,
+            annotations,
+            at,
+        } = occurrence;
+        let key = self.hasher.hash_one((&object, kind, &reason, &message));
+        let same = |e: &EventRecord| {
+            e.reason == reason && e.kind == kind && e.object == object && e.message == message
         };
         let number = self.index.get(&key).copied();
         let known = number.filter(|number| self.events.get(number).is_some_and(|e| same(e)));
         let event = match known.and_then(|number| self.events.remove(&number)) {
-            Some(known) => RecentEvent {
+            Some(known) => EventRecord {
                 count: known.count.saturating_add(1),
-                last_seen: now,
+                last_seen: at,
                 ..Arc::unwrap_or_clone(known)
             },
-            None => RecentEvent {
-                object: object.clone(),
+            None => EventRecord {
+                object,
                 kind,
                 reason,
                 message,
+                annotations,
                 count: 1,
-                first_seen: now,
-                last_seen: now,
+                first_seen: at,
+                last_seen: at,
             },
         };
         if self.events.len() >= CAPACITY {
@@ -262,21 +268,20 @@ impl EventRecorder {
             event_message = %message,
             "Event occurred"
         );
-        let now = Timestamp::now();
-        if let Some(outbox) = self.outbox.get() {
-            let occurrence = Occurrence {
-                object: object.clone(),
-                kind,
-                reason: reason.clone(),
-                message: message.clone(),
-                annotations,
-                at: now,
-            };
-            if outbox.queue.try_send(occurrence).is_err() {
-                (outbox.on_overflow)();
-            }
+        let occurrence = Occurrence {
+            object: object.clone(),
+            kind,
+            reason,
+            message,
+            annotations,
+            at: Timestamp::now(),
+        };
+        if let Some(outbox) = self.outbox.get()
+            && outbox.queue.try_send(occurrence.clone()).is_err()
+        {
+            (outbox.on_overflow)();
         }
-        self.recent.lock().add(object, kind, reason, message, now);
+        self.recent.lock().add(occurrence);
     }
 
     /// Starts to queue occurrences, at most `capacity` of them, and returns the receiver; the excess is dropped.
@@ -308,7 +313,7 @@ impl EventRecorder {
     }
 
     /// Recent events, least recent first. The entries are shared, so that slow clients do not each hold a copy.
-    pub fn recent(&self) -> Vec<Arc<RecentEvent>> {
+    pub fn recent(&self) -> Vec<Arc<EventRecord>> {
         self.recent.lock().events.values().cloned().collect()
     }
 }

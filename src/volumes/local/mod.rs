@@ -3,10 +3,8 @@
 //!
 //! Mounts are read from the kernel, so that a restarted kubelet continues with those of an earlier one.
 
-mod locks;
 mod rules;
 
-pub(super) use locks::VolumeLocks;
 pub(super) use rules::{LocalMount, fs_type, mount_options};
 
 use super::{
@@ -17,7 +15,7 @@ use super::{
     paths::VolumePlugin,
     pod_volumes::PodVolumes,
 };
-use crate::host::ProgramEnd;
+use crate::{base::KeyedLock, host::ProgramEnd};
 use rules::DeviceStep;
 use rustix::{
     fd::AsRawFd,
@@ -310,7 +308,7 @@ pub(super) fn has_devices(root: &KubeletRoot) -> bool {
 }
 
 /// Unmounts the devices that no pod uses. Locked ones are skipped; the lock's holder releases them.
-pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &VolumeLocks) {
+pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &KeyedLock<String>) {
     let entries = fs::read_dir(root.local_devices());
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

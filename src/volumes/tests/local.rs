@@ -107,7 +107,7 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
     let at = tempfile::tempdir().unwrap();
     cluster.claim("Bound");
     cluster.volume(json!({"local": {"path": at.path()}, "mountOptions": ["noexec"]}));
-    let lock = cluster.manager.shared.locks.lock("pv1").await;
+    let lock = cluster.manager.shared.locks.lock(&"pv1".to_owned()).await;
     let cancel = CancellationToken::new();
     let pod = claimant("a", false);
     let prepare = cluster.manager.prepare(&pod, &cancel);
@@ -131,7 +131,7 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
     cluster.end("a").await;
     drop(lock);
     // The attempt finds its pod gone.
-    drop(cluster.manager.shared.locks.lock("pv1").await);
+    drop(cluster.manager.shared.locks.lock(&"pv1".to_owned()).await);
     assert_eq!(cluster.ran(), [""; 0]);
     assert!(!cluster.bound("a").exists());
 }

@@ -92,7 +92,7 @@ impl Fixture {
     }
 
     fn reported(&self) -> Vec<String> {
-        let times = |e: &std::sync::Arc<crate::state::events::RecentEvent>| {
+        let times = |e: &std::sync::Arc<crate::state::events::EventRecord>| {
             format!("{} ({})", e.message, e.count)
         };
         self.recorder.recent().iter().map(times).collect()

@@ -7,30 +7,32 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Is notified of a stream's reads and writes.
-pub(super) trait Observer {
+/// Is notified of a stream's reads and writes, and dropped with it.
+pub trait StreamObserver {
     /// Called after a read that returned at least one byte.
-    fn read(&self);
+    fn read(&self) {}
 
     /// Called after each attempt to write, also a pending one.
-    fn wrote(&self, written: &Poll<io::Result<usize>>);
+    fn wrote(&self, _written: &Poll<io::Result<usize>>) {}
 
     /// Called after each attempt to flush, also a pending one.
     fn flushed(&self, _flushed: &Poll<io::Result<()>>) {}
 }
 
-pub(super) struct ObservedStream<S, O> {
+/// A stream with an observer.
+pub struct ObservedStream<S, O> {
     stream: S,
     observer: O,
 }
 
 impl<S, O> ObservedStream<S, O> {
-    pub(super) fn new(stream: S, observer: O) -> Self {
+    /// Reports reads and writes of `stream` to `observer`.
+    pub fn new(stream: S, observer: O) -> Self {
         Self { stream, observer }
     }
 }
 
-impl<S: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for ObservedStream<S, O> {
+impl<S: AsyncRead + Unpin, O: StreamObserver + Unpin> AsyncRead for ObservedStream<S, O> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -45,7 +47,7 @@ impl<S: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for ObservedStream<S, 
     }
 }
 
-impl<S: AsyncWrite + Unpin, O: Observer + Unpin> AsyncWrite for ObservedStream<S, O> {
+impl<S: AsyncWrite + Unpin, O: StreamObserver + Unpin> AsyncWrite for ObservedStream<S, O> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::api_server::{FakeApiServer, Mode, Seen};
@@ -451,6 +452,35 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     let again = |fake: &FakeRuntime| fake.pod("web").is_some_and(|pod| pod.containers.len() != 2);
     assert!(node.never(Duration::from_millis(500), again).await);
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
+}
+
+#[tokio::test]
+async fn a_pod_that_changes_while_the_runtime_is_not_ready_starts_with_its_last_image() {
+    let (mut node, api) = joined().await;
+    node.periods().pleg.status_period = Duration::from_millis(200);
+    node.start().await;
+    node.fake.set_runtime_ready(Err("not today"));
+    let replies = node.fake.count(Rpc::Status);
+    let received = |fake: &FakeRuntime| fake.count(Rpc::Status) >= replies + 2;
+    node.fake
+        .wait_until("the kubelet knows it", WAIT_LIMIT, received)
+        .await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.wait_shown(1).await;
+    let image = "registry.test/new:1";
+    pod["spec"]["containers"][0]["image"] = json!(image);
+    api.put(&path("web"), pod);
+    let changed = |pod: &Pod| {
+        let spec = pod.spec.as_ref().unwrap();
+        spec.containers[0].image.as_deref() == Some(image)
+    };
+    node.wait_pod("web", "has the new image", WAIT_LIMIT, changed)
+        .await;
+    node.fake.set_runtime_ready(Ok(()));
+    wait_runs(&node, "web").await;
+    let created = node.fake.calls_of(Rpc::CreateContainer);
+    assert_eq!(created.len(), 1, "{created:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::node::{Node, WAIT_LIMIT, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, runs, status_of, waits_for};
 use crate::pods::{self, container, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
 use crate::support::wait::{holds, wait_for};
@@ -228,4 +228,23 @@ async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
         .wait_until("the image is removed", WAIT_LIMIT, gone)
         .await;
     assert_eq!(node.fake.count(Rpc::RemoveContainer), 0);
+}
+
+#[tokio::test]
+async fn a_container_whose_restart_could_not_pull_waits_for_the_rest_of_its_back_off() {
+    let node = Node::started().await;
+    let always = json!({"imagePullPolicy": "Always"});
+    node.put(&pod("web", &[with(of_image("main"), always)]));
+    node.wait_runs("web").await;
+    let error = Some((Code::Unavailable, "the registry is away".to_owned()));
+    let pull = Pull {
+        error,
+        ..Pull::default()
+    };
+    node.fake.on_pull("registry.test/main:1", pull);
+    assert!(node.fake.exit("web/main", 1));
+    for reason in ["ErrImagePull", "CrashLoopBackOff"] {
+        let waits = |pod: &_| waits_for(pod, "main") == reason;
+        node.wait_pod("web", reason, WAIT_LIMIT, waits).await;
+    }
 }

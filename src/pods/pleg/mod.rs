@@ -32,7 +32,7 @@ use crate::{
     state::pod_cache::PodCacheWriter,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 pub use events::RuntimeEventsTask;
 pub use inspector::InspectTask;
@@ -109,7 +109,7 @@ pub fn build(
         config,
         metrics,
     };
-    let (state, state_reader) = state::runtime_state(status_poll::read(first));
+    let (state, state_reader) = state::runtime_state(status_poll::read(first, Instant::now()));
     let recovered = Arc::<Notify>::default();
     let (relist, trigger) = RelistTask::new(context.clone(), recovered.clone());
     let pleg = Pleg {

@@ -21,53 +21,15 @@ impl StatusTask {
                 reply = self.context.runtime.status(false) => reply,
                 () = shutdown.cancelled() => return Ok(()),
             };
-            in_error = self.publish(reply, in_error);
+            if let Ok(reply) = &reply {
+                self.publish_features(RuntimeFeatures::of(reply));
+            }
+            in_error = publish(&self.state, reply, in_error, Instant::now());
             tokio::select! {
                 () = tokio::time::sleep(self.context.config.status_period) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
         }
-    }
-
-    /// Publishes what a reply says, and returns whether there is a runtime error now.
-    fn publish(&self, reply: Result<StatusResponse, CriError>, was_in_error: bool) -> bool {
-        if let Ok(reply) = &reply {
-            self.publish_features(RuntimeFeatures::of(reply));
-        }
-        let mut in_error = false;
-        self.state.send_if_modified(|state| {
-            let next = match reply {
-                Ok(reply) => read(&reply),
-                Err(error) => RuntimeState {
-                    runtime_message: error.to_string(),
-                    ..state.clone()
-                },
-            };
-            let notable = (
-                next.runtime_ready,
-                next.network_ready,
-                &next.runtime_message,
-            ) != (
-                state.runtime_ready,
-                state.network_ready,
-                &state.runtime_message,
-            );
-            // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again.
-            in_error = next.runtime_error(Instant::now()).is_some();
-            let notable = notable || in_error != was_in_error;
-            if notable {
-                tracing::info!(
-                    "runtimeReady" = next.runtime_ready,
-                    "networkReady" = next.network_ready,
-                    runtime = next.runtime_message,
-                    network = next.network_message,
-                    "Container runtime status changed"
-                );
-            }
-            *state = next;
-            notable
-        });
-        in_error
     }
 
     fn publish_features(&self, features: RuntimeFeatures) {
@@ -82,8 +44,45 @@ impl StatusTask {
     }
 }
 
-/// The state in a reply that was just received.
-pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
+/// Publishes the state after a reply, and returns whether there is a runtime error at `now`.
+fn publish(
+    state: &watch::Sender<RuntimeState>,
+    reply: Result<StatusResponse, CriError>,
+    was_in_error: bool,
+    now: Instant,
+) -> bool {
+    let mut in_error = was_in_error;
+    state.send_if_modified(|state| {
+        let next = match reply {
+            Ok(reply) => read(&reply, now),
+            Err(error) => RuntimeState {
+                runtime_message: error.to_string(),
+                ..state.clone()
+            },
+        };
+        in_error = next.runtime_error(now).is_some();
+        // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again.
+        let notable = in_error != was_in_error
+            || next.runtime_ready != state.runtime_ready
+            || next.network_ready != state.network_ready
+            || next.runtime_message != state.runtime_message;
+        if notable {
+            tracing::info!(
+                "runtimeReady" = next.runtime_ready,
+                "networkReady" = next.network_ready,
+                runtime = next.runtime_message,
+                network = next.network_message,
+                "Container runtime status changed"
+            );
+        }
+        *state = next;
+        notable
+    });
+    in_error
+}
+
+/// The state in a reply that was received at `now`.
+pub(super) fn read(reply: &StatusResponse, now: Instant) -> RuntimeState {
     let conditions = reply
         .status
         .as_ref()
@@ -100,7 +99,7 @@ pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
     let (runtime_ready, runtime_message) = condition("RuntimeReady");
     let (network_ready, network_message) = condition("NetworkReady");
     RuntimeState {
-        last_response: Some(Instant::now()),
+        last_response: Some(now),
         runtime_ready,
         network_ready,
         network_message,
@@ -111,7 +110,11 @@ pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cri::v1::{RuntimeCondition, RuntimeStatus};
+    use crate::cri::{
+        Rpc,
+        v1::{RuntimeCondition, RuntimeStatus},
+    };
+    use std::time::Duration;
 
     #[test]
     fn both_conditions_are_read_and_one_that_is_missing_is_false() {
@@ -123,10 +126,11 @@ mod tests {
         };
         let state = |conditions| {
             let status = Some(RuntimeStatus { conditions });
-            read(&StatusResponse {
+            let reply = StatusResponse {
                 status,
                 ..StatusResponse::default()
-            })
+            };
+            read(&reply, Instant::now())
         };
         let now = Instant::now();
         let good = state(vec![
@@ -148,5 +152,42 @@ mod tests {
                 .contains("reason:Why message:because")
         );
         assert!(state(vec![]).runtime_error(now).is_some());
+    }
+
+    #[test]
+    fn readers_are_notified_when_a_runtime_counts_as_down_and_when_it_responds_again() {
+        let condition = |kind: &str| RuntimeCondition {
+            r#type: kind.into(),
+            status: true,
+            ..RuntimeCondition::default()
+        };
+        let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
+        let reply = StatusResponse {
+            status: Some(RuntimeStatus { conditions }),
+            ..StatusResponse::default()
+        };
+        let first = Instant::now();
+        let (state, mut reader) = watch::channel(read(&reply, first));
+        let mut in_error = false;
+        let mut after = |seconds, reply| {
+            let now = first + Duration::from_secs(seconds);
+            in_error = publish(&state, reply, in_error, now);
+            let notified = reader.has_changed().unwrap();
+            reader.mark_unchanged();
+            (in_error, notified)
+        };
+        let away = || {
+            Err(CriError::Unavailable {
+                rpc: Rpc::Status,
+                kind: None,
+                message: "away".into(),
+            })
+        };
+        assert_eq!(after(10, Ok(reply.clone())), (false, false));
+        assert_eq!(after(20, away()), (false, true), "another message");
+        assert_eq!(after(30, away()), (false, false));
+        assert_eq!(after(41, away()), (true, true), "30 s without a reply");
+        assert_eq!(after(51, away()), (true, false));
+        assert_eq!(after(61, Ok(reply)), (false, true));
     }
 }

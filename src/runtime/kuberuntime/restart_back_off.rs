@@ -502,7 +502,10 @@ mod tests {
     fn a_start_that_ended_before_the_container_ran_is_not_in_progress() {
         let bed = bed();
         let status = exit_at(t(0));
-        let admit = |at| bed.back_off.admit(&bed.pod, &bed.container, Some(&status), at);
+        let admit = |at| {
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(&status), at)
+        };
         let is_starting = || bed.back_off.is_starting(&bed.pod, &bed.container, &status);
         assert!(!is_starting());
         assert_eq!(admit(t(0)), BackOffDecision::Start);

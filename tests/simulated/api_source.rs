@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::api_server::{FakeApiServer, Mode, Seen};
@@ -458,7 +457,9 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
 async fn a_pod_that_changes_while_the_runtime_is_not_ready_starts_with_its_last_image() {
     let (mut node, api) = joined().await;
     node.periods().pleg.status_period = Duration::from_millis(200);
+    api.put(&path("first"), bound("first"));
     node.start().await;
+    wait_runs(&node, "first").await;
     node.fake.set_runtime_ready(Err("not today"));
     let replies = node.fake.count(Rpc::Status);
     let received = |fake: &FakeRuntime| fake.count(Rpc::Status) >= replies + 2;
@@ -467,20 +468,25 @@ async fn a_pod_that_changes_while_the_runtime_is_not_ready_starts_with_its_last_
         .await;
     let mut pod = bound("web");
     api.put(&path("web"), pod.clone());
-    node.wait_shown(1).await;
+    node.wait_shown(2).await;
     let image = "registry.test/new:1";
     pod["spec"]["containers"][0]["image"] = json!(image);
     api.put(&path("web"), pod);
-    let changed = |pod: &Pod| {
-        let spec = pod.spec.as_ref().unwrap();
-        spec.containers[0].image.as_deref() == Some(image)
-    };
-    node.wait_pod("web", "has the new image", WAIT_LIMIT, changed)
-        .await;
+    wait_for("the new image is shown", WAIT_LIMIT, async || {
+        let pods = node.pods().await;
+        let mut containers = pods
+            .iter()
+            .flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
+        holds(
+            containers.any(|container| container.image.as_deref() == Some(image)),
+            "it is not",
+        )
+    })
+    .await;
     node.fake.set_runtime_ready(Ok(()));
     wait_runs(&node, "web").await;
     let created = node.fake.calls_of(Rpc::CreateContainer);
-    assert_eq!(created.len(), 1, "{created:?}");
+    assert_eq!(created.len(), 2, "{created:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::node::{Node, WAIT_LIMIT, runs, status_of, waits_for};
+use crate::node::{Node, WAIT_LIMIT, full, runs, status_of, waits_for};
 use crate::pods::{self, container, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
 use crate::support::wait::{holds, wait_for};
@@ -242,7 +242,7 @@ async fn a_container_whose_restart_could_not_pull_waits_for_the_rest_of_its_back
         ..Pull::default()
     };
     node.fake.on_pull("registry.test/main:1", pull);
-    assert!(node.fake.exit("web/main", 1));
+    assert!(node.fake.exit(&format!("{}/main", full("web")), 1));
     for reason in ["ErrImagePull", "CrashLoopBackOff"] {
         let waits = |pod: &_| waits_for(pod, "main") == reason;
         node.wait_pod("web", reason, WAIT_LIMIT, waits).await;

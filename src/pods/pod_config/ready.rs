@@ -56,7 +56,7 @@ impl SourcesReady {
         self.reader.is_removed(source, uid, manifest)
     }
 
-    /// Whether every configured source has delivered a list, complete or not.
+    /// Whether every configured source has sent a list, complete or not.
     pub fn all_seen(&self) -> bool {
         self.reader.all_seen()
     }
@@ -79,8 +79,8 @@ impl SourcesReadyReader {
             manifest
         };
         if self.configured.contains(source) {
-            let delivered = self.seen.lock();
-            return delivered
+            let seen = self.seen.lock();
+            return seen
                 .get(&source)
                 .is_some_and(|completeness| completeness.covers(item));
         }
@@ -89,8 +89,8 @@ impl SourcesReadyReader {
 
     /// Whether a source has delivered a list, though perhaps without pods that are invalid or cannot be read.
     pub fn delivered(&self, source: PodSource) -> bool {
-        let delivered = self.seen.lock();
-        let known = delivered.get(&source);
+        let seen = self.seen.lock();
+        let known = seen.get(&source);
         known.is_some_and(|known| *known != Completeness::Partial)
     }
 

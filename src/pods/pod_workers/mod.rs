@@ -195,9 +195,9 @@ impl PodWorkers {
         }
     }
 
-    /// Compares the workers with all desired pods: other pods are stopped, or forgotten if they are finished or never
-    /// started. Only valid once every source has delivered. From then on, a pod without a worker is known to have
-    /// nothing to run here (upstream's `podsSynced`).
+    /// Compares the workers with all desired pods. Other pods are stopped, or forgotten if they are finished or never
+    /// started; a finished pod that was added again is forgotten, too. Only valid once every source has delivered. From
+    /// then on, a pod without a worker is known to have nothing to run here (upstream's `podsSynced`).
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> ReconciledWorkers {
         let now = Instant::now();
         let mut map = self.shared.map.lock();

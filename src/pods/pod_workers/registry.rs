@@ -159,7 +159,7 @@ impl WorkerMap {
 
 impl PodWorkersInner {
     pub(super) fn update(self: &Arc<Self>, options: UpdatePodOptions, now: Instant) {
-        let uid = match (&options.pod, &options.running_pod) {
+        let uid = match (&options.pod, &options.runtime_status) {
             (Some(pod), _) => pod.uid(),
             (None, Some(running)) => running.uid.clone(),
             (None, None) => return,

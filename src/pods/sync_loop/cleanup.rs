@@ -265,9 +265,9 @@ impl SyncLoop {
         }
     }
 
-    /// Resolves a conflict with another pod of the same UID in the runtime; true if the desired pod may get a worker
-    /// now. If the other pod runs, a worker stops it and then starts the desired pod (true). If only its dead containers
-    /// are left, they are removed first (false).
+    /// Resolves a conflict with another pod of the same UID in the runtime; true if `create` may go on. If the other pod
+    /// runs, a worker is created that stops it, and the desired pod is created after its removal (true). If only its
+    /// dead containers are left, they are removed first (false).
     pub(super) fn resolve_uid_conflict(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
         match self.uid_owner(pod) {

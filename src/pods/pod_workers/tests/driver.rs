@@ -34,7 +34,7 @@ impl Node {
         let pod = Arc::new(pod.clone());
         let uid = pod.uid();
         let nothing = in_runtime(uid.as_str(), "web", false);
-        self.update(UpdatePodOptions::sync(SyncPodType::Create, pod).with_running(nothing))
+        self.update(UpdatePodOptions::sync(SyncPodType::Create, pod).with_runtime_status(nothing))
             .await;
     }
 

@@ -109,7 +109,8 @@ impl World {
         match op {
             Op::Sync(p, kind, seen) => {
                 let mut options = UpdatePodOptions::sync(kind, Arc::new(pod(p)));
-                options.running_pod = seen.map(|active| in_runtime(PODS[p], &PODS[p][..3], active));
+                options.runtime_status =
+                    seen.map(|active| in_runtime(PODS[p], &PODS[p][..3], active));
                 self.workers.update_pod(options);
             }
             Op::Kill(p, grace) => {

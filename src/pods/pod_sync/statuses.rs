@@ -256,7 +256,7 @@ impl StatusPublisher {
         recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
-        let plan = self.runtime.plan_summary(pod, runtime_status);
+        let actions = self.runtime.action_summary(pod, runtime_status);
         let replaced = self.replaced(pod, runtime_status);
         let restarting =
             (!replaced.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &replaced)));
@@ -292,8 +292,8 @@ impl StatusPublisher {
             old,
             remote,
             host_ips: &host_ips,
-            needs_new_sandbox: plan.needs_new_sandbox,
-            restart_all: plan.restart_all,
+            needs_new_sandbox: actions.needs_new_sandbox,
+            restart_all: actions.restart_all,
             pod_is_terminal: recorded.stage == PodStage::Terminated,
             pod_failure: recorded.pod_failure.as_ref(),
             resize: &resize,

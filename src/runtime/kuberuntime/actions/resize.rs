@@ -1,7 +1,7 @@
 //! Containers that run with other amounts of CPU and memory than their pod is allocated (upstream's
 //! `computePodResizeAction`).
 
-use super::{PlanInputs, PodActions};
+use super::{PodActionInputs, PodActions};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodExt},
     resources::{
@@ -34,7 +34,7 @@ impl ContainerResize {
 
 /// What changes for a running container. Without actuated amounts, they are assumed to be the allocated ones.
 fn change(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
 ) -> Option<(ComputeAmounts, ComputeAmounts)> {
     let actuated = inputs.facts.actuated.as_deref()?;
@@ -49,7 +49,7 @@ fn change(
 }
 
 /// Whether a running container has to be restarted for its new amounts (`resizePolicy`).
-pub(super) fn needs_restart(inputs: &PlanInputs<'_>, container: &Container) -> bool {
+pub(super) fn needs_restart(inputs: &PodActionInputs<'_>, container: &Container) -> bool {
     let Some((from, to)) = change(inputs, container) else {
         return false;
     };
@@ -64,8 +64,8 @@ pub(super) fn needs_restart(inputs: &PlanInputs<'_>, container: &Container) -> b
     cpu && restarts(CPU) || memory && restarts(MEMORY)
 }
 
-/// Plans updates of containers that keep running, and of pod-level resources.
-pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+/// Adds the updates of containers that keep running, and of pod-level resources.
+pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     let pod = inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());
     let running = containers.filter_map(|container| {

@@ -83,9 +83,8 @@ impl ContainerStarter {
         .await?;
         let image = Box::pin(self.images.ensure_image(request, container, sandbox)).await?;
         let newest = self.exits.newest(pod, &request.status, name);
-        let pod_with_logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
         let restart_count = self
-            .next_restart_count(pod_with_logs, name, newest.as_deref())
+            .next_restart_count(pod, !sandbox.fresh_logs, name, newest.as_deref())
             .await;
         let other_restart_counts = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerConfigRequest {
@@ -124,10 +123,11 @@ impl ContainerStarter {
 
     /// The restart count of the next instance. The successor of an instance that never started has the same count.
     /// Otherwise it is one more than that of the newest instance, and at least the next unused number of a log file,
-    /// because the runtime may have lost instances. `pod_with_logs` is `None` if the pod has no log files yet.
+    /// because the runtime may have lost instances. Log files are only read if `has_log_files`.
     async fn next_restart_count(
         &self,
-        pod_with_logs: Option<&Pod>,
+        pod: &Pod,
+        has_log_files: bool,
         name: &str,
         newest: Option<&ContainerStatus>,
     ) -> u32 {
@@ -136,9 +136,10 @@ impl ContainerStarter {
             Some(newest) => newest.restart_count.saturating_add(1),
             None => 0,
         };
-        match pod_with_logs {
-            Some(pod) => next.max(self.builder.restart_count_from_logs(pod, name).await),
-            None => next,
+        if has_log_files {
+            next.max(self.builder.restart_count_from_logs(pod, name).await)
+        } else {
+            next
         }
     }
 

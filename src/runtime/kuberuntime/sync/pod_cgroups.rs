@@ -52,9 +52,9 @@ impl PodCgroups {
         self.ensure_exists(pod, None).await
     }
 
-    async fn ensure_exists(&self, pod: &Arc<Pod>, before: Option<Pod>) -> anyhow::Result<String> {
+    async fn ensure_exists(&self, pod: &Arc<Pod>, actuated: Option<Pod>) -> anyhow::Result<String> {
         let object = ObjectRef::pod(pod);
-        let ensured = self.cgroups.ensure_exists(pod, before).await;
+        let ensured = self.cgroups.ensure_exists(pod, actuated).await;
         let cgroup = ensured.map_err(|error| {
             let text = format!(
                 "unable to ensure pod container exists: {}",
@@ -77,19 +77,19 @@ impl PodCgroups {
     }
 
     /// The cgroup parent of the containers in a sandbox. If that is the pod's own cgroup, it is created; for
-    /// `before`, see [`ContainerManager::ensure_exists`].
+    /// `actuated`, see [`ContainerManager::ensure_exists`].
     pub(super) async fn parent_for_sandbox(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: Option<Pod>,
+        actuated: Option<Pod>,
     ) -> anyhow::Result<String> {
         if self.cgroups.is_off() {
             return Ok(String::new());
         }
         let (parent, is_own) = self.parent(pod, id).await?;
         if is_own {
-            return self.ensure_exists(pod, before).await;
+            return self.ensure_exists(pod, actuated).await;
         }
         Ok(parent)
     }
@@ -100,18 +100,18 @@ impl PodCgroups {
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
         change: LimitChange,
     ) -> anyhow::Result<()> {
         if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
             return Ok(());
         }
-        let wider = self.cgroups.sandbox_resources(pod, Some(before))?;
-        let (old, new, before) = match change {
+        let wider = self.cgroups.sandbox_resources(pod, Some(actuated))?;
+        let (old, new, actuated) = match change {
             LimitChange::Raise => (
-                self.cgroups.sandbox_resources(before, None)?,
+                self.cgroups.sandbox_resources(actuated, None)?,
                 wider,
-                Some(before),
+                Some(actuated),
             ),
             LimitChange::Apply => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
         };
@@ -124,7 +124,7 @@ impl PodCgroups {
                 )
             })?;
         }
-        let limited = self.cgroups.set_limits(pod, before).await;
+        let limited = self.cgroups.set_limits(pod, actuated).await;
         if limited.is_err()
             && new != old
             && let Err(error) = self.notify_runtime(id, old).await
@@ -165,12 +165,12 @@ impl PodCgroups {
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
     ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
         if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
             return Ok(None);
         }
-        self.cgroups.lowered_memory_limit(pod, before).await
+        self.cgroups.lowered_memory_limit(pod, actuated).await
     }
 
     /// The cgroup parent of a sandbox, and whether that is the pod's own cgroup.

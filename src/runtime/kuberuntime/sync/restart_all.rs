@@ -61,7 +61,7 @@ impl PodRestarter {
         }
     }
 
-    /// Stops and removes what the plan lists, group after group.
+    /// Stops and removes what `reset` lists, group after group.
     pub(super) async fn reset(
         &self,
         request: &SyncRequest<'_>,

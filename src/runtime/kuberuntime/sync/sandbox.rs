@@ -51,9 +51,9 @@ impl SandboxCreator {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         let runs = |name: &str| request.status.runs(name);
-        let before = self.allocations.actuated_pod(request.pod, runs);
+        let actuated = self.allocations.actuated_pod(request.pod, runs);
         let config = async {
-            let parent = self.cgroups.parent_for_sandbox(request.pod, &id, before);
+            let parent = self.cgroups.parent_for_sandbox(request.pod, &id, actuated);
             let parent = parent.await?;
             let config = self.builder.sandbox(request.pod, actions.attempt, &parent);
             config.await

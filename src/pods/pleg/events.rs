@@ -54,11 +54,11 @@ impl RuntimeEventsTask {
     }
 
     fn follow(&self, changes: RuntimeChanges, unknown: &mut HashMap<String, UnknownId>) {
-        // In this order, so that a new mode and its resync cause only one list.
+        // In this order, so that a new source and its resync cause only one list.
         if changes.resync {
             self.relist.reconnected();
         }
-        self.relist.set_mode(changes.mode);
+        self.relist.set_source(changes.source);
         for (id, pod) in changes.items {
             match self.known(&id) {
                 Some(item) => self.context.cache.inspect(item),

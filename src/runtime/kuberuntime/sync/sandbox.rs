@@ -183,7 +183,7 @@ impl SandboxCreator {
                     self.cache.strings(),
                     self.cache.address_order(),
                 );
-                let Some(status) = status.map(|owned| owned.object) else {
+                let Some(status) = status.map(|with_pod| with_pod.object) else {
                     self.cache.touch(&pod_ref, item, None);
                     anyhow::bail!("the runtime reports the new sandbox without the pod's labels");
                 };

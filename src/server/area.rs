@@ -1,4 +1,4 @@
-//! Builds the server area: the handlers of the ports, on top of the stores.
+//! Builds the server area: the handler of the ports, on top of the stores.
 
 use super::{
     PortHandler,
@@ -85,7 +85,7 @@ pub struct ServerDeps<'a> {
     pub tracer: &'a Tracer,
 }
 
-/// Builds the handlers of all ports except the health port, and the table of streams, which end after `shutdown`.
+/// Builds the handler of all ports except the health port, and the table of streams, which end after `shutdown`.
 pub fn build(
     config: Config,
     checks: HealthChecks,
@@ -164,8 +164,8 @@ pub fn build(
         machine: Arc::new(deps.machine.clone()),
     };
     let streams = route_handlers.streams.clone();
-    let handlers = PortHandler::read_only(checks, route_handlers, config.disabled);
-    (handlers.traced(deps.tracer.clone()), streams)
+    let handler = PortHandler::read_only(checks, route_handlers, config.disabled);
+    (handler.traced(deps.tracer.clone()), streams)
 }
 
 /// Builds the Pods API, which ends with `shutdown`.

@@ -20,10 +20,10 @@ pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Runs `wait`, but returns at once when the server stops.
-pub(super) async fn or_stopping(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
+pub(super) async fn until_shutdown(shutdown: &CancellationToken, wait: impl Future<Output = ()>) {
     tokio::select! {
         () = wait => {}
-        () = stopping.cancelled() => {}
+        () = shutdown.cancelled() => {}
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     connections::{
         ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
     },
-    handlers::PortHandler,
+    port_handler::PortHandler,
     response::{LongRunning, until_sent},
     tls::Tls,
 };
@@ -145,7 +145,7 @@ impl Listener {
     /// Serves until shutdown, then drains the connections. An error of one connection does not end the others.
     pub async fn serve(
         self,
-        handlers: PortHandler,
+        handler: PortHandler,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let connections = Connections::new(self.limits);
@@ -163,7 +163,7 @@ impl Listener {
                         };
                         let context = ConnectionContext {
                             slot: Arc::new(slot),
-                            handlers: handlers.clone(),
+                            handler: handler.clone(),
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
@@ -216,7 +216,7 @@ fn keep_alive(stream: &TcpStream) {
 /// The context of one connection.
 struct ConnectionContext {
     slot: Arc<ConnectionSlot>,
-    handlers: PortHandler,
+    handler: PortHandler,
     limits: ConnectionLimits,
     shutdown: CancellationToken,
 }
@@ -286,7 +286,7 @@ impl ConnectionContext {
                 err,
                 "Refusing a process in other namespaces on the local socket"
             );
-            self.handlers = self.handlers.refusing();
+            self.handler = self.handler.refusing();
         }
         self.serve_http(stream, None).await;
     }
@@ -298,8 +298,8 @@ impl ConnectionContext {
         peer: Option<Arc<Peer>>,
     ) {
         let progress = ConnectionProgress::new(self.limits);
-        let (stopping, slot) = (&self.shutdown, &self.slot);
-        let service = self.handlers.service(stopping);
+        let (shutdown, slot) = (&self.shutdown, &self.slot);
+        let service = self.handler.service(shutdown);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
             let in_progress = OpenRequest::begin(slot, &progress);
             if let Some(peer) = &peer {
@@ -324,7 +324,7 @@ impl ConnectionContext {
             // hyper's timeout is disabled, because `ConnectionProgress` enforces the timeouts of idle clients and of
             // heads.
             .header_read_timeout(None)
-            .max_buf_size(self.handlers.max_head_size())
+            .max_buf_size(self.handler.max_head_size())
             .serve_connection(stream, service)
             .with_upgrades();
         let mut served = pin!(served);
@@ -332,7 +332,7 @@ impl ConnectionContext {
             ended = served.as_mut() => ended,
             () = slot.evicted() => return tracing::debug!("Connection closed to make room for another one"),
             () = progress.timed_out() => return tracing::debug!("Connection closed: the client timed out"),
-            () = stopping.cancelled() => {
+            () = shutdown.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 match timeout(self.limits.drain, served).await {
                     Ok(ended) => ended,

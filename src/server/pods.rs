@@ -2,7 +2,7 @@
 
 use super::{
     handler_deps::{
-        FlushStatuses, ListPods, ListRunningPods, WaitForPods, after_status_flush, or_stopping,
+        FlushStatuses, ListPods, ListRunningPods, WaitForPods, after_status_flush, until_shutdown,
     },
     list,
     response::{Body, json_object, json_stream, not_found},
@@ -59,14 +59,14 @@ pub struct PodLists {
 
 impl PodLists {
     /// `/pods`.
-    pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
-        let pods = self.list_when_ready(stopping).await;
+    pub(super) async fn pods(&self, shutdown: &CancellationToken) -> Response<Body> {
+        let pods = self.list_when_ready(shutdown).await;
         after_status_flush(&self.flush, pod_list(pods)).await
     }
 
     /// `/runningpods/`.
-    pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
-        or_stopping(stopping, (self.wait_for_pods)()).await;
+    pub(super) async fn running(&self, shutdown: &CancellationToken) -> Response<Body> {
+        until_shutdown(shutdown, (self.wait_for_pods)()).await;
         running_pods((self.running)())
     }
 
@@ -74,15 +74,15 @@ impl PodLists {
     pub(super) async fn info(
         &self,
         name: &PodName,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
-        let pods = self.list_when_ready(stopping).await;
+        let pods = self.list_when_ready(shutdown).await;
         after_status_flush(&self.flush, pod_info(pods, name)).await
     }
 
     /// All known pods, after waiting until they are known.
-    pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<PodWithStatus> {
-        or_stopping(stopping, (self.wait_for_pods)()).await;
+    pub(super) async fn list_when_ready(&self, shutdown: &CancellationToken) -> Vec<PodWithStatus> {
+        until_shutdown(shutdown, (self.wait_for_pods)()).await;
         (self.pods)()
     }
 }

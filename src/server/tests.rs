@@ -227,14 +227,14 @@ pub(super) fn read_only() -> PortHandler {
 
 /// The response of one port to a request without a connection.
 pub(super) async fn answer<B>(
-    handlers: &PortHandler,
+    handler: &PortHandler,
     request: hyper::Request<B>,
-    stopping: &CancellationToken,
+    shutdown: &CancellationToken,
 ) -> hyper::Response<response::Body>
 where
     B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
 {
-    handlers.service(stopping).call(request).await.unwrap()
+    handler.service(shutdown).call(request).await.unwrap()
 }
 
 /// A served port that is shut down by its token.
@@ -244,12 +244,12 @@ pub(super) struct Served {
     pub(super) task: JoinHandle<anyhow::Result<()>>,
 }
 
-pub(super) async fn serve(handlers: PortHandler, limits: ConnectionLimits) -> Served {
+pub(super) async fn serve(handler: PortHandler, limits: ConnectionLimits) -> Served {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind("test", any).await.unwrap().limits(limits);
     let address = listener.address().unwrap();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
+    let task = tokio::spawn(listener.serve(handler, shutdown.clone()));
     Served {
         address,
         shutdown,

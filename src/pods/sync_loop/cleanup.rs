@@ -176,7 +176,7 @@ impl SyncLoop {
             self.start_removal(orphan.uid.clone());
         }
         // Workers are compared with the desired pods only once all of those are known.
-        let all_ready = self.sources.all_ready().is_some();
+        let all_ready = self.sources.all_ready();
         let is_full = self.housekeeping_schedule.begin(all_ready);
         if unsettled_orphans {
             // The inspection of such a pod wakes the loop only if its status changes.
@@ -220,7 +220,7 @@ impl SyncLoop {
     ) {
         known_pods.extend(self.removals.uids().cloned());
         known_pods.extend(self.workers.known().into_iter().map(|known| known.uid));
-        let all_ready = self.sources.all_ready().is_some();
+        let all_ready = self.sources.all_ready();
         if all_ready {
             self.release_devices(&known_pods);
             let allocations = self.pod_sync.allocations();

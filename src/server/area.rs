@@ -124,12 +124,6 @@ pub fn build(
         deps.runtime.connection().endpoint().to_string(),
         deps.process.started,
     );
-    let cache = deps.state.cache.clone();
-    let running = move || {
-        let mut pods = cache.pods();
-        pods.retain(|pod| pod.is_active());
-        pods
-    };
     let node_logs = NodeLogs::of(NODE_LOGS);
     let (metrics, sli_metrics) = (deps.metrics.clone(), deps.sli_metrics.clone());
     let route_handlers = RouteHandlers {
@@ -145,7 +139,7 @@ pub fn build(
         explanations: reporter.explanations(deps.process.version),
         pods: PodLists {
             pods,
-            running: Arc::new(running),
+            cache: deps.state.cache.clone(),
             wait_for_pods,
             flush,
         },

@@ -62,7 +62,7 @@ pub use events::EventsQuery;
 pub use explanations::{
     ExplainPod, ExplainQuery, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
 };
-pub use handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
+pub use handler_deps::{FlushStatuses, ListPods, WaitForPods};
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use listener::{BindError, Listener};

@@ -1,9 +1,7 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
 use super::{
-    handler_deps::{
-        FlushStatuses, ListPods, ListRunningPods, WaitForPods, after_status_flush, until_shutdown,
-    },
+    handler_deps::{FlushStatuses, ListPods, WaitForPods, after_status_flush, until_shutdown},
     list,
     response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
@@ -12,6 +10,7 @@ use crate::{
     host::HostMachine,
     model::{ContainerState, Pod, PodStatus},
     pods::pod_sync::PodWithStatus,
+    state::pod_cache::PodCache,
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -49,8 +48,8 @@ impl Serialize for PodItem {
 pub struct PodLists {
     /// All known pods.
     pub pods: ListPods,
-    /// All running pods.
-    pub running: ListRunningPods,
+    /// The runtime status of every pod.
+    pub cache: PodCache,
     /// Waits until the pods are known.
     pub wait_for_pods: WaitForPods,
     /// Waits until pod statuses are on disk.
@@ -67,7 +66,7 @@ impl PodLists {
     /// `/runningpods/`.
     pub(super) async fn running(&self, shutdown: &CancellationToken) -> Response<Body> {
         until_shutdown(shutdown, (self.wait_for_pods)()).await;
-        running_pods((self.running)())
+        running_pods(self.cache.pods())
     }
 
     /// `/podInfo`.

@@ -86,7 +86,7 @@ impl InspectTask {
                     }
                 }
                 Some(read) = self.reads.join_next() => match read {
-                    Ok((item, outcome)) => self.finished(item, outcome),
+                    Ok((item, outcome)) => self.on_read_ended(item, outcome),
                     Err(error) => tracing::error!(err = %error, "Inspection task failed"),
                 },
                 Some(Ok(item)) = self.delays.join_next() => {
@@ -108,7 +108,7 @@ impl InspectTask {
         }
     }
 
-    fn finished(&mut self, item: ItemId, outcome: InspectionOutcome) {
+    fn on_read_ended(&mut self, item: ItemId, outcome: InspectionOutcome) {
         let again = self.reading.remove(&item).unwrap_or(false);
         let problem = match outcome {
             InspectionOutcome::Done | InspectionOutcome::Unknown => {
@@ -167,7 +167,7 @@ async fn inspect(
     let outcome = match result {
         Some(Ok((seq, read))) => {
             context.cache.apply(&pod_ref, &item, seq, read);
-            context.metrics.inspected(started_at.elapsed());
+            context.metrics.item_read(started_at.elapsed());
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),
@@ -192,7 +192,9 @@ async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &Inspecti
         ItemId::Container(id) => container_in_list(context, id).await,
         ItemId::Sandbox(_) => None,
     };
-    context.cache.failed(item, seq, failure.into(), listed);
+    context
+        .cache
+        .record_failed_read(item, seq, failure.into(), listed);
 }
 
 /// The container as a list has it; `None` if it is not in there, or the list failed.

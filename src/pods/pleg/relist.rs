@@ -92,14 +92,14 @@ impl RelistTask {
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
-            let started_at = self.context.metrics.start();
+            let started_at = self.context.metrics.relist_started();
             let listed = tokio::select! {
                 listed = self.list() => listed,
                 () = shutdown.cancelled() => return Ok(()),
             };
             let wait = match listed {
                 Ok(()) => {
-                    self.context.metrics.listed(started_at);
+                    self.context.metrics.relist_ended(started_at);
                     if failing {
                         tracing::info!("Listing sandboxes and containers recovered");
                     }

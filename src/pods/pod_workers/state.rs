@@ -328,7 +328,7 @@ impl PodWorkerState {
 
     /// The next call of a worker that is free, for this update or because its timer fired; `None` if there is nothing
     /// left to do.
-    pub(super) fn begin(
+    pub(super) fn begin_call(
         &mut self,
         update: Option<SyncPodType>,
         now: Instant,

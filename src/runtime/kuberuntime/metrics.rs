@@ -92,7 +92,7 @@ impl StartMetrics {
     }
 
     /// Counts a start attempt and its failure, if any. A container in back-off counts as neither.
-    pub(super) fn started_container(
+    pub(super) fn record_container_start(
         &self,
         pod: &Pod,
         container: &Container,

@@ -64,7 +64,7 @@ impl Pod1 {
     }
 
     fn begin_for(&mut self, update: Option<SyncPodType>) -> String {
-        match self.state.begin(update, self.now) {
+        match self.state.begin_call(update, self.now) {
             Some(PodSyncCall::Sync(_, kind)) => format!("sync:{kind:?}"),
             Some(PodSyncCall::Terminating(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
             Some(PodSyncCall::TerminatingRuntime(_, grace)) => {
@@ -274,7 +274,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
     p.ended(SyncOutcome::StopFailed);
     p.later(100);
-    let call = p.state.begin(None, p.now).unwrap();
+    let call = p.state.begin_call(None, p.now).unwrap();
     let deadline = call.deadline().unwrap().deadline;
     assert_eq!(deadline, begun + Duration::from_secs(15));
 }
@@ -400,13 +400,13 @@ fn a_terminating_pod_keeps_its_own_spec_when_its_uid_is_added_again() {
     p.update(UpdatePodOptions::kill(named("first"), Deleted));
     p.update(UpdatePodOptions::sync(Create, named("second")));
     p.update(UpdatePodOptions::sync(Sync, named("second")));
-    assert_eq!(made(p.state.begin(None, p.now)), "first");
+    assert_eq!(made(p.state.begin_call(None, p.now)), "first");
     // A kill of the second one still hurries the first.
     let hurried = p.update(UpdatePodOptions::kill(named("second"), Deleted).with_grace(1));
     assert_eq!(hurried, "shorten:1 kill:1");
     p.ended(SyncOutcome::StopSucceeded);
     p.update(UpdatePodOptions::sync(Update, named("second")));
-    assert_eq!(made(p.state.begin(None, p.now)), "first");
+    assert_eq!(made(p.state.begin_call(None, p.now)), "first");
     assert!(p.termination().restart_requested);
 }
 
@@ -540,7 +540,7 @@ fn a_second_sync_never_begins_while_one_runs() {
 
 #[test]
 fn a_status_only_change_replaces_the_pod_without_a_sync() {
-    let held = |pod: &mut Pod1| match pod.state.begin(None, pod.now) {
+    let held = |pod: &mut Pod1| match pod.state.begin_call(None, pod.now) {
         Some(PodSyncCall::Sync(pod, _) | PodSyncCall::Terminating(pod, ..)) => pod,
         other => panic!("{other:?}"),
     };

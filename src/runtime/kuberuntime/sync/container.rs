@@ -157,14 +157,14 @@ impl ContainerStarter {
             // This sync has just killed the container; `status` was read before. The delay counts from the exit of the
             // instance before, as upstream's: a container that ran for longer than its delay is restarted immediately.
             Some(newest) if newest.state == ContainerState::Running => {
-                self.exits.ended_before(pod, status, &newest.name)
+                self.exits.previous_exit(pod, status, &newest.name)
             }
             newest => newest.map(Cow::into_owned),
         };
-        let admission = self
+        let decision = self
             .back_off
             .admit(pod, container, counted_from.as_ref(), now);
-        let BackOffDecision::Wait { delay, left } = admission else {
+        let BackOffDecision::Wait { delay, left } = decision else {
             return Ok(());
         };
         back_off_event(&self.events, pod, container);
@@ -226,7 +226,8 @@ impl ContainerStarter {
         self.cache
             .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
-            self.back_off.start_failed(pod, container, Timestamp::now());
+            self.back_off
+                .record_failed_start(pod, container, Timestamp::now());
             // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
                 self.post_start.mark_done(pod, &id);

@@ -146,7 +146,7 @@ impl PodRestarter {
             if let BackOffDecision::Wait { delay, left } = admission {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);
-                report.fail(StartFailure::crash_loop(&container.name, text, left));
+                report.add_failure(StartFailure::crash_loop(&container.name, text, left));
                 return true;
             }
         }

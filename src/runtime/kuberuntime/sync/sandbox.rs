@@ -125,7 +125,7 @@ impl SandboxCreator {
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
                 if error.may_have_created() {
-                    self.lookup.creation_unknown(pod.uid());
+                    self.lookup.record_unknown_creation(pod.uid());
                     if let Err(error) = Box::pin(self.lookup.adopt(&PodRef::of(pod))).await {
                         tracing::warn!(
                             pod = %pod.log_name(),
@@ -140,7 +140,8 @@ impl SandboxCreator {
         self.cgroups.record_parent(pod.uid(), &id, &parent);
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
-            self.back_off.replaced(pod.uid(), change, Instant::now());
+            self.back_off
+                .record_replacement(pod.uid(), change, Instant::now());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
         Ok(ReadySandbox {

@@ -364,7 +364,8 @@ impl KubeGenericRuntimeManager {
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 report.changed_runtime = true;
-                self.metrics.started_container(request.pod, container, None);
+                self.metrics
+                    .record_container_start(request.pod, container, None);
                 let (action, text) = (Action::StartContainer, start.reason.to_string());
                 self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
                 report.started.push(start.name.clone());
@@ -378,8 +379,8 @@ impl KubeGenericRuntimeManager {
                 report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
                 self.metrics
-                    .started_container(request.pod, container, Some(&failure));
-                report.fail(failure);
+                    .record_container_start(request.pod, container, Some(&failure));
+                report.add_failure(failure);
                 false
             }
         }

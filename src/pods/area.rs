@@ -103,7 +103,7 @@ pub struct Pods {
 impl Pods {
     /// Pods that are terminating.
     pub fn terminating(&self) -> HashSet<PodUid> {
-        let known = self.workers.known().into_iter();
+        let known = self.workers.worker_pods().into_iter();
         known
             .filter(|pod| matches!(pod.phase, WorkerPhase::Terminating { .. }))
             .map(|pod| pod.uid)

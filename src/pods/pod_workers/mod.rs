@@ -244,8 +244,8 @@ impl PodWorkers {
 
 impl PodWorkers {
     /// Every pod that has a worker, in no order.
-    pub fn known(&self) -> Vec<WorkerPod> {
-        self.shared.map.lock().known()
+    pub fn worker_pods(&self) -> Vec<WorkerPod> {
+        self.shared.map.lock().worker_pods()
     }
 
     /// Numbers of entries by kind, for metrics.
@@ -295,7 +295,7 @@ impl PodWorkers {
 
     /// Whether a static pod of this name, other than `except`, is not finished.
     pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
-        let known = self.known();
+        let known = self.worker_pods();
         let mut known = known.iter().filter(|pod| pod.full_name == *name);
         known.any(|pod| {
             let ended = matches!(pod.phase, WorkerPhase::Finished { .. });

@@ -82,7 +82,7 @@ impl WorkerMap {
         [("workers", self.entries.len()), ("blocked_names", names)]
     }
 
-    pub(super) fn known(&self) -> Vec<WorkerPod> {
+    pub(super) fn worker_pods(&self) -> Vec<WorkerPod> {
         let known = |(uid, entry): (&PodUid, &WorkerEntry)| WorkerPod {
             uid: uid.clone(),
             full_name: entry.full_name.clone(),

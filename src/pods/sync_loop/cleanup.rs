@@ -219,7 +219,12 @@ impl SyncLoop {
         listed: RuntimeListed,
     ) {
         known_pods.extend(self.removals.uids().cloned());
-        known_pods.extend(self.workers.known().into_iter().map(|known| known.uid));
+        known_pods.extend(
+            self.workers
+                .worker_pods()
+                .into_iter()
+                .map(|known| known.uid),
+        );
         let all_ready = self.sources.all_ready();
         if all_ready {
             self.release_devices(&known_pods);

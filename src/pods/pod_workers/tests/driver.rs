@@ -386,7 +386,7 @@ async fn answers_about_a_pod_through_its_life() {
         [false, false, true, false],
         "unknown once all is known"
     );
-    assert!(node.workers.known().is_empty());
+    assert!(node.workers.worker_pods().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

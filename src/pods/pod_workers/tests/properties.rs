@@ -97,7 +97,7 @@ impl World {
         self.workers.update_pod(options);
         if self
             .workers
-            .known()
+            .worker_pods()
             .iter()
             .any(|known| known.uid.as_str() == uid)
         {
@@ -154,7 +154,7 @@ impl World {
     /// collected or its orphan was stopped.
     fn check(&mut self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.syncer.broken(), Vec::<String>::new());
-        let known = self.workers.known();
+        let known = self.workers.worker_pods();
         let log = self.syncer.log();
         for uid in self.killed.clone() {
             match known.iter().find(|known| known.uid == uid) {
@@ -210,7 +210,7 @@ async fn live(ops: Vec<Op>) -> Result<(), TestCaseError> {
     }
     world.finish_everything().await;
     world.check()?;
-    let left = world.workers.known();
+    let left = world.workers.worker_pods();
     prop_assert!(world.workers.shared.map.lock().is_empty(), "left: {left:?}");
     prop_assert!(world.workers.shared.tasks.is_empty(), "tasks leak");
     Ok(())

@@ -174,7 +174,7 @@ impl PodActions {
     }
 
     /// Running containers that are stopped and started again, in their sandbox or in a new one.
-    pub fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
+    pub fn replaced_containers(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
         let starts = self.containers_to_start.iter();
         let starts: Vec<_> = starts.chain(&self.init_containers_to_start).collect();
         let is_replaced = |container: &&ContainerStatus| {

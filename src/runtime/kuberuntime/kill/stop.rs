@@ -109,7 +109,7 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
-        let (_keep, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
+        let (_sender, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
         self.kill_pod(Some(pod), status, grace)
             .await
             .context("cannot stop the pod")?;
@@ -159,7 +159,7 @@ impl PodKiller {
             message: why.message(name),
             pod_ip: hook_address(&self.node, Some(pod), status),
         };
-        let (_keep, receiver) = watch::channel(grace);
+        let (_sender, receiver) = watch::channel(grace);
         let stop = self.begin_stop(target, grace, Vec::new());
         stop.result(receiver)
             .await

@@ -87,16 +87,17 @@ impl PodCgroups {
         if self.cgroups.is_off() {
             return Ok(String::new());
         }
-        let (parent, is_own) = self.parent(pod, id).await?;
-        if is_own {
+        let (parent, is_pod_cgroup) = self.parent(pod, id).await?;
+        if is_pod_cgroup {
             return self.ensure_exists(pod, actuated).await;
         }
         Ok(parent)
     }
 
-    /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
+    /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see
+    /// [`ContainerManager::set_limits`].
     /// The runtime is notified of changed limits first, and may reject them.
-    pub(super) async fn limit(
+    pub(super) async fn set_limits(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
@@ -173,17 +174,17 @@ impl PodCgroups {
         self.cgroups.lowered_memory_limit(pod, actuated).await
     }
 
-    /// The cgroup parent of a sandbox, and whether that is the pod's own cgroup.
+    /// The cgroup parent of a sandbox, and whether that is the pod's cgroup.
     async fn parent(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<(String, bool)> {
-        let own = self.cgroups.pod_cgroup_parent(pod)?;
+        let pod_cgroup = self.cgroups.pod_cgroup_parent(pod)?;
         let known = self.parents.lock().get(&pod.uid()).cloned();
         let parent = match known.filter(|(known, _)| known == id) {
             Some((_, parent)) => parent,
-            None => self.read(id, &own).await?,
+            None => self.read(id, &pod_cgroup).await?,
         };
         self.record_parent(pod.uid(), id, &parent);
-        let is_own = parent == own;
-        Ok((parent, is_own))
+        let is_pod_cgroup = parent == pod_cgroup;
+        Ok((parent, is_pod_cgroup))
     }
 
     /// Records the cgroup parent of a sandbox.
@@ -198,17 +199,17 @@ impl PodCgroups {
         self.parents.lock().remove(uid);
     }
 
-    /// Reads a sandbox's parent from the runtime; `own` where the runtime does not show it.
-    async fn read(&self, id: &SandboxId, own: &str) -> anyhow::Result<String> {
+    /// Reads a sandbox's parent from the runtime; `pod_cgroup` where the runtime does not show it.
+    async fn read(&self, id: &SandboxId, pod_cgroup: &str) -> anyhow::Result<String> {
         let reply = self.runtime.pod_sandbox_status(id.as_str(), true).await;
         let info = reply.context("cannot read the cgroup of the sandbox")?.info;
         let Some(parent) = info.values().find_map(|text| parent_of(text)) else {
-            return Ok(own.to_owned());
+            return Ok(pod_cgroup.to_owned());
         };
         // The runtime may report only the last component of a slice.
         let base = |path: &str| path.rsplit('/').next().map(str::to_owned);
-        let same = parent.ends_with(".slice") && base(&parent) == base(own);
-        Ok(if same { own.to_owned() } else { parent })
+        let same = parent.ends_with(".slice") && base(&parent) == base(pod_cgroup);
+        Ok(if same { pod_cgroup.to_owned() } else { parent })
     }
 }
 

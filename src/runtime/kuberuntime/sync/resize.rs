@@ -103,7 +103,10 @@ impl PodResizer {
         let Some(sandbox) = &actions.sandbox else {
             return Ok(());
         };
-        let limited = self.sandboxes.cgroups.limit(pod, sandbox, actuated, change);
+        let limited = self
+            .sandboxes
+            .cgroups
+            .set_limits(pod, sandbox, actuated, change);
         limited.await.map_err(|error| error_chain(error.as_ref()))
     }
 

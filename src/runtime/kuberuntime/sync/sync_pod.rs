@@ -76,7 +76,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
-        let replaced = actions.replaced(request.pod, &request.status);
+        let replaced = actions.replaced_containers(request.pod, &request.status);
         let replaced = self.replaced.mark(request.pod.uid(), replaced);
         let report = self.carry_out(request, &actions, report).await;
         drop(replaced);

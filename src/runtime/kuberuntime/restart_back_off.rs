@@ -249,10 +249,10 @@ fn key_of(pod: &Pod, container: &Container) -> u64 {
 
 /// Emits the event of a container in its restart back-off.
 pub(super) fn back_off_event(events: &EventRecorder, pod: &Pod, container: &Container) {
-    let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
+    let formatted_pod = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
     let object = ObjectRef::container(pod, &container.name);
     let text = format!(
-        "Back-off restarting failed container {} in pod {shown}",
+        "Back-off restarting failed container {} in pod {formatted_pod}",
         container.name
     );
     events.warning(&object, event::BACK_OFF, text);

@@ -38,13 +38,13 @@ fn change(
     container: &Container,
 ) -> Option<(ComputeAmounts, ComputeAmounts)> {
     let actuated = inputs.facts.actuated.as_deref()?;
-    let level = inputs.pod.spec()?.resources.as_ref();
-    let own = container.resources.clone().unwrap_or_default();
+    let pod_level = inputs.pod.spec()?.resources.as_ref();
+    let resources = container.resources.clone().unwrap_or_default();
     let from = ComputeAmounts::of(
         actuated.containers.get(&container.name)?,
         actuated.pod.as_ref(),
     );
-    let to = ComputeAmounts::of(&own, level);
+    let to = ComputeAmounts::of(&resources, pod_level);
     (from != to).then_some((from, to))
 }
 

@@ -116,7 +116,7 @@ pub fn build(
         let state_store = state_store.clone();
         Box::pin(async move { state_store.flush().await })
     });
-    let reporter = PodExplainer::new(
+    let explainer = PodExplainer::new(
         deps.state.clone(),
         deps.pods.clone(),
         deps.pending_volumes,
@@ -136,7 +136,7 @@ pub fn build(
         ),
         http_metrics: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
-        explanations: reporter.explanations(deps.process.version),
+        explanations: explainer.explanations(deps.process.version),
         pods: PodLists {
             pods,
             cache: deps.state.cache.clone(),

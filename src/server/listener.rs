@@ -222,15 +222,15 @@ struct ConnectionContext {
 }
 
 /// A request in progress, until its response has been sent or dropped.
-struct OpenRequest {
+struct RequestGuard {
     slot: Arc<ConnectionSlot>,
     progress: ConnectionProgress,
 }
 
-impl OpenRequest {
+impl RequestGuard {
     fn begin(slot: &Arc<ConnectionSlot>, progress: &ConnectionProgress) -> Self {
-        slot.begin();
-        progress.begin();
+        slot.begin_request();
+        progress.begin_request();
         Self {
             slot: slot.clone(),
             progress: progress.clone(),
@@ -238,10 +238,10 @@ impl OpenRequest {
     }
 }
 
-impl Drop for OpenRequest {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.progress.end();
-        self.slot.end();
+        self.progress.end_request();
+        self.slot.end_request();
     }
 }
 
@@ -301,7 +301,7 @@ impl ConnectionContext {
         let (shutdown, slot) = (&self.shutdown, &self.slot);
         let service = self.handler.service(shutdown);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-            let in_progress = OpenRequest::begin(slot, &progress);
+            let in_progress = RequestGuard::begin(slot, &progress);
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
             }

@@ -22,9 +22,7 @@ use kubelet::model::{
 use kubelet::pods::pod_config::{ManifestOrigin, SourcePods, static_pod};
 use kubelet::pods::status::generate::StatusInputs;
 use kubelet::pods::status::generate_api_pod_status;
-use kubelet::runtime::kuberuntime::actions::{
-    PlanInputs as ActionInputs, RecordedFacts, compute_pod_actions,
-};
+use kubelet::runtime::kuberuntime::actions::{PodActionInputs, RecordedFacts, compute_pod_actions};
 use kubelet::runtime::kuberuntime::labels;
 use kubelet::state::pod_cache::{self, ListEntry, PodRef};
 use kubelet::state::probe_results::ContainerProbeResults;
@@ -170,7 +168,7 @@ fn pod_history(c: &mut Criterion) {
         ("compute_pod_actions: nothing runs", &nothing),
         ("compute_pod_actions: all is well", &status),
     ] {
-        let inputs = ActionInputs {
+        let inputs = PodActionInputs {
             pod: &pod,
             status,
             probe_results: &|_| ContainerProbeResults::default(),

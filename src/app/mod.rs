@@ -307,7 +307,7 @@ impl App {
         };
         let checks = checks.counted(counted.clone());
         let shutdown = tasks.shutdown();
-        let (handlers, streams) =
+        let (handler, streams) =
             server::build(settings::server(&self.config), checks, deps, shutdown);
         tasks.spawn("server.streams", streams.drained());
         if self.config.is_on(FeatureGate::PodsApi) {
@@ -317,7 +317,7 @@ impl App {
             tasks.spawn("pods_api", async move { api?.serve(socket).await });
         }
         let ports = std::mem::take(&mut self.ports);
-        ports.serve(healthz.counted(counted), &handlers, tasks);
+        ports.serve(healthz.counted(counted), &handler, tasks);
     }
 
     fn process(&self) -> Process {

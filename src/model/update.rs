@@ -18,8 +18,8 @@ pub enum PodOp {
     Reconcile,
 }
 
-/// An update from a source to the sync loop. A [`PodOp::Add`] without pods only reports that the source has
-/// delivered, or the completeness of its list.
+/// An update from a source to the sync loop. A [`PodOp::Add`] without pods only carries the completeness of the
+/// source's list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpdate {
     /// The source.

@@ -103,7 +103,7 @@ pub struct Pods {
 impl Pods {
     /// Pods that are terminating.
     pub fn terminating(&self) -> HashSet<PodUid> {
-        let known = self.workers.known().into_iter();
+        let known = self.workers.worker_pods().into_iter();
         known
             .filter(|pod| matches!(pod.phase, WorkerPhase::Terminating { .. }))
             .map(|pod| pod.uid)
@@ -207,7 +207,7 @@ pub fn build(
         deps.features,
         PlegMetrics::new(deps.metrics, &state.cache),
     );
-    let statuses = StatusPublisher::new(
+    let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.statuses,
@@ -231,14 +231,14 @@ pub fn build(
         state_store: state.state_store.clone(),
         events: state.events.clone(),
     };
-    let (statuses, probes) = (
-        Arc::new(statuses),
+    let (status_publisher, probes) = (
+        Arc::new(status_publisher),
         ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
     );
     let pod_sync = Arc::new(PodSync::new(
         state,
         deps.runtime.clone(),
-        statuses.clone(),
+        status_publisher.clone(),
         probes.clone(),
         deps.volumes,
         deps.resources.cgroups.clone(),
@@ -260,7 +260,7 @@ pub fn build(
         runtime_state,
         sources: sources_ready.reader(),
     };
-    register_sizes(state, &pods, statuses);
+    register_sizes(state, &pods, status_publisher);
     let cluster = deps
         .api
         .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
@@ -292,12 +292,12 @@ pub fn build(
     Ok((pods, tasks))
 }
 
-fn register_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
+fn register_sizes(state: &State, pods: &Pods, status_publisher: Arc<StatusPublisher>) {
     let probes = pods.probes.clone();
     state.sizes.add("probed_pods", move || probes.count());
     state
         .sizes
-        .add("status_overrides", move || statuses.count());
+        .add("status_overrides", move || status_publisher.count());
     let workers = pods.workers.clone();
     state.sizes.add_all(move || workers.sizes());
     let runtime = pods.runtime.clone();

@@ -1,4 +1,4 @@
-//! Builds the server area: the handlers of the ports, on top of the stores.
+//! Builds the server area: the handler of the ports, on top of the stores.
 
 use super::{
     PortHandler,
@@ -85,7 +85,7 @@ pub struct ServerDeps<'a> {
     pub tracer: &'a Tracer,
 }
 
-/// Builds the handlers of all ports except the health port, and the table of streams, which end after `shutdown`.
+/// Builds the handler of all ports except the health port, and the table of streams, which end after `shutdown`.
 pub fn build(
     config: Config,
     checks: HealthChecks,
@@ -116,7 +116,7 @@ pub fn build(
         let state_store = state_store.clone();
         Box::pin(async move { state_store.flush().await })
     });
-    let reporter = PodExplainer::new(
+    let explainer = PodExplainer::new(
         deps.state.clone(),
         deps.pods.clone(),
         deps.pending_volumes,
@@ -124,12 +124,6 @@ pub fn build(
         deps.runtime.connection().endpoint().to_string(),
         deps.process.started,
     );
-    let cache = deps.state.cache.clone();
-    let running = move || {
-        let mut pods = cache.pods();
-        pods.retain(|pod| pod.is_active());
-        pods
-    };
     let node_logs = NodeLogs::of(NODE_LOGS);
     let (metrics, sli_metrics) = (deps.metrics.clone(), deps.sli_metrics.clone());
     let route_handlers = RouteHandlers {
@@ -142,10 +136,10 @@ pub fn build(
         ),
         http_metrics: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
-        explanations: reporter.explanations(deps.process.version),
+        explanations: explainer.explanations(deps.process.version),
         pods: PodLists {
             pods,
-            running: Arc::new(running),
+            cache: deps.state.cache.clone(),
             wait_for_pods,
             flush,
         },
@@ -164,8 +158,8 @@ pub fn build(
         machine: Arc::new(deps.machine.clone()),
     };
     let streams = route_handlers.streams.clone();
-    let handlers = PortHandler::read_only(checks, route_handlers, config.disabled);
-    (handlers.traced(deps.tracer.clone()), streams)
+    let handler = PortHandler::read_only(checks, route_handlers, config.disabled);
+    (handler.traced(deps.tracer.clone()), streams)
 }
 
 /// Builds the Pods API, which ends with `shutdown`.

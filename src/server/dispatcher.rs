@@ -83,7 +83,7 @@ pub(super) struct DispatcherState {
 #[derive(Clone)]
 pub(super) struct Dispatcher {
     state: Arc<DispatcherState>,
-    stopping: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 impl Service<RoutedRequest> for Dispatcher {
@@ -120,8 +120,8 @@ impl Service<RoutedRequest> for Dispatcher {
 }
 
 impl Dispatcher {
-    pub(super) fn new(state: Arc<DispatcherState>, stopping: CancellationToken) -> Self {
-        Self { state, stopping }
+    pub(super) fn new(state: Arc<DispatcherState>, shutdown: CancellationToken) -> Self {
+        Self { state, shutdown }
     }
 
     /// Rejects cross-site requests, unknown routes, disabled routes and unexpected bodies.
@@ -161,8 +161,8 @@ impl Dispatcher {
             (Route::HealthCheck(name), _) => checks.serve_check(&name),
             (_, None) => RouteError::NotFound.response(),
             (route, Some(route_handlers)) => {
-                let stopping = &self.stopping;
-                Box::pin(route_handlers.serve(port, entry, route, request, stopping)).await
+                let shutdown = &self.shutdown;
+                Box::pin(route_handlers.serve(port, entry, route, request, shutdown)).await
             }
         }
     }
@@ -175,21 +175,21 @@ impl RouteHandlers {
         entry: &RouteEntry,
         route: Route,
         request: Request,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
         let limit = entry.max_body.unwrap_or(0);
         match route {
             // `Dispatcher::serve` handles these, because the health port has no route handlers.
             Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
-            Route::Pods => self.pods.pods(stopping).await,
-            Route::RunningPods => self.pods.running(stopping).await,
-            Route::PodInfo(name) => self.pods.info(&name, stopping).await,
-            Route::Overview(query) => self.explanations.overview(&query, stopping).await,
+            Route::Pods => self.pods.pods(shutdown).await,
+            Route::RunningPods => self.pods.running(shutdown).await,
+            Route::PodInfo(name) => self.pods.info(&name, shutdown).await,
+            Route::Overview(query) => self.explanations.overview(&query, shutdown).await,
             Route::Explain(query) => self.explanations.explain(&query),
-            Route::NodePage(query) => self.explanations.node_page(&query, stopping).await,
+            Route::NodePage(query) => self.explanations.node_page(&query, shutdown).await,
             Route::PodPage(pod, query) => {
                 let explanations = &self.explanations;
-                explanations.pod_page(&pod, &query, stopping).await
+                explanations.pod_page(&pod, &query, shutdown).await
             }
             Route::Events(query) => events::serve(&self.events, &self.node_name, &query),
             Route::Metrics => self.scrapes.metrics().await,
@@ -201,7 +201,7 @@ impl RouteHandlers {
                 stats::summary(&self.stats, only_cpu_and_memory).await
             }
             Route::LegacyStats(target, query) => {
-                let pods = self.pods.list_when_ready(stopping);
+                let pods = self.pods.list_when_ready(shutdown);
                 legacy_stats::serve(&self.stats, pods, request, &target, query).await
             }
             Route::Machine => machine(&self.machine),
@@ -214,12 +214,12 @@ impl RouteHandlers {
             },
             Route::Profile(seconds) => {
                 let only_head = request.method() == hyper::Method::HEAD;
-                profile::cpu((!only_head).then_some(seconds), stopping).await
+                profile::cpu((!only_head).then_some(seconds), shutdown).await
             }
             Route::NodeLogs(path, query) => {
                 self.node_logs.serve(path, query, request.headers()).await
             }
-            Route::ContainerLogs(name, query) => self.logs.serve(&name, &query, stopping).await,
+            Route::ContainerLogs(name, query) => self.logs.serve(&name, &query, shutdown).await,
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 self.streams.exec(request, &name, command, streams).await

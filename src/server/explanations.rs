@@ -1,7 +1,7 @@
 //! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::{
-    handler_deps::or_stopping,
+    handler_deps::until_shutdown,
     page,
     query::BadQuery,
     response::{Body, json_object, not_found},
@@ -78,9 +78,9 @@ impl Explanations {
     pub(super) async fn overview(
         &self,
         query: &OverviewQuery,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
-        self.wait(query, stopping).await;
+        self.wait(query, shutdown).await;
         json_object(&(self.overview)())
     }
 
@@ -99,9 +99,9 @@ impl Explanations {
     pub(super) async fn node_page(
         &self,
         query: &OverviewQuery,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
-        self.wait(query, stopping).await;
+        self.wait(query, shutdown).await;
         let explain = self.explain.clone();
         let explain_row = move |namespace: &str, name: &str, uid: &str| {
             explain(&ExplainQuery {
@@ -123,9 +123,9 @@ impl Explanations {
         &self,
         pod: &ExplainQuery,
         query: &OverviewQuery,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
-        self.wait(query, stopping).await;
+        self.wait(query, shutdown).await;
         // Read before the pod, so that a concurrent change is noticed by the next request.
         let (overview_version, _) = (self.overview_version)();
         let explanation = (self.explain)(pod);
@@ -134,7 +134,7 @@ impl Explanations {
     }
 
     /// Waits until the version differs from the client's, or a timeout.
-    async fn wait(&self, query: &OverviewQuery, stopping: &CancellationToken) {
+    async fn wait(&self, query: &OverviewQuery, shutdown: &CancellationToken) {
         let Some(after) = &query.after else { return };
         let changed = async {
             loop {
@@ -146,6 +146,6 @@ impl Explanations {
             }
         };
         let changed = async { drop(tokio::time::timeout(LONG_POLL_TIMEOUT, changed).await) };
-        or_stopping(stopping, changed).await;
+        until_shutdown(shutdown, changed).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Closures that handlers share: they read pods, or wait for sources and for the disk.
+//! Closures that handlers share: they list pods, or wait for sources and for the disk.
 
 use super::response::Body;
-use crate::{model::PodStatus, pods::pod_sync::PodWithStatus};
+use crate::pods::pod_sync::PodWithStatus;
 use futures::future::BoxFuture;
 use hyper::Response;
 use std::{sync::Arc, time::Duration};
@@ -12,18 +12,16 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Returns all known pods with their current status; see [`PodWithStatus`].
 pub type ListPods = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
-/// Returns the runtime status of all running pods.
-pub type ListRunningPods = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// Waits until the node's pods are known, with a timeout.
 pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// Waits until all pod statuses generated so far are on disk (the pod state store is flushed).
 pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Runs `wait`, but returns at once when the server stops.
-pub(super) async fn or_stopping(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
+pub(super) async fn until_shutdown(shutdown: &CancellationToken, wait: impl Future<Output = ()>) {
     tokio::select! {
         () = wait => {}
-        () = stopping.cancelled() => {}
+        () = shutdown.cancelled() => {}
     }
 }
 

@@ -31,21 +31,21 @@ impl Html {
     /// Appends external text, escaped, and truncated to `max_chars` characters. Characters that are not printable or
     /// change the text direction become spaces; consecutive spaces become one.
     pub(super) fn text(mut self, text: &str, max_chars: usize) -> Self {
-        let (mut shown, mut gap) = (0, false);
+        let (mut written, mut gap) = (0, false);
         for c in text.chars() {
             if c == ' ' || !is_printable(c) {
-                gap = shown > 0;
+                gap = written > 0;
                 continue;
             }
-            if shown + usize::from(gap) >= max_chars {
+            if written + usize::from(gap) >= max_chars {
                 self.0.push('…');
                 break;
             }
             if std::mem::take(&mut gap) {
                 self.0.push(' ');
-                shown += 1;
+                written += 1;
             }
-            shown += 1;
+            written += 1;
             match c {
                 '&' => self.0.push_str("&amp;"),
                 '<' => self.0.push_str("&lt;"),
@@ -78,8 +78,8 @@ impl Html {
 
     /// Appends a time in UTC and its distance from now.
     pub(super) fn time(mut self, at: Timestamp, now: Timestamp) -> Self {
-        let shown = clock(at, now, &TimeZone::UTC);
-        let _ = write!(self.0, "<time datetime=\"{at}\">{shown}</time>");
+        let text = clock(at, now, &TimeZone::UTC);
+        let _ = write!(self.0, "<time datetime=\"{at}\">{text}</time>");
         self
     }
 

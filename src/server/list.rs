@@ -8,7 +8,7 @@ use hyper::body::Frame;
 use serde::Serialize;
 
 /// Minimum size of a chunk, except for the last one.
-const CHUNK: usize = 16 * 1024;
+const MIN_CHUNK: usize = 16 * 1024;
 
 /// A `v1` list. Its items are serialized one by one as the client reads, so that only one chunk of text is in memory.
 pub(super) fn body<T: Serialize>(
@@ -51,7 +51,7 @@ impl<T: Serialize, I: Iterator<Item = T>> ListWriter<I> {
         if self.done {
             return None;
         }
-        while self.buffer.len() < CHUNK {
+        while self.buffer.len() < MIN_CHUNK {
             let Some(item) = self.items.next() else {
                 self.buffer.extend_from_slice(b"]}\n");
                 self.done = true;
@@ -67,7 +67,7 @@ impl<T: Serialize, I: Iterator<Item = T>> ListWriter<I> {
                 return Some(Err(error));
             }
         }
-        let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK * 5 / 4));
+        let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(MIN_CHUNK * 5 / 4));
         Some(Ok(Bytes::from(chunk)))
     }
 }

@@ -5,7 +5,7 @@ use super::{
     connections::{
         ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
     },
-    handlers::PortHandler,
+    port_handler::PortHandler,
     response::{LongRunning, until_sent},
     tls::Tls,
 };
@@ -145,7 +145,7 @@ impl Listener {
     /// Serves until shutdown, then drains the connections. An error of one connection does not end the others.
     pub async fn serve(
         self,
-        handlers: PortHandler,
+        handler: PortHandler,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let connections = Connections::new(self.limits);
@@ -163,7 +163,7 @@ impl Listener {
                         };
                         let context = ConnectionContext {
                             slot: Arc::new(slot),
-                            handlers: handlers.clone(),
+                            handler: handler.clone(),
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
@@ -216,21 +216,21 @@ fn keep_alive(stream: &TcpStream) {
 /// The context of one connection.
 struct ConnectionContext {
     slot: Arc<ConnectionSlot>,
-    handlers: PortHandler,
+    handler: PortHandler,
     limits: ConnectionLimits,
     shutdown: CancellationToken,
 }
 
 /// A request in progress, until its response has been sent or dropped.
-struct OpenRequest {
+struct RequestGuard {
     slot: Arc<ConnectionSlot>,
     progress: ConnectionProgress,
 }
 
-impl OpenRequest {
+impl RequestGuard {
     fn begin(slot: &Arc<ConnectionSlot>, progress: &ConnectionProgress) -> Self {
-        slot.begin();
-        progress.begin();
+        slot.begin_request();
+        progress.begin_request();
         Self {
             slot: slot.clone(),
             progress: progress.clone(),
@@ -238,10 +238,10 @@ impl OpenRequest {
     }
 }
 
-impl Drop for OpenRequest {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.progress.end();
-        self.slot.end();
+        self.progress.end_request();
+        self.slot.end_request();
     }
 }
 
@@ -286,7 +286,7 @@ impl ConnectionContext {
                 err,
                 "Refusing a process in other namespaces on the local socket"
             );
-            self.handlers = self.handlers.refusing();
+            self.handler = self.handler.refusing();
         }
         self.serve_http(stream, None).await;
     }
@@ -298,10 +298,10 @@ impl ConnectionContext {
         peer: Option<Arc<Peer>>,
     ) {
         let progress = ConnectionProgress::new(self.limits);
-        let (stopping, slot) = (&self.shutdown, &self.slot);
-        let service = self.handlers.service(stopping);
+        let (shutdown, slot) = (&self.shutdown, &self.slot);
+        let service = self.handler.service(shutdown);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-            let in_progress = OpenRequest::begin(slot, &progress);
+            let in_progress = RequestGuard::begin(slot, &progress);
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
             }
@@ -324,7 +324,7 @@ impl ConnectionContext {
             // hyper's timeout is disabled, because `ConnectionProgress` enforces the timeouts of idle clients and of
             // heads.
             .header_read_timeout(None)
-            .max_buf_size(self.handlers.max_head_size())
+            .max_buf_size(self.handler.max_head_size())
             .serve_connection(stream, service)
             .with_upgrades();
         let mut served = pin!(served);
@@ -332,7 +332,7 @@ impl ConnectionContext {
             ended = served.as_mut() => ended,
             () = slot.evicted() => return tracing::debug!("Connection closed to make room for another one"),
             () = progress.timed_out() => return tracing::debug!("Connection closed: the client timed out"),
-            () = stopping.cancelled() => {
+            () = shutdown.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 match timeout(self.limits.drain, served).await {
                     Ok(ended) => ended,

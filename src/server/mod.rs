@@ -9,7 +9,7 @@
 //!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
 //! * Upstream: `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 //!
-//! A request passes through the listener, the layers (`layers`, assembled in `handlers.rs`) and the dispatcher.
+//! A request passes through the listener, the layers (`layers`, assembled in `port_handler.rs`) and the dispatcher.
 
 mod query;
 mod response;
@@ -47,7 +47,7 @@ mod files;
 mod node_logs;
 mod process;
 mod dispatcher;
-mod handlers;
+mod port_handler;
 mod pod_explainer;
 mod listener;
 mod ports;
@@ -62,8 +62,7 @@ pub use events::EventsQuery;
 pub use explanations::{
     ExplainPod, ExplainQuery, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
 };
-pub use handler_deps::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
-pub use handlers::PortHandler;
+pub use handler_deps::{FlushStatuses, ListPods, WaitForPods};
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use listener::{BindError, Listener};
@@ -72,6 +71,7 @@ pub use node_logs::NodeLogs;
 pub use pod_explainer::PendingVolumesOf;
 pub use pods::PodLists;
 pub use pods_api::PodsApi;
+pub use port_handler::PortHandler;
 pub use ports::{Ports, ServerConfig};
 pub use posted::PostMode;
 pub use process::Process;

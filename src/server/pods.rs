@@ -1,9 +1,7 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
 use super::{
-    handler_deps::{
-        FlushStatuses, ListPods, ListRunningPods, WaitForPods, after_status_flush, or_stopping,
-    },
+    handler_deps::{FlushStatuses, ListPods, WaitForPods, after_status_flush, until_shutdown},
     list,
     response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
@@ -12,6 +10,7 @@ use crate::{
     host::HostMachine,
     model::{ContainerState, Pod, PodStatus},
     pods::pod_sync::PodWithStatus,
+    state::pod_cache::PodCache,
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -49,8 +48,8 @@ impl Serialize for PodItem {
 pub struct PodLists {
     /// All known pods.
     pub pods: ListPods,
-    /// All running pods.
-    pub running: ListRunningPods,
+    /// The runtime status of every pod.
+    pub cache: PodCache,
     /// Waits until the pods are known.
     pub wait_for_pods: WaitForPods,
     /// Waits until pod statuses are on disk.
@@ -59,30 +58,30 @@ pub struct PodLists {
 
 impl PodLists {
     /// `/pods`.
-    pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
-        let pods = self.list_when_ready(stopping).await;
+    pub(super) async fn pods(&self, shutdown: &CancellationToken) -> Response<Body> {
+        let pods = self.list_when_ready(shutdown).await;
         after_status_flush(&self.flush, pod_list(pods)).await
     }
 
     /// `/runningpods/`.
-    pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
-        or_stopping(stopping, (self.wait_for_pods)()).await;
-        running_pods((self.running)())
+    pub(super) async fn running(&self, shutdown: &CancellationToken) -> Response<Body> {
+        until_shutdown(shutdown, (self.wait_for_pods)()).await;
+        running_pods(self.cache.pods())
     }
 
     /// `/podInfo`.
     pub(super) async fn info(
         &self,
         name: &PodName,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
-        let pods = self.list_when_ready(stopping).await;
+        let pods = self.list_when_ready(shutdown).await;
         after_status_flush(&self.flush, pod_info(pods, name)).await
     }
 
     /// All known pods, after waiting until they are known.
-    pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<PodWithStatus> {
-        or_stopping(stopping, (self.wait_for_pods)()).await;
+    pub(super) async fn list_when_ready(&self, shutdown: &CancellationToken) -> Vec<PodWithStatus> {
+        until_shutdown(shutdown, (self.wait_for_pods)()).await;
         (self.pods)()
     }
 }

@@ -105,23 +105,23 @@ impl Ports {
         }
     }
 
-    /// Starts a task per port: the health port with `healthz`, all others with `handlers`.
-    pub fn serve(self, healthz: HealthChecks, handlers: &PortHandler, tasks: &mut Tasks) {
+    /// Starts a task per port: the health port with `healthz`, all others with `handler`.
+    pub fn serve(self, healthz: HealthChecks, handler: &PortHandler, tasks: &mut Tasks) {
         let shutdown = tasks.shutdown();
         if let Some(listener) = self.healthz {
             let serving = listener.serve(PortHandler::health(healthz), shutdown.clone());
             tasks.spawn("server.healthz", serving);
         }
         if let Some((listener, auth)) = self.secured {
-            let handlers = handlers.clone().secured(auth);
-            tasks.spawn("server.main", listener.serve(handlers, shutdown.clone()));
+            let handler = handler.clone().secured(auth);
+            tasks.spawn("server.main", listener.serve(handler, shutdown.clone()));
         }
         if let Some(listener) = self.read_only {
-            let serving = listener.serve(handlers.clone(), shutdown.clone());
+            let serving = listener.serve(handler.clone(), shutdown.clone());
             tasks.spawn("server.readonly", serving);
         }
         if let Some(listener) = self.local {
-            let serving = listener.serve(handlers.clone().local(), shutdown);
+            let serving = listener.serve(handler.clone().local(), shutdown);
             tasks.spawn("server.local", serving);
         }
     }

@@ -32,9 +32,9 @@ const PPROF_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stre
 const PPROF_DISPOSITION: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
 
 /// Profiles for this many seconds; `None` is for a HEAD request. A client that disconnects stops the profile.
-pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
+pub(super) async fn cpu(seconds: Option<u64>, shutdown: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
-        Some(seconds) => record(Duration::from_secs(seconds), stopping).await,
+        Some(seconds) => record(Duration::from_secs(seconds), shutdown).await,
         None => Ok(ProfileState::File(Vec::new())),
     };
     match seen {
@@ -82,7 +82,7 @@ enum ProfileState {
     Stopping,
 }
 
-async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<ProfileState> {
+async fn record(time: Duration, shutdown: &CancellationToken) -> io::Result<ProfileState> {
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
         return Ok(ProfileState::Busy);
     };
@@ -96,7 +96,7 @@ async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Prof
         let pause = end.min(Instant::now() + MAX_COLLECT_INTERVAL);
         tokio::select! {
             () = sleep_until(pause) => {}
-            () = stopping.cancelled() => return Ok(ProfileState::Stopping),
+            () = shutdown.cancelled() => return Ok(ProfileState::Stopping),
         }
         let collect = move || {
             profiler.collect();

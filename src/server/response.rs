@@ -139,11 +139,13 @@ pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response: Response<Body>,
     value: T,
 ) -> Response<Body> {
-    let value = |body| GuardedBody {
-        body,
-        _value: value,
-    };
-    response.map(|body| value(body).boxed_unsync())
+    response.map(|body| {
+        GuardedBody {
+            body,
+            _value: value,
+        }
+        .boxed_unsync()
+    })
 }
 
 /// A body that owns another value. Forwards the inner body's size hint, from which hyper derives Content-Length or

@@ -10,12 +10,12 @@ use super::*;
 use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint},
-    model::{ContainerState, ContainerStatus, Pod, PodStatus},
+    model::{ContainerState, ContainerStatus, Pod},
     node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
     runtime::logs::ContainerLogs,
     server::explain::{Explanation, Overview},
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::PodCache,
+    state::pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef},
 };
 use bytes::Bytes;
 use k8s_openapi::{
@@ -60,31 +60,31 @@ pub(super) fn phase(phase: &str) -> v1::PodStatus {
     }
 }
 
-/// A pod that runs one container and has another that ended, and one that runs nothing.
-pub(super) fn runtime() -> Vec<Arc<PodStatus>> {
-    let container = |name: &str, state| ContainerStatus {
-        name: name.into(),
-        image: "img:1".into(),
-        state,
-        ..ContainerStatus::default()
-    };
-    let pod = |name: &str, containers| {
-        Arc::new(PodStatus {
-            uid: format!("uid-{name}").into(),
-            name: name.into(),
+/// The runtime status of a pod that runs one container and has another that ended, and of one that runs nothing.
+fn runtime_statuses() -> PodCache {
+    let (writer, cache) = pod_cache::pod_cache();
+    for (pod, name, state) in [
+        ("up", "web", ContainerState::Running),
+        ("up", "job", ContainerState::Exited),
+        ("down", "x", ContainerState::Exited),
+    ] {
+        let pod_ref = PodRef {
+            uid: format!("uid-{pod}").into(),
+            name: pod.into(),
             namespace: "default".into(),
-            containers,
-            ..PodStatus::default()
-        })
-    };
-    let up = vec![
-        container("web", ContainerState::Running),
-        container("job", ContainerState::Exited),
-    ];
-    vec![
-        pod("up", up),
-        pod("down", vec![container("x", ContainerState::Exited)]),
-    ]
+        };
+        let container = ContainerStatus {
+            id: name.into(),
+            name: name.into(),
+            image: "img:1".into(),
+            state,
+            ..ContainerStatus::default()
+        };
+        let item = ItemId::Container(container.id.clone());
+        let read = InspectedItem::Container(container);
+        writer.apply(&pod_ref, &item, writer.next_seq(), read);
+    }
+    cache
 }
 
 pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteHandlers {
@@ -95,7 +95,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
     RouteHandlers {
         pods: PodLists {
             pods: Arc::new(move || pods.clone()),
-            running: Arc::new(runtime),
+            cache: runtime_statuses(),
             wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
             flush: Arc::new(|| Box::pin(std::future::ready(()))),
         },
@@ -227,14 +227,14 @@ pub(super) fn read_only() -> PortHandler {
 
 /// The response of one port to a request without a connection.
 pub(super) async fn answer<B>(
-    handlers: &PortHandler,
+    handler: &PortHandler,
     request: hyper::Request<B>,
-    stopping: &CancellationToken,
+    shutdown: &CancellationToken,
 ) -> hyper::Response<response::Body>
 where
     B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
 {
-    handlers.service(stopping).call(request).await.unwrap()
+    handler.service(shutdown).call(request).await.unwrap()
 }
 
 /// A served port that is shut down by its token.
@@ -244,12 +244,12 @@ pub(super) struct Served {
     pub(super) task: JoinHandle<anyhow::Result<()>>,
 }
 
-pub(super) async fn serve(handlers: PortHandler, limits: ConnectionLimits) -> Served {
+pub(super) async fn serve(handler: PortHandler, limits: ConnectionLimits) -> Served {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind("test", any).await.unwrap().limits(limits);
     let address = listener.address().unwrap();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
+    let task = tokio::spawn(listener.serve(handler, shutdown.clone()));
     Served {
         address,
         shutdown,

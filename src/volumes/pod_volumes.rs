@@ -69,7 +69,7 @@ pub(super) struct TrackedVolume {
     planned: Arc<PlannedVolume>,
     state: VolumeState,
     /// Start of the current or last attempt.
-    begun: Instant,
+    started_at: Instant,
     ready_volume: Option<ReadyVolume>,
     /// The error of the last attempt, until a sync reports it.
     error: Option<VolumeError>,
@@ -206,12 +206,12 @@ impl PodVolumes {
                 _ => TrackedVolume {
                     planned: planned.clone(),
                     state: VolumeState::new(Timestamp::now()),
-                    begun: Instant::now(),
+                    started_at: Instant::now(),
                     ready_volume: None,
                     error: None,
                 },
             };
-            volume.begun = Instant::now();
+            volume.started_at = Instant::now();
             volume.error = None;
             volume.next(VolumeInput::Waits(wait));
             if work == VolumeWork::Refresh {
@@ -288,7 +288,9 @@ impl PodVolumes {
                         prepared.stale.extend(stale);
                     }
                     (_, Some(error)) => errors.push(error),
-                    (_, None) => pending.push((name.clone(), volume.begun.elapsed() >= TIMEOUT)),
+                    (_, None) => {
+                        pending.push((name.clone(), volume.started_at.elapsed() >= TIMEOUT))
+                    }
                 }
             }
             false

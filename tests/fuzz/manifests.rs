@@ -4,8 +4,8 @@ use crate::engine::{Target, fuzz, path};
 use jiff::Timestamp;
 use kubelet::model::Pod;
 use kubelet::model::validation::{
-    FieldError, LocalConfigMapsAndSecrets, decode_pod, decode_pod_or_list, default_pod,
-    static_pod_references, unsupported_fields, validate_pod,
+    FieldError, LocalConfigMapsAndSecrets, decode_pod, decode_pod_or_list, set_pod_defaults,
+    unsupported_fields, validate_pod, validate_static_pod_references,
 };
 
 const SEEDS: &[&str] = &[
@@ -102,9 +102,9 @@ fn has_long_key(json: &[u8]) -> bool {
 
 fn judge(mut pod: Pod) -> Vec<FieldError> {
     let as_written = pod.clone();
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     let mut again = pod.clone();
-    default_pod(&mut again);
+    set_pod_defaults(&mut again);
     assert!(again == pod, "defaults are set once");
     let json = serde_json::to_vec(&as_written).unwrap();
     let read = decode_pod(&json).map(|decoded| decoded.value);
@@ -116,7 +116,10 @@ fn judge(mut pod: Pod) -> Vec<FieldError> {
         String::from_utf8_lossy(&json)
     );
     let mut errors = validate_pod(&pod);
-    errors.extend(static_pod_references(&pod, LocalConfigMapsAndSecrets::None));
+    errors.extend(validate_static_pod_references(
+        &pod,
+        LocalConfigMapsAndSecrets::None,
+    ));
     errors.extend(unsupported_fields(&pod));
     for error in &errors {
         assert!(!error.to_string().is_empty());

@@ -162,7 +162,7 @@ fn views() -> RouteHandlers {
     RouteHandlers {
         pods: PodLists {
             pods: Arc::new(pods),
-            running: Arc::new(Vec::new),
+            cache: PodCache::default(),
             wait_for_pods: known(),
             flush: known(),
         },

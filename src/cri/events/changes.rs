@@ -12,9 +12,9 @@ use crate::model::PodUid;
 /// More pending containers and sandboxes than this are replaced by one resync.
 const MAX_ITEMS: usize = 10_000;
 
-/// The current source of events.
+/// A source of events of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EventsMode {
+pub enum RuntimeEventSource {
     /// None: not connected, or the runtime has no events. Only relists find changes.
     #[default]
     None,
@@ -32,7 +32,7 @@ pub struct RuntimeChanges {
     /// Ids of containers or sandboxes to read, with the pod's UID if the event has it.
     pub items: HashMap<String, Option<PodUid>>,
     /// The current source of events.
-    pub mode: EventsMode,
+    pub source: RuntimeEventSource,
 }
 
 #[derive(Default)]
@@ -59,8 +59,8 @@ pub(super) fn change_channel() -> (ChangeWriter, ChangeReader) {
 
 impl ChangeWriter {
     /// Records that a container or sandbox changed.
-    pub(super) fn item(&self, id: String, pod: Option<PodUid>) {
-        self.mark(|changes| {
+    pub(super) fn mark(&self, id: String, pod: Option<PodUid>) {
+        self.change(|changes| {
             if changes.resync {
                 return;
             }
@@ -75,10 +75,10 @@ impl ChangeWriter {
         });
     }
 
-    /// Events come from `mode` from now on; a relist is needed, because events may have been missed.
-    pub(super) fn connected(&self, mode: EventsMode) {
-        self.mark(|changes| {
-            changes.mode = mode;
+    /// Events come from `source` from now on; a relist is needed, because events may have been missed.
+    pub(super) fn connected(&self, source: RuntimeEventSource) {
+        self.change(|changes| {
+            changes.source = source;
             changes.resync = true;
             changes.items = HashMap::new();
         });
@@ -87,14 +87,14 @@ impl ChangeWriter {
     /// Records that there is no source of events.
     pub(super) fn disconnected(&self) {
         let mut pending = self.0.pending.lock();
-        if pending.changes.mode != EventsMode::None {
-            pending.changes.mode = EventsMode::None;
+        if pending.changes.source != RuntimeEventSource::None {
+            pending.changes.source = RuntimeEventSource::None;
             pending.changed = true;
             self.0.notify.notify_one();
         }
     }
 
-    fn mark(&self, change: impl FnOnce(&mut RuntimeChanges)) {
+    fn change(&self, change: impl FnOnce(&mut RuntimeChanges)) {
         let mut pending = self.0.pending.lock();
         change(&mut pending.changes);
         pending.changed = true;
@@ -119,19 +119,19 @@ impl ChangeReader {
         if !std::mem::take(&mut pending.changed) {
             return None;
         }
-        let mode = pending.changes.mode;
+        let source = pending.changes.source;
         Some(std::mem::replace(
             &mut pending.changes,
             RuntimeChanges {
-                mode,
+                source,
                 ..RuntimeChanges::default()
             },
         ))
     }
 
     /// The current source of events.
-    pub fn mode(&self) -> EventsMode {
-        self.0.pending.lock().changes.mode
+    pub fn source(&self) -> RuntimeEventSource {
+        self.0.pending.lock().changes.source
     }
 }
 
@@ -142,9 +142,9 @@ mod tests {
     #[tokio::test]
     async fn marks_coalesce_and_a_known_pod_is_not_forgotten() {
         let (writer, reader) = change_channel();
-        writer.item("a".into(), Some(PodUid::from("u")));
-        writer.item("a".into(), None);
-        writer.item("b".into(), None);
+        writer.mark("a".into(), Some(PodUid::from("u")));
+        writer.mark("a".into(), None);
+        writer.mark("b".into(), None);
         let changes = reader.take().await;
         assert!(!changes.resync);
         assert_eq!(changes.items.len(), 2);
@@ -155,19 +155,19 @@ mod tests {
     #[test]
     fn a_flood_becomes_one_resync() {
         let (writer, reader) = change_channel();
-        (0..MAX_ITEMS * 3).for_each(|n| writer.item(n.to_string(), None));
+        (0..MAX_ITEMS * 3).for_each(|n| writer.mark(n.to_string(), None));
         let changes = reader.take_now().unwrap();
         assert!(changes.resync);
         assert!(changes.items.is_empty());
-        writer.item("x".into(), None);
+        writer.mark("x".into(), None);
         assert_eq!(reader.take_now().unwrap().items.len(), 1);
     }
 
     #[test]
     fn a_lost_stream_is_reported_once() {
         let (writer, reader) = change_channel();
-        writer.connected(EventsMode::Cri);
-        assert_eq!(reader.mode(), EventsMode::Cri);
+        writer.connected(RuntimeEventSource::Cri);
+        assert_eq!(reader.source(), RuntimeEventSource::Cri);
         assert!(reader.take_now().unwrap().resync);
         writer.disconnected();
         assert_eq!(reader.take_now(), Some(RuntimeChanges::default()));

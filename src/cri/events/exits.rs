@@ -46,8 +46,9 @@ impl PendingExits {
         }
     }
 
-    /// Adds a container or sandbox whose main process exited. Returns the id if there are too many.
-    pub(super) fn ended(&mut self, id: String) -> Option<String> {
+    /// Adds a container or sandbox whose main process exited. Returns the id if it cannot be added, because too many are
+    /// pending.
+    pub(super) fn add(&mut self, id: String) -> Option<String> {
         if self.ids.len() >= MAX_PENDING {
             return Some(id);
         }

@@ -15,7 +15,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use changes::{ChangeReader, EventsMode, RuntimeChanges};
+pub use changes::{ChangeReader, RuntimeChanges, RuntimeEventSource};
 pub use metrics::EventMetrics;
 pub use task::EventStream;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::changes::EventsMode;
+use super::changes::RuntimeEventSource;
 use crate::cri::error::CriError;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -47,8 +47,8 @@ pub(super) struct Reconnect {
 /// The state of reconnecting.
 #[derive(Debug)]
 pub(super) struct ReconnectState {
-    /// The source to try next; never [`EventsMode::None`].
-    source: EventsMode,
+    /// The source to try next; never [`RuntimeEventSource::None`].
+    source: RuntimeEventSource,
     /// The last wait before reconnecting; zero after a stable stream.
     wait: Duration,
     /// The last delay for a runtime without events; zero if it may have some.
@@ -59,23 +59,25 @@ pub(super) struct ReconnectState {
 impl ReconnectState {
     pub(super) fn new() -> ReconnectState {
         ReconnectState {
-            source: EventsMode::Cri,
+            source: RuntimeEventSource::Cri,
             wait: Duration::ZERO,
             wait_without_events: Duration::ZERO,
             empty_streams: 0,
         }
     }
 
-    pub(super) fn source(&self) -> EventsMode {
+    pub(super) fn source(&self) -> RuntimeEventSource {
         self.source
     }
 
     /// Decides how to go on after a stream ended that had lasted for `lasted`.
     pub(super) fn after(&mut self, ended: &EventsEnded, lasted: Duration) -> Reconnect {
-        let source = std::mem::replace(&mut self.source, EventsMode::Cri);
+        let source = std::mem::replace(&mut self.source, RuntimeEventSource::Cri);
         match ended {
-            EventsEnded::Failed(CriError::Unimplemented { .. }) if source == EventsMode::Cri => {
-                self.source = EventsMode::Containerd;
+            EventsEnded::Failed(CriError::Unimplemented { .. })
+                if source == RuntimeEventSource::Cri =>
+            {
+                self.source = RuntimeEventSource::Containerd;
                 Reconnect {
                     wait: Duration::ZERO,
                     report: None,
@@ -182,7 +184,7 @@ mod tests {
                 (300_000, None),
             ]
         );
-        assert_eq!(reconnect.source(), EventsMode::Cri);
+        assert_eq!(reconnect.source(), RuntimeEventSource::Cri);
         // An event proves that there are some again.
         let ends = [(&ENDED, SHORT), (&EMPTY, SHORT)];
         let expected = [(100, Some(EventsReport::Lost)), (100, None)];
@@ -217,7 +219,7 @@ mod tests {
             sources.push(reconnect.source());
             next.extend(history(&mut reconnect, &[(&missing, SHORT)]));
         }
-        let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
+        let (cri, containerd) = (RuntimeEventSource::Cri, RuntimeEventSource::Containerd);
         assert_eq!(sources, [cri, containerd, cri, containerd]);
         let report = Some(EventsReport::NoEvents);
         let expected = [(0, None), (60_000, report), (0, None), (120_000, None)];

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
-use super::changes::{ChangeWriter, EventsMode};
+use super::changes::{ChangeWriter, RuntimeEventSource};
 use super::containerd::{
     self,
     wire::{Envelope, events_client::EventsClient},
@@ -42,11 +42,11 @@ impl EventStream {
             let started_at = Instant::now();
             let source = reconnect.source();
             let Err(ended) = match source {
-                EventsMode::Containerd => self.containerd().await,
-                EventsMode::Cri | EventsMode::None => self.cri().await,
+                RuntimeEventSource::Containerd => self.containerd().await,
+                RuntimeEventSource::Cri | RuntimeEventSource::None => self.cri().await,
             };
             self.changes.disconnected();
-            if source == EventsMode::Cri {
+            if source == RuntimeEventSource::Cri {
                 self.metrics.lost();
             }
             let next = reconnect.after(&ended, started_at.elapsed());
@@ -68,7 +68,7 @@ impl EventStream {
         let rpc = Rpc::GetContainerEvents;
         let mut client = self.runtime.raw();
         let call = client.get_container_events(GetEventsRequest {});
-        let (first, mut stream) = self.open(rpc, EventsMode::Cri, call).await?;
+        let (first, mut stream) = self.open(rpc, RuntimeEventSource::Cri, call).await?;
         self.cri_event(first);
         loop {
             self.cri_event(next(rpc, &mut stream).await?);
@@ -83,7 +83,7 @@ impl EventStream {
         let pod = metadata
             .map(|metadata| metadata.uid)
             .filter(|uid| !uid.is_empty());
-        self.changes.item(event.container_id, pod.map(PodUid::from));
+        self.changes.mark(event.container_id, pod.map(PodUid::from));
     }
 
     async fn containerd(&self) -> Result<Infallible, EventsEnded> {
@@ -91,21 +91,21 @@ impl EventStream {
         let mut client = EventsClient::new(self.runtime.connection().service())
             .max_decoding_message_size(MAX_REPLY);
         let call = client.subscribe(containerd::subscription());
-        let (first, mut stream) = self.open(rpc, EventsMode::Containerd, call).await?;
+        let (first, mut stream) = self.open(rpc, RuntimeEventSource::Containerd, call).await?;
         let mut exits = PendingExits::new(self.runtime.clone());
         self.containerd_event(&first, &mut exits);
         loop {
             tokio::select! {
                 event = next(rpc, &mut stream) => self.containerd_event(&event?, &mut exits),
-                id = exits.confirmed() => self.changes.item(id, None),
+                id = exits.confirmed() => self.changes.mark(id, None),
             }
         }
     }
 
     fn containerd_event(&self, envelope: &Envelope, exits: &mut PendingExits) {
-        let overflow = containerd::container_of(envelope).and_then(|id| exits.ended(id));
+        let overflow = containerd::container_of(envelope).and_then(|id| exits.add(id));
         if let Some(id) = overflow {
-            self.changes.item(id, None);
+            self.changes.mark(id, None);
         }
     }
 
@@ -113,7 +113,7 @@ impl EventStream {
     async fn open<T>(
         &self,
         rpc: Rpc,
-        mode: EventsMode,
+        source: RuntimeEventSource,
         call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
     ) -> Result<(T, Streaming<T>), EventsEnded> {
         let mut first = pin!(async {
@@ -126,22 +126,22 @@ impl EventStream {
         match timeout(ASSUME_CONNECTED_AFTER, first.as_mut()).await {
             Ok(first) => {
                 let first = first?;
-                self.connected(mode);
+                self.connected(source);
                 Ok(first)
             }
             Err(_) => {
-                self.connected(mode);
+                self.connected(source);
                 first.await
             }
         }
     }
 
-    fn connected(&self, mode: EventsMode) {
-        tracing::info!(?mode, "Receiving events of the runtime");
-        if mode == EventsMode::Cri {
+    fn connected(&self, source: RuntimeEventSource) {
+        tracing::info!(?source, "Receiving events of the runtime");
+        if source == RuntimeEventSource::Cri {
             self.metrics.connected();
         }
-        self.changes.connected(mode);
+        self.changes.connected(source);
     }
 }
 

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::containerd::wire::Envelope;
-use super::{ChangeReader, EventMetrics, EventsMode, event_stream};
+use super::{ChangeReader, EventMetrics, RuntimeEventSource, event_stream};
 use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     ContainerEventResponse, ContainerMetadata, ContainerState, ContainerStatus,
@@ -38,11 +38,11 @@ async fn changed(reader: &ChangeReader, id: &str) -> Option<PodUid> {
     .unwrap()
 }
 
-async fn resync(reader: &ChangeReader, mode: EventsMode) {
+async fn resync(reader: &ChangeReader, source: RuntimeEventSource) {
     timeout(LONG, async {
         loop {
             let changes = reader.take().await;
-            if changes.resync && changes.mode == mode {
+            if changes.resync && changes.source == source {
                 return;
             }
         }
@@ -104,13 +104,13 @@ async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
     let mut runtime = TestRuntime::started();
     let mut streams = streams(&runtime, "GetContainerEvents");
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, EventsMode::Cri).await;
+    resync(&reader, RuntimeEventSource::Cri).await;
     let first = streams.recv().await.unwrap();
     first.send(cri_event("c1", "pod-1")).await.unwrap();
     assert_eq!(changed(&reader, "c1").await, Some(PodUid::from("pod-1")));
 
     drop(first);
-    resync(&reader, EventsMode::Cri).await;
+    resync(&reader, RuntimeEventSource::Cri).await;
     let second = streams.recv().await.unwrap();
     second.send(cri_event("c2", "")).await.unwrap();
     assert_eq!(changed(&reader, "c2").await, None);
@@ -125,9 +125,12 @@ async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
     }
 
     runtime.stop().await;
-    until("the loss is noticed", || reader.mode() == EventsMode::None).await;
+    until("the loss is noticed", || {
+        reader.source() == RuntimeEventSource::None
+    })
+    .await;
     runtime.start();
-    resync(&reader, EventsMode::Cri).await;
+    resync(&reader, RuntimeEventSource::Cri).await;
 }
 
 #[tokio::test]
@@ -135,7 +138,7 @@ async fn a_stream_without_any_event_yet_stands_all_the_same() {
     let runtime = TestRuntime::started();
     runtime.script.on("GetContainerEvents", |_| Reply::Hang);
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, EventsMode::Cri).await;
+    resync(&reader, RuntimeEventSource::Cri).await;
 }
 
 #[tokio::test]
@@ -143,7 +146,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     let runtime = TestRuntime::started();
     let mut streams = streams(&runtime, "Subscribe");
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, EventsMode::Containerd).await;
+    resync(&reader, RuntimeEventSource::Containerd).await;
     let status = |state: ContainerState| {
         let metadata = Some(ContainerMetadata::default());
         let status = ContainerStatus {
@@ -190,7 +193,7 @@ async fn a_runtime_without_any_events_leaves_the_mode_at_none_and_is_left_in_pea
     .await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(script.calls("GetContainerEvents"), 1);
-    assert_eq!(reader.mode(), EventsMode::None);
+    assert_eq!(reader.source(), RuntimeEventSource::None);
     assert_eq!(reader.take_now(), None);
 }
 
@@ -221,6 +224,6 @@ async fn a_runtime_that_ends_every_stream_at_once_has_no_events() {
     until("it was tried", || streams() == 3).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(streams(), 3);
-    assert_eq!(reader.mode(), EventsMode::None);
+    assert_eq!(reader.source(), RuntimeEventSource::None);
     assert_eq!(reader.take_now(), None, "it never seemed to stand");
 }

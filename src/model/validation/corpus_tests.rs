@@ -150,10 +150,10 @@ fn validated(text: &str) -> Pod {
     let decoded = decode_pod(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(decoded.unknown_fields, [""; 0]);
     let mut pod = decoded.value;
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     assert_eq!(validate_pod(&pod), []);
     assert_eq!(
-        static_pod_references(&pod, LocalConfigMapsAndSecrets::None),
+        validate_static_pod_references(&pod, LocalConfigMapsAndSecrets::None),
         []
     );
     assert_eq!(unsupported_fields(&pod), []);
@@ -219,7 +219,7 @@ fn a_manifest_cut_anywhere_is_refused_or_a_pod_but_never_a_panic() {
             let part = &text[..cut];
             if let Ok(decoded) = decode_pod(part.as_bytes()) {
                 let mut pod = decoded.value;
-                default_pod(&mut pod);
+                set_pod_defaults(&mut pod);
                 validate_pod(&pod);
             }
         }

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
 /// Applies the API's defaults, including the namespace `default`.
-pub fn default_pod(pod: &mut Pod) {
+pub fn set_pod_defaults(pod: &mut Pod) {
     let namespace = pod.metadata.namespace.get_or_insert_default();
     if namespace.is_empty() {
         *namespace = "default".into();

@@ -22,12 +22,12 @@ pub use crate::base::document::DecodeError;
 pub use decode::{
     Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list, decode_secret, manifest_tree,
 };
-pub use defaults::default_pod;
+pub use defaults::set_pod_defaults;
 pub use field::{ErrorKind, FieldError};
 pub use names::{label_value, qualified};
 pub use validate::{
-    LocalConfigMapsAndSecrets, api_pod_names, own_annotations, static_pod_references,
-    unsupported_api_fields, unsupported_fields, validate_pod,
+    LocalConfigMapsAndSecrets, api_pod_names, unsupported_api_fields, unsupported_fields,
+    validate_kubelet_annotations, validate_pod, validate_static_pod_references,
 };
 
 /// Whether a text is a DNS subdomain, like a driver name.

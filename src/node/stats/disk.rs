@@ -226,9 +226,9 @@ mod tests {
             rustix::fs::sync();
             let meter = DiskMeter::default();
             let measured = |method| {
-                let begun = Instant::now();
+                let started_at = Instant::now();
                 meter.measure(HashMap::from([(path.clone(), method)]));
-                let took = begun.elapsed();
+                let took = started_at.elapsed();
                 (meter.latest()[&path].usage, took)
             };
             let (walked, walk) = measured(DiskMethod::Walk(Duration::ZERO));

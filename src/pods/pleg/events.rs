@@ -30,7 +30,7 @@ pub struct RuntimeEventsTask {
 }
 
 impl RuntimeEventsTask {
-    /// Follows changes until shutdown.
+    /// Handles changes until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashMap::new();
         let mut check_at = Instant::now();
@@ -49,18 +49,18 @@ impl RuntimeEventsTask {
             if unknown.is_empty() {
                 check_at = Instant::now() + UNKNOWN_GRACE;
             }
-            self.follow(changes, &mut unknown);
+            self.handle_changes(changes, &mut unknown);
         }
     }
 
-    fn follow(&self, changes: RuntimeChanges, unknown: &mut HashMap<String, UnknownId>) {
-        // In this order, so that a new mode and its resync cause only one list.
+    fn handle_changes(&self, changes: RuntimeChanges, unknown: &mut HashMap<String, UnknownId>) {
+        // In this order, so that a new source and its resync cause only one list.
         if changes.resync {
             self.relist.reconnected();
         }
-        self.relist.set_mode(changes.mode);
+        self.relist.set_source(changes.source);
         for (id, pod) in changes.items {
-            match self.known(&id) {
+            match self.find_item(&id) {
                 Some(item) => self.context.cache.inspect(item),
                 None => {
                     let changed_at = self.context.cache.next_seq();
@@ -77,14 +77,17 @@ impl RuntimeEventsTask {
     fn resolve(&self, mut unknown: HashMap<String, UnknownId>) -> HashMap<String, UnknownId> {
         let cache = &self.context.cache;
         let mut missing = false;
-        unknown.retain(|id, one| {
-            // Checked before `known`: when a creation ends, its item is in the cache.
-            let creating = one.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
-            match self.known(id) {
-                Some(item) if cache.was_read_since(&item, one.changed_at) => {}
+        unknown.retain(|id, change| {
+            // Checked before `find_item`: when a creation ends, its item is in the cache.
+            let creating = change
+                .pod
+                .as_ref()
+                .is_some_and(|pod| cache.is_creating(pod));
+            match self.find_item(id) {
+                Some(item) if cache.was_read_since(&item, change.changed_at) => {}
                 Some(item) => cache.inspect(item),
                 None if creating => return true,
-                None => missing |= !self.gone(id),
+                None => missing |= !self.is_gone(id),
             }
             false
         });
@@ -94,12 +97,12 @@ impl RuntimeEventsTask {
         unknown
     }
 
-    fn gone(&self, id: &str) -> bool {
+    fn is_gone(&self, id: &str) -> bool {
         let cache = &self.context.cache;
         cache.is_gone(&ItemId::Container(id.into())) || cache.is_gone(&ItemId::Sandbox(id.into()))
     }
 
-    fn known(&self, id: &str) -> Option<ItemId> {
+    fn find_item(&self, id: &str) -> Option<ItemId> {
         let container = ItemId::Container(id.into());
         if self.context.cache.locate(&container).is_some() {
             return Some(container);

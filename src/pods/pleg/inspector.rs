@@ -86,7 +86,7 @@ impl InspectTask {
                     }
                 }
                 Some(read) = self.reads.join_next() => match read {
-                    Ok((item, outcome)) => self.finished(item, outcome),
+                    Ok((item, outcome)) => self.on_read_ended(item, outcome),
                     Err(error) => tracing::error!(err = %error, "Inspection task failed"),
                 },
                 Some(Ok(item)) = self.delays.join_next() => {
@@ -108,7 +108,7 @@ impl InspectTask {
         }
     }
 
-    fn finished(&mut self, item: ItemId, outcome: InspectionOutcome) {
+    fn on_read_ended(&mut self, item: ItemId, outcome: InspectionOutcome) {
         let again = self.reading.remove(&item).unwrap_or(false);
         let problem = match outcome {
             InspectionOutcome::Done | InspectionOutcome::Unknown => {
@@ -167,7 +167,7 @@ async fn inspect(
     let outcome = match result {
         Some(Ok((seq, read))) => {
             context.cache.apply(&pod_ref, &item, seq, read);
-            context.metrics.inspected(started_at.elapsed());
+            context.metrics.item_read(started_at.elapsed());
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),
@@ -189,13 +189,16 @@ async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &Inspecti
     };
     let seq = context.cache.next_seq();
     let listed = match item {
-        ItemId::Container(id) => listed(context, id).await,
+        ItemId::Container(id) => container_in_list(context, id).await,
         ItemId::Sandbox(_) => None,
     };
-    context.cache.failed(item, seq, failure.into(), listed);
+    context
+        .cache
+        .record_failed_read(item, seq, failure.into(), listed);
 }
 
-async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStatus> {
+/// The container as a list has it; `None` if it is not in there, or the list failed.
+async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<ContainerStatus> {
     let filter = ContainerFilter {
         id: id.to_string(),
         ..ContainerFilter::default()
@@ -203,8 +206,8 @@ async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStat
     let list = context.runtime.list_containers(Some(filter));
     let list = tokio::time::timeout(LIST_TIMEOUT, list).await.ok()?.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
-    let owned = translate::container_from_list(found, context.cache.strings())?;
-    Some(owned.object)
+    let with_pod = translate::container_from_list(found, context.cache.strings())?;
+    Some(with_pod.object)
 }
 
 async fn read_sandbox(
@@ -224,8 +227,8 @@ async fn read_sandbox(
             // Without a kubelet's labels it belongs to another client of the runtime.
             Ok((
                 seq,
-                status.map_or(InspectedItem::Gone, |owned| {
-                    InspectedItem::Sandbox(owned.object)
+                status.map_or(InspectedItem::Gone, |with_pod| {
+                    InspectedItem::Sandbox(with_pod.object)
                 }),
             ))
         }
@@ -248,7 +251,7 @@ async fn read_container(
     };
     tracing::trace!(pod = %pod_ref.log_name(), containerID = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
-    let Some(mut status) = status.map(|owned| owned.object) else {
+    let Some(mut status) = status.map(|with_pod| with_pod.object) else {
         return Ok((seq, InspectedItem::Gone));
     };
     if status.state == ContainerState::Exited

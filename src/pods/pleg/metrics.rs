@@ -58,7 +58,7 @@ impl PlegMetrics {
     }
 
     /// A list begins now.
-    pub(super) fn start(&self) -> Instant {
+    pub(super) fn relist_started(&self) -> Instant {
         let now = Instant::now();
         if let Some(before) = self.last.lock().replace(now) {
             self.interval
@@ -68,13 +68,13 @@ impl PlegMetrics {
     }
 
     /// The list that began then is complete.
-    pub(super) fn listed(&self, started_at: Instant) {
+    pub(super) fn relist_ended(&self, started_at: Instant) {
         self.duration.observe(started_at.elapsed().as_secs_f64());
         self.last_seen.set(Timestamp::now().as_second());
     }
 
     /// One item was read again.
-    pub(super) fn inspected(&self, took: Duration) {
+    pub(super) fn item_read(&self, took: Duration) {
         self.pod_duration.observe(took.as_secs_f64());
         self.last_seen.set(Timestamp::now().as_second());
     }

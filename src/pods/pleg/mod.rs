@@ -109,7 +109,7 @@ pub fn build(
         config,
         metrics,
     };
-    let (state, state_reader) = state::runtime_state(status_poll::read(first, Instant::now()));
+    let (state, state_reader) = state::runtime_state(status_poll::state_of(first, Instant::now()));
     let recovered = Arc::<Notify>::default();
     let (relist, trigger) = RelistTask::new(context.clone(), recovered.clone());
     let pleg = Pleg {

@@ -4,7 +4,7 @@ use super::PlegContext;
 use crate::{
     cri::{
         CriError, ListFingerprint, Relist,
-        events::EventsMode,
+        events::RuntimeEventSource,
         v1::{Container, PodSandbox},
     },
     runtime::kuberuntime::translate,
@@ -31,7 +31,7 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct RelistTrigger {
     notify: Arc<Notify>,
-    mode: Arc<watch::Sender<EventsMode>>,
+    source: Arc<watch::Sender<RuntimeEventSource>>,
     reconnected: Arc<AtomicBool>,
 }
 
@@ -47,14 +47,14 @@ impl RelistTrigger {
         self.request_relist();
     }
 
-    pub(super) fn set_mode(&self, mode: EventsMode) {
-        let changed = self.mode.send_if_modified(|known| {
-            let changed = *known != mode;
-            *known = mode;
+    pub(super) fn set_source(&self, source: RuntimeEventSource) {
+        let changed = self.source.send_if_modified(|known| {
+            let changed = *known != source;
+            *known = source;
             changed
         });
         if changed {
-            tracing::info!(?mode, "Source of runtime events changed");
+            tracing::info!(?source, "Source of runtime events changed");
         }
     }
 }
@@ -70,10 +70,10 @@ pub struct RelistTask {
 
 impl RelistTask {
     pub(super) fn new(context: PlegContext, recovered: Arc<Notify>) -> (Self, RelistTrigger) {
-        let mode = Arc::new(watch::Sender::new(EventsMode::None));
+        let source = Arc::new(watch::Sender::new(RuntimeEventSource::None));
         let trigger = RelistTrigger {
             notify: Arc::default(),
-            mode,
+            source,
             reconnected: Arc::default(),
         };
         let task = Self {
@@ -88,18 +88,18 @@ impl RelistTask {
 
     /// Lists until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut mode = self.relist.mode.subscribe();
+        let mut source = self.relist.source.subscribe();
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
-            let begun = self.context.metrics.start();
+            let started_at = self.context.metrics.relist_started();
             let listed = tokio::select! {
                 listed = self.list() => listed,
                 () = shutdown.cancelled() => return Ok(()),
             };
             let wait = match listed {
                 Ok(()) => {
-                    self.context.metrics.listed(begun);
+                    self.context.metrics.relist_ended(started_at);
                     if failing {
                         tracing::info!("Listing sandboxes and containers recovered");
                     }
@@ -108,7 +108,7 @@ impl RelistTask {
                         self.recovered.notify_one();
                     }
                     (failing, retry) = (false, RETRY_BASE);
-                    self.period(*mode.borrow_and_update())
+                    self.period(*source.borrow_and_update())
                 }
                 Err(error) => {
                     // One of the two lists may have been read without being applied, so the next list must not be compared
@@ -128,21 +128,21 @@ impl RelistTask {
             };
             let at = Instant::now() + wait;
             tokio::select! {
-                // Requests before a changed mode, which needs a list as well: one list serves both.
+                // Requests before a changed source, which needs a list as well: one list serves both.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = self.relist.notify.notified(), if !failing => {}
                 // Also while lists fail, because a reconnected stream means that the runtime is back.
-                Ok(()) = mode.changed() => {}
+                Ok(()) = source.changed() => {}
                 () = tokio::time::sleep_until(at) => {}
             }
         }
     }
 
-    fn period(&self, mode: EventsMode) -> Duration {
-        match mode {
-            EventsMode::None => self.context.config.relist_period,
-            EventsMode::Cri | EventsMode::Containerd => {
+    fn period(&self, source: RuntimeEventSource) -> Duration {
+        match source {
+            RuntimeEventSource::None => self.context.config.relist_period,
+            RuntimeEventSource::Cri | RuntimeEventSource::Containerd => {
                 self.context.config.relist_period_with_events
             }
         }
@@ -189,24 +189,24 @@ impl RelistTask {
             seq,
             sandboxes
                 .iter()
-                .filter_map(|s| translate::sandbox_from_list(s, strings).map(listed))
+                .filter_map(|s| translate::sandbox_from_list(s, strings).map(list_entry))
                 .collect(),
             containers
                 .iter()
-                .filter_map(|c| translate::container_from_list(c, strings).map(listed))
+                .filter_map(|c| translate::container_from_list(c, strings).map(list_entry))
                 .collect(),
         );
     }
 }
 
-fn listed<T>(owned: translate::WithPod<T>) -> ListEntry<T> {
+fn list_entry<T>(with_pod: translate::WithPod<T>) -> ListEntry<T> {
     let pod_ref = PodRef {
-        uid: owned.uid,
-        name: owned.name,
-        namespace: owned.namespace,
+        uid: with_pod.uid,
+        name: with_pod.name,
+        namespace: with_pod.namespace,
     };
     ListEntry {
         pod_ref,
-        status: owned.object,
+        status: with_pod.object,
     }
 }

@@ -54,7 +54,7 @@ fn publish(
     let mut in_error = was_in_error;
     state.send_if_modified(|state| {
         let next = match reply {
-            Ok(reply) => read(&reply, now),
+            Ok(reply) => state_of(&reply, now),
             Err(error) => RuntimeState {
                 runtime_message: error.to_string(),
                 ..state.clone()
@@ -81,8 +81,8 @@ fn publish(
     in_error
 }
 
-/// The state in a reply that was received at `now`.
-pub(super) fn read(reply: &StatusResponse, now: Instant) -> RuntimeState {
+/// The state that a reply reports, received at `now`.
+pub(super) fn state_of(reply: &StatusResponse, now: Instant) -> RuntimeState {
     let conditions = reply
         .status
         .as_ref()
@@ -130,7 +130,7 @@ mod tests {
                 status,
                 ..StatusResponse::default()
             };
-            read(&reply, Instant::now())
+            state_of(&reply, Instant::now())
         };
         let now = Instant::now();
         let good = state(vec![
@@ -167,7 +167,7 @@ mod tests {
             ..StatusResponse::default()
         };
         let first = Instant::now();
-        let (state, mut reader) = watch::channel(read(&reply, first));
+        let (state, mut reader) = watch::channel(state_of(&reply, first));
         let mut in_error = false;
         let mut after = |seconds, reply| {
             let now = first + Duration::from_secs(seconds);

@@ -8,6 +8,7 @@ use crate::{
     },
     runtime::logs::tail,
 };
+
 /// The container's message; `None` when it has none.
 pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
     let message_config = termination_message(status)?;

@@ -8,7 +8,7 @@ use super::{Config, PlegContext, PlegMetrics, RelistTask, RelistTrigger};
 use crate::{
     base::metrics::Metrics,
     cri::{
-        events::EventsMode,
+        events::RuntimeEventSource,
         test_server::{Reply, TestRuntime, until},
         v1::{ListContainersResponse, ListPodSandboxResponse},
     },
@@ -60,7 +60,7 @@ async fn a_stream_that_stands_again_is_listed_for_at_once_although_lists_failed(
     until("some lists have failed", || lists() == 5).await;
     let begin = Instant::now();
     trigger.reconnected();
-    trigger.set_mode(EventsMode::Cri);
+    trigger.set_source(RuntimeEventSource::Cri);
     until("another list", || lists() == 6).await;
     assert!(begin.elapsed() < Duration::from_secs(4));
 }
@@ -73,7 +73,7 @@ async fn a_new_mode_and_its_resync_are_one_list() {
         let (trigger, _guard) = relist(&runtime);
         until("the first list", || lists() == 1).await;
         trigger.reconnected();
-        trigger.set_mode(EventsMode::Cri);
+        trigger.set_source(RuntimeEventSource::Cri);
         until("the resync", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lists(), 2);

@@ -22,21 +22,21 @@ pub struct Merged {
 pub struct SourcePods {
     source: PodSource,
     pods: HashMap<PodUid, Arc<Pod>>,
-    delivered: bool,
+    has_merged: bool,
 }
 
 impl SourcePods {
-    /// A source that has delivered nothing yet.
+    /// A source without a list yet.
     pub fn new(source: PodSource) -> Self {
         Self {
             source,
             pods: HashMap::new(),
-            delivered: false,
+            has_merged: false,
         }
     }
 
     /// Merges the complete list of the source's pods. The first list causes an update even if it is empty: an ADD
-    /// without pods means that the source has delivered.
+    /// without pods, which carries the completeness of the list.
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
         let (good, duplicates) = without_duplicates(&list);
         let mut changes = Changes::default();
@@ -58,7 +58,7 @@ impl SourcePods {
         }
         changes.remove.extend(old.into_values());
         changes.remove.sort_by_cached_key(|pod| pod.full_name());
-        let first = !std::mem::replace(&mut self.delivered, true);
+        let first = !std::mem::replace(&mut self.has_merged, true);
         Merged {
             updates: changes.into_updates(self.source, first),
             duplicates: duplicates.into_iter().cloned().collect(),

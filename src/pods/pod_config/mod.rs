@@ -38,7 +38,7 @@ pub use manifest::{InvalidItem, InvalidManifest, Manifest, read_file, read_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use posted::{PostError, PostedPods};
-pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
+pub use ready::{SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, ManifestOrigin, static_pod};
 
 use crate::base::Tasks;

@@ -4,18 +4,6 @@ use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Proof that every source has delivered and that the sync loop has applied the lists: a running pod that
-/// is in no list was removed from its source, or its manifest is invalid or unreadable. Created by [`SourcesReady::all_ready`].
-///
-/// | method | sources | their lists | unusable manifests |
-/// |---|---|---|---|
-/// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
-/// | [`SourcesReadyReader::delivered`] | one | complete | allowed |
-/// | [`SourcesReady::all_ready`] | all | complete | allowed |
-/// | [`SourcesReadyReader::all_complete`] | all | complete | none |
-#[derive(Clone, Copy, Debug)]
-pub struct AllReady(());
-
 /// The writing end, for the sync loop only, which marks a source *after* it has applied its update: only then are the
 /// pods of that update desired.
 #[derive(Debug)]
@@ -24,6 +12,13 @@ pub struct SourcesReady {
 }
 
 /// Reading end; cheap to clone.
+///
+/// | method | sources | their lists | unusable manifests |
+/// |---|---|---|---|
+/// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
+/// | [`Self::delivered`] | one | complete | allowed |
+/// | [`Self::all_ready`] | all | complete | allowed |
+/// | [`Self::all_complete`] | all | complete | none |
 #[derive(Clone, Debug)]
 pub struct SourcesReadyReader {
     configured: SourceSet,
@@ -56,13 +51,13 @@ impl SourcesReady {
         self.reader.is_removed(source, uid, manifest)
     }
 
-    /// Whether every configured source has delivered a list, complete or not.
+    /// Whether every configured source has sent a list, complete or not.
     pub fn all_seen(&self) -> bool {
         self.reader.all_seen()
     }
 
     /// See [`SourcesReadyReader::all_ready`].
-    pub fn all_ready(&self) -> Option<AllReady> {
+    pub fn all_ready(&self) -> bool {
         self.reader.all_ready()
     }
 }
@@ -79,8 +74,8 @@ impl SourcesReadyReader {
             manifest
         };
         if self.configured.contains(source) {
-            let delivered = self.seen.lock();
-            return delivered
+            let seen = self.seen.lock();
+            return seen
                 .get(&source)
                 .is_some_and(|completeness| completeness.covers(item));
         }
@@ -89,8 +84,8 @@ impl SourcesReadyReader {
 
     /// Whether a source has delivered a list, though perhaps without pods that are invalid or cannot be read.
     pub fn delivered(&self, source: PodSource) -> bool {
-        let delivered = self.seen.lock();
-        let known = delivered.get(&source);
+        let seen = self.seen.lock();
+        let known = seen.get(&source);
         known.is_some_and(|known| *known != Completeness::Partial)
     }
 
@@ -100,12 +95,11 @@ impl SourcesReadyReader {
         self.all_seen() && self.seen.lock().values().all(complete)
     }
 
-    /// The proof, once every configured source has delivered a list that lacks at most pods of
-    /// manifests that are invalid or cannot be read.
-    pub fn all_ready(&self) -> Option<AllReady> {
+    /// Whether every configured source has delivered: a running pod that is in no list was removed from its source, or
+    /// its manifest is invalid or unreadable.
+    pub fn all_ready(&self) -> bool {
         let partial = |known: &Completeness| *known == Completeness::Partial;
-        let ready = self.all_seen() && !self.seen.lock().values().any(partial);
-        ready.then_some(AllReady(()))
+        self.all_seen() && !self.seen.lock().values().any(partial)
     }
 
     fn all_seen(&self) -> bool {
@@ -128,7 +122,7 @@ mod tests {
     fn all_are_ready_only_when_each_configured_source_was_seen() {
         let sources = ready(&[PodSource::File, PodSource::Http]);
         let reader = sources.reader();
-        assert!(reader.all_ready().is_none());
+        assert!(!reader.all_ready());
         sources.mark_seen(PodSource::File, Complete);
         assert!(reader.is_removed(PodSource::File, &"u".into(), None));
         assert!(!reader.is_removed(PodSource::Http, &"u".into(), None));
@@ -136,9 +130,9 @@ mod tests {
             !reader.is_removed(PodSource::Posted, &"u".into(), None),
             "not configured: gone when all have delivered"
         );
-        assert!(sources.all_ready().is_none());
+        assert!(!sources.all_ready());
         sources.mark_seen(PodSource::Http, Complete);
-        assert!(reader.all_ready().is_some());
+        assert!(reader.all_ready());
         assert!(sources.is_removed(PodSource::Posted, &"u".into(), None));
     }
 
@@ -146,7 +140,7 @@ mod tests {
     fn api_pods_are_removed_only_after_the_api_source_delivered() {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
-        assert!(alone.all_ready().is_some());
+        assert!(alone.all_ready());
         assert!(!alone.is_removed(PodSource::Api, &"u".into(), None));
         assert!(!ready(&[]).is_removed(PodSource::Api, &"u".into(), None));
         let joined = ready(&[PodSource::File, PodSource::Api]);
@@ -163,10 +157,10 @@ mod tests {
         assert!(
             sources.all_seen() && !sources.is_removed(PodSource::File, &"u".into(), Some("/m/a"))
         );
-        assert!(sources.all_ready().is_none());
+        assert!(!sources.all_ready());
         sources.mark_seen(PodSource::File, Complete);
         assert!(sources.is_removed(PodSource::File, &"u".into(), None));
-        assert!(sources.all_ready().is_some());
+        assert!(sources.all_ready());
     }
 
     #[test]
@@ -185,7 +179,7 @@ mod tests {
             let ready = sources.is_removed(source, &"u".into(), manifest);
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
-        assert!(sources.all_ready().is_some(), "clean-ups go on");
+        assert!(sources.all_ready(), "clean-ups go on");
         let reader = sources.reader();
         assert!(reader.delivered(PodSource::File) && !reader.delivered(PodSource::Posted));
         assert!(!sources.reader().all_complete());
@@ -211,6 +205,6 @@ mod tests {
 
     #[test]
     fn without_sources_everything_is_ready() {
-        assert!(ready(&[]).all_ready().is_some());
+        assert!(ready(&[]).all_ready());
     }
 }

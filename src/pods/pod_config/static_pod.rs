@@ -3,8 +3,8 @@
 
 use crate::base::hex;
 use crate::model::validation::{
-    FieldError, LocalConfigMapsAndSecrets, default_pod, own_annotations, static_pod_references,
-    unsupported_fields, validate_pod,
+    FieldError, LocalConfigMapsAndSecrets, set_pod_defaults, unsupported_fields,
+    validate_kubelet_annotations, validate_pod, validate_static_pod_references,
 };
 use crate::model::{Pod, PodSource, keys};
 use jiff::Timestamp;
@@ -59,10 +59,13 @@ pub fn static_pod(
     let mut pod = manifest;
     let canonical = canonical_json(&pod);
     apply_defaults(&mut pod, &canonical, origin, seen);
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     let mut errors = validate_pod(&pod);
-    errors.extend(static_pod_references(&pod, origin.config_maps_and_secrets));
-    errors.extend(own_annotations(&pod));
+    errors.extend(validate_static_pod_references(
+        &pod,
+        origin.config_maps_and_secrets,
+    ));
+    errors.extend(validate_kubelet_annotations(&pod));
     errors.extend(unsupported_fields(&pod));
     if errors.is_empty() {
         Ok(pod)

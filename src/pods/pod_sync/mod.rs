@@ -102,16 +102,16 @@ impl PodSync {
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
-            () = cancel.cancelled() => return synced(Ok(false), RetryDelay::Resync),
+            () = cancel.cancelled() => return sync_result(Ok(false), RetryDelay::Resync),
             () = deadline.elapsed() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.status_publisher.publish(&pod) else {
             // The runtime status changed again before the pod status could be published. That is no failure.
             let next = NextSync {
                 at: Some(Instant::now() + UNSETTLED_RETRY_DELAY),
-                delay: RetryDelay::Error,
+                ..NextSync::default()
             };
-            return synced(Ok(false), next);
+            return sync_result(Ok(false), next);
         };
         if is_terminal(&status) {
             return self.end_sync(&pod, &status).await;
@@ -120,8 +120,8 @@ impl PodSync {
         if deadline.is_over() {
             return self.past_deadline(&pod).await;
         }
-        if let Some(held) = self.hold_unsupported(&pod) {
-            return held;
+        if let Some(result) = self.skip_unsupported(&pod) {
+            return result;
         }
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
@@ -132,7 +132,7 @@ impl PodSync {
                 at: Some(Instant::now()),
                 ..NextSync::default()
             };
-            return synced(Ok(false), next);
+            return sync_result(Ok(false), next);
         }
         let network = if pod.host_network() {
             None
@@ -144,19 +144,20 @@ impl PodSync {
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
             self.record_history(&pod, Action::Wait, text.clone());
-            return synced(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
+            return sync_result(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let sync_cancel = cancel.child_token();
-        let mut set_up = Box::pin(self.set_up(&pod, runtime_status, &sync_cancel));
-        let set_up = loop {
+        let mut syncing =
+            Box::pin(self.sync_volumes_and_containers(&pod, runtime_status, &sync_cancel));
+        let report = loop {
             tokio::select! {
                 biased;
-                done = &mut set_up => break Some(done),
+                report = &mut syncing => break Some(report),
                 () = deadline.elapsed() => {
                     // Long steps such as pulls end now; a create that is followed by a start is finished.
                     self.fail_for_deadline(&pod);
                     sync_cancel.cancel();
-                    let _ = set_up.await;
+                    let _ = syncing.await;
                     break None;
                 }
                 () = self.restart_due(&pod) => {
@@ -165,9 +166,9 @@ impl PodSync {
             }
         };
         self.pod_history.set_current_step(&uid, None);
-        match set_up {
+        match report {
             Some(Ok(report)) => self.finish_sync(&pod, report, deadline).await,
-            Some(Err(error)) => synced(Err(error), RetryDelay::Error),
+            Some(Err(error)) => sync_result(Err(error), RetryDelay::Error),
             None => self.past_deadline(&pod).await,
         }
     }
@@ -205,7 +206,7 @@ impl PodSync {
         self.status_publisher.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
         self.record_history(pod, Action::Finish, format!("phase {phase}"));
-        synced(Ok(true), RetryDelay::Resync)
+        sync_result(Ok(true), RetryDelay::Resync)
     }
 
     /// Ends the sync of a pod whose active deadline is exceeded. The pod is terminated even if its runtime status
@@ -214,7 +215,7 @@ impl PodSync {
         self.fail_for_deadline(pod);
         match self.status_publisher.statuses().get(&pod.uid()) {
             Some(status) if is_terminal(&status) => self.end_sync(pod, &status).await,
-            _ => synced(Ok(true), RetryDelay::Resync),
+            _ => sync_result(Ok(true), RetryDelay::Resync),
         }
     }
 
@@ -228,7 +229,8 @@ impl PodSync {
         }
     }
 
-    async fn set_up(
+    /// Makes volumes and containers match the pod, after its record is on disk.
+    async fn sync_volumes_and_containers(
         &self,
         pod: &Arc<Pod>,
         runtime_status: Arc<PodStatus>,
@@ -326,7 +328,7 @@ impl PodSync {
             (Some(error), false) => Err(error),
             _ => Ok(false),
         };
-        synced(result, NextSync { at, delay })
+        sync_result(result, NextSync { at, delay })
     }
 
     /// Records the progress of the pod's resize after a sync.
@@ -490,7 +492,7 @@ impl PodSyncer for PodSync {
     }
 }
 
-fn synced(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> PodSyncResult {
+fn sync_result(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> PodSyncResult {
     PodSyncResult {
         result,
         next: next.into(),

@@ -139,7 +139,7 @@ impl StatusPublisher {
         self.record_origin(pod);
         let remote = self.remote_status(pod);
         let old = self.old_status(pod, remote.as_ref());
-        let runtime_status = self.without_pending_hooks(runtime_status);
+        let runtime_status = self.without_containers_in_post_start(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
         let old = (old.as_deref(), remote.as_ref());
         match self.generate(pod, &runtime_status, old, recorded) {
@@ -174,8 +174,9 @@ impl StatusPublisher {
         replaced.map(|container| container.name.clone()).collect()
     }
 
-    /// The runtime status without running containers whose postStart hook has not ended: the API shows them as waiting.
-    fn without_pending_hooks(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
+    /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows them
+    /// as waiting.
+    fn without_containers_in_post_start(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let pending = self
             .state_store
             .read(&runtime_status.uid, |r| r.post_start_pending.clone());
@@ -256,7 +257,7 @@ impl StatusPublisher {
         recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
-        let plan = self.runtime.plan_summary(pod, runtime_status);
+        let actions = self.runtime.action_summary(pod, runtime_status);
         let replaced = self.replaced(pod, runtime_status);
         let restarting =
             (!replaced.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &replaced)));
@@ -292,8 +293,8 @@ impl StatusPublisher {
             old,
             remote,
             host_ips: &host_ips,
-            needs_new_sandbox: plan.needs_new_sandbox,
-            restart_all: plan.restart_all,
+            needs_new_sandbox: actions.needs_new_sandbox,
+            restart_all: actions.restart_all,
             pod_is_terminal: recorded.stage == PodStage::Terminated,
             pod_failure: recorded.pod_failure.as_ref(),
             resize: &resize,

@@ -1,6 +1,6 @@
 //! Running pods of another kubelet that this one cannot start, because it does not support one of their fields.
 
-use super::{PodSync, synced};
+use super::{PodSync, sync_result};
 use crate::{
     base::error_chain,
     model::{Pod, PodExt, reasons::event, validation::unsupported_api_fields},
@@ -12,9 +12,10 @@ use crate::{
 use std::sync::Arc;
 
 impl PodSync {
-    /// Ends the sync of a pod with an unsupported field. Admission rejects such a pod unless it already runs; then it is
-    /// probed, its status is published and it is stopped when it is deleted, but no container of it is started.
-    pub(super) fn hold_unsupported(&self, pod: &Arc<Pod>) -> Option<PodSyncResult> {
+    /// Ends the sync of a pod with an unsupported field before anything is started. Admission rejects such a pod unless
+    /// it already runs; then it is probed, its status is published and it is stopped when it is deleted, but no
+    /// container of it is started.
+    pub(super) fn skip_unsupported(&self, pod: &Arc<Pod>) -> Option<PodSyncResult> {
         if pod.is_static() {
             return None;
         }
@@ -31,7 +32,7 @@ impl PodSync {
         self.events
             .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
         self.record_history(pod, Action::Wait, text);
-        Some(synced(Ok(false), RetryDelay::Resync))
+        Some(sync_result(Ok(false), RetryDelay::Resync))
     }
 
     /// Reports a failed teardown of a pod's volumes, for example because of a mount that another kubelet made.

@@ -52,7 +52,7 @@ impl StartGate {
     /// Removes a pod that ended or no longer waits to start. Returns the pod that may start now.
     pub(super) fn remove(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let queue = self.by_full_name.get_mut(name)?;
-        queue.started.retain(|running| running != uid);
+        queue.started.retain(|started| started != uid);
         queue.waiting.retain(|waiting| waiting != uid);
         let next = queue.start_next();
         if queue.started.is_empty() && queue.waiting.is_empty() {
@@ -62,7 +62,7 @@ impl StartGate {
     }
 
     /// The pods of a name that run, or may run.
-    pub(super) fn running(&self, name: &PodFullName) -> Vec<PodUid> {
+    pub(super) fn started(&self, name: &PodFullName) -> Vec<PodUid> {
         let queue = self.by_full_name.get(name);
         queue.map(|queue| queue.started.clone()).unwrap_or_default()
     }

@@ -37,7 +37,7 @@ fn working(workers: &PodWorkers, desired: &HashSet<PodUid>) -> Vec<ScrapeSample>
             all.map(|lifecycle| ((config, lifecycle, is_static), 0.0))
         })
         .collect();
-    for pod in workers.known() {
+    for pod in workers.worker_pods() {
         let lifecycle = match pod.phase {
             WorkerPhase::WaitingToStart { .. }
             | WorkerPhase::Starting { .. }

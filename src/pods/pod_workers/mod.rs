@@ -139,7 +139,7 @@ impl PodWorkers {
         {
             let mut map = self.shared.map.lock();
             self.shared
-                .input(&mut map, &uid, Input::Update(options), Instant::now());
+                .handle_input(&mut map, &uid, Input::Update(options), Instant::now());
         }
     }
 
@@ -149,7 +149,7 @@ impl PodWorkers {
         let uid = pod.uid();
         let mut map = self.shared.map.lock();
         self.shared
-            .input(&mut map, &uid, Input::Refreshed(pod), Instant::now());
+            .handle_input(&mut map, &uid, Input::Refreshed(pod), Instant::now());
     }
 
     /// Retries a failed stop or clean-up of a pod that no source has any more, because its runtime status changed.
@@ -157,7 +157,7 @@ impl PodWorkers {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
             self.shared
-                .input(&mut map, uid, Input::StatusChanged, Instant::now());
+                .handle_input(&mut map, uid, Input::StatusChanged, Instant::now());
         }
     }
 
@@ -170,7 +170,7 @@ impl PodWorkers {
         let mut map = self.shared.map.lock();
         for uid in map.uids() {
             self.shared
-                .input(&mut map, &uid, Input::RuntimeRecovered, now);
+                .handle_input(&mut map, &uid, Input::RuntimeRecovered, now);
         }
     }
 
@@ -195,20 +195,21 @@ impl PodWorkers {
         }
     }
 
-    /// Compares the workers with all desired pods: other pods are stopped, or forgotten if they are finished or never
-    /// started. Only valid once every source has delivered. From then on, a pod without a worker is known to have
-    /// nothing to run here (upstream's `podsSynced`).
+    /// Compares the workers with all desired pods. Other pods are stopped, or forgotten if they are finished or never
+    /// started; a finished pod that was added again is forgotten, too. Only valid once every source has delivered. From
+    /// then on, a pod without a worker is known to have nothing to run here (upstream's `podsSynced`).
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> ReconciledWorkers {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
-        map.synced = true;
+        map.pods_synced = true;
         let mut forgotten = Vec::new();
         for uid in map.uids() {
             let finished_restart = map
                 .state(&uid)
                 .is_some_and(|state| state.is_finished() && state.restart_requested());
             if !desired.contains(&uid) || finished_restart {
-                self.shared.input(&mut map, &uid, Input::NotDesired, now);
+                self.shared
+                    .handle_input(&mut map, &uid, Input::NotDesired, now);
             }
             if map.state(&uid).is_none() {
                 forgotten.push(uid);
@@ -227,7 +228,8 @@ impl PodWorkers {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
         for uid in map.update_start_gate(pods) {
-            self.shared.input(&mut map, &uid, Input::MayStart, now);
+            self.shared
+                .handle_input(&mut map, &uid, Input::MayStart, now);
         }
     }
 
@@ -242,8 +244,8 @@ impl PodWorkers {
 
 impl PodWorkers {
     /// Every pod that has a worker, in no order.
-    pub fn known(&self) -> Vec<WorkerPod> {
-        self.shared.map.lock().known()
+    pub fn worker_pods(&self) -> Vec<WorkerPod> {
+        self.shared.map.lock().worker_pods()
     }
 
     /// Numbers of entries by kind, for metrics.
@@ -280,7 +282,7 @@ impl PodWorkers {
             )
         };
         let map = self.shared.map.lock();
-        map.state(uid).map_or(!map.synced, may_run)
+        map.state(uid).map_or(!map.pods_synced, may_run)
     }
 
     /// Whether the pod may have running containers: a terminating pod is active until they have exited. The opposite of
@@ -293,7 +295,7 @@ impl PodWorkers {
 
     /// Whether a static pod of this name, other than `except`, is not finished.
     pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
-        let known = self.known();
+        let known = self.worker_pods();
         let mut known = known.iter().filter(|pod| pod.full_name == *name);
         known.any(|pod| {
             let ended = matches!(pod.phase, WorkerPhase::Finished { .. });
@@ -303,7 +305,7 @@ impl PodWorkers {
 
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
-        self.check_state(uid, PodWorkerState::is_finished, |synced| synced)
+        self.check_state(uid, PodWorkerState::is_finished, |pods_synced| pods_synced)
     }
 
     /// Applies `known` to the state of a pod. For a pod without a worker, applies `unknown` to whether the workers have
@@ -317,7 +319,7 @@ impl PodWorkers {
         let map = self.shared.map.lock();
         match map.state(uid) {
             Some(state) => known(state),
-            None => unknown(map.synced),
+            None => unknown(map.pods_synced),
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct WorkerMap {
     blocked_names: HashMap<PodUid, PodFullName>,
     last_worker_id: u64,
     /// The workers were compared with all desired pods at least once (upstream's `podsSynced`).
-    pub(super) synced: bool,
+    pub(super) pods_synced: bool,
 }
 
 struct WorkerEntry {
@@ -82,7 +82,7 @@ impl WorkerMap {
         [("workers", self.entries.len()), ("blocked_names", names)]
     }
 
-    pub(super) fn known(&self) -> Vec<WorkerPod> {
+    pub(super) fn worker_pods(&self) -> Vec<WorkerPod> {
         let known = |(uid, entry): (&PodUid, &WorkerEntry)| WorkerPod {
             uid: uid.clone(),
             full_name: entry.full_name.clone(),
@@ -101,7 +101,7 @@ impl WorkerMap {
         let handle = entry.handle.as_deref();
         let phase = entry.state.phase().clone();
         let waits_for = match phase {
-            WorkerPhase::WaitingToStart { .. } => self.gate.running(&entry.full_name),
+            WorkerPhase::WaitingToStart { .. } => self.gate.started(&entry.full_name),
             _ => Vec::new(),
         };
         Some(WorkerStatus {
@@ -159,14 +159,14 @@ impl WorkerMap {
 
 impl PodWorkersInner {
     pub(super) fn update(self: &Arc<Self>, options: UpdatePodOptions, now: Instant) {
-        let uid = match (&options.pod, &options.running_pod) {
+        let uid = match (&options.pod, &options.runtime_status) {
             (Some(pod), _) => pod.uid(),
-            (None, Some(running)) => running.uid.clone(),
+            (None, Some(status)) => status.uid.clone(),
             (None, None) => return,
         };
         let mut map = self.map.lock();
         if map.entries.contains_key(&uid) {
-            self.input(&mut map, &uid, Input::Update(options), now);
+            self.handle_input(&mut map, &uid, Input::Update(options), now);
             return;
         }
         if self.finished.contains(&uid) {
@@ -185,11 +185,11 @@ impl PodWorkersInner {
         };
         map.entries.insert(uid.clone(), entry);
         map.blocked_names.remove(&uid);
-        self.apply(&mut map, &uid, effects, now);
+        self.apply_effects(&mut map, &uid, effects, now);
     }
 
     /// Passes an input to the state machine of one pod and carries out its effects.
-    pub(super) fn input(
+    pub(super) fn handle_input(
         self: &Arc<Self>,
         map: &mut WorkerMap,
         uid: &PodUid,
@@ -198,12 +198,12 @@ impl PodWorkersInner {
     ) {
         if let Some(entry) = map.entries.get_mut(uid) {
             let effects = entry.state.on(input, now);
-            self.apply(map, uid, effects, now);
+            self.apply_effects(map, uid, effects, now);
         }
     }
 
     /// Carries out effects, and those of pods that may start because of them.
-    fn apply(
+    fn apply_effects(
         self: &Arc<Self>,
         map: &mut WorkerMap,
         uid: &PodUid,
@@ -213,7 +213,7 @@ impl PodWorkersInner {
         let mut queue: VecDeque<(PodUid, Effect)> =
             effects.into_iter().map(|e| (uid.clone(), e)).collect();
         while let Some((uid, effect)) = queue.pop_front() {
-            let Some(next) = self.apply_one(map, &uid, effect) else {
+            let Some(next) = self.apply_effect(map, &uid, effect) else {
                 continue;
             };
             if let Some(entry) = map.entries.get_mut(&next) {
@@ -224,7 +224,7 @@ impl PodWorkersInner {
     }
 
     /// Carries out one effect. Returns the pod that may start because of it.
-    fn apply_one(
+    fn apply_effect(
         self: &Arc<Self>,
         map: &mut WorkerMap,
         uid: &PodUid,
@@ -279,7 +279,7 @@ impl PodWorkersInner {
     }
 
     /// The next call of a worker that is free; `None` ends its task.
-    pub(super) fn begin(
+    pub(super) fn begin_call(
         self: &Arc<Self>,
         uid: &PodUid,
         worker_id: u64,
@@ -292,7 +292,7 @@ impl PodWorkersInner {
         handle.busy = true;
         // One call serves all updates that arrived meanwhile; the strongest one is its update type.
         let update = handle.undelivered.take().max(update);
-        let Some(call) = entry.state.begin(update, now) else {
+        let Some(call) = entry.state.begin_call(update, now) else {
             // The pod is finished: its state stays, its task ends.
             entry.handle = None;
             return None;
@@ -311,7 +311,7 @@ impl PodWorkersInner {
     }
 
     /// Records the end of a call. Returns when the worker begins the next one; `None` means immediately.
-    pub(super) fn end(
+    pub(super) fn end_call(
         self: &Arc<Self>,
         uid: &PodUid,
         worker_id: u64,
@@ -326,7 +326,7 @@ impl PodWorkersInner {
             .handle
             .as_deref_mut()
             .and_then(|handle| handle.park(due));
-        self.apply(&mut map, uid, effects, now);
+        self.apply_effects(&mut map, uid, effects, now);
         wake_at
     }
 

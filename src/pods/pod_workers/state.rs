@@ -32,7 +32,8 @@ pub(super) enum Input {
     Refreshed(Arc<Pod>),
     /// The start gate lets the pod start.
     MayStart,
-    /// No source has the pod any more. Only valid once every source has delivered.
+    /// No source has the pod any more, or it is finished and was added again. Only valid once every source has
+    /// delivered.
     NotDesired,
     /// The runtime status of a pod that no source has any more changed, so a failed stop may succeed now.
     StatusChanged,
@@ -141,7 +142,8 @@ impl PodWorkerState {
         options: UpdatePodOptions,
         now: Instant,
     ) -> Option<(Self, Vec<Effect>)> {
-        let may_run = options.running_pod.as_ref().is_none_or(|r| r.is_active());
+        let runtime_status = options.runtime_status.as_ref();
+        let may_run = runtime_status.is_none_or(|status| status.is_active());
         let Some(pod) = options.pod.clone() else {
             return Self::from_orphan_update(options);
         };
@@ -172,7 +174,7 @@ impl PodWorkerState {
             termination: Termination::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
-        let state = Self::new(WorkerTarget::Runtime(options.running_pod?), phase);
+        let state = Self::new(WorkerTarget::Runtime(options.runtime_status?), phase);
         let effects = vec![Effect::BlockName, Effect::Deliver(SyncPodType::Kill)];
         Some((state, effects))
     }
@@ -326,7 +328,7 @@ impl PodWorkerState {
 
     /// The next call of a worker that is free, for this update or because its timer fired; `None` if there is nothing
     /// left to do.
-    pub(super) fn begin(
+    pub(super) fn begin_call(
         &mut self,
         update: Option<SyncPodType>,
         now: Instant,
@@ -373,11 +375,12 @@ impl PodWorkerState {
         }
         match (call, outcome) {
             (PodSyncCall::Sync(..), SyncOutcome::SyncEnded { terminal, next }) => {
-                (self.synced(terminal, next), Vec::new())
+                (self.on_sync_ended(terminal, next), Vec::new())
             }
-            (PodSyncCall::Sync(..), _) => {
-                (self.synced(false, RetryDelay::Error.into()), Vec::new())
-            }
+            (PodSyncCall::Sync(..), _) => (
+                self.on_sync_ended(false, RetryDelay::Error.into()),
+                Vec::new(),
+            ),
             (_, SyncOutcome::StopFailed | SyncOutcome::SyncEnded { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
                 let delay = RetryDelay::Stop(self.failed_stops);
@@ -409,7 +412,7 @@ impl PodWorkerState {
         }
     }
 
-    fn synced(&mut self, terminal: bool, next: NextSync) -> Option<NextSync> {
+    fn on_sync_ended(&mut self, terminal: bool, next: NextSync) -> Option<NextSync> {
         if self.phase != WorkerPhase::Syncing {
             return None;
         }

@@ -50,13 +50,13 @@ pub(super) async fn run(
                 return;
             }
             // Contained like a panic in the sync: otherwise this pod would never be synced again.
-            let begin = || shared.begin(&uid, worker_id, update.take(), Instant::now());
+            let begin = || shared.begin_call(&uid, worker_id, update.take(), Instant::now());
             let ended = match contain_blocking(PanicScope::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
                     // Boxed, so that an idle worker does not hold the memory of a sync.
-                    let outcome = Box::pin(sync(&shared, job)).await;
-                    let end = || shared.end(&uid, worker_id, outcome, Instant::now());
+                    let outcome = Box::pin(run_job(&shared, job)).await;
+                    let end = || shared.end_call(&uid, worker_id, outcome, Instant::now());
                     contain_blocking(PanicScope::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
@@ -73,11 +73,11 @@ pub(super) async fn run(
 }
 
 /// Calls the syncer. A panic in it is a failure of this call only.
-async fn sync(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
+async fn run_job(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
     let (call, cancel) = (job.call.clone(), job.cancel.clone());
     let span = span_of(&call);
     let work = async {
-        let syncing = contain(PanicScope::Sync, sync_pod(shared.syncer.as_ref(), job));
+        let syncing = contain(PanicScope::Sync, call_syncer(shared.syncer.as_ref(), job));
         let done = match &shared.observer {
             Some(observer) => observer.observe(&call, syncing).await,
             None => syncing.await,
@@ -91,7 +91,7 @@ async fn sync(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
     work.instrument(span).await
 }
 
-async fn sync_pod(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
+async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
     let SyncJob {
         call,
         cancel,

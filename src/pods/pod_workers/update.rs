@@ -12,8 +12,8 @@ pub struct UpdatePodOptions {
     pub(super) kind: SyncPodType,
     /// The pod; `None` for an orphan, which can only be killed.
     pub(super) pod: Option<Arc<Pod>>,
-    /// Its complete runtime status, if known. Only used by a new worker.
-    pub(super) running_pod: Option<Arc<PodStatus>>,
+    /// Its settled runtime status; `None` if it is not known. Only used by a new worker.
+    pub(super) runtime_status: Option<Arc<PodStatus>>,
     /// Only with [`SyncPodType::Kill`].
     pub(super) kill: Option<KillPodOptions>,
 }
@@ -32,7 +32,7 @@ impl UpdatePodOptions {
         Self {
             kind,
             pod: Some(pod),
-            running_pod: None,
+            runtime_status: None,
             kill: None,
         }
     }
@@ -42,26 +42,26 @@ impl UpdatePodOptions {
         Self {
             kind: SyncPodType::Kill,
             pod: Some(pod),
-            running_pod: None,
+            runtime_status: None,
             kill: Some(KillPodOptions::new(reason)),
         }
     }
 
     /// An update that kills an orphan: a pod that is only known from the runtime.
-    pub fn orphan(running: Arc<PodStatus>) -> Self {
+    pub fn orphan(runtime_status: Arc<PodStatus>) -> Self {
         Self {
             kind: SyncPodType::Kill,
             pod: None,
-            running_pod: Some(running),
+            runtime_status: Some(runtime_status),
             kill: Some(KillPodOptions::new(TerminationReason::Orphaned)),
         }
     }
 
     /// An update that kills an orphan because a desired pod replaces it, with the grace period that its containers were
     /// created with.
-    pub fn replaced_orphan(running: Arc<PodStatus>) -> Self {
-        let grace = running.grace_seconds();
-        let orphan = Self::orphan(running);
+    pub fn replaced_orphan(runtime_status: Arc<PodStatus>) -> Self {
+        let grace = runtime_status.grace_seconds();
+        let orphan = Self::orphan(runtime_status);
         match grace {
             Some(seconds) => orphan.with_grace(seconds.into()),
             None => orphan,
@@ -77,10 +77,10 @@ impl UpdatePodOptions {
         self
     }
 
-    /// Adds the complete runtime status, if it is known.
+    /// Adds the settled runtime status, if it is known.
     #[must_use]
-    pub fn with_running(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
-        self.running_pod = running.into();
+    pub fn with_runtime_status(mut self, status: impl Into<Option<Arc<PodStatus>>>) -> Self {
+        self.runtime_status = status.into();
         self
     }
 

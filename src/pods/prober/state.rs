@@ -257,13 +257,13 @@ impl CurrentInstance {
             (ResultOrigin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
             (ResultOrigin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
         };
-        let held =
+        let is_on_hold =
             recorded_result.is_some_and(|probe_result| ends_probing(rules.kind, probe_result));
         Self {
             id: seen.id.clone(),
             probe_result,
             origin,
-            stage: if held {
+            stage: if is_on_hold {
                 ProbeStage::OnHold
             } else {
                 ProbeStage::Waiting

@@ -148,19 +148,19 @@ impl ProbeTask {
 
     /// Runs the handler, with retries if it cannot be run, and reports the outcome.
     async fn probe(&mut self, id: ContainerId) {
-        let mut begun = Instant::now();
+        let mut started_at = Instant::now();
         let mut outcome = self.attempt(&id).await;
         for _ in 1..ATTEMPTS {
             match outcome {
                 Some(ProbeOutcome::Unknown { .. }) if self.overdue.is_none() => {
-                    begun = Instant::now();
+                    started_at = Instant::now();
                     outcome = self.attempt(&id).await;
                 }
                 _ => break,
             }
         }
         if let Some(outcome) = outcome {
-            self.report(&id, &outcome, begun.elapsed());
+            self.report(&id, &outcome, started_at.elapsed());
         }
     }
 

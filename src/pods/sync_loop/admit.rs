@@ -22,17 +22,17 @@ const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusi
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
-/// Whether a pod runs here. Without a `settled` status it may: the runtime listed something of it that was not inspected
-/// yet.
-pub(super) fn runs(settled: Option<&PodStatus>) -> bool {
+/// Whether a pod runs here, or may: without a `settled` status, the runtime listed something of it that was not
+/// inspected yet.
+pub(super) fn may_run(settled: Option<&PodStatus>) -> bool {
     settled.is_none_or(PodStatus::is_active)
 }
 
 impl SyncLoop {
     /// How a new pod ran before.
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
-        if runs(self.cache.try_settled(uid).as_deref()) {
-            AdmissionOrder::Runs
+        if may_run(self.cache.try_settled(uid).as_deref()) {
+            AdmissionOrder::MayRun
         } else if self.pod_sync.allocations().is_allocated(uid) {
             AdmissionOrder::Admitted
         } else {
@@ -40,10 +40,10 @@ impl SyncLoop {
         }
     }
 
-    /// Admits or rejects a pod. The status of a rejected pod is published as Failed; its worker then terminates it.
-    /// False if neither is decided yet, and the pod is deferred.
-    pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
-        let rejection = match self.check_admission(pod, runs) {
+    /// Admits or rejects a pod; false if that is not decided yet and the pod is deferred. The status of a rejected pod
+    /// is published as Failed; its worker then terminates it.
+    pub(super) fn decide_admission(&mut self, pod: &Arc<Pod>, may_run: bool) -> bool {
+        let rejection = match self.check_admission(pod, may_run) {
             Ok(()) => None,
             Err(AdmissionError::Rejected(rejection)) => Some(rejection),
             Err(AdmissionError::Deferred {
@@ -71,7 +71,7 @@ impl SyncLoop {
         };
         let rejection = match rejection {
             Some(rejection) => Some(self.prefer_manager_rejection(pod, rejection)),
-            None => self.allocate(pod, runs).err(),
+            None => self.allocate(pod, may_run).err(),
         };
         if let Some(rejection) = rejection {
             self.metrics.rejected(&rejection);
@@ -110,15 +110,15 @@ impl SyncLoop {
         }
     }
 
-    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that runs keeps what
-    /// it has.
-    fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
+    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that may run keeps
+    /// what it has.
+    fn allocate(&self, pod: &Pod, may_run: bool) -> Result<(), Rejection> {
         self.release_resources();
         let devices = |nodes| self.devices().hints(pod, nodes);
-        let Err(error) = self.admission.resources.admit(pod, runs, devices) else {
+        let Err(error) = self.admission.resources.admit(pod, may_run, devices) else {
             return Ok(());
         };
-        if runs {
+        if may_run {
             tracing::warn!(
                 pod = %pod.log_name(),
                 podUID = %pod.uid(),
@@ -163,10 +163,10 @@ impl SyncLoop {
         });
     }
 
-    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionError> {
+    fn check_admission(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
         let object = admission.node.borrow().clone();
-        let others = if object.is_some() && !runs {
+        let others = if object.is_some() && !may_run {
             self.admitted_except(&pod.uid())
         } else {
             AdmittedPods::default()
@@ -178,7 +178,7 @@ impl SyncLoop {
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),
-            already_running: runs,
+            may_run,
             object: object.as_deref(),
             initial: &admission.initial_node,
             standalone: admission.standalone,
@@ -186,8 +186,8 @@ impl SyncLoop {
             device_error: None,
             allocated_devices: &BTreeMap::new(),
         };
-        let device_error = if runs || admit_before_devices(pod, &before).is_ok() {
-            self.allocate_devices(pod, runs).err()
+        let device_error = if may_run || admit_before_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod, may_run).err()
         } else {
             None
         };
@@ -280,9 +280,9 @@ impl SyncLoop {
         &self.pod_sync.devices().plugins
     }
 
-    /// Allocates devices to a pod. A pod that runs keeps those that it has.
-    fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionError> {
-        if runs {
+    /// Allocates devices to a pod. A pod that may run keeps those that it has.
+    fn allocate_devices(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
+        if may_run {
             self.devices().mark_running(pod);
             return Ok(());
         }

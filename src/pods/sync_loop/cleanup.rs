@@ -176,7 +176,7 @@ impl SyncLoop {
             self.start_removal(orphan.uid.clone());
         }
         // Workers are compared with the desired pods only once all of those are known.
-        let all_ready = self.sources.all_ready().is_some();
+        let all_ready = self.sources.all_ready();
         let is_full = self.housekeeping_schedule.begin(all_ready);
         if unsettled_orphans {
             // The inspection of such a pod wakes the loop only if its status changes.
@@ -219,8 +219,13 @@ impl SyncLoop {
         listed: RuntimeListed,
     ) {
         known_pods.extend(self.removals.uids().cloned());
-        known_pods.extend(self.workers.known().into_iter().map(|known| known.uid));
-        let all_ready = self.sources.all_ready().is_some();
+        known_pods.extend(
+            self.workers
+                .worker_pods()
+                .into_iter()
+                .map(|known| known.uid),
+        );
+        let all_ready = self.sources.all_ready();
         if all_ready {
             self.release_devices(&known_pods);
             let allocations = self.pod_sync.allocations();
@@ -265,9 +270,9 @@ impl SyncLoop {
         }
     }
 
-    /// Resolves a conflict with another pod of the same UID in the runtime; true if the desired pod may get a worker
-    /// now. If the other pod runs, a worker stops it and then starts the desired pod (true). If only its dead containers
-    /// are left, they are removed first (false).
+    /// Resolves a conflict with another pod of the same UID in the runtime; true if `create` may go on. If the other pod
+    /// runs, a worker is created that stops it, and the desired pod is created after its removal (true). If only its
+    /// dead containers are left, they are removed first (false).
     pub(super) fn resolve_uid_conflict(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
         match self.uid_owner(pod) {

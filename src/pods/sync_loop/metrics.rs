@@ -143,8 +143,8 @@ impl LoopMetrics {
 
 /// All extended resources share one label, as upstream.
 fn reason_label(reason: &str) -> &'static str {
-    let own = ["cpu", "memory", "ephemeral-storage", "pods"];
-    let own = own
+    let resources = ["cpu", "memory", "ephemeral-storage", "pods"];
+    let index = resources
         .iter()
         .position(|name| reason.strip_prefix("OutOf") == Some(name));
     let labels = [
@@ -153,7 +153,7 @@ fn reason_label(reason: &str) -> &'static str {
         "OutOfephemeral-storage",
         "OutOfpods",
     ];
-    let label = own.and_then(|at| labels.get(at));
+    let label = index.and_then(|index| labels.get(index));
     label.copied().unwrap_or("OutOfExtendedResources")
 }
 

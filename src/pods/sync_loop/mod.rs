@@ -1,8 +1,9 @@
 //! The sync loop: updates pod workers when sources, runtime statuses or probe results change.
 //!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
-//! * Woken by: updates of sources, pods whose runtime status, probe results, volumes or devices changed, workers that
-//!   finished, a runtime that is back, the housekeeping timer.
+//! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed; workers and
+//!   removals that ended; orphans found on disk; completed resizes; the Node object; a node shutdown; a runtime that is
+//!   back; the housekeeping timer.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
@@ -177,8 +178,8 @@ impl SyncLoop {
     /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         self.heartbeat.beat();
-        let complete = tokio::select! {
-            complete = self.cache.wait_runtime_listed() => complete,
+        let listed = tokio::select! {
+            listed = self.cache.wait_runtime_listed() => listed,
             () = shutdown.cancelled() => return Ok(()),
         };
         tokio::select! {
@@ -221,7 +222,7 @@ impl SyncLoop {
                 uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
                 () = self.pod_sync.allocations().completed() => self.retry_resizes(ResizeTrigger::PodResized),
                 () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
-                () = self.housekeeping_schedule.due() => self.housekeeping(complete),
+                () = self.housekeeping_schedule.due() => self.housekeeping(listed),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
                     self.retry_pending_admissions();
@@ -450,16 +451,17 @@ impl SyncLoop {
             self.metrics.pod_created(&pod);
         }
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
-        let seen = self.cache.try_settled(&uid);
-        // A pod that runs already is not rejected for resources.
-        let runs = admit::runs(seen.as_deref());
+        let runtime_status = self.cache.try_settled(&uid);
+        // A pod that may run already is not rejected for resources.
+        let may_run = admit::may_run(runtime_status.as_deref());
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
-        if !waits && !is_over && !self.admit(&pod, runs) {
+        if !waits && !is_over && !self.decide_admission(&pod, may_run) {
             return;
         }
         self.pending_admissions.remove(&uid);
-        let options = UpdatePodOptions::sync(SyncPodType::Create, pod).with_running(seen);
+        let options =
+            UpdatePodOptions::sync(SyncPodType::Create, pod).with_runtime_status(runtime_status);
         self.update_worker(&uid, options);
     }
 

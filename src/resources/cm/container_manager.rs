@@ -165,7 +165,7 @@ impl ContainerManager {
     }
 
     /// Creates a pod's cgroup if it is missing, and sets its limits. Must be called before a container of the pod
-    /// starts. `before` is the pod with the actuated amounts of its running containers: if given, the higher of both
+    /// starts. `actuated` is the pod with the actuated amounts of its running containers: if given, the higher of both
     /// limits is set, because the containers may use more than is allocated.
     ///
     /// # Errors
@@ -173,36 +173,36 @@ impl ContainerManager {
     pub async fn ensure_exists(
         &self,
         pod: &Arc<Pod>,
-        before: Option<Pod>,
+        actuated: Option<Pod>,
     ) -> anyhow::Result<PodCgroup> {
         let Some(inner) = self.0.clone() else {
             return Ok(PodCgroup::default());
         };
         let pod = pod.clone();
         let ensure =
-            move |inner: &ContainerManagerInner| inner.ensure_exists(&pod, before.as_ref());
+            move |inner: &ContainerManagerInner| inner.ensure_exists(&pod, actuated.as_ref());
         inner.run(ensure).await?
     }
 
-    /// Sets the limits of a running pod's cgroup; while its containers are resized from `before`, the higher of the old
-    /// and new ones.
+    /// Sets the limits of a running pod's cgroup; with `actuated`, the pod before a resize of its containers, the
+    /// higher of the old and new ones.
     ///
     /// # Errors
     /// The kernel rejects a limit.
     pub async fn set_limits(
         &self,
         pod: &Arc<Pod>,
-        before: Option<&Arc<Pod>>,
+        actuated: Option<&Arc<Pod>>,
     ) -> anyhow::Result<()> {
         let Some(inner) = self.0.clone() else {
             return Ok(());
         };
-        let (pod, before) = (pod.clone(), before.cloned());
-        let set = move |inner: &ContainerManagerInner| inner.set_limits(&pod, before.as_deref());
+        let (pod, actuated) = (pod.clone(), actuated.cloned());
+        let set = move |inner: &ContainerManagerInner| inner.set_limits(&pod, actuated.as_deref());
         inner.run(set).await?
     }
 
-    /// The resources of a pod and its overhead, for the `UpdatePodSandboxResources` call; with `before`, the higher
+    /// The resources of a pod and its overhead, for the `UpdatePodSandboxResources` call; with `actuated`, the higher
     /// limits of both. `None` without `cgroupsPerQOS`.
     ///
     /// # Errors
@@ -210,32 +210,32 @@ impl ContainerManager {
     pub fn sandbox_resources(
         &self,
         pod: &Pod,
-        before: Option<&Pod>,
+        actuated: Option<&Pod>,
     ) -> anyhow::Result<Option<SandboxResources>> {
         let Some(inner) = &self.0 else {
             return Ok(None);
         };
-        let (rest, before) = (without_overhead(pod), before.map(without_overhead));
-        let settings = inner.higher_settings(&rest, before.as_ref())?;
+        let (rest, actuated) = (without_overhead(pod), actuated.map(without_overhead));
+        let settings = inner.higher_settings(&rest, actuated.as_ref())?;
         Ok(Some(SandboxResources {
             overhead: linux::sandbox_overhead(pod, &inner.node.rules.enforcement)?,
             resources: resource_config::for_runtime(settings),
         }))
     }
 
-    /// The new memory limit of a pod's cgroup, if a resize lowers it from that of `before`.
+    /// The new memory limit of a pod's cgroup, if a resize lowers it from that of `actuated`.
     ///
     /// # Errors
     /// The limit cannot be computed.
     pub async fn lowered_memory_limit(
         &self,
         pod: &Arc<Pod>,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
     ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
         let Some(inner) = self.0.clone() else {
             return Ok(None);
         };
-        let old = inner.pod_settings(before)?.memory;
+        let old = inner.pod_settings(actuated)?.memory;
         let new = inner.pod_settings(pod)?.memory;
         let Some(limit) = resource_config::lowered_memory_limit(old, new) else {
             return Ok(None);
@@ -423,7 +423,7 @@ impl ContainerManagerInner {
         Ok(())
     }
 
-    fn ensure_exists(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<PodCgroup> {
+    fn ensure_exists(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<PodCgroup> {
         if let Err(error) = self.update_classes() {
             tracing::info!(
                 pod = %pod.log_name(),
@@ -440,7 +440,7 @@ impl ContainerManagerInner {
         }
         let set = self
             .manager
-            .update(&name, &self.higher_settings(pod, before)?);
+            .update(&name, &self.higher_settings(pod, actuated)?);
         Ok(PodCgroup {
             parent: path.to_string(),
             limit_error: set.err().map(|error| error.to_string()),
@@ -453,19 +453,19 @@ impl ContainerManagerInner {
         Ok(resource_config::resource_config_for_pod(pod, &rules)?)
     }
 
-    /// The settings of a pod; with `before`, the higher limits of both.
-    fn higher_settings(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
-        let settings = self.pod_settings(pod)?;
-        Ok(match before {
-            Some(before) => resource_config::higher_limits(settings, &self.pod_settings(before)?),
-            None => settings,
-        })
+    /// The settings of a pod; with `actuated`, the higher limits of both.
+    fn higher_settings(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
+        let mut settings = self.pod_settings(pod)?;
+        if let Some(actuated) = actuated {
+            settings = resource_config::higher_limits(settings, &self.pod_settings(actuated)?);
+        }
+        Ok(settings)
     }
 
-    fn set_limits(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<()> {
+    fn set_limits(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<()> {
         self.update_classes()
             .context("failed to update the cgroups of classes")?;
-        let settings = self.higher_settings(pod, before)?;
+        let settings = self.higher_settings(pod, actuated)?;
         let name = self.pod_cgroup(pod)?;
         let limited = self.manager.update(&name, &settings);
         limited.with_context(|| format!("failed to set cgroup config for {:?}", name.parts()))

@@ -81,7 +81,7 @@ impl ExitRecords {
     }
 
     /// The last exit before the running instance of a container, from the runtime or else from the record.
-    pub(super) fn ended_before(
+    pub(super) fn previous_exit(
         &self,
         pod: &Pod,
         status: &PodStatus,

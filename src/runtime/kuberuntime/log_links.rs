@@ -40,8 +40,8 @@ impl LogLinks {
             ))
         });
         let Ok((log, link)) = paths else { return };
-        let shown = link.display().to_string();
-        blocking("link a log", shown, move || link_log(&log, &link)).await;
+        let path = link.display().to_string();
+        blocking("link a log", path, move || link_log(&log, &link)).await;
     }
 
     /// Removes the log of a container whose creation failed, if empty: a log file raises the next restart count.
@@ -50,8 +50,8 @@ impl LogLinks {
             return;
         };
         let log = directory.join(log_path);
-        let shown = log.display().to_string();
-        blocking("remove an unused log", shown, move || remove_empty(&log)).await;
+        let path = log.display().to_string();
+        blocking("remove an unused log", path, move || remove_empty(&log)).await;
     }
 
     /// Removes the link alone.
@@ -59,8 +59,8 @@ impl LogLinks {
         let Some(link) = self.link_of(pod_ref, container) else {
             return;
         };
-        let shown = link.display().to_string();
-        blocking("remove a link to a log", shown, move || {
+        let path = link.display().to_string();
+        blocking("remove a link to a log", path, move || {
             if_exists(fs::remove_file(link)).map(drop)
         })
         .await;
@@ -72,8 +72,8 @@ impl LogLinks {
         pod_ref: &PodRef,
         container: &ContainerStatus,
     ) {
-        let own = container.restart_count;
-        let select = move |number| number == own;
+        let restart_count = container.restart_count;
+        let select = move |number| number == restart_count;
         self.remove("remove logs", pod_ref, container, select).await;
     }
 
@@ -102,8 +102,8 @@ impl LogLinks {
             return;
         };
         let link = self.link_of(pod_ref, container);
-        let shown = directory.display().to_string();
-        blocking(what, shown, move || {
+        let path = directory.display().to_string();
+        blocking(what, path, move || {
             if let Some(link) = link {
                 if_exists(fs::remove_file(link))?;
             }
@@ -122,8 +122,8 @@ impl LogLinks {
         let Ok(directory) = log_paths::pod_logs_dir(&self.logs, pod_ref) else {
             return;
         };
-        let shown = directory.display().to_string();
-        blocking("remove a pod's logs", shown, move || {
+        let path = directory.display().to_string();
+        blocking("remove a pod's logs", path, move || {
             if_exists(fs::remove_dir_all(directory)).map(drop)
         })
         .await;

@@ -60,22 +60,22 @@ impl StartMetrics {
         }
     }
 
-    /// A sandbox is about to be created for a pod.
-    pub(super) fn sandbox_started(&self, pod: &Pod) {
+    /// Counts the start of a pod, when its sandbox is about to be created.
+    pub(super) fn pod_start_attempted(&self, pod: &Pod) {
         self.pods.inc();
         if user_namespaces::is_wanted(pod) {
             self.user_namespaced.inc();
         }
     }
 
-    /// The sandbox could not be created.
-    pub(super) fn sandbox_failed(&self) {
+    /// Counts a sandbox that could not be created.
+    pub(super) fn pod_start_failed(&self) {
         self.pod_errors.inc();
     }
 
     /// Counts the failure of a sync that had to create the sandbox of a pod with a user namespace, in any
     /// step: some runtimes set the namespace up only when they create a container.
-    pub(super) fn first_sync_failed(&self, pod: &Pod) {
+    pub(super) fn user_namespaced_pod_failed(&self, pod: &Pod) {
         if user_namespaces::is_wanted(pod) {
             self.user_namespaced_errors.inc();
         }
@@ -92,7 +92,7 @@ impl StartMetrics {
     }
 
     /// Counts a start attempt and its failure, if any. A container in back-off counts as neither.
-    pub(super) fn started_container(
+    pub(super) fn record_container_start(
         &self,
         pod: &Pod,
         container: &Container,

@@ -103,9 +103,9 @@ pub struct Config {
     pub log_links: Option<PathBuf>,
 }
 
-/// The parts of a pod's next plan that its status shows.
+/// What the status of a pod shows of its next actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlanSummary {
+pub struct PodActionSummary {
     /// The pod has no sandbox that its containers could run in.
     pub needs_new_sandbox: bool,
     /// The progress of restarting all containers.
@@ -252,7 +252,7 @@ impl KubeGenericRuntimeManager {
 
     /// Whether the resources of a running container still have to be changed to the allocated ones.
     pub fn is_resizing(&self, pod: &Pod, status: &PodStatus) -> bool {
-        let actions = self.compute(pod, status);
+        let actions = self.compute_pod_actions(pod, status);
         let mut kills = actions.containers_to_kill.iter();
         actions.resizes() || kills.any(|kill| kill.reason == actions::KillReason::Resize)
     }
@@ -267,10 +267,10 @@ impl KubeGenericRuntimeManager {
         self.replaced.contains(uid, container)
     }
 
-    /// Summary of the pod's next plan, for its status.
-    pub fn plan_summary(&self, pod: &Pod, status: &PodStatus) -> PlanSummary {
-        let actions = self.compute(pod, status);
-        PlanSummary {
+    /// Summary of the pod's next actions, for its status.
+    pub fn action_summary(&self, pod: &Pod, status: &PodStatus) -> PodActionSummary {
+        let actions = self.compute_pod_actions(pod, status);
+        PodActionSummary {
             needs_new_sandbox: actions.sandbox_change.is_some(),
             restart_all: self.restarter.stage(pod, &actions),
         }

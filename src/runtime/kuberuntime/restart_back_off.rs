@@ -62,7 +62,7 @@ impl RestartBackOff {
     }
 
     /// Records a failed start of a created container.
-    pub(super) fn start_failed(&self, pod: &Pod, container: &Container, at: Timestamp) {
+    pub(super) fn record_failed_start(&self, pod: &Pod, container: &Container, at: Timestamp) {
         let key = (pod.uid(), container.name.clone());
         self.failed_starts.lock().insert(key, at);
     }
@@ -82,7 +82,7 @@ impl RestartBackOff {
         newest: Option<&ContainerStatus>,
         now: Timestamp,
     ) -> BackOffDecision {
-        match self.ended(pod, container, newest) {
+        match self.ended_at(pod, container, newest) {
             Some(ended) => self.admit_after(pod, container, ended, now),
             None => BackOffDecision::Start,
         }
@@ -123,7 +123,7 @@ impl RestartBackOff {
         newest: &ContainerStatus,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        let ended = self.ended(pod, container, Some(newest))?;
+        let ended = self.ended_at(pod, container, Some(newest))?;
         self.in_back_off_since(pod, container, ended, now)
     }
 
@@ -171,7 +171,7 @@ impl RestartBackOff {
         if self.not_started.lock().contains(&key) {
             return false;
         }
-        let ended = self.ended(pod, container, Some(newest));
+        let ended = self.ended_at(pod, container, Some(newest));
         let steps = self.steps.lock();
         let step = steps.step(&key_of(pod, container));
         ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
@@ -212,7 +212,7 @@ impl RestartBackOff {
 
     /// When the last attempt to run a container ended, by its newest instance and the last start that
     /// failed; `None` while it runs, or before its first start.
-    fn ended(
+    fn ended_at(
         &self,
         pod: &Pod,
         container: &Container,
@@ -249,10 +249,10 @@ fn key_of(pod: &Pod, container: &Container) -> u64 {
 
 /// Emits the event of a container in its restart back-off.
 pub(super) fn back_off_event(events: &EventRecorder, pod: &Pod, container: &Container) {
-    let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
+    let formatted_pod = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
     let object = ObjectRef::container(pod, &container.name);
     let text = format!(
-        "Back-off restarting failed container {} in pod {shown}",
+        "Back-off restarting failed container {} in pod {formatted_pod}",
         container.name
     );
     events.warning(&object, event::BACK_OFF, text);

@@ -44,7 +44,7 @@ impl SandboxBackOff {
     }
 
     /// Advances the back-off after a replacement was created.
-    pub(super) fn replaced(&self, uid: PodUid, change: SandboxChange, now: Instant) {
+    pub(super) fn record_replacement(&self, uid: PodUid, change: SandboxChange, now: Instant) {
         if is_replacement(change) {
             self.steps.lock().advance(uid, now, now);
         }
@@ -79,7 +79,7 @@ mod tests {
         let mut now = start;
         let mut gaps = Vec::new();
         for _ in 0..8 {
-            back_off.replaced(uid.clone(), NotReady, now);
+            back_off.record_replacement(uid.clone(), NotReady, now);
             let left = back_off.remaining(&uid, LostIp, now).unwrap();
             now += left;
             assert_eq!(back_off.remaining(&uid, LostIp, now), None);
@@ -91,21 +91,21 @@ mod tests {
     #[test]
     fn a_try_that_ends_before_the_replacement_takes_no_step() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
-        back_off.replaced(uid.clone(), NotReady, now);
+        back_off.record_replacement(uid.clone(), NotReady, now);
         let later = now + S(2);
         for _ in 0..10 {
             assert_eq!(back_off.remaining(&uid, NotReady, later), None);
         }
-        back_off.replaced(uid.clone(), NotReady, later);
+        back_off.record_replacement(uid.clone(), NotReady, later);
         assert_eq!(back_off.remaining(&uid, NotReady, later), Some(S(2)));
     }
 
     #[test]
     fn a_first_sandbox_neither_waits_nor_counts() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
-        back_off.replaced(uid.clone(), NoSandbox, now);
+        back_off.record_replacement(uid.clone(), NoSandbox, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), None);
-        back_off.replaced(uid.clone(), NotReady, now);
+        back_off.record_replacement(uid.clone(), NotReady, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), Some(S(1)));
         assert_eq!(back_off.remaining(&uid, NoSandbox, now), None);
     }
@@ -114,10 +114,10 @@ mod tests {
     fn a_sandbox_that_lasted_long_starts_afresh() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
         for _ in 0..5 {
-            back_off.replaced(uid.clone(), NotReady, now);
+            back_off.record_replacement(uid.clone(), NotReady, now);
         }
         let late = now + S(601);
-        back_off.replaced(uid.clone(), NotReady, late);
+        back_off.record_replacement(uid.clone(), NotReady, late);
         assert_eq!(back_off.remaining(&uid, NotReady, late), Some(S(1)));
         back_off.forget(&uid);
         assert_eq!(back_off.remaining(&uid, NotReady, late), None);

@@ -28,7 +28,7 @@ impl SandboxLookup {
     }
 
     /// Records that a creation had an unknown outcome, or that its name was in use.
-    pub(super) fn creation_unknown(&self, uid: PodUid) {
+    pub(super) fn record_unknown_creation(&self, uid: PodUid) {
         self.unknown.lock().insert(uid);
     }
 

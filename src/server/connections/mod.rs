@@ -84,13 +84,13 @@ impl ConnectionSlot {
     }
 
     /// Marks the connection as busy: it is closed for another one only if there is no idle one.
-    pub(super) fn begin(&self) {
-        self.table.lock().state.begin(self.id);
+    pub(super) fn begin_request(&self) {
+        self.table.lock().state.begin_request(self.id);
     }
 
     /// The response was sent or dropped.
-    pub(super) fn end(&self) {
-        self.table.lock().state.end(self.id, Instant::now());
+    pub(super) fn end_request(&self) {
+        self.table.lock().state.end_request(self.id, Instant::now());
     }
 
     /// Moves the connection to the limit of authenticated clients.

@@ -57,7 +57,7 @@ impl ConnectionProgress {
         }
     }
 
-    pub(in crate::server) fn begin(&self) {
+    pub(in crate::server) fn begin_request(&self) {
         let stall = self.limits.stall;
         self.status
             .send_modify(|status| (status.phase, status.stall) = (RequestPhase::Request, stall));
@@ -69,7 +69,7 @@ impl ConnectionProgress {
     }
 
     /// The response was sent or dropped.
-    pub(in crate::server) fn end(&self) {
+    pub(in crate::server) fn end_request(&self) {
         let idle = RequestPhase::Idle(Instant::now());
         self.status.send_modify(|status| status.phase = idle);
     }
@@ -151,16 +151,16 @@ mod tests {
     async fn a_head_has_a_short_deadline_and_an_idle_connection_a_long_one() {
         let (start, progress) = (Instant::now(), progress());
         assert_eq!(overdue(&progress, start).await, Some(10));
-        progress.begin();
+        progress.begin_request();
         assert_eq!(overdue(&progress, start).await, None);
         let start = Instant::now();
-        progress.end();
+        progress.end_request();
         assert_eq!(overdue(&progress, start).await, Some(90));
         // From its first byte on, however many follow.
         let (mut client, ours) = duplex(100);
         let mut ours = ObservedStream::new(ours, progress.clone());
         let start = Instant::now();
-        progress.end();
+        progress.end_request();
         let dribbling = async {
             loop {
                 sleep(seconds(4)).await;
@@ -180,7 +180,7 @@ mod tests {
         let progress = progress();
         let (mut client, ours) = duplex(10);
         let mut ours = ObservedStream::new(ours, progress.clone());
-        progress.begin();
+        progress.begin_request();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
         let start = Instant::now();
         let taking = async {
@@ -200,7 +200,7 @@ mod tests {
         let progress = progress();
         let (_client, ours) = duplex(10);
         let mut ours = ObservedStream::new(ours, progress.clone());
-        progress.begin();
+        progress.begin_request();
         progress.allow_stall(seconds(3600));
         let start = Instant::now();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });

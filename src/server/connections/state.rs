@@ -143,13 +143,13 @@ impl PortConnections {
         Ok((id, closed))
     }
 
-    pub(super) fn begin(&mut self, id: ConnectionId) {
+    pub(super) fn begin_request(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.busy = true;
         }
     }
 
-    pub(super) fn end(&mut self, id: ConnectionId, now: Instant) {
+    pub(super) fn end_request(&mut self, id: ConnectionId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             (connection.busy, connection.since) = (false, now);
         }
@@ -281,9 +281,9 @@ mod tests {
         }
         assert!(port.open(2, 3).is_empty(), "another one's share is its own");
         assert_eq!(port.open(1, 4), [0]);
-        port.state.begin(1);
+        port.state.begin_request(1);
         assert_eq!(port.open(1, 5), [2], "a request in progress is not cut off");
-        port.state.end(1, port.at(6));
+        port.state.end_request(1, port.at(6));
         port.state.mark_authenticated(4).unwrap();
         assert!(
             port.open(1, 7).is_empty(),
@@ -328,7 +328,7 @@ mod tests {
             port.open(last, 0);
         }
         for id in 0..3 {
-            port.state.begin(id);
+            port.state.begin_request(id);
         }
         assert_eq!(port.open(3, 10), [0], "of who has most");
         assert_eq!(port.open(3, 20), [3], "the silent one");
@@ -343,9 +343,9 @@ mod tests {
         assert_eq!(port.state.mark_authenticated(0), Ok(None));
         assert_eq!(port.state.mark_authenticated(1), Ok(None));
         assert_eq!(port.state.mark_authenticated(1), Ok(None), "it is already");
-        port.state.begin(0);
+        port.state.begin_request(0);
         assert_eq!(port.state.mark_authenticated(2), Ok(Some(1)));
-        port.state.begin(2);
+        port.state.begin_request(2);
         assert_eq!(port.state.mark_authenticated(3), Err(NoFreeConnection));
         port.state.remove(0);
         assert_eq!(port.state.mark_authenticated(3), Ok(None));
@@ -367,7 +367,7 @@ mod tests {
             port.state.open(ConnectionSource::Local, now),
             Ok((1, vec![0]))
         );
-        port.state.begin(1);
+        port.state.begin_request(1);
         assert_eq!(
             port.state.open(ConnectionSource::Local, now),
             Err(NoFreeConnection)

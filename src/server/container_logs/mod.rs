@@ -89,7 +89,7 @@ impl LogReaders {
         &self,
         name: &ContainerName,
         query: &LogQuery,
-        stopping: &CancellationToken,
+        shutdown: &CancellationToken,
     ) -> Response<Body> {
         let (logs, slot) = match self.open(name, query).await {
             Ok(opened) => opened,
@@ -101,7 +101,7 @@ impl LogReaders {
                 tracing::warn!(pod = %pod.log_name(), containerName = container, err = %error_chain(error), "Reading a container log failed");
             }
         });
-        let logs = until_stopped(ending_apart(logs), stopping.clone());
+        let logs = ending_at_shutdown(ending_apart(logs), shutdown.clone());
         let body = StreamBody::new(logs).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT_TYPE, body), slot);
         let stall = self.deps.stall;
@@ -150,11 +150,11 @@ fn ending_apart(
 }
 
 /// The log as frames. At shutdown it ends with an error, so that clients do not mistake it for the complete log.
-fn until_stopped(
+fn ending_at_shutdown(
     mut logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
-    stopping: CancellationToken,
+    shutdown: CancellationToken,
 ) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> {
-    let mut stopped = Box::pin(stopping.cancelled_owned());
+    let mut stopped = Box::pin(shutdown.cancelled_owned());
     stream::poll_fn(move |context| {
         if stopped.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(Err("the kubelet stops".into())));

@@ -194,17 +194,17 @@ impl StreamTable {
     }
 
     /// Runs a command in a container to completion, and responds with its output and error output, one after the
-    /// other. A command that is not in the query is in the body, a form of at most `most` bytes.
+    /// other. A command that is not in the query is in the body, a form of at most `max_body` bytes.
     pub(super) async fn run(
         &self,
         request: BodyRequest,
         name: &ContainerName,
         command: Option<Vec<String>>,
-        most: usize,
+        max_body: usize,
     ) -> Response<Body> {
         let command = match command {
             Some(command) => command,
-            None => match of_form(request, most).await {
+            None => match of_form(request, max_body).await {
                 Ok(command) => command,
                 Err(refused) => return *refused,
             },
@@ -330,8 +330,11 @@ async fn stream(
 }
 
 /// The command in the form of a request's body.
-async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<Response<Body>>> {
-    let body = read_body(request, most).await?;
+async fn of_form(
+    request: BodyRequest,
+    max_body: usize,
+) -> Result<Vec<String>, Box<Response<Body>>> {
+    let body = read_body(request, max_body).await?;
     let form = String::from_utf8_lossy(&body);
     let command = pairs(form.trim()).and_then(|form| params::cmd(&form));
     let command = command.and_then(|command| command.ok_or_else(params::no_cmd));

@@ -9,10 +9,10 @@ struct Answer {
     body: String,
 }
 
-async fn fetch(handlers: &PortHandler, target: &str) -> Answer {
+async fn fetch(handler: &PortHandler, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    let response = answer(handlers, request, &CancellationToken::new()).await;
+    let response = answer(handler, request, &CancellationToken::new()).await;
     let content_type = response.headers()[header::CONTENT_TYPE]
         .to_str()
         .unwrap()
@@ -86,7 +86,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
 }
 
 /// The version is the value of the channel.
-fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> PortHandler {
+fn handler_with_news(version: &tokio::sync::watch::Sender<u64>) -> PortHandler {
     let version = version.clone();
     let mut views = views(vec![]);
     views.explanations.overview_version = Arc::new(move || {
@@ -103,10 +103,10 @@ fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> PortHandler 
 #[tokio::test(start_paused = true)]
 async fn a_client_with_the_current_version_waits_for_the_next_one() {
     let version = tokio::sync::watch::Sender::new(7);
-    let handlers = handlers_with_news(&version);
+    let handler = handler_with_news(&version);
     let wait = async |target: &str| {
         let begun = tokio::time::Instant::now();
-        fetch(&handlers, target).await;
+        fetch(&handler, target).await;
         begun.elapsed()
     };
     for target in [
@@ -129,12 +129,12 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
 #[tokio::test]
 async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new());
+    let handler = PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new());
     let request = Request::builder()
         .uri("/pods")
         .body(Empty::<bytes::Bytes>::new())
         .unwrap();
-    let mut body = answer(&handlers, request, &CancellationToken::new())
+    let mut body = answer(&handler, request, &CancellationToken::new())
         .await
         .into_body();
     let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
@@ -159,17 +159,17 @@ async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
         http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
+    let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
-    let answer = super::answer(&handlers, request.unwrap(), &CancellationToken::new()).await;
+    let answer = super::answer(&handler, request.unwrap(), &CancellationToken::new()).await;
     let body = answer.into_body();
     assert_eq!(hyper::body::Body::size_hint(&body).exact(), Some(2));
 }
 
 #[tokio::test]
 async fn no_pods_are_an_empty_list() {
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
-    let answer = fetch(&handlers, "/pods").await;
+    let handler = PortHandler::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
+    let answer = fetch(&handler, "/pods").await;
     let list: k8s_openapi::List<Pod> = serde_json::from_str(&answer.body).unwrap();
     assert!(list.items.is_empty());
 }
@@ -276,8 +276,8 @@ async fn health_reads_as_upstreams_does() {
              warn: some health checks cannot be excluded: no matches for \"x\"\nhealthz check passed\n",
         ),
     ];
-    for (handlers, target, status, body) in rows {
-        let answer = fetch(handlers, target).await;
+    for (handler, target, status, body) in rows {
+        let answer = fetch(handler, target).await;
         assert_eq!(
             (answer.status.as_u16(), answer.body.as_str()),
             (status, body),
@@ -299,11 +299,11 @@ async fn a_check_runs_at_each_request() {
             Err("no".to_owned())
         }
     };
-    let handlers = PortHandler::health(HealthChecks::new().with("flag", check));
-    assert_eq!(fetch(&handlers, "/healthz").await.status, StatusCode::OK);
+    let handler = PortHandler::health(HealthChecks::new().with("flag", check));
+    assert_eq!(fetch(&handler, "/healthz").await.status, StatusCode::OK);
     well.store(false, Ordering::Relaxed);
     assert_eq!(
-        fetch(&handlers, "/healthz").await.status,
+        fetch(&handler, "/healthz").await.status,
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -311,7 +311,7 @@ async fn a_check_runs_at_each_request() {
 #[tokio::test]
 async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
     use std::io::Read as _;
-    let handlers = read_only();
+    let handler = read_only();
     let rows = [
         ("/metrics", Some("up 1\n")),
         ("/metrics/slis", Some("kubernetes_healthcheck 1\n")),
@@ -323,7 +323,7 @@ async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
     for (target, expected) in rows {
         let request = Request::get(target).header(header::ACCEPT_ENCODING, "gzip");
         let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-        let response = answer(&handlers, request, &CancellationToken::new()).await;
+        let response = answer(&handler, request, &CancellationToken::new()).await;
         assert_eq!(response.status(), StatusCode::OK, "{target}");
         let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
         assert_eq!(encoding.is_some(), expected.is_some(), "{target}");
@@ -333,7 +333,7 @@ async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
             let mut decoder = flate2::read::GzDecoder::new(&body[..]);
             decoder.read_to_string(&mut text).unwrap();
             assert_eq!(text, expected, "{target}");
-            assert_eq!(fetch(&handlers, target).await.body, expected, "{target}");
+            assert_eq!(fetch(&handler, target).await.body, expected, "{target}");
         }
     }
 }

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 async fn fetch(
-    handlers: &PortHandler,
+    handler: &PortHandler,
     method: &str,
     target: &str,
     body: &str,
@@ -15,7 +15,7 @@ async fn fetch(
     let request = request
         .body(Full::new(bytes::Bytes::from(body.to_owned())))
         .unwrap();
-    let response = answer(handlers, request, &CancellationToken::new()).await;
+    let response = answer(handler, request, &CancellationToken::new()).await;
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -35,13 +35,13 @@ async fn the_configuration_comes_in_its_envelope() {
 
 #[tokio::test]
 async fn flags_and_status_are_for_people() {
-    let handlers = local(views(vec![]), vec![]);
-    let (_, flags) = fetch(&handlers, "GET", "/flagz", "").await;
+    let handler = local(views(vec![]), vec![]);
+    let (_, flags) = fetch(&handler, "GET", "/flagz", "").await;
     assert!(
         flags.starts_with("\nkubelet flagz\nWarning: ") && flags.ends_with("\nv=0\n"),
         "{flags}"
     );
-    let (_, status) = fetch(&handlers, "GET", "/statusz", "").await;
+    let (_, status) = fetch(&handler, "GET", "/statusz", "").await;
     for line in [
         "\nStarted: Thu Jan  1 00:00:00 UTC 1970\n",
         "\nBinary version: 1.2.3\n",
@@ -59,8 +59,8 @@ async fn flags_and_status_are_for_people() {
 async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
     let views = views(vec![]);
     let verbosity = views.process.verbosity.clone();
-    let handlers = local(views, vec![]);
-    let (status, body) = fetch(&handlers, "PUT", "/debug/flags/v", "4\n").await;
+    let handler = local(views, vec![]);
+    let (status, body) = fetch(&handler, "PUT", "/debug/flags/v", "4\n").await;
     assert_eq!(
         (status, body.as_str()),
         (
@@ -70,12 +70,12 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
     );
     assert_eq!(verbosity(), 4);
     for wrong in ["", "-1", "many", "99999999999"] {
-        let (status, body) = fetch(&handlers, "PUT", "/debug/flags/v", wrong).await;
+        let (status, body) = fetch(&handler, "PUT", "/debug/flags/v", wrong).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong:?}: {body}");
     }
-    let (status, _) = fetch(&handlers, "PUT", "/debug/flags/v", &"4".repeat(100)).await;
+    let (status, _) = fetch(&handler, "PUT", "/debug/flags/v", &"4".repeat(100)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    let (status, _) = fetch(&handlers, "GET", "/debug/flags/v", "").await;
+    let (status, _) = fetch(&handler, "GET", "/debug/flags/v", "").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(verbosity(), 4);
 }
@@ -84,12 +84,12 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
 async fn a_page_of_another_site_changes_nothing() {
     let views = views(vec![]);
     let verbosity = views.process.verbosity.clone();
-    let handlers = local(views, vec![]);
+    let handler = local(views, vec![]);
     let request = hyper::Request::put("/debug/flags/v").header("sec-fetch-site", "cross-site");
     let request = request
         .body(Full::new(bytes::Bytes::from_static(b"9")))
         .unwrap();
-    let response = answer(&handlers, request, &CancellationToken::new()).await;
+    let response = answer(&handler, request, &CancellationToken::new()).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(verbosity(), 0);
 }
@@ -138,16 +138,16 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
         ),
     ];
     for (group, requests) in rows {
-        let handlers = local(views(vec![]), vec![*group]);
+        let handler = local(views(vec![]), vec![*group]);
         for (method, target, text) in *requests {
-            let (status, body) = fetch(&handlers, method, target, "").await;
+            let (status, body) = fetch(&handler, method, target, "").await;
             let expected = match text {
                 Some(text) => (StatusCode::METHOD_NOT_ALLOWED, *text),
                 None => (StatusCode::NOT_FOUND, "404 page not found\n"),
             };
             assert_eq!((status, body.as_str()), expected, "{group:?} {target}");
         }
-        let (status, _) = fetch(&handlers, "GET", "/pods", "").await;
+        let (status, _) = fetch(&handler, "GET", "/pods", "").await;
         assert_eq!(status, StatusCode::OK);
     }
 }
@@ -160,15 +160,15 @@ async fn node_logs_are_those_below_their_directory() {
         node_logs: NodeLogs::of(dir.path()),
         ..views(vec![])
     };
-    let handlers = local(views, vec![]);
-    let (status, body) = fetch(&handlers, "GET", "/logs/syslog", "").await;
+    let handler = local(views, vec![]);
+    let (status, body) = fetch(&handler, "GET", "/logs/syslog", "").await;
     assert_eq!((status, body.as_str()), (StatusCode::OK, "a line\n"));
     for outside in [
         "/logs/../syslog",
         "/logs/..%2f..%2fetc/passwd",
         "/logs//etc/passwd",
     ] {
-        let (status, _) = fetch(&handlers, "GET", outside, "").await;
+        let (status, _) = fetch(&handler, "GET", outside, "").await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
     }
 }
@@ -188,7 +188,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
         node_logs,
         ..views(vec![])
     };
-    let handlers = local(with(logs.clone().with_journal(&program)), vec![]);
+    let handler = local(with(logs.clone().with_journal(&program)), vec![]);
     let journal = "--utc --no-pager --output=short-precise";
     for (target, expected) in [
         ("/logs/?query=web", (200, format!("{journal} --unit=web\n"))),
@@ -213,7 +213,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
         ),
         ("/logs/?query=web&boot=x", (400, String::new())),
     ] {
-        let (status, body) = fetch(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handler, "GET", target, "").await;
         let body = if expected.1.is_empty() {
             String::new()
         } else {
@@ -222,22 +222,22 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
         assert_eq!((status.as_u16(), body), expected, "{target}");
     }
     // Where the logs of services are turned off, the query has no meaning.
-    let handlers = local(with(logs), vec![]);
-    let (status, body) = fetch(&handlers, "GET", "/logs/plain.log?query=web&boot=x", "").await;
+    let handler = local(with(logs), vec![]);
+    let (status, body) = fetch(&handler, "GET", "/logs/plain.log?query=web&boot=x", "").await;
     assert_eq!((status.as_u16(), body.as_str()), (200, "of a file\n"));
 }
 
 #[tokio::test]
 async fn usage_is_summed_and_broken_down() {
-    let handlers = local(views(vec![]), vec![]);
-    let (status, body) = fetch(&handlers, "GET", "/stats/summary", "").await;
+    let handler = local(views(vec![]), vec![]);
+    let (status, body) = fetch(&handler, "GET", "/stats/summary", "").await;
     let reported: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(status, StatusCode::OK);
     assert_eq!(reported["node"]["nodeName"], "n1");
     assert_eq!(reported["pods"][0]["podRef"]["name"], "web");
     assert!(reported["node"].get("rlimit").is_some());
     let only = "/stats/summary?only_cpu_and_memory=true";
-    let (_, body) = fetch(&handlers, "GET", only, "").await;
+    let (_, body) = fetch(&handler, "GET", only, "").await;
     let reported: Value = serde_json::from_str(&body).unwrap();
     assert!(reported["node"].get("rlimit").is_none());
     for (target, text) in [
@@ -245,7 +245,7 @@ async fn usage_is_summed_and_broken_down() {
         ("/metrics/resource", "r 1\n"),
         ("/metrics/probes", "p 1\n"),
     ] {
-        let (status, body) = fetch(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handler, "GET", target, "").await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, text));
     }
 }
@@ -253,7 +253,7 @@ async fn usage_is_summed_and_broken_down() {
 #[tokio::test]
 async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
     let pods = vec![(pod("a"), None), (pod("b"), None)];
-    let handlers = local(views(pods), vec![]);
+    let handler = local(views(pods), vec![]);
     let table: &[(&str, &str, &str, u16, &str)] = &[
         (
             "GET",
@@ -328,12 +328,12 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         ("PUT", "/stats/a/c", "", 405, "405"),
     ];
     for (method, target, body, status, text) in table {
-        let (reported, answer) = fetch(&handlers, method, target, body).await;
+        let (reported, answer) = fetch(&handler, method, target, body).await;
         assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
     let long = " ".repeat(crate::server::legacy_stats::MAX_BODY + 1);
-    let (reported, _) = fetch(&handlers, "POST", "/stats/", &long).await;
+    let (reported, _) = fetch(&handler, "POST", "/stats/", &long).await;
     assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
@@ -343,9 +343,9 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
     views.stats.summary = Arc::new(|_| Box::pin(std::future::ready(None)));
     views.stats.cadvisor = Arc::new(|| Box::pin(std::future::ready(None)));
     views.stats.infos = Arc::new(|_| Box::pin(std::future::ready(None)));
-    let handlers = local(views, vec![]);
+    let handler = local(views, vec![]);
     for target in ["/stats/summary", "/metrics/cadvisor", "/stats/"] {
-        let (status, body) = fetch(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handler, "GET", target, "").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert!(body.starts_with("Internal Error: "), "{body}");
     }
@@ -358,10 +358,10 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent()
         http_metrics: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };
-    let handlers = local(views, vec![]);
+    let handler = local(views, vec![]);
     let request = hyper::Request::builder().uri("/metrics/cadvisor");
     let request = request.body(Full::new(bytes::Bytes::new())).unwrap();
-    let response = answer(&handlers, request, &CancellationToken::new()).await;
+    let response = answer(&handler, request, &CancellationToken::new()).await;
     let labels =
         r#"{method="GET",path="metrics/cadvisor",server_type="readwrite",long_running="false"}"#;
     let shows = |line: String| {
@@ -376,7 +376,7 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent()
         "kubelet_http_requests_duration_seconds_count{labels} 1"
     ));
     for odd in ["/nothing/here", "/exec/../../x"] {
-        fetch(&handlers, "GET", odd, "").await;
+        fetch(&handler, "GET", odd, "").await;
     }
     shows(format!(
         "kubelet_http_requests_total{} 2",

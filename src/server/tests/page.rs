@@ -15,10 +15,10 @@ use tokio::process::Command;
 const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
     <img src=x onerror=\"document.body.dataset.owned=2\">\u{202e}";
 
-async fn get(handlers: &PortHandler, target: &str) -> Response<response::Body> {
+async fn get(handler: &PortHandler, target: &str) -> Response<response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    answer(handlers, request, &CancellationToken::new()).await
+    answer(handler, request, &CancellationToken::new()).await
 }
 
 fn row(name: &str, status: &str) -> PodRow {

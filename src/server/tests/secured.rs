@@ -109,7 +109,7 @@ impl Setting {
         self.serve_with(read_only()).await
     }
 
-    async fn serve_with(&self, handlers: PortHandler) -> Served {
+    async fn serve_with(&self, handler: PortHandler) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
         let client_ca = ca.map(|path| Arc::new(ClientCaFile::open(path).unwrap()));
         let auth = KubeletAuth::new(self.auth.clone(), "n1", client_ca.clone(), self.api.clone());
@@ -126,8 +126,8 @@ impl Setting {
         let listener = listener.limits(self.limits).tls(tls);
         let address = listener.address().unwrap();
         let shutdown = CancellationToken::new();
-        let handlers = handlers.secured(auth.unwrap().measured(&self.metrics));
-        let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
+        let handler = handler.secured(auth.unwrap().measured(&self.metrics));
+        let task = tokio::spawn(listener.serve(handler, shutdown.clone()));
         Served {
             address,
             shutdown,
@@ -816,8 +816,8 @@ fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
         split_streams: false,
         stall: TIMEOUT,
     });
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
-    (handlers, writer)
+    let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
+    (handler, writer)
 }
 
 #[tokio::test]
@@ -827,8 +827,8 @@ async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     let brief = Duration::from_millis(200);
     (setting.limits.idle, setting.limits.stall) = (brief, brief);
     let log = setting.file("pods/a/c/0.log");
-    let (handlers, _writer) = chatting(&log);
-    let served = setting.serve_with(handlers).await;
+    let (handler, _writer) = chatting(&log);
+    let served = setting.serve_with(handler).await;
     let known = setting.clients.client("ops", &[]);
     let config = setting.client(Some(&known));
     let mut follower = shake(&served, &config).await.unwrap();

@@ -405,8 +405,8 @@ async fn a_response_may_take_longer_than_a_client_may_be_idle() {
         };
         (version, Box::pin(changed))
     });
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views, vec![]);
-    let served = serve(handlers, limits).await;
+    let handler = PortHandler::read_only(HealthChecks::ping(), views, vec![]);
+    let served = serve(handler, limits).await;
     let asking = served.send(b"GET /explain?after=1 HTTP/1.1\r\nHost: n\r\n\r\n");
     let later = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -421,8 +421,8 @@ async fn a_response_may_take_longer_than_a_client_may_be_idle() {
 async fn a_request_that_panics_gets_a_500_and_its_connection_stays() {
     let mut views = views(vec![]);
     views.explanations.overview = Arc::new(|| panic!("as scripted"));
-    let handlers = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
-    let served = serve(handlers, ConnectionLimits::default()).await;
+    let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
+    let served = serve(handler, ConnectionLimits::default()).await;
     let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)
         + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
     let text = served.send(requests.as_bytes()).await;

@@ -14,12 +14,12 @@ use hyper::Request;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// Sends a request with a trace context and reads the whole response.
-async fn fetch(handlers: &PortHandler, target: &str) -> u16 {
+async fn fetch(handler: &PortHandler, target: &str) -> u16 {
     let request = Request::builder()
         .uri(target)
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = super::answer(handlers, request, &CancellationToken::new()).await;
+    let answer = super::answer(handler, request, &CancellationToken::new()).await;
     let status = answer.status().as_u16();
     answer.into_body().collect().await.unwrap();
     status
@@ -75,13 +75,13 @@ async fn a_failed_response_is_a_failed_span_that_lasts_until_it_is_sent() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let checks = HealthChecks::ping().with("flag", || Err("down".to_owned()));
-    let handlers = PortHandler::read_only(checks, views(Vec::new()), Vec::new()).local();
-    let handlers = handlers.traced(tracer.clone());
+    let handler = PortHandler::read_only(checks, views(Vec::new()), Vec::new()).local();
+    let handler = handler.traced(tracer.clone());
     let request = Request::builder()
         .uri("/healthz")
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = super::answer(&handlers, request, &CancellationToken::new()).await;
+    let answer = super::answer(&handler, request, &CancellationToken::new()).await;
     assert_eq!(answer.status().as_u16(), 500);
     tracer.flush().await;
     assert_eq!(collector.spans().len(), 0, "it is being sent");

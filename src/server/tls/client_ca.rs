@@ -32,8 +32,8 @@ impl ClientCaFile {
     /// # Errors
     /// It cannot be read, or contains no valid certificate.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let own = path.to_path_buf();
-        let read = move || CaBundle::read(&own);
+        let ca_path = path.to_path_buf();
+        let read = move || CaBundle::read(&ca_path);
         let file = Reloaded::open("the client CA file", vec![path.to_path_buf()], read, |_| {
             false
         });

@@ -356,7 +356,7 @@ impl PodCacheWriter {
             .lock()
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
-        self.shared.wake(&outcome.settled);
+        self.shared.wake_settled_waiters(&outcome.settled);
         self.shared.mark_changed(outcome.changed);
         self.shared.listed.notify_waiters();
     }
@@ -376,7 +376,7 @@ impl PodCacheInner {
     fn apply(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
         let applied = self.state.lock().apply(pod_ref, item, seq, read);
         if applied.settled {
-            self.wake(std::slice::from_ref(&pod_ref.uid));
+            self.wake_settled_waiters(std::slice::from_ref(&pod_ref.uid));
         }
         if applied.changed {
             self.mark_changed(vec![pod_ref.uid.clone()]);
@@ -413,9 +413,9 @@ impl PodCacheInner {
         false
     }
 
-    fn wake(&self, settled: &[PodUid]) {
+    fn wake_settled_waiters(&self, uids: &[PodUid]) {
         let mut waiters = self.settled_waiters.lock();
-        for uid in settled {
+        for uid in uids {
             if let Some(notify) = waiters.remove(uid) {
                 notify.notify_waiters();
             }

@@ -45,7 +45,7 @@ impl PodCache {
                 (state.settled(uid), state.stale(uid))
             };
             if settled.is_some() || stale.iter().all(|item| item.failure.is_some()) {
-                self.shared.wake(std::slice::from_ref(uid));
+                self.shared.wake_settled_waiters(std::slice::from_ref(uid));
                 return settled;
             }
             woken.await;
@@ -55,7 +55,7 @@ impl PodCache {
 
 impl PodCacheWriter {
     /// Records that a read of an item, begun at `seq`, failed. `listed` is the container in a list.
-    pub fn failed(
+    pub fn record_failed_read(
         &self,
         item: &ItemId,
         seq: Seq,
@@ -66,9 +66,10 @@ impl PodCacheWriter {
         let Some(pod_ref) = state.pod_ref(item) else {
             return;
         };
-        let applied = state.failed(item, seq, failure, listed);
+        let applied = state.record_failed_read(item, seq, failure, listed);
         drop(state);
-        self.shared.wake(std::slice::from_ref(&pod_ref.uid));
+        self.shared
+            .wake_settled_waiters(std::slice::from_ref(&pod_ref.uid));
         if applied.changed {
             self.shared.mark_changed(vec![pod_ref.uid]);
         }
@@ -124,7 +125,7 @@ mod tests {
         };
         assert_eq!(stale(&cache), ["container 0123456789abc: not read yet"]);
         let seq = writer.next_seq();
-        writer.failed(&item, seq, "broken".into(), Some(running.clone()));
+        writer.record_failed_read(&item, seq, "broken".into(), Some(running.clone()));
         assert_eq!(stale(&cache), ["container 0123456789abc: broken"]);
         assert_eq!(cache.settled_or_failed(&pod_ref.uid).await, None);
         let seq = writer.next_seq();
@@ -164,7 +165,7 @@ mod tests {
                 InspectedItem::Container(new.clone()),
             );
             let seq = writer.next_seq();
-            writer.failed(&item("old"), seq, "broken".into(), Some(old.clone()));
+            writer.record_failed_read(&item("old"), seq, "broken".into(), Some(old.clone()));
             let settled = cache.try_settled(&pod_ref.uid);
             assert_eq!(settled.is_some(), settles, "{old:?} {new:?}");
             if let Some(status) = settled {

@@ -31,8 +31,8 @@ struct TrackedItem {
 #[derive(Debug, Default)]
 struct CacheEntry {
     status: Arc<PodStatus>,
-    items: usize,
-    stale: usize,
+    item_count: usize,
+    stale_count: usize,
 }
 
 /// The effects of applying one read.
@@ -77,7 +77,7 @@ impl PodCacheState {
 
     pub(super) fn settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         match self.pods.get(uid) {
-            Some(entry) if entry.stale > 0 => None,
+            Some(entry) if entry.stale_count > 0 => None,
             _ => Some(self.status(uid)),
         }
     }
@@ -110,7 +110,8 @@ impl PodCacheState {
 
     /// The items that have to be read before the pod is settled, with the error of the last read.
     pub(super) fn stale(&self, uid: &PodUid) -> Vec<StaleItem> {
-        if self.pods.get(uid).is_none_or(|entry| entry.stale == 0) {
+        let entry = self.pods.get(uid);
+        if entry.is_none_or(|entry| entry.stale_count == 0) {
             return Vec::new();
         }
         let items = self.items.iter();
@@ -126,7 +127,7 @@ impl PodCacheState {
     /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container
     /// that has a newer instance counts as read with an unknown exit: no rule depends on the exit of a superseded
     /// container.
-    pub(super) fn failed(
+    pub(super) fn record_failed_read(
         &mut self,
         id: &ItemId,
         seq: Seq,
@@ -244,7 +245,7 @@ impl PodCacheState {
                     .any(|s| s.id == status.id && s.ready == status.ready)
             });
             if !same {
-                self.list_differs(&pod_ref, &id, None, seq, &mut outcome);
+                self.mark_listed_stale(&pod_ref, &id, None, seq, &mut outcome);
             }
             present.insert(id);
         }
@@ -257,7 +258,7 @@ impl PodCacheState {
                     .is_some_and(|c| c.agrees_with(status.state))
             });
             if !same {
-                self.list_differs(&pod_ref, &id, Some(status.sandbox), seq, &mut outcome);
+                self.mark_listed_stale(&pod_ref, &id, Some(status.sandbox), seq, &mut outcome);
             }
             present.insert(id);
         }
@@ -268,7 +269,8 @@ impl PodCacheState {
         outcome
     }
 
-    fn list_differs(
+    /// Marks an item as stale that the list of `seq` shows differently, unless it was read since.
+    fn mark_listed_stale(
         &mut self,
         pod_ref: &PodRef,
         id: &ItemId,
@@ -324,7 +326,7 @@ impl PodCacheState {
                 ..CacheEntry::default()
             });
         if !self.items.contains_key(id) {
-            entry.items += 1;
+            entry.item_count += 1;
             let item = TrackedItem {
                 uid: pod_ref.uid.clone(),
                 sandbox,
@@ -343,7 +345,7 @@ impl PodCacheState {
         let was_settled = item.stale.is_none();
         item.stale = item.stale.max(Some(seq));
         if was_settled && let Some(entry) = self.pods.get_mut(&item.uid) {
-            entry.stale += 1;
+            entry.stale_count += 1;
         }
     }
 
@@ -361,8 +363,8 @@ impl PodCacheState {
         let Some(entry) = self.pods.get_mut(&item.uid) else {
             return false;
         };
-        entry.stale = entry.stale.saturating_sub(1);
-        entry.stale == 0
+        entry.stale_count = entry.stale_count.saturating_sub(1);
+        entry.stale_count == 0
     }
 
     fn mark_gone(&mut self, id: &ItemId, seq: Seq) -> ReadEffects {
@@ -378,12 +380,12 @@ impl PodCacheState {
         let Some(entry) = self.pods.get_mut(&item.uid) else {
             return ReadEffects::default();
         };
-        entry.items = entry.items.saturating_sub(1);
+        entry.item_count = entry.item_count.saturating_sub(1);
         if item.stale.is_some() {
-            entry.stale = entry.stale.saturating_sub(1);
+            entry.stale_count = entry.stale_count.saturating_sub(1);
         }
-        let settled = item.stale.is_some() && entry.stale == 0;
-        if entry.items == 0 {
+        let settled = item.stale.is_some() && entry.stale_count == 0;
+        if entry.item_count == 0 {
             self.pods.remove(&item.uid);
         }
         // A pod whose last unread item is gone is known completely, which its sync may have waited for.

@@ -6,9 +6,9 @@ fn defaulted(spec: &Value) -> Value {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec
     }))
     .unwrap();
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     let once = serde_json::to_value(&pod).unwrap();
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     assert_eq!(serde_json::to_value(&pod).unwrap(), once, "not idempotent");
     once
 }

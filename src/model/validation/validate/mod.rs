@@ -4,8 +4,8 @@ mod api_pod;
 mod containers;
 mod dns;
 mod env;
+mod kubelet_annotations;
 mod metadata;
-mod own_annotations;
 mod pod;
 mod probes;
 mod references;
@@ -16,9 +16,9 @@ mod unsupported;
 mod volumes;
 
 pub use api_pod::api_pod_names;
-pub use own_annotations::own_annotations;
+pub use kubelet_annotations::validate_kubelet_annotations;
 pub use pod::validate_pod;
-pub use references::{LocalConfigMapsAndSecrets, static_pod_references};
+pub use references::{LocalConfigMapsAndSecrets, validate_static_pod_references};
 pub use unsupported::{unsupported_api_fields, unsupported_fields};
 pub(super) use volumes::volume_sources;
 

@@ -27,7 +27,7 @@ impl LocalConfigMapsAndSecrets {
 }
 
 /// Errors for fields of a static pod that refer to API objects, except for objects that the node has as files.
-pub fn static_pod_references(
+pub fn validate_static_pod_references(
     pod: &Pod,
     config_maps_and_secrets: LocalConfigMapsAndSecrets,
 ) -> Vec<FieldError> {

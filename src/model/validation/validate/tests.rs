@@ -6,7 +6,8 @@ mod sources;
 
 use super::*;
 use crate::model::validation::{
-    FieldError, LocalConfigMapsAndSecrets, default_pod, static_pod_references, unsupported_fields,
+    FieldError, LocalConfigMapsAndSecrets, set_pod_defaults, unsupported_fields,
+    validate_static_pod_references,
 };
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ fn pod(patch: &Value) -> Pod {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec
     }))
     .unwrap();
-    default_pod(&mut pod);
+    set_pod_defaults(&mut pod);
     pod
 }
 

@@ -321,10 +321,10 @@ pub fn dedup_by_name<'a>(
     files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
 ) -> (Vec<Arc<Pod>>, Vec<DuplicatePod>) {
     let files = files.into_iter();
-    let (_, most) = files.size_hint();
-    let most = most.unwrap_or(0);
-    let mut owners: HashMap<(&str, &str), &Path> = HashMap::with_capacity(most);
-    let (mut pods, mut duplicates) = (Vec::with_capacity(most), Vec::new());
+    let (_, max) = files.size_hint();
+    let max = max.unwrap_or(0);
+    let mut owners: HashMap<(&str, &str), &Path> = HashMap::with_capacity(max);
+    let (mut pods, mut duplicates) = (Vec::with_capacity(max), Vec::new());
     for (file, pod) in files {
         match owners.entry((pod.namespace(), pod.name())) {
             Entry::Vacant(free) => {

@@ -84,7 +84,7 @@ impl Scanner {
 
     /// Scans everything. `removed` are entries that left the directory since the last scan and may have been restored.
     pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
-        let before = self.last_valid_pods(removed);
+        let removed_pods = self.last_valid_pods(removed);
         match self.list() {
             Ok(paths) => {
                 self.root_error = None;
@@ -93,7 +93,7 @@ impl Scanner {
                 }
                 self.cache
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
-                self.outcome(&ScanScope::Everything, &before)
+                self.outcome(&ScanScope::Everything, &removed_pods)
             }
             Err(error) => Scan {
                 pods: None,
@@ -116,7 +116,7 @@ impl Scanner {
         if !self.is_directory || !self.links.is_empty() {
             return None;
         }
-        let before = self.last_valid_pods(removed);
+        let removed_pods = self.last_valid_pods(removed);
         for name in names.iter().filter(|name| !is_hidden(name)) {
             let path = self.root.join(name);
             match path.symlink_metadata() {
@@ -126,7 +126,7 @@ impl Scanner {
                 Err(_) => return None,
             }
         }
-        Some(self.outcome(&ScanScope::Entries(names.clone()), &before))
+        Some(self.outcome(&ScanScope::Entries(names.clone()), &removed_pods))
     }
 
     /// The last valid pods of these entries.
@@ -139,9 +139,8 @@ impl Scanner {
         known.collect()
     }
 
-    /// Builds the result. `removed` are the pods, from before this scan, of files that left the directory since the
-    /// last one.
-    fn outcome(&mut self, scanned: &ScanScope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
+    /// Builds the result. `removed_pods` are the last valid pods of files that were removed since the last scan.
+    fn outcome(&mut self, scanned: &ScanScope, removed_pods: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(scanned);
         let is_restored = |path: &Path, pod: &Arc<Pod>| {
             let now = self
@@ -150,7 +149,9 @@ impl Scanner {
                 .filter(|_| !self.cache.is_invalid(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
-        let restored = removed.iter().filter(|(path, pod)| is_restored(path, pod));
+        let restored = removed_pods
+            .iter()
+            .filter(|(path, pod)| is_restored(path, pod));
         let restored: Vec<_> = restored.map(|(_, pod)| pod).collect();
         let is_not_restored = |pod: &&Arc<Pod>| !restored.iter().any(|it| Arc::ptr_eq(it, pod));
         let without_restored = || pods.iter().filter(is_not_restored).cloned().collect();

@@ -34,7 +34,7 @@ impl Node {
         let pod = Arc::new(pod.clone());
         let uid = pod.uid();
         let nothing = in_runtime(uid.as_str(), "web", false);
-        self.update(UpdatePodOptions::sync(SyncPodType::Create, pod).with_running(nothing))
+        self.update(UpdatePodOptions::sync(SyncPodType::Create, pod).with_runtime_status(nothing))
             .await;
     }
 
@@ -386,7 +386,7 @@ async fn answers_about_a_pod_through_its_life() {
         [false, false, true, false],
         "unknown once all is known"
     );
-    assert!(node.workers.known().is_empty());
+    assert!(node.workers.worker_pods().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,7 +97,7 @@ impl World {
         self.workers.update_pod(options);
         if self
             .workers
-            .known()
+            .worker_pods()
             .iter()
             .any(|known| known.uid.as_str() == uid)
         {
@@ -109,7 +109,8 @@ impl World {
         match op {
             Op::Sync(p, kind, seen) => {
                 let mut options = UpdatePodOptions::sync(kind, Arc::new(pod(p)));
-                options.running_pod = seen.map(|active| in_runtime(PODS[p], &PODS[p][..3], active));
+                options.runtime_status =
+                    seen.map(|active| in_runtime(PODS[p], &PODS[p][..3], active));
                 self.workers.update_pod(options);
             }
             Op::Kill(p, grace) => {
@@ -153,7 +154,7 @@ impl World {
     /// collected or its orphan was stopped.
     fn check(&mut self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.syncer.broken(), Vec::<String>::new());
-        let known = self.workers.known();
+        let known = self.workers.worker_pods();
         let log = self.syncer.log();
         for uid in self.killed.clone() {
             match known.iter().find(|known| known.uid == uid) {
@@ -209,7 +210,7 @@ async fn live(ops: Vec<Op>) -> Result<(), TestCaseError> {
     }
     world.finish_everything().await;
     world.check()?;
-    let left = world.workers.known();
+    let left = world.workers.worker_pods();
     prop_assert!(world.workers.shared.map.lock().is_empty(), "left: {left:?}");
     prop_assert!(world.workers.shared.tasks.is_empty(), "tasks leak");
     Ok(())

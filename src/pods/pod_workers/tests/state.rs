@@ -64,7 +64,7 @@ impl Pod1 {
     }
 
     fn begin_for(&mut self, update: Option<SyncPodType>) -> String {
-        match self.state.begin(update, self.now) {
+        match self.state.begin_call(update, self.now) {
             Some(PodSyncCall::Sync(_, kind)) => format!("sync:{kind:?}"),
             Some(PodSyncCall::Terminating(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
             Some(PodSyncCall::TerminatingRuntime(_, grace)) => {
@@ -274,7 +274,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
     p.ended(SyncOutcome::StopFailed);
     p.later(100);
-    let call = p.state.begin(None, p.now).unwrap();
+    let call = p.state.begin_call(None, p.now).unwrap();
     let deadline = call.deadline().unwrap().deadline;
     assert_eq!(deadline, begun + Duration::from_secs(15));
 }
@@ -364,12 +364,13 @@ fn a_spec_that_comes_later_is_used_to_stop_once_more() {
 #[test]
 fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
     let over = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
-    let (mut p, said) = first(sync(Create, &over).with_running(in_runtime("u", "web", false)));
+    let (mut p, said) =
+        first(sync(Create, &over).with_runtime_status(in_runtime("u", "web", false)));
     assert_eq!(said, "deliver:Create");
     assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     for options in [
-        sync(Create, &over).with_running(in_runtime("u", "web", true)),
+        sync(Create, &over).with_runtime_status(in_runtime("u", "web", true)),
         sync(Create, &over),
     ] {
         let (mut p, said) = first(options);
@@ -399,13 +400,13 @@ fn a_terminating_pod_keeps_its_own_spec_when_its_uid_is_added_again() {
     p.update(UpdatePodOptions::kill(named("first"), Deleted));
     p.update(UpdatePodOptions::sync(Create, named("second")));
     p.update(UpdatePodOptions::sync(Sync, named("second")));
-    assert_eq!(made(p.state.begin(None, p.now)), "first");
+    assert_eq!(made(p.state.begin_call(None, p.now)), "first");
     // A kill of the second one still hurries the first.
     let hurried = p.update(UpdatePodOptions::kill(named("second"), Deleted).with_grace(1));
     assert_eq!(hurried, "shorten:1 kill:1");
     p.ended(SyncOutcome::StopSucceeded);
     p.update(UpdatePodOptions::sync(Update, named("second")));
-    assert_eq!(made(p.state.begin(None, p.now)), "first");
+    assert_eq!(made(p.state.begin_call(None, p.now)), "first");
     assert!(p.termination().restart_requested);
 }
 
@@ -478,13 +479,13 @@ fn a_static_pod_waits_in_line_and_keeps_the_strongest_update() {
 fn a_static_pod_killed_before_it_ran_is_finished_without_a_sync() {
     let pod = fixed();
     let nothing = || in_runtime("u", "web", false);
-    let (mut waiting, _) = first(sync(Create, &pod).with_running(nothing()));
+    let (mut waiting, _) = first(sync(Create, &pod).with_runtime_status(nothing()));
     assert_eq!(waiting.update(kill(&pod)), "releasename markfinished");
-    let (mut starting, _) = first(sync(Create, &pod).with_running(nothing()));
+    let (mut starting, _) = first(sync(Create, &pod).with_runtime_status(nothing()));
     starting.on(Input::MayStart);
     assert_eq!(starting.update(kill(&pod)), "releasename markfinished");
     assert_eq!(starting.begin(), "");
-    let (at_first_sight, said) = first(kill(&pod).with_running(nothing()));
+    let (at_first_sight, said) = first(kill(&pod).with_runtime_status(nothing()));
     assert_eq!(said, "releasename markfinished");
     assert!(at_first_sight.state.is_finished());
 }
@@ -494,12 +495,12 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
     let pod = fixed();
     for seen in [None, Some(in_runtime("u", "web", true))] {
         let mut options = sync(Create, &pod);
-        options.running_pod = seen;
+        options.runtime_status = seen;
         let (mut p, _) = first(options);
         assert_eq!(p.update(kill(&pod)), "blockname kill:30");
         assert_eq!(p.begin(), "stop:30");
     }
-    let (mut p, said) = first(kill(&api()).with_running(in_runtime("u", "web", false)));
+    let (mut p, said) = first(kill(&api()).with_runtime_status(in_runtime("u", "web", false)));
     assert_eq!(said, "kill:30", "an API pod needs its final status");
     assert_eq!(p.begin(), "stop:30");
 }
@@ -507,7 +508,8 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 #[test]
 fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
-    let (mut never, _) = first(sync(Create, &pod).with_running(in_runtime("u", "web", false)));
+    let (mut never, _) =
+        first(sync(Create, &pod).with_runtime_status(in_runtime("u", "web", false)));
     assert_eq!(never.on(Input::NotDesired), "releasename forget");
     let (mut maybe, _) = first(sync(Create, &pod));
     assert_eq!(maybe.on(Input::NotDesired), "blockname kill:30");
@@ -538,7 +540,7 @@ fn a_second_sync_never_begins_while_one_runs() {
 
 #[test]
 fn a_status_only_change_replaces_the_pod_without_a_sync() {
-    let held = |pod: &mut Pod1| match pod.state.begin(None, pod.now) {
+    let held = |pod: &mut Pod1| match pod.state.begin_call(None, pod.now) {
         Some(PodSyncCall::Sync(pod, _) | PodSyncCall::Terminating(pod, ..)) => pod,
         other => panic!("{other:?}"),
     };

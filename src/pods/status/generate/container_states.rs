@@ -309,7 +309,7 @@ fn why_waiting(
     container: &Container,
     kind: ContainerList,
     newest: Option<&model::ContainerStatus>,
-    shown: &ContainerStatus,
+    status: &ContainerStatus,
 ) -> Option<ContainerState> {
     let init = kind == ContainerList::Init;
     // An ephemeral container is started once.
@@ -320,7 +320,7 @@ fn why_waiting(
         return None;
     }
     let done = |code| !restarts_unless_completed(inputs.pod, container, init, code);
-    if newest.is_none() && exit_code(&shown.state).is_some_and(done) {
+    if newest.is_none() && exit_code(&status.state).is_some_and(done) {
         return None;
     }
     use model::ContainerState::{Created, Exited};

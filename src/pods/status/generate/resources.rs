@@ -66,9 +66,9 @@ pub(super) fn allocated_requests(container: &Container) -> Option<QuantityList> 
 /// `resources` of the pod as a whole: what its containers request together, pod-level resources first.
 pub(super) fn of_pod(pod: &Pod) -> ResourceRequirements {
     let total = requests::of_pod_and_overhead::<Amount>(pod).unwrap_or_default();
-    let own = pod.spec().and_then(|spec| spec.resources.as_ref());
+    let pod_level = pod.spec().and_then(|spec| spec.resources.as_ref());
     ResourceRequirements {
-        claims: own.and_then(|own| own.claims.clone()),
+        claims: pod_level.and_then(|resources| resources.claims.clone()),
         limits: list(&total.limits),
         requests: list(&total.requests),
     }

@@ -1,7 +1,7 @@
 //! States of containers, as the API has them, and whether one that ended will be started again. Pure.
 
 use crate::model::{
-    ContainerState as RuntimeState, ContainerStatus, Pod, PodExt, container_should_restart,
+    ContainerState as InstanceState, ContainerStatus, Pod, PodExt, container_should_restart,
     is_sidecar,
 };
 use k8s_openapi::api::core::v1::{
@@ -58,9 +58,9 @@ pub(super) fn starts_next(
     match newest {
         None => true,
         Some(instance) => match instance.state {
-            RuntimeState::Running => false,
-            RuntimeState::Created | RuntimeState::Unknown => true,
-            RuntimeState::Exited => {
+            InstanceState::Running => false,
+            InstanceState::Created | InstanceState::Unknown => true,
+            InstanceState::Exited => {
                 restarts_unless_completed(pod, container, init, instance.exit_code)
             }
         },

@@ -131,14 +131,14 @@ pub(super) fn insufficient_resources(
             .ok()
             .map(|quantity| amount(resource, quantity))
     };
-    if let Some(most) = capacity("pods") {
+    if let Some(max) = capacity("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
-        if used >= most {
+        if used >= max {
             all.push(InsufficientResource {
                 resource: "pods".to_owned(),
                 requested: 1,
                 used,
-                capacity: most,
+                capacity: max,
             });
         }
     }
@@ -158,20 +158,20 @@ pub(super) fn insufficient_resources(
         .filter(|(name, _)| !first.contains(&name.as_str()));
     for (resource, wanted) in named.chain(rest) {
         let devices = allocated.get(resource).copied();
-        let most = match capacity(resource).max(devices) {
-            Some(most) => most,
+        let max = match capacity(resource).max(devices) {
+            Some(max) => max,
             // An extended resource that the node does not have is managed at cluster level and not checked (upstream's
             // `removeMissingExtendedResources`).
             None if resource.contains('/') => continue,
             None => 0,
         };
         let used = used.get(resource).copied().unwrap_or_default();
-        if *wanted > 0 && *wanted > most.saturating_sub(used) {
+        if *wanted > 0 && *wanted > max.saturating_sub(used) {
             all.push(InsufficientResource {
                 resource: resource.clone(),
                 requested: *wanted,
                 used,
-                capacity: most,
+                capacity: max,
             });
         }
     }

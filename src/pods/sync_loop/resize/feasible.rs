@@ -59,8 +59,12 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
     };
     let class = pod_qos(pod);
     let swaps = |pod: &Pod, name: &str| {
-        let own = pod.container(name).map(requests::of_container::<Quantity>);
-        own.is_some_and(|own| own.and_then(|own| may_swap(pod, &own)).unwrap_or(false))
+        let requests = pod.container(name).map(requests::of_container::<Quantity>);
+        requests.is_some_and(|requests| {
+            requests
+                .and_then(|requests| may_swap(pod, &requests))
+                .unwrap_or(false)
+        })
     };
     let resizes_swapping = |container: &Container| {
         !restarts_for_memory(container)

@@ -1,6 +1,6 @@
 //! Pods and runtime statuses for tests of the rules of `computePodActions`.
 
-use super::{PlanInputs, PodActions, RecordedFacts, compute_pod_actions};
+use super::{PodActionInputs, PodActions, RecordedFacts, compute_pod_actions};
 use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeResult,
@@ -234,8 +234,8 @@ impl Runtime {
         self
     }
 
-    pub(super) fn plan(&self, pod: &Pod) -> PodActions {
-        compute_pod_actions(&PlanInputs {
+    pub(super) fn actions(&self, pod: &Pod) -> PodActions {
+        compute_pod_actions(&PodActionInputs {
             pod,
             status: &self.status,
             probe_results: &|id| self.probe_results.get(id).copied().unwrap_or_default(),
@@ -244,17 +244,17 @@ impl Runtime {
     }
 }
 
-/// The plan in one line: `kill-pod`, `new-sandbox`, `reset:ID` or `stop-and-reset:ID` (`|` between
+/// The actions in one line: `kill-pod`, `new-sandbox`, `reset:ID` or `stop-and-reset:ID` (`|` between
 /// groups), `kill:ID`, `ephemeral:NAME`, `init:NAME`, `start:NAME`, in the order of execution.
-pub(super) fn line(plan: &PodActions) -> String {
+pub(super) fn line(actions: &PodActions) -> String {
     let mut words = Vec::new();
-    if plan.kill_pod.is_some() {
+    if actions.kill_pod.is_some() {
         words.push("kill-pod".to_string());
     }
-    if plan.create_sandbox {
+    if actions.create_sandbox {
         words.push("new-sandbox".to_string());
     }
-    let groups = plan.reset.iter().flat_map(|reset| &reset.groups);
+    let groups = actions.reset.iter().flat_map(|reset| &reset.groups);
     for (n, group) in groups.enumerate() {
         if n > 0 {
             words.push("|".to_string());
@@ -265,14 +265,15 @@ pub(super) fn line(plan: &PodActions) -> String {
         }));
     }
     words.extend(
-        plan.containers_to_kill
+        actions
+            .containers_to_kill
             .iter()
             .map(|k| format!("kill:{}", k.id)),
     );
     for (word, list) in [
-        ("ephemeral", &plan.ephemeral_containers_to_start),
-        ("init", &plan.init_containers_to_start),
-        ("start", &plan.containers_to_start),
+        ("ephemeral", &actions.ephemeral_containers_to_start),
+        ("init", &actions.init_containers_to_start),
+        ("start", &actions.containers_to_start),
     ] {
         words.extend(list.iter().map(|start| format!("{word}:{}", start.name)));
     }

@@ -1,8 +1,8 @@
 //! Init containers and sidecars in a sandbox that is kept.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PlanInputs, PodActions, StartReason,
-    resize,
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActionInputs, PodActions,
+    StartReason, resize,
     view::{definition_changed, failed},
 };
 use crate::model::{
@@ -31,10 +31,10 @@ impl InitContainerActions {
     }
 }
 
-/// Plans init containers and sidecars, and returns whether the regular containers may be planned. Goes from the last one
-/// to the first, because the instances of earlier ones may have been removed (upstream's
+/// Adds the actions of init containers and sidecars, and returns whether those of regular containers may be added. Goes
+/// from the last one to the first, because the instances of earlier ones may have been removed (upstream's
 /// `computeInitContainerActions`).
-pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) -> bool {
+pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) -> bool {
     let containers = inputs.pod.init_containers();
     let mut initialized = containers.is_empty() || inputs.is_initialized();
     // Whether a later container has an instance: then the containers before it have completed once.
@@ -97,7 +97,7 @@ fn apply_start(
 }
 
 fn classify_plain(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {
@@ -135,7 +135,7 @@ fn classify_plain(
 }
 
 fn classify_sidecar(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {
@@ -152,7 +152,7 @@ fn classify_sidecar(
 }
 
 fn classify_running_sidecar(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitContainerActions {

@@ -1,10 +1,10 @@
 //! Computes what a sync has to do, as a pure function.
 //!
-//! * Owns: [`compute_pod_actions`], from a pod, its runtime status, probe results and recorded facts to a plan. A plan
-//!   does not depend on earlier plans.
-//! * Woken by: every sync of a pod, which carries out the plan. The next sync computes a new one.
+//! * Owns: [`compute_pod_actions`], from a pod, its runtime status, probe results and recorded facts to actions, which
+//!   do not depend on earlier actions.
+//! * Woken by: every sync of a pod, which carries out the actions. The next sync computes new ones.
 //! * Publishes: [`PodActions`], every step with its reason.
-//! * Must never have effects, and never plan two instances of one container at a time.
+//! * Must never have effects, and never start two instances of one container at a time.
 //! * Upstream: `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations: whether a pod was
 //!   initialised is read from a record if there is one, and containers of an earlier sandbox are separated from those
 //!   of the present one by the sandbox's id.
@@ -37,9 +37,9 @@ use crate::{
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// The inputs of a plan.
+/// The inputs of [`compute_pod_actions`].
 #[derive(Clone, Copy)]
-pub struct PlanInputs<'a> {
+pub struct PodActionInputs<'a> {
     /// The desired pod.
     pub pod: &'a Pod,
     /// The runtime status, newest instances first.
@@ -98,7 +98,7 @@ pub struct ContainerKill {
     pub reason: KillReason,
     /// It is an init container (a sidecar, as a rule).
     pub init: bool,
-    /// The same plan starts it again.
+    /// The same sync starts it again.
     pub restart: bool,
 }
 
@@ -126,8 +126,8 @@ impl fmt::Display for ContainerKill {
     }
 }
 
-/// A plan (upstream's `podActions`). The sync first stops (`kill_pod`, else `containers_to_kill`), then creates the
-/// sandbox, then starts ephemeral, init and regular containers in this order.
+/// What a sync has to do (upstream's `podActions`): stop (`kill_pod`, else `containers_to_kill`), then create the
+/// sandbox, then start ephemeral, init and regular containers in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodActions {
     /// Stop every container and sandbox of the pod. `containers_to_kill` is then not executed; it only carries reasons.
@@ -174,7 +174,7 @@ impl PodActions {
     }
 
     /// Running containers that are stopped and started again, in their sandbox or in a new one.
-    pub fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
+    pub fn replaced_containers(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
         let starts = self.containers_to_start.iter();
         let starts: Vec<_> = starts.chain(&self.init_containers_to_start).collect();
         let is_replaced = |container: &&ContainerStatus| {
@@ -204,8 +204,8 @@ impl PodActions {
     }
 }
 
-/// Computes the plan for a pod. Pure: equal inputs give equal plans.
-pub fn compute_pod_actions(inputs: &PlanInputs<'_>) -> PodActions {
+/// Computes the actions for a pod. Pure: equal inputs give equal actions.
+pub fn compute_pod_actions(inputs: &PodActionInputs<'_>) -> PodActions {
     let mut actions = sandbox::check(inputs);
     if inputs.facts.terminal {
         let active = inputs.status.is_active();

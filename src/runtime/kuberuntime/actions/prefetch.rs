@@ -19,23 +19,24 @@ pub fn containers_to_prefetch<'p>(
     let initialized =
         !actions.containers_to_start.is_empty() || !pod.containers().iter().all(|c| new(&c));
     let first = starts.first().map(|start| start.index);
-    let to_come = !initialized && first.is_some();
+    let waits_for_first_init = !initialized && first.is_some();
     let inits = pod.init_containers().iter().enumerate();
     let inits = inits.filter(|(index, _)| {
-        planned(starts, *index) || (to_come && first.is_some_and(|first| *index > first))
+        planned(starts, *index)
+            || (waits_for_first_init && first.is_some_and(|first| *index > first))
     });
     let regular = pod.containers().iter().enumerate();
-    let regular =
-        regular.filter(|(index, _)| to_come || planned(&actions.containers_to_start, *index));
-    let soon: Vec<&Container> = inits.chain(regular).map(|(_, c)| c).filter(new).collect();
-    let now = starts
+    let regular = regular
+        .filter(|(index, _)| waits_for_first_init || planned(&actions.containers_to_start, *index));
+    let wanted: Vec<&Container> = inits.chain(regular).map(|(_, c)| c).filter(new).collect();
+    let first_start = starts
         .first()
         .or_else(|| actions.containers_to_start.first());
-    let only_now = |c: &&Container| now.is_some_and(|now| now.name == c.name);
-    if !actions.create_sandbox && soon.iter().all(only_now) {
+    let is_first_start = |c: &&Container| first_start.is_some_and(|start| start.name == c.name);
+    if !actions.create_sandbox && wanted.iter().all(is_first_start) {
         Vec::new()
     } else {
-        soon
+        wanted
     }
 }
 
@@ -131,8 +132,8 @@ mod tests {
             ("in a new sandbox", inits(), Runtime::default(), "i s j a b"),
         ];
         for (case, pod, runtime, expected) in table {
-            let soon = containers_to_prefetch(&pod, &runtime.status, &runtime.plan(&pod));
-            let names: Vec<_> = soon.iter().map(|c| c.name.as_str()).collect();
+            let wanted = containers_to_prefetch(&pod, &runtime.status, &runtime.actions(&pod));
+            let names: Vec<_> = wanted.iter().map(|c| c.name.as_str()).collect();
             assert_eq!(names.join(" "), expected, "{case}");
         }
     }

@@ -1,5 +1,5 @@
 //! What holds for every pod and every runtime status, checked on a small model of a runtime that does
-//! exactly what plans say.
+//! exactly what the actions say.
 
 use super::{fixture::*, *};
 use crate::model::{
@@ -99,7 +99,7 @@ prop_compose! {
     }
 }
 
-/// The model runtime: carries plans out, lets init containers succeed and sidecars start.
+/// The model runtime: carries actions out, lets init containers succeed and sidecars start.
 struct Model {
     pod: Pod,
     runtime: Runtime,
@@ -131,8 +131,8 @@ impl Model {
         );
     }
 
-    fn execute(&mut self, plan: &PodActions) {
-        if plan.kill_pod.is_some() {
+    fn execute(&mut self, actions: &PodActions) {
+        if actions.kill_pod.is_some() {
             self.stop(|_| true);
             self.runtime
                 .status
@@ -140,10 +140,10 @@ impl Model {
                 .iter_mut()
                 .for_each(|s| s.ready = false);
         } else {
-            let ids: HashSet<_> = plan.containers_to_kill.iter().map(|k| &k.id).collect();
+            let ids: HashSet<_> = actions.containers_to_kill.iter().map(|k| &k.id).collect();
             self.stop(|c| ids.contains(&c.id));
         }
-        let reset = plan
+        let reset = actions
             .reset
             .iter()
             .flat_map(|reset| reset.groups.iter().flatten());
@@ -152,21 +152,21 @@ impl Model {
             .status
             .containers
             .retain(|c| !reset.contains(&c.id));
-        let mut used = plan.sandbox.clone().unwrap_or_default();
-        if plan.create_sandbox {
+        let mut used = actions.sandbox.clone().unwrap_or_default();
+        if actions.create_sandbox {
             self.runtime
                 .status
                 .containers
                 .retain(|c| !INIT.contains(&&*c.name));
-            let fresh = sandbox(plan.attempt);
+            let fresh = sandbox(actions.attempt);
             used = fresh.id.clone();
             self.runtime.status.sandboxes.insert(0, fresh);
         }
-        let starts = plan
+        let starts = actions
             .ephemeral_containers_to_start
             .iter()
-            .chain(&plan.init_containers_to_start)
-            .chain(&plan.containers_to_start);
+            .chain(&actions.init_containers_to_start)
+            .chain(&actions.containers_to_start);
         for start in starts {
             self.start(&start.name, &used);
         }
@@ -196,8 +196,8 @@ impl Model {
         }
     }
 
-    fn is_over(&self, plan: &PodActions) -> bool {
-        plan.kill_pod.is_some() && !plan.create_sandbox && !self.runtime.status.is_active()
+    fn is_over(&self, actions: &PodActions) -> bool {
+        actions.kill_pod.is_some() && !actions.create_sandbox && !self.runtime.status.is_active()
     }
 }
 
@@ -207,22 +207,22 @@ proptest! {
     #[test]
     fn carrying_plans_out_ends_in_an_empty_plan(pod in any_pod(), runtime in any_runtime()) {
         let mut model = Model { pod, runtime, made: 0 };
-        let mut plans = Vec::new();
+        let mut all_actions = Vec::new();
         for _ in 0..12 {
-            let plan = model.runtime.plan(&model.pod);
-            if plan.is_empty() || model.is_over(&plan) {
+            let actions = model.runtime.actions(&model.pod);
+            if actions.is_empty() || model.is_over(&actions) {
                 // Nothing changes any more, however often it is computed.
                 model.let_time_pass();
-                let next = model.runtime.plan(&model.pod);
+                let next = model.runtime.actions(&model.pod);
                 if next.is_empty() || model.is_over(&next) {
                     return Ok(());
                 }
             }
-            model.execute(&plan);
-            plans.push(line(&plan));
+            model.execute(&actions);
+            all_actions.push(line(&actions));
             model.let_time_pass();
         }
-        prop_assert!(false, "still busy after {plans:?}");
+        prop_assert!(false, "still busy after {all_actions:?}");
     }
 
     #[test]
@@ -230,11 +230,11 @@ proptest! {
         prop_assume!(!pod.is_being_deleted());
         let mut model = Model { pod, runtime: Runtime::default(), made: 0 };
         for _ in 0..8 {
-            let plan = model.runtime.plan(&model.pod);
-            model.execute(&plan);
+            let actions = model.runtime.actions(&model.pod);
+            model.execute(&actions);
             model.let_time_pass();
         }
-        prop_assert_eq!(model.runtime.plan(&model.pod), PodActions {
+        prop_assert_eq!(model.runtime.actions(&model.pod), PodActions {
             sandbox: Some("s0".into()),
             ..PodActions::default()
         });
@@ -246,57 +246,57 @@ proptest! {
 
     #[test]
     fn a_plan_never_makes_two_instances_of_a_container(pod in any_pod(), runtime in any_runtime()) {
-        let plan = runtime.plan(&pod);
-        let killed: HashSet<_> = plan.containers_to_kill.iter().map(|k| k.id.clone()).collect();
-        prop_assert_eq!(killed.len(), plan.containers_to_kill.len());
+        let actions = runtime.actions(&pod);
+        let killed: HashSet<_> = actions.containers_to_kill.iter().map(|k| k.id.clone()).collect();
+        prop_assert_eq!(killed.len(), actions.containers_to_kill.len());
         let mut started = HashSet::new();
-        for start in plan.init_containers_to_start.iter().chain(&plan.containers_to_start) {
+        for start in actions.init_containers_to_start.iter().chain(&actions.containers_to_start) {
             prop_assert!(started.insert(&start.name), "{} twice", start.name);
             let newest = runtime.status.newest(&start.name);
             let live = newest.filter(|c| matches!(c.state, RUNNING | UNKNOWN));
-            if let (Some(live), None, true) = (live, &plan.kill_pod, plan.sandbox == live.map(|c| c.sandbox.clone())) {
+            if let (Some(live), None, true) = (live, &actions.kill_pod, actions.sandbox == live.map(|c| c.sandbox.clone())) {
                 prop_assert!(killed.contains(&live.id), "{} beside {}", start.name, live.id);
             }
         }
-        for kill in &plan.containers_to_kill {
+        for kill in &actions.containers_to_kill {
             prop_assert_eq!(kill.restart, started.contains(&kill.name), "{}", kill);
         }
     }
 
     #[test]
     fn a_reset_takes_every_instance_once_and_nothing_happens_beside_it(pod in any_pod(), runtime in any_runtime()) {
-        let plan = runtime.plan(&pod);
-        let Some(reset) = &plan.reset else { return Ok(()) };
+        let actions = runtime.actions(&pod);
+        let Some(reset) = &actions.reset else { return Ok(()) };
         let ids: Vec<_> = reset.groups.iter().flatten().map(|one| &one.id).collect();
         let known: HashSet<_> = ids.iter().collect();
         prop_assert_eq!(ids.len(), known.len());
         for c in runtime.status.containers.iter().filter(|c| pod.container(&c.name).is_some()) {
             prop_assert!(known.contains(&&c.id), "{} stays", c.id);
         }
-        let only = PodActions { reset: None, sandbox: None, attempt: 0, ..plan.clone() };
+        let only = PodActions { reset: None, sandbox: None, attempt: 0, ..actions.clone() };
         prop_assert_eq!(only, PodActions::default());
     }
 
     #[test]
     fn nothing_is_started_when_the_pod_is_only_killed(pod in any_pod(), runtime in any_runtime()) {
-        let plan = runtime.plan(&pod);
-        if plan.kill_pod.is_some() && !plan.create_sandbox {
-            prop_assert!(!plan.starts_something());
+        let actions = runtime.actions(&pod);
+        if actions.kill_pod.is_some() && !actions.create_sandbox {
+            prop_assert!(!actions.starts_something());
         }
-        prop_assert!(!plan.create_sandbox || plan.kill_pod.is_some());
+        prop_assert!(!actions.create_sandbox || actions.kill_pod.is_some());
     }
 
     #[test]
     fn a_pod_that_is_being_deleted_starts_nothing(pod in any_pod(), runtime in any_runtime()) {
-        let plan = runtime.plan(&pod.deleted());
-        prop_assert!(!plan.starts_something() && !plan.create_sandbox);
+        let actions = runtime.actions(&pod.deleted());
+        prop_assert!(!actions.starts_something() && !actions.create_sandbox);
     }
 
     #[test]
     fn regular_containers_wait_for_the_last_init_container(pod in any_pod(), mut runtime in any_runtime()) {
         runtime.facts.initialized_in = None;
-        let plan = runtime.plan(&pod);
-        if plan.containers_to_start.is_empty() || plan.create_sandbox || pod.init_containers().is_empty() {
+        let actions = runtime.actions(&pod);
+        if actions.containers_to_start.is_empty() || actions.create_sandbox || pod.init_containers().is_empty() {
             return Ok(());
         }
         let here = |name: &str| {
@@ -311,11 +311,11 @@ proptest! {
     fn a_policy_of_never_restarts_no_container_that_ran(runtime in any_runtime()) {
         let p = pod("Never", &REGULAR);
         prop_assert_eq!(p.restart_policy(), RestartPolicy::Never);
-        let plan = runtime.plan(&p);
-        if plan.create_sandbox {
+        let actions = runtime.actions(&p);
+        if actions.create_sandbox {
             return Ok(());
         }
-        for start in &plan.containers_to_start {
+        for start in &actions.containers_to_start {
             let allowed = match start.reason {
                 StartReason::Exited(_) | StartReason::NewSandbox => false,
                 StartReason::Killed(why) => {

@@ -1,4 +1,4 @@
-//! The reasons of the steps of a plan; `Display` gives the texts that users see.
+//! The reasons of actions; `Display` gives the texts that users see.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Regular and ephemeral containers in a sandbox that is kept.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PlanInputs, PodActions, StartReason,
-    resize,
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActionInputs, PodActions,
+    StartReason, resize,
     view::{LastInstance, definition_changed},
 };
 use crate::model::{
@@ -23,8 +23,8 @@ enum ContainerAction {
     },
 }
 
-/// Plans ephemeral containers, which are started once and never restarted.
-pub(super) fn compute_ephemeral(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+/// Adds the ephemeral containers to start, which are started once and never restarted.
+pub(super) fn compute_ephemeral(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     let containers = inputs.pod.ephemeral_containers().iter();
     actions.ephemeral_containers_to_start = containers
         .enumerate()
@@ -33,8 +33,8 @@ pub(super) fn compute_ephemeral(inputs: &PlanInputs<'_>, actions: &mut PodAction
         .collect();
 }
 
-/// Plans regular containers. If none is kept and none is started, the pod is killed, with its sidecars.
-pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+/// Adds the actions of regular containers. If none is kept and none is started, the pod is killed, with its sidecars.
+pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     let may_start = !inputs.pod.is_being_deleted();
     let mut kept = false;
     for (index, container) in inputs.pod.containers().iter().enumerate() {
@@ -75,7 +75,7 @@ pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
 }
 
 fn action_for(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
     last: &LastInstance<'_>,
 ) -> ContainerAction {
@@ -103,7 +103,7 @@ fn kill(reason: KillReason, restart: bool) -> ContainerAction {
 }
 
 fn action_for_running(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> ContainerAction {

@@ -1,7 +1,7 @@
 //! Containers that run with other amounts of CPU and memory than their pod is allocated (upstream's
 //! `computePodResizeAction`).
 
-use super::{PlanInputs, PodActions};
+use super::{PodActionInputs, PodActions};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodExt},
     resources::{
@@ -34,22 +34,22 @@ impl ContainerResize {
 
 /// What changes for a running container. Without actuated amounts, they are assumed to be the allocated ones.
 fn change(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     container: &Container,
 ) -> Option<(ComputeAmounts, ComputeAmounts)> {
     let actuated = inputs.facts.actuated.as_deref()?;
-    let level = inputs.pod.spec()?.resources.as_ref();
-    let own = container.resources.clone().unwrap_or_default();
+    let pod_level = inputs.pod.spec()?.resources.as_ref();
+    let resources = container.resources.clone().unwrap_or_default();
     let from = ComputeAmounts::of(
         actuated.containers.get(&container.name)?,
         actuated.pod.as_ref(),
     );
-    let to = ComputeAmounts::of(&own, level);
+    let to = ComputeAmounts::of(&resources, pod_level);
     (from != to).then_some((from, to))
 }
 
 /// Whether a running container has to be restarted for its new amounts (`resizePolicy`).
-pub(super) fn needs_restart(inputs: &PlanInputs<'_>, container: &Container) -> bool {
+pub(super) fn needs_restart(inputs: &PodActionInputs<'_>, container: &Container) -> bool {
     let Some((from, to)) = change(inputs, container) else {
         return false;
     };
@@ -64,8 +64,8 @@ pub(super) fn needs_restart(inputs: &PlanInputs<'_>, container: &Container) -> b
     cpu && restarts(CPU) || memory && restarts(MEMORY)
 }
 
-/// Plans updates of containers that keep running, and of pod-level resources.
-pub(super) fn compute(inputs: &PlanInputs<'_>, actions: &mut PodActions) {
+/// Adds the updates of containers that keep running, and of pod-level resources.
+pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     let pod = inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());
     let running = containers.filter_map(|container| {

@@ -1,9 +1,9 @@
 //! `RestartAllContainers`: the exit of one container makes the whole pod start over in its sandbox.
 //!
 //! Its only state is the runtime status and the pod state store's list of the instances to remove; while one of them
-//! exists, the plan is to remove them.
+//! exists, the action is to remove them.
 
-use super::PlanInputs;
+use super::PodActionInputs;
 use crate::model::{
     ContainerId, ContainerState, ContainerStatus, Pod, PodExt, RestartAction, restart_action,
 };
@@ -59,7 +59,7 @@ impl fmt::Display for ContainersReset {
 }
 
 /// The instances to remove for a `RestartAllContainers` action, if one is due.
-pub(super) fn compute(inputs: &PlanInputs<'_>) -> Option<ContainersReset> {
+pub(super) fn compute(inputs: &PodActionInputs<'_>) -> Option<ContainersReset> {
     let pod = inputs.pod;
     if pod.is_being_deleted() {
         return None;
@@ -98,7 +98,7 @@ fn triggers_restart_all(container: &Container, status: &ContainerStatus) -> bool
 
 /// The chosen instances of containers of the spec, in upstream's order of removal.
 fn groups(
-    inputs: &PlanInputs<'_>,
+    inputs: &PodActionInputs<'_>,
     chosen: &dyn Fn(&ContainerStatus) -> bool,
 ) -> Vec<Vec<ContainerReset>> {
     let pod = inputs.pod;

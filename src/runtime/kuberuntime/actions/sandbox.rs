@@ -1,7 +1,7 @@
-//! Whether the newest sandbox can be kept, and the plan if it cannot.
+//! Whether the newest sandbox can be kept, and the actions if it cannot.
 
 use super::{
-    ContainerStart, KillPodReason, PlanInputs, PodActions, SandboxChange, StartReason,
+    ContainerStart, KillPodReason, PodActionInputs, PodActions, SandboxChange, StartReason,
     view::LastInstance,
 };
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, container_should_restart};
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Container;
 
 /// Checks the sandbox. `sandbox` and `attempt` of the result are those to use, or the sandbox to replace and the attempt
 /// number of the new one.
-pub(super) fn check(inputs: &PlanInputs<'_>) -> PodActions {
+pub(super) fn check(inputs: &PodActionInputs<'_>) -> PodActions {
     let status = inputs.status;
     let Some(newest) = status.newest_sandbox() else {
         return PodActions {
@@ -48,8 +48,12 @@ pub(super) fn check(inputs: &PlanInputs<'_>) -> PodActions {
     }
 }
 
-/// Plans to stop everything, and to start the containers that may run again in a new sandbox.
-pub(super) fn replace(inputs: &PlanInputs<'_>, change: SandboxChange, actions: &mut PodActions) {
+/// Adds the actions that stop everything, and that start the containers that may run again in a new sandbox.
+pub(super) fn replace(
+    inputs: &PodActionInputs<'_>,
+    change: SandboxChange,
+    actions: &mut PodActions,
+) {
     let pod = inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
     // A container with its own restart policy may run again although the pod's policy is Never.
@@ -87,7 +91,7 @@ pub(super) fn replace(inputs: &PlanInputs<'_>, change: SandboxChange, actions: &
 }
 
 /// Whether a container of the old sandbox runs again in the new one.
-fn restarts_in_new_sandbox(inputs: &PlanInputs<'_>, container: &Container) -> bool {
+fn restarts_in_new_sandbox(inputs: &PodActionInputs<'_>, container: &Container) -> bool {
     let policy = inputs.restart_policy(container);
     let after = |code| container_should_restart(inputs.pod, container, code);
     match inputs.last_instance(&container.name) {

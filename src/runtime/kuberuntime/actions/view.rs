@@ -1,6 +1,6 @@
 //! Views of the runtime status for the rules: the newest instances of the pod, and those in its present sandbox.
 
-use super::PlanInputs;
+use super::PodActionInputs;
 use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
@@ -14,7 +14,7 @@ pub(super) enum LastInstance<'a> {
     Present(&'a ContainerStatus),
 }
 
-impl<'a> PlanInputs<'a> {
+impl<'a> PodActionInputs<'a> {
     /// Newest instance of a container in the newest sandbox.
     pub(super) fn newest_in_sandbox(&self, name: &'a str) -> Option<&'a ContainerStatus> {
         let sandbox = self.status.newest_sandbox()?;

@@ -93,18 +93,18 @@ pub fn pod_dns(pod: &Pod, inputs: &DnsInputs<'_>) -> (DnsConfig, Vec<DnsWarning>
         }
         DnsBase::Cluster => cluster_config(pod, inputs),
     };
-    if let Some(own) = pod.spec().and_then(|spec| spec.dns_config.as_ref()) {
+    if let Some(dns_config) = pod.spec().and_then(|spec| spec.dns_config.as_ref()) {
         config
             .servers
-            .extend(own.nameservers.iter().flatten().cloned());
+            .extend(dns_config.nameservers.iter().flatten().cloned());
         config
             .searches
-            .extend(own.searches.iter().flatten().cloned());
+            .extend(dns_config.searches.iter().flatten().cloned());
         config.servers = without_duplicates(config.servers);
         config.searches = without_duplicates(config.searches);
         merge_options(
             &mut config.options,
-            own.options.as_deref().unwrap_or_default(),
+            dns_config.options.as_deref().unwrap_or_default(),
         );
     }
     warnings.extend(limit_nameservers(&mut config.servers));
@@ -189,8 +189,8 @@ fn without_duplicates(items: Vec<String>) -> Vec<String> {
 }
 
 /// The pod's options win over inherited ones of the same name; the order stays.
-fn merge_options(options: &mut Vec<String>, own: &[PodDNSConfigOption]) {
-    for option in own {
+fn merge_options(options: &mut Vec<String>, pod_options: &[PodDNSConfigOption]) {
+    for option in pod_options {
         let name = option.name.as_deref().unwrap_or_default();
         let text = match option.value.as_deref() {
             Some(value) if !value.is_empty() => format!("{name}:{value}"),

@@ -1,7 +1,7 @@
 //! Stopping containers and pods.
 //!
 //! * Owns: the order and the timing of stops.
-//! * Woken by: plans that stop something, and terminating pods.
+//! * Woken by: syncs whose actions stop something, and terminating pods.
 //! * Publishes: nothing; the PLEG reports the exits.
 //! * Must never stop a sandbox while one of its containers may still run, and never lengthen a grace period.
 //! * Upstream: `killContainer`, `killPodWithSyncResult` and `terminationOrdering`

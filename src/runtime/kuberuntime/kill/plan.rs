@@ -131,7 +131,7 @@ pub fn container_grace_seconds(
     grace_override: Option<i64>,
 ) -> i64 {
     let probe_grace = |probe: Option<&Probe>| probe?.termination_grace_period_seconds;
-    let own = container.and_then(|c| match reason? {
+    let of_probe = container.and_then(|c| match reason? {
         KillReason::LivenessProbe => probe_grace(c.liveness_probe.as_ref()),
         KillReason::StartupProbe => probe_grace(c.startup_probe.as_ref()),
         KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
@@ -139,7 +139,7 @@ pub fn container_grace_seconds(
     let of_pod = || pod.spec()?.termination_grace_period_seconds;
     grace_override
         .or(pod.metadata.deletion_grace_period_seconds)
-        .or(own)
+        .or(of_probe)
         .or_else(of_pod)
         .unwrap_or(MINIMUM_STOP_SECONDS)
         .max(0)

@@ -37,8 +37,8 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why a sync stops one container.
 #[derive(Clone, Debug)]
 pub(in crate::runtime::kuberuntime) enum StopCause {
-    /// Requested by the plan.
-    Plan(ContainerKill),
+    /// One of the computed actions.
+    Actions(ContainerKill),
     FailedPostStartHook,
     /// All containers of the pod are restarted: without hooks, and with the minimum grace period.
     RestartAll,
@@ -47,7 +47,7 @@ pub(in crate::runtime::kuberuntime) enum StopCause {
 impl StopCause {
     fn message(&self, name: &str) -> String {
         match self {
-            Self::Plan(kill) => kill.to_string(),
+            Self::Actions(kill) => kill.to_string(),
             Self::FailedPostStartHook => event::FAILED_POST_START_HOOK.into(),
             Self::RestartAll => format!("Stopping container {name}, all containers are restarted"),
         }
@@ -109,7 +109,7 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
-        let (_keep, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
+        let (_sender, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
         self.kill_pod(Some(pod), status, grace)
             .await
             .context("cannot stop the pod")?;
@@ -128,7 +128,7 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let container = pod.container(name);
         let (reason, grace) = match &why {
-            StopCause::Plan(kill) => (Some(kill.reason), None),
+            StopCause::Actions(kill) => (Some(kill.reason), None),
             StopCause::FailedPostStartHook => (None, None),
             StopCause::RestartAll => (None, Some(0)),
         };
@@ -159,7 +159,7 @@ impl PodKiller {
             message: why.message(name),
             pod_ip: hook_address(&self.node, Some(pod), status),
         };
-        let (_keep, receiver) = watch::channel(grace);
+        let (_sender, receiver) = watch::channel(grace);
         let stop = self.begin_stop(target, grace, Vec::new());
         stop.result(receiver)
             .await

@@ -187,7 +187,8 @@ fn a_start_that_failed_counts_as_an_end_whatever_the_runtime_keeps_of_it() {
     failed_starts_back_off(None);
     failed_starts_back_off(Some(&exit_at(t(-5))));
     let (bed, now) = failed_starts_back_off(Some(&created));
-    bed.back_off.start_failed(&bed.pod, &bed.container, now);
+    bed.back_off
+        .record_failed_start(&bed.pod, &bed.container, now);
     let later = ContainerStatus {
         created_at: exit_at(now + Duration::from_secs(1)).finished_at,
         ..created.clone()
@@ -212,7 +213,8 @@ fn failed_starts_back_off(newest: Option<&ContainerStatus>) -> (Bed, Timestamp) 
     let mut gaps = Vec::new();
     let mut now = t(0);
     for _ in 0..5 {
-        bed.back_off.start_failed(&bed.pod, &bed.container, now);
+        bed.back_off
+            .record_failed_start(&bed.pod, &bed.container, now);
         let left = match admit(now) {
             BackOffDecision::Start => Duration::ZERO,
             BackOffDecision::Wait { left, .. } => left,

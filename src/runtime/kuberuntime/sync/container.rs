@@ -83,9 +83,8 @@ impl ContainerStarter {
         .await?;
         let image = Box::pin(self.images.ensure_image(request, container, sandbox)).await?;
         let newest = self.exits.newest(pod, &request.status, name);
-        let pod_with_logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
         let restart_count = self
-            .next_restart_count(pod_with_logs, name, newest.as_deref())
+            .next_restart_count(pod, !sandbox.fresh_logs, name, newest.as_deref())
             .await;
         let other_restart_counts = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerConfigRequest {
@@ -124,10 +123,11 @@ impl ContainerStarter {
 
     /// The restart count of the next instance. The successor of an instance that never started has the same count.
     /// Otherwise it is one more than that of the newest instance, and at least the next unused number of a log file,
-    /// because the runtime may have lost instances. `pod_with_logs` is `None` if the pod has no log files yet.
+    /// because the runtime may have lost instances. Log files are only read if `has_log_files`.
     async fn next_restart_count(
         &self,
-        pod_with_logs: Option<&Pod>,
+        pod: &Pod,
+        has_log_files: bool,
         name: &str,
         newest: Option<&ContainerStatus>,
     ) -> u32 {
@@ -136,9 +136,10 @@ impl ContainerStarter {
             Some(newest) => newest.restart_count.saturating_add(1),
             None => 0,
         };
-        match pod_with_logs {
-            Some(pod) => next.max(self.builder.restart_count_from_logs(pod, name).await),
-            None => next,
+        if has_log_files {
+            next.max(self.builder.restart_count_from_logs(pod, name).await)
+        } else {
+            next
         }
     }
 
@@ -156,14 +157,14 @@ impl ContainerStarter {
             // This sync has just killed the container; `status` was read before. The delay counts from the exit of the
             // instance before, as upstream's: a container that ran for longer than its delay is restarted immediately.
             Some(newest) if newest.state == ContainerState::Running => {
-                self.exits.ended_before(pod, status, &newest.name)
+                self.exits.previous_exit(pod, status, &newest.name)
             }
             newest => newest.map(Cow::into_owned),
         };
-        let admission = self
+        let decision = self
             .back_off
             .admit(pod, container, counted_from.as_ref(), now);
-        let BackOffDecision::Wait { delay, left } = admission else {
+        let BackOffDecision::Wait { delay, left } = decision else {
             return Ok(());
         };
         back_off_event(&self.events, pod, container);
@@ -225,7 +226,8 @@ impl ContainerStarter {
         self.cache
             .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
-            self.back_off.start_failed(pod, container, Timestamp::now());
+            self.back_off
+                .record_failed_start(pod, container, Timestamp::now());
             // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
                 self.post_start.mark_done(pod, &id);

@@ -29,11 +29,11 @@ impl ContainerImages {
         actions: &PodActions,
         sandbox: &PodSandboxConfig,
     ) {
-        let soon = containers_to_prefetch(request.pod, &request.status, actions);
-        if soon.is_empty() {
+        let wanted = containers_to_prefetch(request.pod, &request.status, actions);
+        if wanted.is_empty() {
             return;
         }
-        let images = soon.into_iter().map(|container| ImageToPrefetch {
+        let images = wanted.into_iter().map(|container| ImageToPrefetch {
             object: ObjectRef::container(request.pod, &container.name),
             image: container.image.clone().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),

@@ -1,7 +1,7 @@
 //! One sync of a pod: carries out the computed actions, step by step.
 //!
-//! * Owns: the order of the steps; the restart back-off of containers and the back-off of sandbox
-//!   replacements.
+//! * Owns: the order of the steps. Advances the back-offs of containers and sandboxes (`restart_back_off`,
+//!   `sandbox_back_off`).
 //! * Woken by: `KubeGenericRuntimeManager::sync_pod`.
 //! * Publishes: changed items to the pod cache, events, entries of the pod history; one report per sync.
 //! * Must never create a second container or sandbox of one name while the outcome of the first is

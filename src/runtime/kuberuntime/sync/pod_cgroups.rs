@@ -52,9 +52,9 @@ impl PodCgroups {
         self.ensure_exists(pod, None).await
     }
 
-    async fn ensure_exists(&self, pod: &Arc<Pod>, before: Option<Pod>) -> anyhow::Result<String> {
+    async fn ensure_exists(&self, pod: &Arc<Pod>, actuated: Option<Pod>) -> anyhow::Result<String> {
         let object = ObjectRef::pod(pod);
-        let ensured = self.cgroups.ensure_exists(pod, before).await;
+        let ensured = self.cgroups.ensure_exists(pod, actuated).await;
         let cgroup = ensured.map_err(|error| {
             let text = format!(
                 "unable to ensure pod container exists: {}",
@@ -77,41 +77,42 @@ impl PodCgroups {
     }
 
     /// The cgroup parent of the containers in a sandbox. If that is the pod's own cgroup, it is created; for
-    /// `before`, see [`ContainerManager::ensure_exists`].
+    /// `actuated`, see [`ContainerManager::ensure_exists`].
     pub(super) async fn parent_for_sandbox(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: Option<Pod>,
+        actuated: Option<Pod>,
     ) -> anyhow::Result<String> {
         if self.cgroups.is_off() {
             return Ok(String::new());
         }
-        let (parent, is_own) = self.parent(pod, id).await?;
-        if is_own {
-            return self.ensure_exists(pod, before).await;
+        let (parent, is_pod_cgroup) = self.parent(pod, id).await?;
+        if is_pod_cgroup {
+            return self.ensure_exists(pod, actuated).await;
         }
         Ok(parent)
     }
 
-    /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
+    /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see
+    /// [`ContainerManager::set_limits`].
     /// The runtime is notified of changed limits first, and may reject them.
-    pub(super) async fn limit(
+    pub(super) async fn set_limits(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
         change: LimitChange,
     ) -> anyhow::Result<()> {
         if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
             return Ok(());
         }
-        let wider = self.cgroups.sandbox_resources(pod, Some(before))?;
-        let (old, new, before) = match change {
+        let wider = self.cgroups.sandbox_resources(pod, Some(actuated))?;
+        let (old, new, actuated) = match change {
             LimitChange::Raise => (
-                self.cgroups.sandbox_resources(before, None)?,
+                self.cgroups.sandbox_resources(actuated, None)?,
                 wider,
-                Some(before),
+                Some(actuated),
             ),
             LimitChange::Apply => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
         };
@@ -124,7 +125,7 @@ impl PodCgroups {
                 )
             })?;
         }
-        let limited = self.cgroups.set_limits(pod, before).await;
+        let limited = self.cgroups.set_limits(pod, actuated).await;
         if limited.is_err()
             && new != old
             && let Err(error) = self.notify_runtime(id, old).await
@@ -165,25 +166,25 @@ impl PodCgroups {
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
     ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
         if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
             return Ok(None);
         }
-        self.cgroups.lowered_memory_limit(pod, before).await
+        self.cgroups.lowered_memory_limit(pod, actuated).await
     }
 
-    /// The cgroup parent of a sandbox, and whether that is the pod's own cgroup.
+    /// The cgroup parent of a sandbox, and whether that is the pod's cgroup.
     async fn parent(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<(String, bool)> {
-        let own = self.cgroups.pod_cgroup_parent(pod)?;
+        let pod_cgroup = self.cgroups.pod_cgroup_parent(pod)?;
         let known = self.parents.lock().get(&pod.uid()).cloned();
         let parent = match known.filter(|(known, _)| known == id) {
             Some((_, parent)) => parent,
-            None => self.read(id, &own).await?,
+            None => self.read(id, &pod_cgroup).await?,
         };
         self.record_parent(pod.uid(), id, &parent);
-        let is_own = parent == own;
-        Ok((parent, is_own))
+        let is_pod_cgroup = parent == pod_cgroup;
+        Ok((parent, is_pod_cgroup))
     }
 
     /// Records the cgroup parent of a sandbox.
@@ -198,17 +199,17 @@ impl PodCgroups {
         self.parents.lock().remove(uid);
     }
 
-    /// Reads a sandbox's parent from the runtime; `own` where the runtime does not show it.
-    async fn read(&self, id: &SandboxId, own: &str) -> anyhow::Result<String> {
+    /// Reads a sandbox's parent from the runtime; `pod_cgroup` where the runtime does not show it.
+    async fn read(&self, id: &SandboxId, pod_cgroup: &str) -> anyhow::Result<String> {
         let reply = self.runtime.pod_sandbox_status(id.as_str(), true).await;
         let info = reply.context("cannot read the cgroup of the sandbox")?.info;
         let Some(parent) = info.values().find_map(|text| parent_of(text)) else {
-            return Ok(own.to_owned());
+            return Ok(pod_cgroup.to_owned());
         };
         // The runtime may report only the last component of a slice.
         let base = |path: &str| path.rsplit('/').next().map(str::to_owned);
-        let same = parent.ends_with(".slice") && base(&parent) == base(own);
-        Ok(if same { own.to_owned() } else { parent })
+        let same = parent.ends_with(".slice") && base(&parent) == base(pod_cgroup);
+        Ok(if same { pod_cgroup.to_owned() } else { parent })
     }
 }
 

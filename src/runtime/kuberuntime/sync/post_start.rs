@@ -78,7 +78,7 @@ impl PostStart {
                     report.cancelled = true;
                     return;
                 }
-                Err(NotStarted::Failed(failure)) => report.fail(failure),
+                Err(NotStarted::Failed(failure)) => report.add_failure(failure),
             }
         }
     }

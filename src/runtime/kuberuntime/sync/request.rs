@@ -86,7 +86,7 @@ pub struct SyncReport {
 }
 
 impl SyncReport {
-    pub(super) fn fail(&mut self, failure: StartFailure) {
+    pub(super) fn add_failure(&mut self, failure: StartFailure) {
         if let Some(retry) = failure.retry_in {
             self.retry_after(retry);
         }
@@ -142,12 +142,12 @@ mod tests {
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
         let started_at = Instant::now();
         let mut report = SyncReport::default();
-        report.fail(StartFailure::crash_loop(
+        report.add_failure(StartFailure::crash_loop(
             "a",
             "m".into(),
             Duration::from_secs(20),
         ));
-        report.fail(StartFailure::crash_loop(
+        report.add_failure(StartFailure::crash_loop(
             "b",
             "m".into(),
             Duration::from_secs(10),
@@ -163,7 +163,7 @@ mod tests {
             Some(started_at + Duration::from_secs(10))
         );
         assert!(!report.needs_retry());
-        report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
+        report.add_failure(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
         assert!(report.needs_retry());
     }
 }

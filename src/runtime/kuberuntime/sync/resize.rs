@@ -23,7 +23,7 @@ pub(in crate::runtime::kuberuntime) struct PodResizer {
 }
 
 impl PodResizer {
-    /// Carries out the resize of a plan.
+    /// Carries out the resize of these actions.
     ///
     /// # Errors
     /// A part of it failed; upstream's texts. The pod keeps its actuated amounts.
@@ -46,15 +46,15 @@ impl PodResizer {
     ) -> Result<(), String> {
         let pod = request.pod;
         let runs = |name: &str| request.status.runs(name);
-        let before = self.allocations.actuated_pod(pod, runs);
-        let before = before.map_or_else(|| pod.clone(), Arc::new);
-        self.check_usage(pod, &before, actions).await?;
-        self.limit_pod(pod, actions, &before, LimitChange::Raise)
+        let actuated = self.allocations.actuated_pod(pod, runs);
+        let actuated = actuated.map_or_else(|| pod.clone(), Arc::new);
+        self.check_usage(pod, &actuated, actions).await?;
+        self.limit_pod(pod, actions, &actuated, LimitChange::Raise)
             .await?;
         for resize in &actions.containers_to_resize {
             self.update(pod, actions, resize).await?;
         }
-        self.limit_pod(pod, actions, &before, LimitChange::Apply)
+        self.limit_pod(pod, actions, &actuated, LimitChange::Apply)
             .await?;
         self.allocations.set_actuated_pod_level(pod);
         Ok(())
@@ -64,13 +64,13 @@ impl PodResizer {
     async fn check_usage(
         &self,
         pod: &Arc<Pod>,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
         actions: &PodActions,
     ) -> Result<(), String> {
         let of_pod = match &actions.sandbox {
             Some(sandbox) => {
                 let cgroups = &self.sandboxes.cgroups;
-                let lowered = cgroups.lowered_memory_limit(pod, sandbox, before).await;
+                let lowered = cgroups.lowered_memory_limit(pod, sandbox, actuated).await;
                 lowered.map_err(|error| error_chain(error.as_ref()))?
             }
             None => None,
@@ -97,13 +97,16 @@ impl PodResizer {
         &self,
         pod: &Arc<Pod>,
         actions: &PodActions,
-        before: &Arc<Pod>,
+        actuated: &Arc<Pod>,
         change: LimitChange,
     ) -> Result<(), String> {
         let Some(sandbox) = &actions.sandbox else {
             return Ok(());
         };
-        let limited = self.sandboxes.cgroups.limit(pod, sandbox, before, change);
+        let limited = self
+            .sandboxes
+            .cgroups
+            .set_limits(pod, sandbox, actuated, change);
         limited.await.map_err(|error| error_chain(error.as_ref()))
     }
 

@@ -61,7 +61,7 @@ impl PodRestarter {
         }
     }
 
-    /// Stops and removes what the plan lists, group after group.
+    /// Stops and removes what `reset` lists, group after group.
     pub(super) async fn reset(
         &self,
         request: &SyncRequest<'_>,
@@ -142,11 +142,11 @@ impl PodRestarter {
         let container = pod.container(&restart.container);
         if let (Some(container), false) = (container, actions.create_sandbox) {
             let (ended, now) = (restart.finished_at, Timestamp::now());
-            let admission = self.back_off.admit_after(pod, container, ended, now);
-            if let BackOffDecision::Wait { delay, left } = admission {
+            let decision = self.back_off.admit_after(pod, container, ended, now);
+            if let BackOffDecision::Wait { delay, left } = decision {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);
-                report.fail(StartFailure::crash_loop(&container.name, text, left));
+                report.add_failure(StartFailure::crash_loop(&container.name, text, left));
                 return true;
             }
         }

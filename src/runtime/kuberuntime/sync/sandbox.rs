@@ -51,9 +51,9 @@ impl SandboxCreator {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         let runs = |name: &str| request.status.runs(name);
-        let before = self.allocations.actuated_pod(request.pod, runs);
+        let actuated = self.allocations.actuated_pod(request.pod, runs);
         let config = async {
-            let parent = self.cgroups.parent_for_sandbox(request.pod, &id, before);
+            let parent = self.cgroups.parent_for_sandbox(request.pod, &id, actuated);
             let parent = parent.await?;
             let config = self.builder.sandbox(request.pod, actions.attempt, &parent);
             config.await
@@ -125,7 +125,7 @@ impl SandboxCreator {
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
                 if error.may_have_created() {
-                    self.lookup.creation_unknown(pod.uid());
+                    self.lookup.record_unknown_creation(pod.uid());
                     if let Err(error) = Box::pin(self.lookup.adopt(&PodRef::of(pod))).await {
                         tracing::warn!(
                             pod = %pod.log_name(),
@@ -140,7 +140,8 @@ impl SandboxCreator {
         self.cgroups.record_parent(pod.uid(), &id, &parent);
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
-            self.back_off.replaced(pod.uid(), change, Instant::now());
+            self.back_off
+                .record_replacement(pod.uid(), change, Instant::now());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
         Ok(ReadySandbox {
@@ -183,7 +184,7 @@ impl SandboxCreator {
                     self.cache.strings(),
                     self.cache.address_order(),
                 );
-                let Some(status) = status.map(|owned| owned.object) else {
+                let Some(status) = status.map(|with_pod| with_pod.object) else {
                     self.cache.touch(&pod_ref, item, None);
                     anyhow::bail!("the runtime reports the new sandbox without the pod's labels");
                 };

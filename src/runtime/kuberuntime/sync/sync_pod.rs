@@ -15,8 +15,8 @@ use crate::{
     runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         actions::{
-            ContainerStart, KillPodReason, PlanInputs, PodActions, RecordedFacts, SandboxChange,
-            compute_pod_actions,
+            ContainerStart, KillPodReason, PodActionInputs, PodActions, RecordedFacts,
+            SandboxChange, compute_pod_actions,
         },
         exits::last_exit_codes,
         kill::StopCause,
@@ -36,7 +36,7 @@ pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from
 
 impl KubeGenericRuntimeManager {
     /// Gathers the inputs of [`compute_pod_actions`] and calls it.
-    pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
+    pub fn compute_pod_actions(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let actuated = self.allocations.actuated(&uid);
         let facts = self.state_store.read(&uid, |record| RecordedFacts {
@@ -47,7 +47,7 @@ impl KubeGenericRuntimeManager {
             exits: last_exit_codes(record),
         });
         let probe_results = |id: &_| self.results.get(id);
-        compute_pod_actions(&PlanInputs {
+        compute_pod_actions(&PodActionInputs {
             pod,
             status,
             probe_results: &probe_results,
@@ -59,7 +59,7 @@ impl KubeGenericRuntimeManager {
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
         self.exits.record_all(request.pod, &request.status);
-        let actions = self.compute(request.pod, &request.status);
+        let actions = self.compute_pod_actions(request.pod, &request.status);
         if actions.kill_pod.is_none() && actions.reset.is_none() {
             let kills = actions.containers_to_kill.iter();
             let is_to_stop = |id: &str| kills.clone().any(|kill| kill.id.as_str() == id);
@@ -76,7 +76,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
-        let replaced = actions.replaced(request.pod, &request.status);
+        let replaced = actions.replaced_containers(request.pod, &request.status);
         let replaced = self.replaced.mark(request.pod.uid(), replaced);
         let report = self.carry_out(request, &actions, report).await;
         drop(replaced);
@@ -158,7 +158,7 @@ impl KubeGenericRuntimeManager {
             Box::pin(self.start_all(request, actions, &sandbox, report)).await;
         }
         if actions.create_sandbox && !report.is_clean() {
-            self.metrics.first_sync_failed(request.pod);
+            self.metrics.user_namespaced_pod_failed(request.pod);
         }
     }
 
@@ -234,7 +234,7 @@ impl KubeGenericRuntimeManager {
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
             );
             self.set_current_step(pod, format!("stopping {}", kill.name));
-            let cause = StopCause::Plan(kill.clone());
+            let cause = StopCause::Actions(kill.clone());
             let killing = Box::pin(
                 self.killer
                     .kill_container(pod, status, &kill.name, &kill.id, cause),
@@ -269,11 +269,11 @@ impl KubeGenericRuntimeManager {
             self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, text));
         }
         self.set_current_step(pod, "creating the sandbox".into());
-        self.metrics.sandbox_started(pod);
+        self.metrics.pod_start_attempted(pod);
         match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
-                self.metrics.sandbox_failed();
+                self.metrics.pod_start_failed();
                 let text = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(Action::Fail, text));
                 if error
@@ -364,7 +364,8 @@ impl KubeGenericRuntimeManager {
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 report.changed_runtime = true;
-                self.metrics.started_container(request.pod, container, None);
+                self.metrics
+                    .record_container_start(request.pod, container, None);
                 let (action, text) = (Action::StartContainer, start.reason.to_string());
                 self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
                 report.started.push(start.name.clone());
@@ -378,8 +379,8 @@ impl KubeGenericRuntimeManager {
                 report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
                 self.metrics
-                    .started_container(request.pod, container, Some(&failure));
-                report.fail(failure);
+                    .record_container_start(request.pod, container, Some(&failure));
+                report.add_failure(failure);
                 false
             }
         }

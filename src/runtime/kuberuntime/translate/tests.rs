@@ -54,11 +54,11 @@ fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
 #[test]
 fn an_exited_container_is_told_in_full() {
     let strings = StringInterner::new();
-    let owned = container_status(&exited(), "s1".into(), &strings).unwrap();
-    assert_eq!(owned.uid.as_str(), "u-1");
-    assert_eq!((&*owned.name, &*owned.namespace), ("web", "shop"));
+    let with_pod = container_status(&exited(), "s1".into(), &strings).unwrap();
+    assert_eq!(with_pod.uid.as_str(), "u-1");
+    assert_eq!((&*with_pod.name, &*with_pod.namespace), ("web", "shop"));
     assert_eq!(
-        owned.object,
+        with_pod.object,
         ContainerStatus {
             id: "id1".into(),
             name: "c".into(),

@@ -96,8 +96,8 @@ async fn measure(served: &Served, config: &ClientConfig) -> [Vec<Duration>; 2] {
 async fn beside_a_crowd(size: usize, addresses: usize) {
     allow_descriptors(u64::try_from(size).unwrap() + 4_000);
     let setting = Setting::alone();
-    let (handlers, _writer) = chatting(&setting.file("pods/a/c/0.log"));
-    let served = setting.serve_with(handlers).await;
+    let (handler, _writer) = chatting(&setting.file("pods/a/c/0.log"));
+    let served = setting.serve_with(handler).await;
     let config = setting.client(Some(&setting.clients.client("ops", &[])));
     let crowd = Crowd::gather(served.address, size, addresses).await;
     let measured = timeout(TIMEOUT, measure(&served, &config)).await;

@@ -64,7 +64,7 @@ fn metadata_is_checked() {
     ] {
         let mut pod = pod(&json!({}));
         pod.metadata = serde_json::from_value(meta.clone()).unwrap();
-        default_pod(&mut pod);
+        set_pod_defaults(&mut pod);
         let errors = lines(&validate_pod(&pod));
         if expected.is_empty() {
             assert!(errors.is_empty(), "{meta} {errors:?}")

@@ -49,20 +49,20 @@ fn static_pods_name_no_api_objects() {
         ),
     ] {
         assert_eq!(
-            lines(&static_pod_references(
+            lines(&validate_static_pod_references(
                 &pod(&patch),
                 LocalConfigMapsAndSecrets::None
             )),
             [expected]
         );
     }
-    let old_name = lines(&static_pod_references(
+    let old_name = lines(&validate_static_pod_references(
         &pod(&json!({"serviceAccount": "s"})),
         LocalConfigMapsAndSecrets::None,
     ));
     assert!(old_name.iter().all(|line| line.contains("serviceaccounts")) && !old_name.is_empty());
     assert_eq!(
-        static_pod_references(&pod(&json!({})), LocalConfigMapsAndSecrets::None),
+        validate_static_pod_references(&pod(&json!({})), LocalConfigMapsAndSecrets::None),
         []
     );
 }
@@ -70,7 +70,7 @@ fn static_pods_name_no_api_objects() {
 #[test]
 fn a_node_with_local_objects_has_config_maps_and_secrets_and_nothing_else() {
     let local = |patch: &Value| {
-        lines(&static_pod_references(
+        lines(&validate_static_pod_references(
             &pod(patch),
             LocalConfigMapsAndSecrets::Files,
         ))

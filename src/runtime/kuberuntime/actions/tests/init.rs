@@ -287,5 +287,5 @@ fn a_sidecar_without_probes_counts_as_started_once_it_runs() {
     };
     let p = pod("Always", &["a"]).push_init(plain_sidecar);
     let runtime = Runtime::good().with("s", RUNNING).liveness(Failure);
-    assert_eq!(line(&runtime.plan(&p)), "start:a");
+    assert_eq!(line(&runtime.actions(&p)), "start:a");
 }

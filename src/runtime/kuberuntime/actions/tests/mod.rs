@@ -11,10 +11,10 @@ use super::{fixture::*, *};
 use crate::model::ProbeResult;
 use ProbeResult::Failure;
 
-/// Rows: what the case is, the pod, the runtime, the plan in one line.
+/// Rows: what the case is, the pod, the runtime, the actions in one line.
 fn check(rows: &[(&str, Pod, Runtime, &str)]) {
     for (case, pod, runtime, expected) in rows {
-        assert_eq!(line(&runtime.plan(pod)), *expected, "{case}");
+        assert_eq!(line(&runtime.actions(pod)), *expected, "{case}");
     }
 }
 
@@ -23,13 +23,13 @@ fn a_pod_that_reached_its_end_is_only_ever_stopped() {
     let p = pod("Always", &["a"]);
     let mut runtime = Runtime::good().with("a", RUNNING);
     runtime.facts.terminal = true;
-    assert_eq!(line(&runtime.plan(&p)), "kill-pod");
+    assert_eq!(line(&runtime.actions(&p)), "kill-pod");
     let mut gone = Runtime::new([not_ready(0)]).exited("a", 1);
     gone.facts.terminal = true;
-    assert!(gone.plan(&p).is_empty());
+    assert!(gone.actions(&p).is_empty());
     let mut forgotten = Runtime::default();
     forgotten.facts.terminal = true;
-    assert!(forgotten.plan(&p).is_empty());
+    assert!(forgotten.actions(&p).is_empty());
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn kill_messages_are_upstreams() {
         .liveness(Failure)
         .with("b", UNKNOWN);
     let said: Vec<_> = runtime
-        .plan(&p)
+        .actions(&p)
         .containers_to_kill
         .iter()
         .map(ToString::to_string)
@@ -61,7 +61,7 @@ fn kill_messages_are_upstreams() {
         .with("a", RUNNING)
         .startup(Failure);
     assert_eq!(
-        runtime.plan(&never).containers_to_kill[0].to_string(),
+        runtime.actions(&never).containers_to_kill[0].to_string(),
         "Container a failed startup probe"
     );
     let changed = Runtime::good()
@@ -69,7 +69,7 @@ fn kill_messages_are_upstreams() {
         .with("a", RUNNING)
         .change(|c| c.hash = "other".into());
     assert_eq!(
-        changed.plan(&never).containers_to_kill[0].to_string(),
+        changed.actions(&never).containers_to_kill[0].to_string(),
         "Container a definition changed, will be restarted"
     );
 }
@@ -82,7 +82,7 @@ fn starts_say_why() {
         .with("c", RUNNING)
         .liveness(Failure);
     let why: Vec<_> = runtime
-        .plan(&p)
+        .actions(&p)
         .containers_to_start
         .iter()
         .map(|start| format!("{} {}", start.name, start.reason))

@@ -37,8 +37,8 @@ fn has(mut runtime: Runtime, pod: &Pod) -> Runtime {
     runtime
 }
 
-fn resized(plan: &PodActions) -> Vec<&str> {
-    let resizes = plan.containers_to_resize.iter();
+fn resized(actions: &PodActions) -> Vec<&str> {
+    let resizes = actions.containers_to_resize.iter();
     resizes.map(|resize| resize.name.as_str()).collect()
 }
 
@@ -69,11 +69,11 @@ fn what_runs_is_updated_and_what_shrinks_comes_first() {
             vec!["a"],
         ),
     ] {
-        let plan = has(runtime, &before).plan(&pod);
-        assert_eq!(resized(&plan), wanted, "{case}");
-        assert_eq!(plan.resizes(), !wanted.is_empty(), "{case}");
+        let actions = has(runtime, &before).actions(&pod);
+        assert_eq!(resized(&actions), wanted, "{case}");
+        assert_eq!(actions.resizes(), !wanted.is_empty(), "{case}");
     }
-    let nothing_known = both().plan(&p("2Mi", "1Mi"));
+    let nothing_known = both().actions(&p("2Mi", "1Mi"));
     assert_eq!(resized(&nothing_known), Vec::<&str>::new());
     assert!(nothing_known.is_empty());
 }
@@ -90,10 +90,10 @@ fn a_container_restarts_for_what_its_policy_says() {
         ("only for CPU", p("2Mi", "cpu"), ""),
         ("nothing changes", p("1Mi", "memory"), ""),
     ] {
-        assert_eq!(line(&runs().plan(&pod)), wanted, "{case}");
+        assert_eq!(line(&runs().actions(&pod)), wanted, "{case}");
     }
-    let plan = runs().plan(&p("2Mi", "memory"));
-    let text = plan.containers_to_kill[0].to_string();
+    let actions = runs().actions(&p("2Mi", "memory"));
+    let text = actions.containers_to_kill[0].to_string();
     assert_eq!(text, "Container a resize requires restart");
 }
 
@@ -107,14 +107,14 @@ fn sidecars_and_running_init_containers_are_updated_as_well() {
     let started = Runtime::good()
         .with("s", RUNNING)
         .startup(ProbeResult::Success);
-    let plan = has(started.clone().with("i", RUNNING), &p("1Mi")).plan(&p("2Mi"));
-    assert_eq!(resized(&plan), ["s", "i"]);
-    let plan = has(started, &p("1Mi")).plan(&restarts_for(p("2Mi"), "memory"));
-    assert_eq!(resized(&plan), Vec::<&str>::new());
+    let actions = has(started.clone().with("i", RUNNING), &p("1Mi")).actions(&p("2Mi"));
+    assert_eq!(resized(&actions), ["s", "i"]);
+    let actions = has(started, &p("1Mi")).actions(&restarts_for(p("2Mi"), "memory"));
+    assert_eq!(resized(&actions), Vec::<&str>::new());
     assert!(
-        line(&plan).starts_with("kill:s-0 init:s"),
+        line(&actions).starts_with("kill:s-0 init:s"),
         "{}",
-        line(&plan)
+        line(&actions)
     );
 }
 
@@ -126,9 +126,9 @@ fn the_pods_own_level_counts_where_a_container_has_no_limit() {
         pod.spec_mut().resources = Some(level);
         pod
     };
-    let plan = has(Runtime::good().with("a", RUNNING), &p("2Mi")).plan(&p("1Mi"));
-    assert!(plan.resize_pod_level);
-    let resize = &plan.containers_to_resize[0];
+    let actions = has(Runtime::good().with("a", RUNNING), &p("2Mi")).actions(&p("1Mi"));
+    assert!(actions.resize_pod_level);
+    let resize = &actions.containers_to_resize[0];
     let limit = |memory_limit| ComputeAmounts {
         memory_limit,
         ..ComputeAmounts::default()
@@ -136,6 +136,6 @@ fn the_pods_own_level_counts_where_a_container_has_no_limit() {
     assert_eq!((resize.from, resize.to), (limit(2 << 20), limit(1 << 20)));
     assert_eq!(resize.lower_memory_limit(), Some(1 << 20));
     let plain = pod("Always", &["a"]);
-    let added = has(Runtime::good().with("a", RUNNING), &plain).plan(&p("1Mi"));
+    let added = has(Runtime::good().with("a", RUNNING), &plain).actions(&p("1Mi"));
     assert!(added.resize_pod_level);
 }

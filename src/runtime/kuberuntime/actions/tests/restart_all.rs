@@ -99,7 +99,7 @@ impl First for Pod {
 #[test]
 fn once_everything_is_removed_the_pod_starts_from_its_first_init_container() {
     let p = two().init("i");
-    let line_of = |runtime: Runtime| line(&runtime.plan(&p));
+    let line_of = |runtime: Runtime| line(&runtime.actions(&p));
     assert_eq!(line_of(Runtime::good()), "init:i");
     let listed = Runtime::good().restart_all_instances(&["a-0", "b-1"]);
     assert_eq!(line_of(listed), "init:i", "what is gone needs no removal");
@@ -107,24 +107,27 @@ fn once_everything_is_removed_the_pod_starts_from_its_first_init_container() {
 
 #[test]
 fn a_reset_that_was_interrupted_goes_on_with_what_it_began() {
-    let plan = Runtime::good()
+    let actions = Runtime::good()
         .exited("a", 88)
         .with("b", RUNNING)
         .restart_all_instances(&["a-0", "b-1"])
-        .plan(&two());
-    assert_eq!(line(&plan), "stop-and-reset:b-1 | reset:a-0");
-    assert_eq!(plan.reset.unwrap().trigger, None);
+        .actions(&two());
+    assert_eq!(line(&actions), "stop-and-reset:b-1 | reset:a-0");
+    assert_eq!(actions.reset.unwrap().trigger, None);
     let without_its_reason = Runtime::good()
         .with("b", RUNNING)
         .restart_all_instances(&["b-0"]);
-    assert_eq!(line(&without_its_reason.plan(&two())), "stop-and-reset:b-0");
+    assert_eq!(
+        line(&without_its_reason.actions(&two())),
+        "stop-and-reset:b-0"
+    );
     let with_new_ones = Runtime::good()
         .exited("b", 88)
         .with("a", RUNNING)
         .with("b", RUNNING)
         .restart_all_instances(&["b-0"]);
     assert_eq!(
-        line(&with_new_ones.plan(&two())),
+        line(&with_new_ones.actions(&two())),
         "reset:b-0",
         "what was started since stays"
     );
@@ -136,7 +139,7 @@ fn the_reason_is_told_and_logs_of_newest_instances_are_marked() {
         .exited("a", 1)
         .exited("a", 88)
         .change(|c| c.finished_at = 7);
-    let reset = runtime.plan(&two()).reset.unwrap();
+    let reset = runtime.actions(&two()).reset.unwrap();
     let trigger = RestartAllTrigger {
         name: "a".into(),
         exit_code: 88,
@@ -182,5 +185,5 @@ fn only_an_exit_in_the_present_sandbox_of_a_living_pod_asks() {
     ]);
     let mut over = asks();
     over.facts.terminal = true;
-    assert_eq!(line(&over.plan(&two())), "kill-pod");
+    assert_eq!(line(&over.actions(&two())), "kill-pod");
 }

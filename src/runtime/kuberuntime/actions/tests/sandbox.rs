@@ -3,9 +3,9 @@
 use super::*;
 use crate::model::{NetworkMode, SandboxStatus};
 
-fn sandbox_of(plan: &PodActions) -> (Option<SandboxChange>, u32, Option<&str>) {
-    let id = plan.sandbox.as_ref().map(SandboxId::as_str);
-    (plan.sandbox_change, plan.attempt, id)
+fn sandbox_of(actions: &PodActions) -> (Option<SandboxChange>, u32, Option<&str>) {
+    let id = actions.sandbox.as_ref().map(SandboxId::as_str);
+    (actions.sandbox_change, actions.attempt, id)
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn the_newest_sandbox_is_judged_row_by_row() {
         (&hosts, vec![node()], None, 3, Some("s3")),
         (&ours, vec![sandbox(4), not_ready(3)], None, 4, Some("s4")),
     ] {
-        let plan = Runtime::new(sandboxes.clone()).plan(pod);
-        assert_eq!(sandbox_of(&plan), (change, attempt, id), "{sandboxes:?}");
-        assert_eq!(plan.create_sandbox, change.is_some());
+        let actions = Runtime::new(sandboxes.clone()).actions(pod);
+        assert_eq!(sandbox_of(&actions), (change, attempt, id), "{sandboxes:?}");
+        assert_eq!(actions.create_sandbox, change.is_some());
     }
 }
 

@@ -206,10 +206,10 @@ fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> Result<Option<Strin
 
 fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, EnvError> {
     let spec = pod.spec();
-    let own = |text: Option<&String>| Ok(text.cloned().unwrap_or_default());
+    let or_empty = |text: Option<&String>| Ok(text.cloned().unwrap_or_default());
     match path {
-        "spec.nodeName" => own(spec.and_then(|s| s.node_name.as_ref())),
-        "spec.serviceAccountName" => own(spec.and_then(|s| s.service_account_name.as_ref())),
+        "spec.nodeName" => or_empty(spec.and_then(|s| s.node_name.as_ref())),
+        "spec.serviceAccountName" => or_empty(spec.and_then(|s| s.service_account_name.as_ref())),
         "status.hostIP" => match inputs.host_ips.first() {
             Some(ip) => Ok(ip.clone()),
             None => Err(EnvError::NoHostIp),
@@ -218,7 +218,7 @@ fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, 
             [] => Err(EnvError::NoHostIp),
             ips => Ok(ips.join(",")),
         },
-        "status.podIP" => own(inputs.pod_ips.first()),
+        "status.podIP" => or_empty(inputs.pod_ips.first()),
         "status.podIPs" => Ok(inputs.pod_ips.join(",")),
         // Only downward API volumes support all labels or annotations at once.
         "metadata.labels" | "metadata.annotations" => Err(EnvError::FieldPath(path.to_string())),

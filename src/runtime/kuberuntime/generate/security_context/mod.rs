@@ -105,41 +105,43 @@ pub enum SecurityError {
 
 /// The container's settings merged over the pod's.
 struct EffectiveSecurityContext<'a> {
-    own: Option<&'a SecurityContext>,
+    container: Option<&'a SecurityContext>,
     pod: Option<&'a PodSecurityContext>,
 }
 
 impl<'a> EffectiveSecurityContext<'a> {
     fn of(pod: &'a Pod, container: &'a Container) -> Self {
         Self {
-            own: container.security_context.as_ref(),
+            container: container.security_context.as_ref(),
             pod: pod_context(pod),
         }
     }
 
     fn run_as_user(&self) -> Option<i64> {
-        let own = self.own.and_then(|c| c.run_as_user);
-        own.or_else(|| self.pod?.run_as_user)
+        let of_container = self.container.and_then(|c| c.run_as_user);
+        of_container.or_else(|| self.pod?.run_as_user)
     }
 
     fn run_as_group(&self) -> Option<i64> {
-        let own = self.own.and_then(|c| c.run_as_group);
-        own.or_else(|| self.pod?.run_as_group)
+        let of_container = self.container.and_then(|c| c.run_as_group);
+        of_container.or_else(|| self.pod?.run_as_group)
     }
 
     fn run_as_non_root(&self) -> bool {
-        let own = self.own.and_then(|c| c.run_as_non_root);
-        own.or_else(|| self.pod?.run_as_non_root).unwrap_or(false)
+        let of_container = self.container.and_then(|c| c.run_as_non_root);
+        of_container
+            .or_else(|| self.pod?.run_as_non_root)
+            .unwrap_or(false)
     }
 
     fn selinux(&self) -> Option<&'a SELinuxOptions> {
-        let own = self.own.and_then(|c| c.se_linux_options.as_ref());
-        own.or_else(|| self.pod?.se_linux_options.as_ref())
+        let of_container = self.container.and_then(|c| c.se_linux_options.as_ref());
+        of_container.or_else(|| self.pod?.se_linux_options.as_ref())
     }
 
     fn seccomp(&self) -> Option<&'a SeccompProfile> {
-        let own = self.own.and_then(|c| c.seccomp_profile.as_ref());
-        own.or_else(|| self.pod?.seccomp_profile.as_ref())
+        let of_container = self.container.and_then(|c| c.seccomp_profile.as_ref());
+        of_container.or_else(|| self.pod?.seccomp_profile.as_ref())
     }
 }
 
@@ -183,13 +185,13 @@ pub fn container_security_context(
     user_namespace: Option<IdRange>,
 ) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
     let effective = EffectiveSecurityContext::of(pod, container);
-    let own = effective.own;
+    let of_container = effective.container;
     let (run_as_user, run_as_username) = match (effective.run_as_user(), image_user) {
         (Some(uid), _) => (Some(uid), String::new()),
         (None, ImageUser::Uid(uid)) => (Some(*uid), String::new()),
         (None, ImageUser::Name(name)) => (None, name.clone()),
     };
-    let unmasked = own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
+    let unmasked = of_container.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
     let paths = |list: &[&str], more: &[String]| {
         if unmasked {
             Vec::new()
@@ -203,17 +205,19 @@ pub fn container_security_context(
     let apparmor = apparmor(pod, container)?;
     #[allow(deprecated)]
     Ok(v1::LinuxContainerSecurityContext {
-        capabilities: own.and_then(|c| c.capabilities.as_ref()).map(capabilities),
+        capabilities: of_container
+            .and_then(|c| c.capabilities.as_ref())
+            .map(capabilities),
         privileged: is_privileged(container),
         namespace_options: Some(namespaces(pod, user_namespace)),
         selinux_options: effective.selinux().map(selinux),
         run_as_user: run_as_user.map(number),
         run_as_group: effective.run_as_group().map(number),
         run_as_username,
-        readonly_rootfs: own.and_then(|c| c.read_only_root_filesystem) == Some(true),
+        readonly_rootfs: of_container.and_then(|c| c.read_only_root_filesystem) == Some(true),
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: supplemental_groups_policy(pod),
-        no_new_privs: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
+        no_new_privs: of_container.and_then(|c| c.allow_privilege_escalation) == Some(false),
         masked_paths: paths(&MASKED_PATHS, &settings.node.masked_paths),
         readonly_paths: paths(&READONLY_PATHS, &[]),
         seccomp: Some(seccomp(effective.seccomp(), settings)?),
@@ -406,8 +410,8 @@ fn apparmor(
     pod: &Pod,
     container: &Container,
 ) -> Result<Option<v1::SecurityProfile>, SecurityError> {
-    let own = container.security_context.as_ref();
-    if let Some(field) = own.and_then(|c| c.app_armor_profile.as_ref()) {
+    let of_container = container.security_context.as_ref();
+    if let Some(field) = of_container.and_then(|c| c.app_armor_profile.as_ref()) {
         return apparmor_field(field).map(Some);
     }
     let annotation = pod.annotation(&format!("{}{}", keys::APP_ARMOR_PREFIX, container.name));

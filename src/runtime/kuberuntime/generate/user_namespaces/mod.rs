@@ -36,10 +36,10 @@ const MAX_FILE: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
     /// The handler does not support user namespaces.
-    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(.0))]
+    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", handler_text(.0))]
     Unsupported(String),
     /// The runtime lists its handlers, and the pod's is not among them.
-    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(&.0.0))]
+    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", handler_text(&.0.0))]
     UnknownHandler(#[source] UnknownHandler),
     /// No free range.
     #[error("create user namespace")]
@@ -65,7 +65,7 @@ pub enum UserNamespaceError {
 }
 
 /// A handler in error messages; upstream's words.
-fn shown(handler: &str) -> String {
+fn handler_text(handler: &str) -> String {
     if handler.is_empty() {
         "runtime".to_owned()
     } else {

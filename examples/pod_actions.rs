@@ -1,9 +1,9 @@
 //! Shows what the kubelet would do next for a pod, without any runtime.
 //!
 //! ```text
-//! cargo run --example plan_actions                       # three built-in cases
-//! cargo run --example plan_actions -- POD.yaml           # a pod the runtime knows nothing of
-//! cargo run --example plan_actions -- POD.yaml STATE.yaml
+//! cargo run --example pod_actions                       # three built-in cases
+//! cargo run --example pod_actions -- POD.yaml           # a pod the runtime knows nothing of
+//! cargo run --example pod_actions -- POD.yaml STATE.yaml
 //! ```
 //!
 //! The state is YAML or JSON in the form of the built-in cases below; lists are newest first.
@@ -15,7 +15,7 @@ use kubelet::{
         SandboxStatus, container_hash,
     },
     runtime::kuberuntime::actions::{
-        ContainerStart, PlanInputs, PodActions, RecordedFacts, compute_pod_actions,
+        ContainerStart, PodActionInputs, PodActions, RecordedFacts, compute_pod_actions,
     },
     state::probe_results::ContainerProbeResults,
 };
@@ -170,7 +170,7 @@ fn show(pod: &Pod, state: &State) {
         initialized_in: state.initialized_in.as_deref().map(Into::into),
         ..RecordedFacts::default()
     };
-    print_plan(&compute_pod_actions(&PlanInputs {
+    print_actions(&compute_pod_actions(&PodActionInputs {
         pod,
         status: &status,
         probe_results: &|id| probe_results.get(id).copied().unwrap_or_default(),
@@ -240,25 +240,28 @@ impl From<ProbeResultName> for ProbeResult {
     }
 }
 
-fn print_plan(plan: &PodActions) {
-    if plan.is_empty() {
+fn print_actions(actions: &PodActions) {
+    if actions.is_empty() {
         println!("  nothing to do");
     }
-    if let Some(reason) = &plan.kill_pod {
+    if let Some(reason) = &actions.kill_pod {
         println!("  stop the pod: {reason}");
     }
-    for kill in &plan.containers_to_kill {
+    for kill in &actions.containers_to_kill {
         println!("  stop {}: {kill}", kill.id);
     }
-    if plan.create_sandbox {
-        println!("  create a sandbox, attempt {}", plan.attempt);
+    if actions.create_sandbox {
+        println!("  create a sandbox, attempt {}", actions.attempt);
     }
     let print = |what: &str, starts: &[ContainerStart]| {
         for start in starts {
             println!("  start {what} {}: {}", start.name, start.reason);
         }
     };
-    print("ephemeral container", &plan.ephemeral_containers_to_start);
-    print("init container", &plan.init_containers_to_start);
-    print("container", &plan.containers_to_start);
+    print(
+        "ephemeral container",
+        &actions.ephemeral_containers_to_start,
+    );
+    print("init container", &actions.init_containers_to_start);
+    print("container", &actions.containers_to_start);
 }

@@ -53,7 +53,7 @@ impl fmt::Debug for PortHandler {
 }
 
 impl PortHandler {
-    /// The handlers of the health port.
+    /// The handler of the health port.
     pub fn health(checks: HealthChecks) -> Self {
         let state = DispatcherState {
             checks,
@@ -69,7 +69,7 @@ impl PortHandler {
         }
     }
 
-    /// The handlers of the read-only port; routes of `disabled` are rejected.
+    /// The handler of the read-only port; routes of `disabled` are rejected.
     pub fn read_only(
         checks: HealthChecks,
         route_handlers: RouteHandlers,
@@ -96,7 +96,7 @@ impl PortHandler {
         Self { tracer, ..self }
     }
 
-    /// The handlers of the local socket, which serves every client that can connect to it.
+    /// The handler of the local socket, which serves every client that can connect to it.
     #[must_use]
     pub fn local(&self) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl PortHandler {
         }
     }
 
-    /// The handlers of the main port, for authenticated and authorized clients.
+    /// The handler of the main port, for authenticated and authorized clients.
     #[must_use]
     pub fn secured(&self, auth: KubeletAuth) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl PortHandler {
         }
     }
 
-    /// PortHandler that reject every request, for clients of the local socket in other namespaces.
+    /// A handler that rejects every request, for clients of the local socket in other namespaces.
     #[must_use]
     pub(super) fn refusing(&self) -> Self {
         let why =
@@ -135,9 +135,9 @@ impl PortHandler {
         }
     }
 
-    /// Builds the layers around the dispatcher. When `stopping` is cancelled, requests that wait for a change are
+    /// Builds the layers around the dispatcher. When `shutdown` is cancelled, requests that wait for a change are
     /// answered immediately.
-    pub(super) fn service(&self, stopping: &CancellationToken) -> RequestService {
+    pub(super) fn service(&self, shutdown: &CancellationToken) -> RequestService {
         let port = self.port;
         let stack = ServiceBuilder::new()
             .map_request(move |request| RoutedRequest::new(port, request))
@@ -146,7 +146,7 @@ impl PortHandler {
             .layer_fn(within(AuthenticationLayer(self.access.clone())))
             .layer_fn(within(AuthorizationLayer(self.access.clone())))
             .layer_fn(within(TraceLayer(self.tracer.clone())))
-            .service(Dispatcher::new(self.state.clone(), stopping.clone()));
+            .service(Dispatcher::new(self.state.clone(), shutdown.clone()));
         RequestService(BoxCloneSyncService::new(stack))
     }
 }

@@ -1,4 +1,4 @@
-//! Validates this kubelet's own annotations.
+//! Validates the annotations that this kubelet defines itself.
 
 use super::{Errors, Path};
 use crate::base::GoDuration;
@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::Pod;
 
 /// Validates annotations that this kubelet evaluates. An invalid value is an error rather than ignored, because users
 /// rely on these annotations.
-pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
+pub fn validate_kubelet_annotations(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");
     let annotations = metadata.child("annotations");
     let period = pod.annotation(keys::MAX_RESTART_PERIOD);
     if let Some(text) = period.filter(|text| parse_restart_period(text).is_none()) {
-        let (least, most) = (*RESTART_PERIODS.start(), *RESTART_PERIODS.end());
-        let (least, most) = (GoDuration::from(least), GoDuration::from(most));
-        let detail = format!("must be a duration from {least} to {most}, such as 30s");
+        let (min, max) = (*RESTART_PERIODS.start(), *RESTART_PERIODS.end());
+        let (min, max) = (GoDuration::from(min), GoDuration::from(max));
+        let detail = format!("must be a duration from {min} to {max}, such as 30s");
         errors.invalid(&annotations.key(keys::MAX_RESTART_PERIOD), text, detail);
     }
     errors.into_vec()
@@ -30,7 +30,7 @@ mod tests {
         let mut pod = Pod::default();
         let key = keys::MAX_RESTART_PERIOD.to_string();
         pod.metadata.annotations = Some([(key, value.to_string())].into());
-        own_annotations(&pod)
+        validate_kubelet_annotations(&pod)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -52,6 +52,6 @@ mod tests {
 
     #[test]
     fn a_pod_without_these_annotations_is_good() {
-        assert!(own_annotations(&Pod::default()).is_empty());
+        assert!(validate_kubelet_annotations(&Pod::default()).is_empty());
     }
 }

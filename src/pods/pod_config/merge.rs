@@ -70,7 +70,8 @@ impl SourcePods {
     fn is_replacement(&self, old: &Pod, new: &Pod) -> bool {
         let edited =
             || old.annotation(keys::MANIFEST_DIGEST) != new.annotation(keys::MANIFEST_DIGEST);
-        old.full_name() != new.full_name() || (self.source != PodSource::Api && edited())
+        let renamed = old.name() != new.name() || old.namespace() != new.namespace();
+        renamed || (self.source != PodSource::Api && edited())
     }
 }
 

@@ -159,9 +159,10 @@ impl ApiPods {
         self.in_doubt.remove(&uid);
         self.unread.remove(uid.as_str());
         // The name can belong to another pod only when that one is gone.
-        let name = pod.full_name();
+        let has_its_name =
+            |old: &Pod| old.name() == pod.name() && old.namespace() == pod.namespace();
         self.pods
-            .retain(|other, old| *other == uid || old.full_name() != name);
+            .retain(|other, old| *other == uid || !has_its_name(old));
         self.pods.insert(uid, Arc::new(pod));
         let pods = &self.pods;
         self.in_doubt.retain(|uid| pods.contains_key(uid));

@@ -225,6 +225,7 @@ pub fn build(
             state.cache.clone(),
             state.pods.clone(),
             reader.statuses.clone(),
+            state.state_store.clone(),
             config.node_ip,
         ),
         results: deps.results,

@@ -231,6 +231,36 @@ async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
 }
 
 #[tokio::test]
+async fn a_container_is_probed_and_shown_after_its_hook_while_the_next_image_is_pulled() {
+    let node = Node::started().await;
+    let fake = &node.fake;
+    slow(fake, &["second"], Duration::from_secs(3600));
+    // The hook; probes are answered.
+    fake.inject(Fault::hang(Rpc::ExecSync).times(1));
+    let probe = json!({"exec": {"command": ["probe"]}, "periodSeconds": 1});
+    let first = json!({
+        "lifecycle": {"postStart": {"exec": {"command": ["hook"]}}},
+        "livenessProbe": probe,
+        "readinessProbe": probe,
+    });
+    node.put(&pod(
+        "web",
+        &[with(container("first"), first), of_image("second")],
+    ));
+    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| {
+        fake.count(Rpc::ExecSync) == 1
+    })
+    .await;
+    let is_probed = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 1;
+    assert!(node.never(Duration::from_millis(1500), is_probed).await);
+    fake.release(Rpc::ExecSync);
+    let is_ready = |pod: &_| status_of(pod, "first").is_some_and(|first| first.ready);
+    node.wait_pod("web", "the first is ready", WAIT_LIMIT, is_ready)
+        .await;
+    assert_eq!(started(fake), ["first"]);
+}
+
+#[tokio::test]
 async fn a_container_whose_restart_could_not_pull_waits_for_the_rest_of_its_back_off() {
     let node = Node::started().await;
     let always = json!({"imagePullPolicy": "Always"});

@@ -177,17 +177,15 @@ impl StatusPublisher {
     /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows them
     /// as waiting.
     fn without_containers_in_post_start(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
-        let pending = self
-            .state_store
-            .read(&runtime_status.uid, |r| r.post_start_pending.clone());
-        if pending.is_empty() {
-            return runtime_status;
-        }
-        let mut status = PodStatus::clone(&runtime_status);
-        status.containers.retain(|c| {
-            c.state == ContainerState::Exited || !pending.iter().any(|id| *id == *c.id.as_str())
-        });
-        Arc::new(status)
+        self.state_store.read(&runtime_status.uid, |record| {
+            let containers = &runtime_status.containers;
+            if !containers.iter().any(|c| record.is_in_post_start(c)) {
+                return runtime_status.clone();
+            }
+            let mut status = PodStatus::clone(&runtime_status);
+            status.containers.retain(|c| !record.is_in_post_start(c));
+            Arc::new(status)
+        })
     }
 
     /// Adds recorded exits of containers that the runtime no longer has.

@@ -4,15 +4,16 @@ use super::{ProbedContainer, ProbedContainerReader};
 use crate::{
     model::{Pod, PodExt, PodUid, is_terminal},
     pods::status::Statuses,
-    state::{pod_cache::PodCache, pod_manager::PodManager},
+    state::{pod_cache::PodCache, pod_manager::PodManager, pod_state_store::PodStateStore},
 };
 use std::sync::Arc;
 
-/// Reads the stores. A pod on the host network is probed at `node_ip`.
+/// Reads the stores. A pod on the host network is probed at `node_ip`, and a container only after its postStart hook.
 pub fn container_view(
     cache: PodCache,
     manager: PodManager,
     statuses: Statuses,
+    state_store: PodStateStore,
     node_ip: String,
 ) -> ProbedContainerReader {
     Arc::new(move |uid: &PodUid, name: &str| {
@@ -23,8 +24,10 @@ pub fn container_view(
             Some(pod) => pod.host_network(),
             None => runtime_status.is_on_host_network(),
         };
+        let newest = runtime_status.newest(name);
+        let newest = newest.filter(|newest| !state_store.read(uid, |r| r.is_in_post_start(newest)));
         ProbedContainer {
-            container: runtime_status.newest(name).cloned(),
+            container: newest.cloned(),
             pod_ip: if host_network {
                 Some(node_ip.clone())
             } else {

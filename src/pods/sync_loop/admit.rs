@@ -75,7 +75,10 @@ impl SyncLoop {
         };
         if let Some(rejection) = rejection {
             self.metrics.rejected(&rejection);
-            self.devices().release(&pod.uid());
+            // The containers of a pod that may run use its devices until they have stopped.
+            if !may_run {
+                self.devices().release(&pod.uid());
+            }
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         } else {
@@ -159,7 +162,7 @@ impl SyncLoop {
         self.admission.resources.release(|uid| {
             manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
-                || self.cache.latest(uid).is_active()
+                || may_run(self.cache.try_settled(uid).as_deref())
         });
     }
 

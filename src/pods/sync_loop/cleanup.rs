@@ -2,6 +2,7 @@
 
 use super::{
     SyncLoop,
+    admit::may_run,
     orphans::{OrphanCriteria, find},
     removals::EndedRemoval,
     resize::ResizeTrigger,
@@ -258,14 +259,19 @@ impl SyncLoop {
     /// Releases devices and claims of pods that are gone. Only called when all desired pods and all running pods are
     /// known.
     fn release_devices(&self, known_pods: &HashSet<PodUid>) {
-        let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
-        let is_here = |uid: &PodUid| known_pods.contains(uid) || runs(uid);
+        let is_here = |uid: &PodUid| {
+            known_pods.contains(uid) || may_run(self.cache.try_settled(uid).as_deref())
+        };
         let devices = self.pod_sync.devices();
         devices.plugins.retain(is_here);
         devices.dra.retain(is_here);
-        let pods = self.cache.pods();
-        let mut orphans = pods.iter().filter(|pod| !known_pods.contains(&pod.uid));
-        if !orphans.any(|pod| pod.is_active()) {
+        // Every pod that may run is marked as running, if it is desired.
+        let manager = self.manager.reader();
+        let may_have_devices = |pod: &Arc<PodStatus>| {
+            let settled = self.cache.try_settled(&pod.uid);
+            settled.is_none() || (may_run(settled.as_deref()) && !manager.contains(&pod.uid))
+        };
+        if !self.cache.pods().iter().any(may_have_devices) {
             self.devices().inventory_complete();
         }
     }

@@ -456,7 +456,11 @@ impl SyncLoop {
         let may_run = admit::may_run(runtime_status.as_deref());
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
-        if !waits && !is_over && !self.decide_admission(&pod, may_run) {
+        if !waits && is_over && may_run {
+            // Its containers keep what they have until they have stopped.
+            self.devices().mark_running(&pod);
+            self.admission.resources.mark_running(&pod);
+        } else if !waits && !is_over && !self.decide_admission(&pod, may_run) {
             return;
         }
         self.pending_admissions.remove(&uid);

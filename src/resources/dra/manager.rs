@@ -9,7 +9,7 @@ use super::{
     proto::Claim,
     registry::DraDrivers,
     slices,
-    state::{ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
+    state::{ClaimInfo, ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
 };
 use crate::{
     apiserver::{ApiServer, ResourcePath},
@@ -87,6 +87,8 @@ impl DraManager {
             file.rename_damaged();
             None
         });
+        // Also after another restart: pods of the time before may still run.
+        let checkpoint_damaged = checkpoint_damaged || file.has_damaged();
         Self(Arc::new(DraManagerState {
             api,
             node_name: node_name.to_owned(),
@@ -333,7 +335,8 @@ impl DraManager {
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// CDI device IDs for a container. Prepares unknown claims, because the checkpoint may have been lost.
+    /// CDI device IDs for a container. Prepares claims whose devices are not known, because the checkpoint may have been
+    /// lost.
     ///
     /// # Errors
     /// The devices of a claim are unknown.
@@ -348,7 +351,8 @@ impl DraManager {
         }
         let is_known = |request: &claims::ClaimRequest| {
             let claims = self.0.claims.lock();
-            claims.0.contains_key(&key(pod.namespace(), &request.claim))
+            let info = claims.0.get(&key(pod.namespace(), &request.claim));
+            info.is_some_and(ClaimInfo::has_devices)
         };
         if !requests.iter().all(is_known) {
             self.prepare(pod).await?;

@@ -54,6 +54,13 @@ pub(super) struct ClaimInfo {
     pub(super) is_prepared: bool,
 }
 
+impl ClaimInfo {
+    /// Whether its devices are known. Those of a claim that was recovered after the checkpoint was lost are not.
+    pub(super) fn has_devices(&self) -> bool {
+        self.is_prepared || self.drivers.values().any(|devices| !devices.is_empty())
+    }
+}
+
 /// A claim of a container, with its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]

@@ -179,6 +179,16 @@ impl ResourceManagers {
         admission.result
     }
 
+    /// Records a pod that runs and is not admitted again because it is ending: its containers are moved off CPUs that
+    /// become exclusive to others.
+    pub fn mark_running(&self, pod: &Pod) {
+        if let Some(inner) = &self.0
+            && inner.managers.lock().admitted.insert(pod.uid())
+        {
+            inner.changed.notify_one();
+        }
+    }
+
     /// The NUMA affinities for the devices of a pod, merged with those of its CPUs and memory.
     ///
     /// # Errors

@@ -267,6 +267,11 @@ impl PodCache {
         ]
     }
 
+    /// Reports that facts changed with which the runtime status of a pod is shown, although that is the same.
+    pub fn mark_changed(&self, uid: PodUid) {
+        self.shared.mark_changed(vec![uid]);
+    }
+
     /// Waits for pods whose status changed and takes them. For the sync loop only.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.shared.changed.take().await

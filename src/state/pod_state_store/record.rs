@@ -1,7 +1,10 @@
 //! The record of one pod, as stored in its file.
 
 use super::Exits;
-use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeResult, SandboxId, keys};
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodSource, ProbeKind, ProbeResult,
+    SandboxId, keys,
+};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -197,6 +200,13 @@ impl PodRecord {
     pub fn restart_all_instances(&self) -> Vec<ContainerId> {
         let instances = self.restart_all.iter().flat_map(|r| &r.instances);
         instances.map(|id| ContainerId::from(id.as_str())).collect()
+    }
+
+    /// Whether the postStart hook of an instance has not ended. Until then the container is not ready for anything else:
+    /// the API shows it as waiting, and it is not probed.
+    pub fn is_in_post_start(&self, container: &ContainerStatus) -> bool {
+        let mut pending = self.post_start_pending.iter();
+        container.state != ContainerState::Exited && pending.any(|id| *id == *container.id.as_str())
     }
 
     /// Removes the facts of container instances for which `keep` returns false.

@@ -323,7 +323,7 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
     let driver = world.driver(DRIVER).await;
     world.claim("own", &[DRIVER], &["a"]);
     world.claim("shared", &[DRIVER], &["a", "b"]);
-    let pod = pod("a", &["own", "shared"]);
+    let (pod, other) = (pod("a", &["own", "shared"]), pod("b", &["shared"]));
     world.manager.prepare(&pod).await.unwrap();
     let path = world.root.path().join("dra_manager_state");
     std::fs::write(&path, "{}").unwrap();
@@ -340,6 +340,8 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
         calls.collect::<Vec<_>>()
     };
     assert_eq!(given_back(), ["unprepare own"], "the other pod may run");
+    let devices = world.devices(&other).await.unwrap();
+    assert_eq!(devices, ["example.com/dra=shared"], "prepared again");
     world.manager.retain(|_| false);
     until("the other pod is gone", || {
         given_back() == ["unprepare own", "unprepare shared"]

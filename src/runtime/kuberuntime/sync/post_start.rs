@@ -116,8 +116,10 @@ impl PostStart {
             result = running => result,
             () = request.cancel.cancelled() => return Err(NotStarted::Cancelled),
         };
-        self.mark_done(pod, id);
-        let Err(error) = result else { return Ok(()) };
+        let Err(error) = result else {
+            self.mark_done(pod, id);
+            return Ok(());
+        };
         tracing::warn!(
             pod = %pod.log_name(),
             podUID = %pod.uid(),
@@ -139,6 +141,8 @@ impl PostStart {
         );
         // If the sync is cancelled, the stop continues, and a termination of the pod joins it.
         let killed = request.cancel.run_until_cancelled(killing).await;
+        // Not before the stop: a kubelet that is killed in between runs the hook again, instead of leaving the container.
+        self.mark_done(pod, id);
         if let Err(error) = killed.ok_or(NotStarted::Cancelled)? {
             tracing::warn!(
                 pod = %pod.log_name(),
@@ -151,9 +155,12 @@ impl PostStart {
         Err(StartFailure::new(&container.name, reason, error.to_string()).into())
     }
 
+    /// Records that the hook has ended; from then on the container is shown and probed.
     pub(super) fn mark_done(&self, pod: &Pod, id: &ContainerId) {
-        self.state_store.update(&pod.uid(), |r| {
+        let uid = pod.uid();
+        self.state_store.update(&uid, |r| {
             r.post_start_pending.retain(|known| known != id.as_str())
         });
+        self.cache.mark_changed(uid);
     }
 }

@@ -129,10 +129,15 @@ impl PodResizer {
                 .pre_create_container(pod, name, &mut resources),
         )
         .await;
+        let cpus = resources.cpuset_cpus.clone();
         let updated = sandboxes
             .runtime
             .update_container_resources(resize.id.as_str(), resources);
         updated.await.map_err(|error| error.grpc_text())?;
+        // The shared CPUs may have changed meanwhile; the container is updated once more then.
+        sandboxes
+            .resources
+            .add_container(pod, name, &resize.id, &cpus);
         self.allocations.set_actuated(pod, container);
         let item = ItemId::Container(resize.id.clone());
         sandboxes

@@ -162,7 +162,7 @@ pub struct PodsDeps<'a> {
     pub volumes: VolumeManager,
     /// Makes the runtime match a pod.
     pub runtime: KubeGenericRuntimeManager,
-    /// Which pods this node rejects.
+    /// The inputs of admission.
     pub admission: PodAdmission,
     /// The node's addresses.
     pub host_ips: HostIps,
@@ -298,7 +298,7 @@ fn register_sizes(state: &State, pods: &Pods, status_publisher: Arc<StatusPublis
     state.sizes.add("probed_pods", move || probes.count());
     state
         .sizes
-        .add("status_overrides", move || status_publisher.count());
+        .add("status_inputs", move || status_publisher.count());
     let workers = pods.workers.clone();
     state.sizes.add_all(move || workers.sizes());
     let runtime = pods.runtime.clone();

@@ -3,7 +3,7 @@
 //! * Owns: start failures of containers, which their statuses show (upstream's reason cache).
 //! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
-//! * Must never run concurrently for one UID, or wait for another pod.
+//! * Must never run concurrently for one UID, or wait for another pod, except for a start permit, a pull or a device.
 //! * Upstream: `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
 mod sync_loop_interface;
@@ -283,7 +283,7 @@ impl PodSync {
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.changed_runtime {
-            // If this is cancelled, housekeeping removes them.
+            // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
             let collecting = Box::pin(self.collect_superseded(pod));
             cancel.run_until_cancelled(collecting).await;
         }
@@ -404,9 +404,9 @@ impl PodSync {
         self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
-        let status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
+        let runtime_status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
         self.report_stale(&pod);
-        let killed = match status {
+        let killed = match runtime_status {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
             Err(error) => Err(error),
         };
@@ -439,8 +439,8 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let left = grace.borrow().left(Instant::now());
         let pod_ref = PodRef::of_status(running);
-        let status = self.runtime.status_to_stop(&pod_ref, left).await?;
-        self.runtime.kill_pod(None, &status, grace).await?;
+        let runtime_status = self.runtime.status_to_stop(&pod_ref, left).await?;
+        self.runtime.kill_pod(None, &runtime_status, grace).await?;
         self.unprepare_resources(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await
     }

@@ -21,8 +21,8 @@ pub struct PodLister {
 }
 
 impl PodLister {
-    /// The desired pods, then those that no source has any more and that are still terminating (upstream omits these).
-    /// After a restart, until a status is generated, it is the one that the previous process stored.
+    /// The desired pods, then those that no source has any more, until they are removed (upstream omits these). After a
+    /// restart, until a status is generated, it is the one that the previous process stored.
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
@@ -37,8 +37,8 @@ impl PodLister {
             .map(|(pod, _)| pod.uid())
             .collect::<HashSet<PodUid>>();
         let entries = self.statuses.all().into_iter();
-        let terminating = entries.filter(|entry| !uids.contains(&entry.pod.uid()));
-        list.extend(terminating.map(|entry| (entry.pod, Some(entry.status))));
+        let not_desired = entries.filter(|entry| !uids.contains(&entry.pod.uid()));
+        list.extend(not_desired.map(|entry| (entry.pod, Some(entry.status))));
         list
     }
 }

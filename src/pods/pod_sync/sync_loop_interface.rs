@@ -97,8 +97,9 @@ impl PodSync {
         self.status_publisher.record_origin(pod);
     }
 
-    /// Removes superseded containers of these pods. The last containers of ended pods are kept for users until disk space
-    /// is needed. Takes the proof that the runtime was listed completely.
+    /// Removes superseded containers of these pods, except pods of the API server: their syncs remove them. The last
+    /// containers of ended pods are kept for users until disk space is needed. Takes the proof that the runtime was
+    /// listed completely.
     ///
     /// # Errors
     /// The runtime did not remove one; the others were removed.

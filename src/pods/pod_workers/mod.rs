@@ -153,11 +153,11 @@ impl PodWorkers {
     }
 
     /// Retries a failed stop or clean-up of a pod that no source has any more, because its runtime status changed.
-    pub fn status_changed(&self, uid: &PodUid) {
+    pub fn runtime_status_changed(&self, uid: &PodUid) {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
             self.shared
-                .handle_input(&mut map, uid, Input::StatusChanged, Instant::now());
+                .handle_input(&mut map, uid, Input::RuntimeStatusChanged, Instant::now());
         }
     }
 

@@ -76,10 +76,10 @@ impl WorkerMap {
         self.entries.remove(uid);
     }
 
-    /// Numbers of workers, and of blocked full names.
+    /// Numbers of workers, and of full names at the start gate: those of static pods that run or wait.
     pub(super) fn sizes(&self) -> [(&'static str, usize); 2] {
         let names = self.gate.len() + self.blocked_names.len();
-        [("workers", self.entries.len()), ("blocked_names", names)]
+        [("workers", self.entries.len()), ("start_gate_names", names)]
     }
 
     pub(super) fn worker_pods(&self) -> Vec<WorkerPod> {

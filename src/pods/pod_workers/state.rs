@@ -36,7 +36,7 @@ pub(super) enum Input {
     /// delivered.
     NotDesired,
     /// The runtime status of a pod that no source has any more changed, so a failed stop may succeed now.
-    StatusChanged,
+    RuntimeStatusChanged,
     /// The runtime is back after an outage, so failed calls may succeed now.
     RuntimeRecovered,
 }
@@ -201,7 +201,7 @@ impl PodWorkerState {
             }
             Input::MayStart => self.on_may_start(),
             Input::NotDesired => self.on_not_desired(),
-            Input::StatusChanged => self.retry_termination(),
+            Input::RuntimeStatusChanged => self.retry_termination(),
             Input::RuntimeRecovered if self.failed && self.phase == WorkerPhase::Syncing => {
                 vec![Effect::Deliver(SyncPodType::Sync)]
             }

@@ -21,7 +21,8 @@ pub struct UpdatePodOptions {
 /// How and why a pod is stopped.
 #[derive(Clone, Debug)]
 pub(super) struct KillPodOptions {
-    /// Overrides a longer grace period of the pod, in seconds; zero means the minimum.
+    /// Overrides a longer grace period of the pod, in seconds; zero means the minimum. `None` means that of the spec,
+    /// and one second for an orphan.
     pub(super) grace_seconds: Option<i64>,
     pub(super) reason: TerminationReason,
 }
@@ -47,7 +48,8 @@ impl UpdatePodOptions {
         }
     }
 
-    /// An update that kills an orphan: a pod that is only known from the runtime.
+    /// An update that kills an orphan, a pod that is only known from the runtime, with a grace period of one second, as
+    /// upstream does.
     pub fn orphan(runtime_status: Arc<PodStatus>) -> Self {
         Self {
             kind: SyncPodType::Kill,

@@ -211,8 +211,8 @@ impl SyncLoop {
         }
     }
 
-    /// Starts the background part of housekeeping: removes superseded containers of desired pods, and finds orphans
-    /// that have only a record, files or a cgroup.
+    /// Starts the background part of housekeeping: removes superseded containers of static pods, and finds orphans of
+    /// which only a record, files or a cgroup are left.
     fn start_background_housekeeping(
         &mut self,
         pods: Vec<Arc<PodStatus>>,

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How often housekeeping runs. Everything else is event-driven.
+/// How often housekeeping runs if nothing changes.
 pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(60);
 /// Delay after a change that may have left an orphan. Changes within it cause one run.
 const HOUSEKEEPING_DELAY: Duration = Duration::from_millis(100);

@@ -108,7 +108,7 @@ pub struct SyncLoopDeps {
     pub results: ProbeResults,
     /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
-    /// Which pods this node rejects.
+    /// The inputs of admission.
     pub admission: PodAdmission,
     /// The loop's metrics.
     pub metrics: LoopMetrics,
@@ -367,7 +367,7 @@ impl SyncLoop {
             match manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
-                None if self.workers.has_worker(&uid) => self.workers.status_changed(&uid),
+                None if self.workers.has_worker(&uid) => self.workers.runtime_status_changed(&uid),
                 None => orphans = true,
             }
         }
@@ -432,7 +432,8 @@ impl SyncLoop {
         self.create_after(&predecessors, pod);
     }
 
-    /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping.
+    /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping; a pod
+    /// that waits for admission also by [`Self::retry_pending_admissions`].
     fn defer(&mut self, pod: &Pod, why: &str) {
         self.pod_sync.record_history(pod, Action::Wait, why.into());
         self.deferred.insert(pod.uid());

@@ -115,7 +115,7 @@ impl RouteEntry {
 }
 
 const ALL_PORTS: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
-const AUTHENTICATED_PORTS: &[Port] = &[Port::Main, Port::Local];
+const RESTRICTED_PORTS: &[Port] = &[Port::Main, Port::Local];
 const READ_PORTS: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
 /// Maximum size of a manifest, in bytes.
@@ -142,7 +142,7 @@ const READ_ROUTE: RouteEntry = RouteEntry {
 /// Template of the statistics routes that upstream has removed.
 const LEGACY_STATS_ROUTE: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
-    ports: AUTHENTICATED_PORTS,
+    ports: RESTRICTED_PORTS,
     subresources: &["stats"],
     max_body: Some(legacy_stats::MAX_BODY),
     group: Some(RouteGroup::Debugging),
@@ -205,7 +205,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["pods", "proxy"],
         about: "The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one.",
         parse: route::node_page,
@@ -213,7 +213,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/pod/{namespace}/{pod}",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["pods", "proxy"],
         about: "One pod with its timeline, as a page for a browser; `uid` and `after` as above.",
         parse: route::pod_page,
@@ -287,7 +287,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/configz",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["configz", "proxy"],
         group: Some(RouteGroup::DebuggingNotFound),
         about: "The configuration in force, without secrets.",
@@ -296,7 +296,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/flagz",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["configz"],
         group: Some(RouteGroup::DebuggingNotFound),
         about: "Every flag with its value, without secrets; human-readable.",
@@ -305,7 +305,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/statusz",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["statusz"],
         group: Some(RouteGroup::DebuggingNotFound),
         about: "Version, start and age of the process; human-readable.",
@@ -315,7 +315,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/debug/flags/v",
         methods: &["PUT"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         max_body: Some(64),
         group: Some(RouteGroup::DebugFlags),
         about: "Sets the log verbosity to the number in the body.",
@@ -324,7 +324,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/debug/pprof/profile",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Profiling),
         about: "A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time.",
         parse: route::profile,
@@ -333,7 +333,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/container",
         methods: &["POST"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         max_body: MAX_MANIFEST_BODY,
         group: Some(RouteGroup::PostedPods),
         about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
@@ -343,7 +343,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/containers",
         methods: &["POST"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         max_body: MAX_MANIFEST_BODY,
         group: Some(RouteGroup::PostedPods),
         about: "Replaces all posted pods by a list.",
@@ -353,7 +353,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/checkpoint/{namespace}/{pod}/{container}",
         methods: &["POST"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["checkpoint"],
         group: Some(RouteGroup::DebuggingNotFound),
         about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
@@ -376,7 +376,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/logs/{path...}",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         subresources: &["log"],
         group: Some(RouteGroup::SystemLogs),
         about: "The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured.",
@@ -385,7 +385,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/containerLogs/{namespace}/{pod}/{container}",
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
         parse: route::container_logs,
@@ -394,7 +394,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
         parse: route::exec,
@@ -403,7 +403,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::exec,
@@ -412,7 +412,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
         parse: route::attach,
@@ -421,7 +421,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::attach,
@@ -430,7 +430,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
         parse: route::port_forward,
@@ -439,7 +439,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}/{uid}",
         methods: GET_OR_POST,
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",
         parse: route::port_forward,
@@ -448,7 +448,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{container}",
         methods: &["POST"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         max_body: Some(MAX_FORM_BODY),
         group: Some(RouteGroup::Debugging),
         about: "Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form.",
@@ -458,7 +458,7 @@ pub static ROUTE_TABLE: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{uid}/{container}",
         methods: &["POST"],
-        ports: AUTHENTICATED_PORTS,
+        ports: RESTRICTED_PORTS,
         max_body: Some(MAX_FORM_BODY),
         group: Some(RouteGroup::Debugging),
         about: "As above, for the pod with this UID.",

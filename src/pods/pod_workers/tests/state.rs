@@ -327,17 +327,17 @@ fn a_replaced_orphan_keeps_the_grace_period_of_its_containers() {
 fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes() {
     let pod = api();
     let (mut starting, _) = first(sync(Create, &pod));
-    assert_eq!(starting.on(Input::StatusChanged), "");
+    assert_eq!(starting.on(Input::RuntimeStatusChanged), "");
     let mut p = syncing(&pod);
-    assert_eq!(p.on(Input::StatusChanged), "");
+    assert_eq!(p.on(Input::RuntimeStatusChanged), "");
     p.update(kill(&pod));
     p.begin();
     assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
-    assert_eq!(p.on(Input::StatusChanged), "kill:30");
+    assert_eq!(p.on(Input::RuntimeStatusChanged), "kill:30");
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
-    assert_eq!(p.on(Input::StatusChanged), "kill");
-    assert_eq!(finished(&pod).on(Input::StatusChanged), "");
+    assert_eq!(p.on(Input::RuntimeStatusChanged), "kill");
+    assert_eq!(finished(&pod).on(Input::RuntimeStatusChanged), "");
 }
 
 #[test]

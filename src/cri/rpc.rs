@@ -80,7 +80,8 @@ rpcs! {
 pub(super) enum HeavyCallKind {
     /// Calls that start something; more at once make each of them slower.
     Start,
-    /// Calls that stop or remove something; they never wait for starts.
+    /// StopPodSandbox, RemovePodSandbox and RemoveContainer; they never wait for starts. StopContainer has no limit,
+    /// because it lasts as long as the grace period.
     TearDown,
 }
 

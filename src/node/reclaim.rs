@@ -100,8 +100,8 @@ impl Reclaim {
         self.collector.remove_unused(inventory, is_done).await
     }
 
-    /// Removes superseded containers, and all containers of the pods for which `has_ended` is true. Failures do not
-    /// prevent image collection.
+    /// Removes superseded containers of static pods, and all containers of the pods for which `has_ended` is true.
+    /// Failures do not prevent image collection.
     async fn collect_containers(&self, has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync)) {
         let Some(complete) = self.cache.runtime_listed() else {
             return;

@@ -3,7 +3,8 @@
 //! One task owns the stream. It prefers CRI events; if the runtime has none, it subscribes to containerd's own event
 //! service on the same socket. If there is none either, or if the runtime closes every stream immediately, the PLEG
 //! depends on relists, and the task retries every few minutes. After every (re)connect it requests a resync, because
-//! events may have been missed. A change only names an item to read again; nothing else of an event is used.
+//! events may have been missed. A change names an item to read again, and its pod if the event has it; nothing else of
+//! an event is used.
 
 mod containerd;
 mod exits;

@@ -23,7 +23,8 @@ const OVERRUN_FACTOR: u32 = 5;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cri) struct CallDeadline(pub(in crate::cri) Option<Duration>);
 
-/// Ends a call after `limit`, if there is one.
+/// Returns `DeadlineExceeded` after `limit`, if there is one. The call is then cancelled, or continues without its
+/// caller if [`Rpc::outlives_deadline`].
 pub(super) async fn bounded<F, E>(
     rpc: Rpc,
     limit: Option<Duration>,

@@ -135,14 +135,14 @@ impl ContainerManager {
     }
 
     /// Updates the limits of the node and of QoS classes without an end. Limits that an earlier kubelet set are updated
-    /// once all sources have `delivered`, or after a minute.
-    pub async fn run(self, mut delivered: watch::Receiver<bool>) {
+    /// once every source has sent a list, complete or not, or after a minute.
+    pub async fn run(self, mut all_sources_seen: watch::Receiver<bool>) {
         let Some(inner) = self.0 else {
             return std::future::pending().await;
         };
         let mut enforced = inner.update(false).await;
         if inner.keeps_earlier_limits.load(Ordering::Relaxed) {
-            let all = delivered.wait_for(|delivered| *delivered);
+            let all = all_sources_seen.wait_for(|seen| *seen);
             let _ = tokio::time::timeout(UPDATE_PERIOD, all).await.map(drop);
             inner.keeps_earlier_limits.store(false, Ordering::Relaxed);
             enforced = inner.update(enforced).await;

@@ -64,8 +64,8 @@ pub async fn start(
     };
     let manager = tokio::task::spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
-    let delivered = deps.all_sources_seen.clone();
-    tasks.spawn_until_shutdown("cgroups", manager.clone().run(delivered));
+    let all_sources_seen = deps.all_sources_seen.clone();
+    tasks.spawn_until_shutdown("cgroups", manager.clone().run(all_sources_seen));
     Ok(manager)
 }
 

@@ -390,8 +390,9 @@ impl KubeGenericRuntimeManager {
         self.gc.collect_pod(status, pod_ref, remove_all).await
     }
 
-    /// Garbage collection: removes superseded containers that no worker removed, and all dead containers of pods for which
-    /// `has_ended` is true. The proof says that the runtime statuses come from a complete list.
+    /// Garbage collection: removes superseded containers that no worker removed, except those of pods of the API
+    /// server, and all dead containers of pods for which `has_ended` is true. The proof says that the runtime statuses
+    /// come from a complete list.
     ///
     /// # Errors
     /// Something could not be removed.

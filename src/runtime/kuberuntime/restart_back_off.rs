@@ -30,8 +30,8 @@ pub(super) struct RestartBackOff {
     /// When the last start of a container failed, by pod UID and name. CRI-O leaves such an instance
     /// CREATED, or forgets it.
     failed_starts: Mutex<HashMap<(PodUid, String), Timestamp>>,
-    /// Pod UID and name of the containers whose last start ended before the container ran: it was not admitted, or a
-    /// step before the start of the new instance failed, as the pull of its image.
+    /// Pod UID and name of the containers whose last start failed or was cancelled, at any step from the back-off to
+    /// the postStart hook, so that no start is in progress. The container may run.
     not_started: Mutex<HashSet<(PodUid, String)>>,
     cap: Duration,
     state_store: PodStateStore,
@@ -67,7 +67,8 @@ impl RestartBackOff {
         self.failed_starts.lock().insert(key, at);
     }
 
-    /// Records that a start of a container ended before the container ran.
+    /// Records that a start of a container failed or was cancelled, so that it is no longer in progress. The container
+    /// may run.
     pub(super) fn set_not_started(&self, pod: &Pod, container: &Container) {
         let key = (pod.uid(), container.name.clone());
         self.not_started.lock().insert(key);

@@ -45,7 +45,7 @@ impl ContainerGc {
     }
 
     /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
-    /// statuses come from a complete list. Pods of the API server that have not ended are left to their workers.
+    /// statuses come from a complete list. Pods of the API server that have not ended are left to their syncs.
     pub(in crate::runtime::kuberuntime) async fn collect_dead(
         &self,
         pods: &[Arc<PodStatus>],

@@ -4,7 +4,7 @@
 //!   termination logs).
 //! * Woken by: a sync that creates a sandbox or a container.
 //! * Publishes: nothing; it returns configurations, warnings and errors.
-//! * Must never call the runtime. Only `builder` and `container_files` have effects.
+//! * Must never call the runtime. Only `builder`, `container_files` and `user_namespaces` have effects.
 //! * Upstream: `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `security_context.go`,
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 

@@ -92,9 +92,9 @@ impl StopTracker {
         }
     }
 
-    /// Cancels unfinished stops, except those of single instances that are still to be stopped: a later stop has its own
-    /// deadline and runs its hooks.
-    pub(in crate::runtime::kuberuntime) fn cancel_except(
+    /// Forgets the deadlines and hooks of unfinished stops, except of single instances that are still to be stopped: a
+    /// later stop has its own deadline and runs its hooks. A call of StopContainer in progress continues.
+    pub(in crate::runtime::kuberuntime) fn forget_except(
         &self,
         uid: &PodUid,
         is_to_stop: impl Fn(&str) -> bool,
@@ -111,10 +111,10 @@ impl StopTracker {
                 }
             }
         }
-        let has_cancelled = |ran: &Vec<String>| ran.iter().any(|id| !is_to_stop(id));
+        let has_forgotten = |ran: &Vec<String>| ran.iter().any(|id| !is_to_stop(id));
         if self
             .state_store
-            .read(uid, |r| has_cancelled(&r.pre_stop_ran))
+            .read(uid, |r| has_forgotten(&r.pre_stop_ran))
         {
             self.state_store
                 .update(uid, |r| r.pre_stop_ran.retain(|id| is_to_stop(id)));
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.end(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
-        stops.cancel_except(&uid, |id| id == "c");
-        assert_eq!(begin(grace(50, 30)), grace(40, 30), "it is not cancelled");
-        stops.cancel_except(&uid, |_| false);
+        stops.forget_except(&uid, |id| id == "c");
+        assert_eq!(begin(grace(50, 30)), grace(40, 30), "it is not forgotten");
+        stops.forget_except(&uid, |_| false);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
         stops.end(&uid, &StopScope::Pod);
         assert!(stops.deadlines.lock().is_empty());
@@ -192,16 +192,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_counts_as_run_until_its_stop_is_cancelled() {
+    async fn a_hook_counts_as_run_until_its_stop_is_forgotten() {
         let (dir, stops, uid) = stops();
         let (a, b) = ("a".into(), "b".into());
         stops.record_hook_ran(&uid, &a).await;
         stops.record_hook_ran(&uid, &a).await;
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
         assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
-        stops.cancel_except(&uid, |id| id == "a");
+        stops.forget_except(&uid, |id| id == "a");
         assert!(stops.hook_ran(&uid, &a));
-        stops.cancel_except(&uid, |id| id == "b");
+        stops.forget_except(&uid, |id| id == "b");
         assert!(!stops.hook_ran(&uid, &a));
         drop(dir);
     }

@@ -1,4 +1,5 @@
-//! postStart hooks: run after a container was started, and again if the kubelet restarted before the hook ended.
+//! postStart hooks: run after a container was started, or in a later sync if the outcome of StartContainer was unknown
+//! or the kubelet restarted before the hook ended.
 
 use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
 use crate::{
@@ -43,7 +44,8 @@ impl PostStart {
         }
     }
 
-    /// Runs the hooks again that an earlier kubelet did not record as ended (at least once).
+    /// Runs the hooks of running containers that are not recorded as ended (at least once): those of a start with an
+    /// unknown outcome, or of an earlier kubelet.
     pub(super) async fn resume(
         &self,
         request: &SyncRequest<'_>,

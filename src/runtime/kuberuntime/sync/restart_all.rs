@@ -1,5 +1,5 @@
-//! Carries out `RestartAllContainers`: removes everything of the pod but its sandbox, its volumes and its
-//! logs; the next sync starts it from its first init container.
+//! Carries out `RestartAllContainers`: removes everything of the pod but its sandbox, its volumes and the log of
+//! each container's newest instance; the next sync starts it from its first init container.
 //!
 //! What is to be removed is recorded first, with the exit that was the reason, so that a kubelet that is
 //! killed in the middle resumes, and so that the pod's back-off counts from that exit.

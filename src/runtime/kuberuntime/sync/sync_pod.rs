@@ -1,7 +1,7 @@
 //! Makes the runtime match a pod, in upstream's steps: (1) compute the changes; (2) kill the pod if its
 //! sandbox changed; (3) kill containers that should not run; (4) create the sandbox; (5) start init
-//! containers; (6) start containers. Between 3 and 4, postStart hooks that an earlier kubelet did not finish
-//! run again, and resources of running containers are resized; ephemeral containers start before step 5.
+//! containers; (6) start containers. Between 3 and 4, postStart hooks that are not recorded as ended run, and
+//! resources of running containers are resized; ephemeral containers start before step 5.
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
@@ -64,7 +64,7 @@ impl KubeGenericRuntimeManager {
             let kills = actions.containers_to_kill.iter();
             let is_to_stop = |id: &str| kills.clone().any(|kill| kill.id.as_str() == id);
             let stops = &self.killer.stops;
-            stops.cancel_except(&request.pod.uid(), is_to_stop);
+            stops.forget_except(&request.pod.uid(), is_to_stop);
         }
         if actions.is_empty() {
             Box::pin(

@@ -5,7 +5,7 @@
 //! facts come back up through stores and dirty sets:
 //!
 //! ```text
-//!  file  http  api  posted                                server -- reads stores only
+//!  file  http  api  posted                                server -- reads stores, forwards streams
 //!    \    |    |    /                                       |
 //!    pod_config -- PodUpdate --> sync_loop - UpdatePodOptions-> pod_workers --> pod_sync --> kuberuntime --> cri
 //!                                  ^   ^                       ^             |   |         actions  \

@@ -6,8 +6,8 @@
 //! * Must never decide anything about pods, and never stop a container because the kubelet stops.
 //! * Upstream: `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
-//! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
-//! their current step, drain the servers and flush the pod state store, within 12 seconds in all.
+//! Start: bind the sockets, serve the ports, wait for the runtime, start the other tasks. Stop: accept no new work, let
+//! workers finish their current step, drain the servers and flush the pod state store, within 12 seconds in all.
 
 mod process_metrics;
 mod settings;

@@ -1,5 +1,6 @@
-//! The ports and the local socket. They are bound early, so that the kubelet fails before it starts anything if a
-//! port is in use, and served once all areas have started.
+//! The ports and the local socket. They are bound early, so that the kubelet fails before it starts anything if a port
+//! is in use, and served before the runtime is reachable, so that health checks and `kubelet explain` work while it is
+//! down.
 
 use super::{
     Listener, PortHandler,

@@ -54,7 +54,8 @@ pub struct PodFailure {
 /// Everything a pod's status is made from.
 #[derive(Clone, Copy)]
 pub struct StatusInputs<'a> {
-    /// The pod as its source delivered it.
+    /// The pod with its allocated resources in place of the requested ones. Containers that a running sync replaces
+    /// have `restartPolicy: Always`.
     pub pod: &'a Pod,
     /// What the runtime has of it.
     pub runtime: &'a model::PodStatus,

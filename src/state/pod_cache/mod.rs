@@ -6,10 +6,10 @@
 //! * Publishes: immutable runtime statuses; the set of pods whose status changed; items to inspect.
 //! * Must never apply a failed list, which is not an empty list. A failed read of one item changes nothing, except that a
 //!   superseded exited container counts as read, with an unknown exit code.
-//! * Upstream: `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a
-//!   wall-clock time (`GetNewerThan`). Here every read takes a number of one sequence *before* it begins. A worker that
-//!   changed an item *touches* it; until a read with a larger number is applied, the pod is *unsettled*, and the next
-//!   sync waits for the *settled* status.
+//! * Upstream: `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a wall-clock
+//!   time (`GetNewerThan`). Here every read takes a number of one sequence *before* it begins. A worker that changed an
+//!   item *touches* it, which makes it *stale*, as does a list that shows it new or changed; until a read with a larger
+//!   number is applied, the pod is *unsettled*, and the next sync waits for the *settled* status.
 
 mod creations;
 mod state;
@@ -175,8 +175,8 @@ impl PodCache {
         self.shared.state.lock().settled(uid)
     }
 
-    /// Waits until every touched item of a pod was read again, and returns its status. No timeout; the caller may drop
-    /// the future.
+    /// Waits until every stale item of a pod was read again, whether a worker touched it or a list showed it changed,
+    /// and returns the status of the pod. No timeout; the caller may drop the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
         loop {
             if let Some(status) = self.try_settled(uid) {

@@ -266,6 +266,10 @@ def results(report):
     return found
 
 
+def first_line(text):
+    return text.partition("\n")[0]
+
+
 def cell(text):
     return text.replace("|", "\\|").replace("\n", " ")
 
@@ -287,8 +291,7 @@ def write(path, found, version):
         # It passed on a machine that has what this one lacks.
         if state == "skipped" and " | passed | " in rows.get(cell(name), ""):
             continue
-        first = message.split("\n")[0]
-        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(first)[:200]} |"
+        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(first_line(message))[:200]} |"
     states = [row.split(" | ")[1] for row in rows.values()]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     text = re.sub(r"Specs: .*\n\n$", "", text)
@@ -343,7 +346,7 @@ def main():
     found = results(report)
     # What failed comes last and with its whole message: of a long log, often only the end is kept.
     for name, (state, seconds, message) in sorted(found.items(), key=lambda spec: (spec[1][0] not in FINE, spec[0])):
-        shown = message[:200].split("\n")[0] if state in FINE else message[:4000]
+        shown = first_line(message)[:200] if state in FINE else message[:4000]
         print(f"{state:8} {seconds:5} s  {name}" + (textwrap.indent("\n" + shown, "    ") if shown else ""))
     print(f"{len(found)} specs in {time.monotonic() - began:.0f} s; logs are in {chosen.output}")
     if not found:

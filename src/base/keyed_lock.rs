@@ -51,16 +51,28 @@ mod tests {
     use futures::FutureExt as _;
 
     #[tokio::test]
+    async fn a_key_is_locked_alone_and_a_lock_that_is_not_held_is_forgotten() {
+        let locks = KeyedLock::default();
+        let first = locks.lock(&"a").await;
+        assert!(locks.try_lock(&"a").is_none());
+        assert!(locks.try_lock(&"b").is_some());
+        let waiting = locks.lock(&"a");
+        drop(first);
+        let second = waiting.await;
+        assert!(locks.try_lock(&"a").is_none());
+        drop(second);
+        assert!(locks.try_lock(&"a").is_some());
+        assert_eq!(locks.0.lock().len(), 1);
+    }
+
+    #[tokio::test]
     async fn a_key_has_one_owner_and_is_gone_after_the_last() {
         let locks = KeyedLock::default();
         let first = locks.lock_all(&BTreeSet::from([1, 2])).await;
         let others = BTreeSet::from([2, 3]);
         assert!(locks.lock_all(&others).now_or_never().is_none());
-        assert!(locks.try_lock(&1).is_none());
-        let other = locks.try_lock(&3).unwrap();
-        let waiting = locks.lock(&1);
+        let other = locks.lock_all(&BTreeSet::from([3])).await;
         drop((first, other));
-        drop(waiting.await);
         let all = locks.lock_all(&BTreeSet::from([1, 2, 3])).await;
         drop(all);
         drop(locks.lock(&9).await);

@@ -163,6 +163,11 @@ impl SyncLoop {
             is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
+        // Desired pods that may run are marked as running; others may have devices that are not known.
+        let all_known = unsettled.is_empty()
+            && pods
+                .iter()
+                .all(|pod| !pod.is_active() || desired.contains(&pod.uid));
         let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
@@ -187,6 +192,9 @@ impl SyncLoop {
             self.repair_workers(&desired);
         }
         self.start_background_housekeeping(pods, desired, listed);
+        if all_ready && all_known {
+            self.devices().inventory_complete();
+        }
     }
 
     /// Repairs missed updates: creates the worker of a desired pod without one, and stops pods that are not desired any
@@ -265,15 +273,6 @@ impl SyncLoop {
         let devices = self.pod_sync.devices();
         devices.plugins.retain(is_here);
         devices.dra.retain(is_here);
-        // Every pod that may run is marked as running, if it is desired.
-        let manager = self.manager.reader();
-        let may_have_devices = |pod: &Arc<PodStatus>| {
-            let settled = self.cache.try_settled(&pod.uid);
-            settled.is_none() || (may_run(settled.as_deref()) && !manager.contains(&pod.uid))
-        };
-        if !self.cache.pods().iter().any(may_have_devices) {
-            self.devices().inventory_complete();
-        }
     }
 
     /// Resolves a conflict with another pod of the same UID in the runtime; true if `create` may go on. If the other pod

@@ -76,19 +76,19 @@ impl DraManager {
     /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
         let file = CheckpointFile::new(root.join(CHECKPOINT));
-        let mut checkpoint_damaged = false;
-        let claims = file.read(checkpoint::decode).unwrap_or_else(|error| {
-            checkpoint_damaged = true;
-            tracing::error!(
-                path = %file.path().display(),
-                err = error,
-                "Failed to read the DRA checkpoint; the claims of removed pods will not be unprepared"
-            );
-            file.rename_damaged();
-            None
-        });
-        // Also after another restart: pods of the time before may still run.
-        let checkpoint_damaged = checkpoint_damaged || file.has_damaged();
+        let (claims, checkpoint_damaged) = match file.read(checkpoint::decode) {
+            // Also after another restart: pods of the time before may still run.
+            Ok(claims) => (claims, file.has_damaged()),
+            Err(error) => {
+                tracing::error!(
+                    path = %file.path().display(),
+                    err = error,
+                    "Failed to read the DRA checkpoint; the claims of removed pods will not be unprepared"
+                );
+                file.rename_damaged();
+                (None, true)
+            }
+        };
         Self(Arc::new(DraManagerState {
             api,
             node_name: node_name.to_owned(),
@@ -352,7 +352,7 @@ impl DraManager {
         let is_known = |request: &claims::ClaimRequest| {
             let claims = self.0.claims.lock();
             let info = claims.0.get(&key(pod.namespace(), &request.claim));
-            info.is_some_and(ClaimInfo::has_devices)
+            info.is_some_and(ClaimInfo::has_known_devices)
         };
         if !requests.iter().all(is_known) {
             self.prepare(pod).await?;

@@ -56,7 +56,7 @@ pub(super) struct ClaimInfo {
 
 impl ClaimInfo {
     /// Whether its devices are known. Those of a claim that was recovered after the checkpoint was lost are not.
-    pub(super) fn has_devices(&self) -> bool {
+    pub(super) fn has_known_devices(&self) -> bool {
         self.is_prepared || self.drivers.values().any(|devices| !devices.is_empty())
     }
 }

@@ -23,16 +23,19 @@ const BASE: Duration = Duration::from_secs(10);
 /// An exit this long after the last restart resets the back-off. As upstream, this does not depend on the cap.
 const RESET_AFTER: Duration = Duration::from_secs(600);
 
+/// UID of the pod, and name of the container.
+type ContainerName = (PodUid, String);
+
 /// The back-off of all containers of the node.
 #[derive(Debug)]
 pub(super) struct RestartBackOff {
     steps: Mutex<Backoff<u64, Timestamp>>,
-    /// When the last start of a container failed, by pod UID and name. CRI-O leaves such an instance
+    /// When the last start of a container failed. CRI-O leaves such an instance
     /// CREATED, or forgets it.
-    failed_starts: Mutex<HashMap<(PodUid, String), Timestamp>>,
+    failed_starts: Mutex<HashMap<ContainerName, Timestamp>>,
     /// Pod UID and name of the containers whose last start failed or was cancelled, at any step from the back-off to
     /// the postStart hook, so that no start is in progress. The container may run.
-    not_started: Mutex<HashSet<(PodUid, String)>>,
+    not_started: Mutex<HashSet<ContainerName>>,
     cap: Duration,
     state_store: PodStateStore,
 }
@@ -63,14 +66,14 @@ impl RestartBackOff {
 
     /// Records a failed start of a created container.
     pub(super) fn record_failed_start(&self, pod: &Pod, container: &Container, at: Timestamp) {
-        let key = (pod.uid(), container.name.clone());
+        let key = name_of(pod, container);
         self.failed_starts.lock().insert(key, at);
     }
 
     /// Records that a start of a container failed or was cancelled, so that it is no longer in progress. The container
     /// may run.
     pub(super) fn set_not_started(&self, pod: &Pod, container: &Container) {
-        let key = (pod.uid(), container.name.clone());
+        let key = name_of(pod, container);
         self.not_started.lock().insert(key);
     }
 
@@ -111,7 +114,7 @@ impl RestartBackOff {
             };
             record.back_off.insert(container.name.clone(), saved);
         });
-        let key = (pod.uid(), container.name.clone());
+        let key = name_of(pod, container);
         self.not_started.lock().remove(&key);
         BackOffDecision::Start
     }
@@ -168,7 +171,7 @@ impl RestartBackOff {
         container: &Container,
         newest: &ContainerStatus,
     ) -> bool {
-        let key = (pod.uid(), container.name.clone());
+        let key = name_of(pod, container);
         if self.not_started.lock().contains(&key) {
             return false;
         }
@@ -230,7 +233,7 @@ impl RestartBackOff {
         let failed = self
             .failed_starts
             .lock()
-            .get(&(pod.uid(), container.name.clone()))
+            .get(&name_of(pod, container))
             .copied();
         // The failure is of an earlier attempt if the newest instance was created after it.
         let created = newest.map(|newest| timestamp(newest.created_at));
@@ -242,6 +245,10 @@ impl RestartBackOff {
 /// The point in time that the runtime gives in nanoseconds.
 pub(super) fn timestamp(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn name_of(pod: &Pod, container: &Container) -> ContainerName {
+    (pod.uid(), container.name.clone())
 }
 
 fn key_of(pod: &Pod, container: &Container) -> u64 {

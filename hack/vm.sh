@@ -181,7 +181,7 @@ EOF
     local disk=if=virtio,format=raw,cache=unsafe,file
     : >"$work/output"
     # /dev/kvm may exist and not work.
-    timeout -k 5 "$timeout" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu Nehalem -smp "$cpus" -m "$memory" \
+    timeout -k 5 "$timeout" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu Nehalem,+pdpe1gb -smp "$cpus" -m "$memory" \
         "${machine[@]}" -nodefaults -no-user-config -nographic -no-reboot -nic none -device virtio-rng-pci \
         -kernel "$vm_dir/vmlinuz" -initrd "$vm_dir/initrd" \
         -append "console=ttyS0 quiet net.ifnames=0 psi=1 mitigations=off panic=-1 random.trust_cpu=on$append" \

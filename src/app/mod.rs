@@ -7,7 +7,7 @@
 //! * Upstream: `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
 //! Start: bind the sockets, serve the ports, wait for the runtime, start the other tasks. Stop: accept no new work, let
-//! workers finish their current step, drain the servers and flush the pod state store, within 12 seconds in all.
+//! workers finish their current step, drain the servers and flush the state of pods, within 12 seconds in all.
 
 mod process_metrics;
 mod settings;
@@ -29,7 +29,7 @@ use crate::{
         process_metrics as host_process_metrics,
     },
     node::certificates,
-    pods::{pleg, pod_workers::PodWorkers, sync_loop::HOUSEKEEPING_PERIOD},
+    pods::{Pods, pleg, sync_loop::HOUSEKEEPING_PERIOD},
     server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps},
     state::pod_state_store::PodStateStore,
 };
@@ -254,7 +254,7 @@ impl App {
                 None
             }
         };
-        stop(&mut tasks, Some((&pods.workers, &state_store))).await?;
+        stop(&mut tasks, Some((&pods, &state_store))).await?;
         early.map_or(Ok(()), failed)
     }
 
@@ -347,14 +347,11 @@ fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn stop(
-    tasks: &mut Tasks,
-    pods: Option<(&PodWorkers, &PodStateStore)>,
-) -> anyhow::Result<()> {
+async fn stop(tasks: &mut Tasks, pods: Option<(&Pods, &PodStateStore)>) -> anyhow::Result<()> {
     let draining = async {
         tasks.shutdown().cancel();
-        if let Some((workers, _)) = pods {
-            workers.stop().await;
+        if let Some((pods, _)) = pods {
+            pods.workers.stop().await;
         }
         tasks.stop().await;
     };
@@ -364,13 +361,15 @@ async fn stop(
             "Tasks did not stop in time"
         );
     }
-    // Workers may finish their last step after the task of the state store has ended.
-    if let Some((_, state_store)) = pods
-        && tokio::time::timeout(FLUSH_TIMEOUT, state_store.flush())
-            .await
-            .is_err()
-    {
-        tracing::warn!("Failed to flush the pod state store before exit");
+    // Workers may finish their last step after the tasks that write its results have ended.
+    if let Some((pods, state_store)) = pods {
+        let flushed = async {
+            let allocations = pods.runtime.allocations().flush();
+            tokio::join!(state_store.flush(), allocations)
+        };
+        if tokio::time::timeout(FLUSH_TIMEOUT, flushed).await.is_err() {
+            tracing::warn!("Failed to flush the state of pods before exit");
+        }
     }
     Ok(())
 }

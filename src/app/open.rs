@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ClusterObjects},
-    base::{GoDuration, metrics::Metrics, otel::Tracer},
+    base::{GoDuration, atomic_file, if_exists, metrics::Metrics, otel::Tracer},
     config::{FeatureGate, KubeletConfig},
     cri::{self, RuntimeClient},
     host::{HostMachine, System},
@@ -68,6 +68,14 @@ pub(super) fn open(
 ) -> anyhow::Result<Opened> {
     let root = KubeletRoot::create(&config.root_dir)
         .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
+    for directory in [
+        config.root_dir.clone(),
+        config.root_dir.join("device-plugins"),
+        config.identity.cert_dir.clone(),
+    ] {
+        if_exists(atomic_file::remove_leftovers(&directory))
+            .with_context(|| format!("cannot clean up {}", directory.display()))?;
+    }
     let started_at = Timestamp::now();
     let tracing = config.tracing.as_ref();
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));

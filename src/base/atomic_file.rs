@@ -1,5 +1,6 @@
 //! Writes files atomically: readers see either the old content or the new one.
 
+use super::if_exists;
 use std::{
     fs, io,
     io::Write,
@@ -76,6 +77,20 @@ pub fn is_leftover(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
 }
 
+/// Removes temporary files that a killed process left in a directory. Blocking.
+///
+/// # Errors
+/// The directory cannot be read, or a file cannot be removed.
+pub fn remove_leftovers(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_leftover) {
+            if_exists(fs::remove_file(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +116,18 @@ mod tests {
         let path = dir.path().join("missing").join("state.json");
         assert!(write(&path, b"x").is_err());
         assert!(write_durable(&path, b"x").is_err());
+    }
+
+    #[test]
+    fn only_temporary_files_are_leftovers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [".state.json.12-3.tmp", "state.json", ".hidden", "a.tmp"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        remove_leftovers(dir.path()).unwrap();
+        assert!(!dir.path().join(".state.json.12-3.tmp").exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        assert!(remove_leftovers(&dir.path().join("missing")).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet::cri::v1::LinuxContainerResources;
 use kubelet::resources::devices::proto::{
     self, CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount,
 };
@@ -502,34 +503,83 @@ async fn node_with_two() -> (Node, FakeApiServer) {
     (node, api)
 }
 
+/// A plugin on [`node_with_two`], with devices near to these NUMA nodes.
+async fn plugin_near(node: &Node, api: &FakeApiServer, devices: &[(&str, i64)]) -> FakePlugin {
+    let plugin = listen(node, "gpu.sock");
+    let near = |(id, numa): &(&str, i64)| proto::Device {
+        topology: Some(proto::TopologyInfo {
+            nodes: vec![proto::NumaNode { id: *numa }],
+        }),
+        ..plugin::device(id)
+    };
+    plugin.send_devices(devices.iter().map(near).collect());
+    register(&plugin, GPU).await;
+    let number = devices.len().to_string();
+    wait_amounts(api, GPU, &number, &number).await;
+    plugin
+}
+
+/// Puts a Guaranteed pod with devices on the API server.
+fn put_guaranteed(api: &FakeApiServer, name: &str, (cpu, memory): (&str, &str), gpus: &str) {
+    let mut pod = bound(name);
+    let amounts = json!({"cpu": cpu, "memory": memory, GPU: gpus});
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
+    api.put(&path(name), pod);
+}
+
+/// The resources with which the container of a pod was created.
+async fn created_with(node: &Node, name: &str) -> LinuxContainerResources {
+    let pod = wait_runs(node, name).await;
+    let linux = pod.containers[0].config.linux.clone().unwrap();
+    linux.resources.unwrap()
+}
+
 #[tokio::test]
 async fn the_cpus_and_devices_of_a_container_are_near_to_one_numa_node() {
     let (mut node, api) = node_with_two().await;
     start(&mut node).await;
-    let plugin = listen(&node, "gpu.sock");
-    let near = |id: &str, numa: i64| proto::Device {
-        topology: Some(proto::TopologyInfo {
-            nodes: vec![proto::NumaNode { id: numa }],
-        }),
-        ..plugin::device(id)
-    };
-    plugin.send_devices(vec![near("a", 0), near("b", 1), near("c", 1)]);
-    register(&plugin, GPU).await;
-    wait_amounts(&api, GPU, "3", "3").await;
-    let put = |name: &str, cpu: &str, gpus: &str| {
-        let mut pod = bound(name);
-        let amounts = json!({"cpu": cpu, "memory": "64Mi", GPU: gpus});
-        pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
-        api.put(&path(name), pod);
-    };
+    let plugin = plugin_near(&node, &api, &[("a", 0), ("b", 1), ("c", 1)]).await;
     // Three devices are not near to one node.
-    put("spread", "1", "3");
+    put_guaranteed(&api, "spread", ("1", "64Mi"), "3");
     let status = wait_failed(&api, "spread").await;
     assert_eq!(status["reason"], "TopologyAffinityError");
     // Two devices are near to the second node only, and so is its CPU then.
-    put("near", "1", "2");
-    let near = wait_runs(&node, "near").await;
-    let linux = near.containers[0].config.linux.clone().unwrap();
-    assert_eq!(linux.resources.unwrap().cpuset_cpus, "2");
+    put_guaranteed(&api, "near", ("1", "64Mi"), "2");
+    assert_eq!(created_with(&node, "near").await.cpuset_cpus, "2");
     assert_eq!(plugin.calls(), [["b", "c"]]);
+}
+
+#[tokio::test]
+async fn a_pod_is_aligned_beside_one_whose_devices_are_being_prepared() {
+    let (mut node, api) = node_with_two().await;
+    for numa in 0..2 {
+        let meminfo = node.path(&format!("sys/devices/system/node/node{numa}/meminfo"));
+        std::fs::write(meminfo, format!("Node {numa} MemTotal: 1048576 kB\n")).unwrap();
+    }
+    node.configure("memoryManagerPolicy: Static");
+    node.configure("systemReserved: {memory: 128Mi}");
+    node.configure("reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]");
+    start(&mut node).await;
+    let plugin = plugin_near(&node, &api, &[("a", 0), ("b", 0), ("c", 1)]).await;
+    // The first node has two devices, and memory for one of the pods.
+    plugin.answer(false);
+    for (number, name) in [(1, "first"), (2, "second")] {
+        put_guaranteed(&api, name, ("100m", "600Mi"), "1");
+        wait_for("the plugin is called", WAIT_LIMIT, async || {
+            let calls = plugin.calls();
+            holds(calls.len() == number, format!("{calls:?}"))
+        })
+        .await;
+    }
+    plugin.answer(true);
+    assert_eq!(created_with(&node, "first").await.cpuset_mems, "0");
+    assert_eq!(created_with(&node, "second").await.cpuset_mems, "1");
+    assert_eq!(plugin.calls(), [["a"], ["c"]]);
+    let (_, text) = http::get(node.read_only_port(), "/metrics").await.unwrap();
+    for line in [
+        "kubelet_topology_manager_admission_requests_total 2",
+        "kubelet_memory_manager_pinning_requests_total 2",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }

@@ -69,16 +69,7 @@ impl PostedPods {
         config_maps_and_secrets: LocalConfigMapsAndSecrets,
     ) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
-        for entry in fs::read_dir(directory)? {
-            let entry = entry?;
-            if entry
-                .file_name()
-                .to_str()
-                .is_some_and(atomic_file::is_leftover)
-            {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        atomic_file::remove_leftovers(directory)?;
         let inner = PostedPodsInner {
             directory: directory.to_path_buf(),
             node_name: node_name.to_owned(),

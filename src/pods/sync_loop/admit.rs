@@ -10,7 +10,10 @@ use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
     resources::allocation::with_higher_requests,
-    resources::devices::{AllocateError, DeviceAllocationError, DeviceManager},
+    resources::{
+        devices::{Affinities, AllocateError, DeviceAllocationError, DeviceManager},
+        topology::TopologyError,
+    },
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -116,9 +119,7 @@ impl SyncLoop {
     /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that may run keeps
     /// what it has.
     fn allocate(&self, pod: &Pod, may_run: bool) -> Result<(), Rejection> {
-        self.release_resources();
-        let devices = |nodes| self.devices().hints(pod, nodes);
-        let Err(error) = self.admission.resources.admit(pod, may_run, devices) else {
+        let Err(error) = self.admit_resources(pod, may_run) else {
             return Ok(());
         };
         if may_run {
@@ -136,6 +137,12 @@ impl SyncLoop {
             reason: error.reason.into(),
             message: error.message,
         })
+    }
+
+    fn admit_resources(&self, pod: &Pod, may_run: bool) -> Result<Affinities, TopologyError> {
+        self.release_resources();
+        let devices = |nodes| self.devices().hints(pod, nodes);
+        self.admission.resources.admit(pod, may_run, devices)
     }
 
     /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream runs
@@ -283,15 +290,21 @@ impl SyncLoop {
         &self.pod_sync.devices().plugins
     }
 
-    /// Allocates devices to a pod. A pod that may run keeps those that it has.
+    /// Allocates devices to a pod. A pod that may run keeps those that it has. CPUs and memory are allocated before the
+    /// devices near to them: while device plugins respond, no other pod gets them. A pod that waits for devices has none.
     fn allocate_devices(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
         if may_run {
             self.devices().mark_running(pod);
             return Ok(());
         }
-        let hints = |nodes| self.devices().hints(pod, nodes);
-        let align = || self.admission.resources.align(pod, hints);
-        match self.devices().allocate(pod, align) {
+        let allocated = self
+            .devices()
+            .allocate(pod, || self.admit_resources(pod, false));
+        if let Err(AllocateError::Failed(_)) = &allocated {
+            let uid = pod.uid();
+            self.admission.resources.release(|other| *other != uid);
+        }
+        match allocated {
             Ok(()) => Ok(()),
             Err(AllocateError::InProgress) => Err(AdmissionError::Deferred {
                 message: "waiting for device plugins to prepare the pod's devices".into(),

@@ -24,19 +24,14 @@ pub use conditions::{PendingReason, PendingResize, ResizeConditions, ResizeInPro
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
 
-use super::checkpoint_file::CheckpointFile;
+use super::checkpoint_file::{CheckpointFile, CheckpointWriter};
 use crate::{
     base::error_chain,
     model::{Pod, PodExt, PodUid},
 };
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +41,8 @@ pub const ALLOCATED_FILE: &str = "allocated_pods_state";
 pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
 /// Delay of a write, so that concurrent changes are written together. Changes that are not written when the kubelet is
-/// killed are lost (up to this delay plus `WRITE_INTERVAL`): a pod without an entry is then assumed to be allocated the
-/// amounts in its spec.
+/// killed are lost (up to this delay plus `WRITE_INTERVAL`), except accepted resizes, which are written before they are
+/// carried out: a pod without an entry is then assumed to be allocated the amounts in its spec.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 /// Pause after a write. A checkpoint has all pods and is synced to disk: while pods start one after another, writes would
 /// take a fifth of the kubelet's CPU time.
@@ -63,7 +58,8 @@ pub struct Allocations(Arc<AllocationInner>);
 
 #[derive(Default)]
 struct AllocationInner {
-    directory: Option<PathBuf>,
+    /// The checkpoints of allocated and of actuated amounts.
+    files: Option<[CheckpointFile; 2]>,
     state: Mutex<AllocationState>,
     changed: Notify,
     completed: Notify,
@@ -74,6 +70,10 @@ struct AllocationState {
     allocated: AmountsByPod,
     actuated: AmountsByPod,
     conditions: HashMap<PodUid, ResizeConditions>,
+    /// Number of accepted resizes.
+    resizes: u64,
+    /// Number of accepted resizes that the checkpoint contains.
+    saved_resizes: u64,
 }
 
 /// Numbers of pods with resizes.
@@ -89,18 +89,20 @@ impl Allocations {
     /// # Errors
     /// A checkpoint cannot be used; texts as upstream's. Without it, a deferred resize would be treated as accepted.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
-        let allocated = read(&directory.join(ALLOCATED_FILE))?;
-        let mut actuated = read(&directory.join(ACTUATED_FILE))?;
+        let files = [ALLOCATED_FILE, ACTUATED_FILE];
+        let files = files.map(|name| CheckpointFile::new(directory.join(name)));
+        let allocated = read(&files[0])?;
+        let mut actuated = read(&files[1])?;
         for (uid, amounts) in &mut actuated {
             *amounts = deduplicated(&allocated, uid, std::mem::take(amounts));
         }
         let state = AllocationState {
             allocated,
             actuated,
-            conditions: HashMap::new(),
+            ..AllocationState::default()
         };
         Ok(Self(Arc::new(AllocationInner {
-            directory: Some(directory.to_path_buf()),
+            files: Some(files),
             state: Mutex::new(state),
             ..AllocationInner::default()
         })))
@@ -139,6 +141,7 @@ impl Allocations {
         let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
         actuated.fill_missing_from(PodAmounts::of(before));
         state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
+        state.resizes += 1;
         drop(state);
         self.0.changed.notify_one();
     }
@@ -262,63 +265,95 @@ impl Allocations {
         }
     }
 
-    /// Writes the checkpoints after changes, and a last time at shutdown.
+    /// Writes the checkpoints after changes.
     ///
     /// # Errors
     /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Some(directory) = self.0.directory.clone() else {
-            shutdown.cancelled().await;
-            return Ok(());
-        };
-        let files = [ALLOCATED_FILE, ACTUATED_FILE];
-        let files = files.map(|name| CheckpointFile::new(directory.join(name)));
         let work = async {
             loop {
                 self.0.changed.notified().await;
                 tokio::time::sleep(WRITE_DELAY).await;
-                while !self.write(&files).await {
+                while !self.flush().await {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 tokio::time::sleep(WRITE_INTERVAL).await;
             }
         };
         shutdown.run_until_cancelled(work).await;
-        self.write(&files).await;
         Ok(())
     }
 
-    /// Writes the checkpoints that changed; false if a write failed. As upstream, the actuated limits of containers are
-    /// written with those of their pod.
-    async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
-        let amounts = {
+    /// Writes the checkpoints if an accepted resize is not in them. Call it before a resize is carried out: the next
+    /// kubelet would otherwise decide about it again, and the containers could keep amounts that it does not count. A
+    /// failed write is logged and delays nothing: on a full disk, containers have to be started as well.
+    pub async fn save_resizes(&self) {
+        let is_saved = {
             let state = self.0.state.lock();
-            let actuated = state.actuated.iter().map(|(uid, actuated)| {
-                let actuated = match actuated.pod {
-                    Some(_) => Arc::new(PodAmounts::clone(actuated).with_pod_limits()),
-                    None => actuated.clone(),
-                };
-                (uid.clone(), actuated)
-            });
-            [state.allocated.clone(), actuated.collect()]
+            state.saved_resizes == state.resizes
         };
-        let mut all = true;
-        for (file, amounts) in files.iter().zip(amounts) {
-            let written = file.update(move |file| {
-                let content = checkpoint::encode(&amounts).map_err(|error| error_chain(&error))?;
-                file.write(content)
-            });
-            if let Err(err) = written.await {
-                tracing::error!(
-                    err,
-                    file = %file.path().display(),
-                    "Failed to save pod resource information checkpoint"
-                );
-                all = false;
-            }
+        if !is_saved {
+            self.flush().await;
         }
-        all
     }
+
+    /// Writes the checkpoints that changed; false if a write failed, which is logged.
+    pub async fn flush(&self) -> bool {
+        let Some([allocated, actuated]) = &self.0.files else {
+            return true;
+        };
+        let inner = self.0.clone();
+        let allocated = save(allocated, move |file| {
+            let (resizes, amounts) = {
+                let state = inner.state.lock();
+                (state.resizes, state.allocated.clone())
+            };
+            file.write(encode(&amounts)?)?;
+            inner.state.lock().saved_resizes = resizes;
+            Ok(())
+        });
+        let allocated = allocated.await;
+        let inner = self.0.clone();
+        let actuated = save(actuated, move |file| {
+            let amounts = inner.state.lock().actuated_with_pod_limits();
+            file.write(encode(&amounts)?)
+        });
+        actuated.await && allocated
+    }
+}
+
+impl AllocationState {
+    /// The actuated amounts as upstream writes them: the limits of containers with those of their pod.
+    fn actuated_with_pod_limits(&self) -> AmountsByPod {
+        let actuated = self.actuated.iter().map(|(uid, actuated)| {
+            let actuated = match actuated.pod {
+                Some(_) => Arc::new(PodAmounts::clone(actuated).with_pod_limits()),
+                None => actuated.clone(),
+            };
+            (uid.clone(), actuated)
+        });
+        actuated.collect()
+    }
+}
+
+fn encode(amounts: &AmountsByPod) -> Result<Vec<u8>, String> {
+    checkpoint::encode(amounts).map_err(|error| error_chain(&error))
+}
+
+/// Runs `write`, which takes the amounts to write itself, so that an older state never replaces a newer one; false on an
+/// error, which is logged.
+async fn save(
+    file: &CheckpointFile,
+    write: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,
+) -> bool {
+    let saved = file.update(write).await.inspect_err(|err| {
+        tracing::error!(
+            err,
+            file = %file.path().display(),
+            "Failed to save pod resource information checkpoint"
+        );
+    });
+    saved.is_ok()
 }
 
 /// The actuated amounts of a pod: the same object as the allocated ones if they are equal, as they are for most pods.
@@ -332,8 +367,9 @@ fn deduplicated(
     same.cloned().unwrap_or(actuated)
 }
 
-fn read(path: &Path) -> anyhow::Result<AmountsByPod> {
-    let known = CheckpointFile::new(path.to_owned()).read(checkpoint::decode);
+fn read(file: &CheckpointFile) -> anyhow::Result<AmountsByPod> {
+    let path = file.path();
+    let known = file.read(checkpoint::decode);
     let known = known.map_err(|error| {
         anyhow::anyhow!(
             "could not restore state from checkpoint: {error}, please drain this node and delete pod resource information checkpoint file {path:?} before restarting Kubelet"

@@ -69,14 +69,11 @@ fn a_damaged_file_is_an_error_that_names_it() {
 async fn what_was_allocated_and_given_is_known_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();
-    let shutdown = CancellationToken::new();
-    let running = tokio::spawn(allocations.clone().run(shutdown.clone()));
     let small = pod("u", json!({"requests": {"cpu": "100m"}}));
     let large = pod("u", json!({"requests": {"cpu": "1"}}));
     allocations.allocate(&small);
     allocations.set_actuated(&small, small.container("a").unwrap());
-    shutdown.cancel();
-    running.await.unwrap().unwrap();
+    assert!(allocations.flush().await);
 
     let after = Allocations::read(dir.path()).unwrap();
     assert!(after.is_allocated(&"u".into()));
@@ -86,6 +83,29 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     assert_eq!(has.containers["a"], PodAmounts::of(&small).containers["a"]);
     after.retain(|_| false);
     assert!(Arc::ptr_eq(&after.apply(&large), &large));
+}
+
+#[tokio::test]
+async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
+    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    allocations.allocate(&small);
+    allocations.save_resizes().await;
+    assert!(!dir.path().join(ALLOCATED_FILE).exists());
+    allocations.resize(&small, &large);
+    fs::create_dir(dir.path().join(ALLOCATED_FILE)).unwrap();
+    allocations.save_resizes().await;
+    // After the failed write, the next call writes again.
+    fs::remove_dir(dir.path().join(ALLOCATED_FILE)).unwrap();
+    allocations.save_resizes().await;
+    let after = Allocations::read(dir.path()).unwrap();
+    assert_eq!(after.apply(&small), large);
+    assert_eq!(
+        *after.actuated(&"u".into()).unwrap(),
+        PodAmounts::of(&small)
+    );
 }
 
 #[test]
@@ -109,8 +129,6 @@ fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
 async fn amounts_that_containers_have_as_allocated_are_in_memory_once() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();
-    let shutdown = CancellationToken::new();
-    let running = tokio::spawn(allocations.clone().run(shutdown.clone()));
     let once = |allocations: &Allocations| {
         let state = allocations.0.state.lock();
         let uid = PodUid::from("u");
@@ -122,8 +140,7 @@ async fn amounts_that_containers_have_as_allocated_are_in_memory_once() {
     assert!(!once(&allocations));
     allocations.set_actuated(&pod, pod.container("a").unwrap());
     assert!(once(&allocations));
-    shutdown.cancel();
-    running.await.unwrap().unwrap();
+    assert!(allocations.flush().await);
     assert!(once(&Allocations::read(dir.path()).unwrap()));
 }
 
@@ -290,12 +307,11 @@ async fn actuated_limits_are_written_with_those_of_the_pod() {
     allocations.allocate(&limited);
     allocations.set_actuated(&limited, limited.container("a").unwrap());
     allocations.set_actuated_pod_level(&limited);
-    let shutdown = CancellationToken::new();
-    shutdown.cancel();
-    allocations.run(shutdown).await.unwrap();
+    assert!(allocations.flush().await);
 
     let limits = |file: &str| {
-        let amounts = read(&dir.path().join(file)).unwrap()[&PodUid::from("u")].clone();
+        let file = CheckpointFile::new(dir.path().join(file));
+        let amounts = read(&file).unwrap()[&PodUid::from("u")].clone();
         serde_json::to_value(amounts.containers["a"].limits.clone()).unwrap()
     };
     assert_eq!(limits(ALLOCATED_FILE), json!({"cpu": "1"}));

@@ -156,8 +156,8 @@ impl DeviceManager {
 
     // -- admission -----------------------------------------------------------------------------------------------
 
-    /// Starts the allocation of a pod's devices without waiting; later calls return its outcome. `align` computes the
-    /// NUMA affinities of containers.
+    /// Starts the allocation of a pod's devices without waiting; later calls return its outcome. `align` allocates
+    /// the other resources of the pod and returns the NUMA affinities of its containers.
     ///
     /// # Errors
     /// The pod does not have all of its devices.

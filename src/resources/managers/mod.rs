@@ -130,9 +130,10 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates the exclusive resources of a pod. On an error nothing is allocated, and if the pod `is_running`
-    /// already, its containers get the shared CPUs. An earlier allocation is kept, unless the pod is not running and
-    /// its requests have changed. `devices` returns the NUMA hints of its devices.
+    /// Allocates the exclusive resources of a pod, and returns the NUMA affinities for its devices. On an error nothing is
+    /// allocated, and if the pod `is_running` already, its containers get the shared CPUs. An earlier allocation is
+    /// kept, unless the pod is not running and its requests have changed. `devices` returns the NUMA hints of its
+    /// devices.
     ///
     /// # Errors
     /// Why the pod is rejected.
@@ -141,9 +142,9 @@ impl ResourceManagers {
         pod: &Pod,
         is_running: bool,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
-    ) -> Result<(), TopologyError> {
+    ) -> Result<Affinities, TopologyError> {
         let Some(inner) = &self.0 else {
-            return Ok(());
+            return Ok(Affinities::new());
         };
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
@@ -158,6 +159,11 @@ impl ResourceManagers {
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
+        let was_admitted = !is_running && managers.admitted.contains(&pod.uid());
+        if admitted && was_admitted && !changed {
+            // The second time, after the devices were prepared; an admission is counted once.
+            return Ok(devices.into_affinities());
+        }
         if admitted {
             (managers.cpu, managers.memory) = (cpu, memory);
         } else {
@@ -176,7 +182,7 @@ impl ResourceManagers {
         if changed || found_running {
             inner.changed.notify_one();
         }
-        admission.result
+        admission.result.map(|()| devices.into_affinities())
     }
 
     /// Records a pod that runs and is not admitted again because it is ending: its containers are moved off CPUs that
@@ -189,22 +195,6 @@ impl ResourceManagers {
         }
     }
 
-    /// The NUMA affinities for the devices of a pod, merged with those of its CPUs and memory.
-    ///
-    /// # Errors
-    /// Why the pod is rejected.
-    pub fn align(
-        &self,
-        pod: &Pod,
-        devices: impl FnOnce(NumaMask) -> DeviceHints,
-    ) -> Result<Affinities, TopologyError> {
-        let inner = self.0.as_ref().filter(|inner| inner.has_policy());
-        inner.map_or_else(
-            || Ok(Affinities::new()),
-            |inner| inner.dry_run(pod, devices),
-        )
-    }
-
     /// Checks whether the exclusive resources of a pod can be allocated, without allocating them. A failure is counted.
     ///
     /// # Errors
@@ -214,8 +204,25 @@ impl ResourceManagers {
         pod: &Pod,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<(), TopologyError> {
-        let inner = self.0.as_ref();
-        inner.map_or(Ok(()), |inner| inner.dry_run(pod, devices).map(drop))
+        let Some(inner) = &self.0 else {
+            return Ok(());
+        };
+        let started_at = Instant::now();
+        let mut managers = inner.managers.lock();
+        let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
+        cpu.release_if_changed(pod);
+        memory.release_if_changed(pod);
+        let mut devices = inner.devices(devices);
+        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
+        let admission = inner.topology.admit(pod, providers);
+        if admission.result.is_err() {
+            managers.cpu.counters = cpu.counters;
+            managers.memory.counters = memory.counters;
+            let metrics = &inner.deps.metrics;
+            metrics.update(&managers.cpu, &managers.memory);
+            metrics.admitted(&inner.topology, &admission, started_at.elapsed());
+        }
+        admission.result
     }
 
     /// Releases the resources of pods for which `keep` returns false.
@@ -368,40 +375,9 @@ impl ResourceManagers {
 }
 
 impl ResourceManagersInner {
-    /// Runs the admission of a pod on a copy of the state. A failure is counted.
-    fn dry_run(
-        &self,
-        pod: &Pod,
-        devices: impl FnOnce(NumaMask) -> DeviceHints,
-    ) -> Result<Affinities, TopologyError> {
-        let started_at = Instant::now();
-        let (mut cpu, mut memory) = {
-            let managers = self.managers.lock();
-            (managers.cpu.clone(), managers.memory.clone())
-        };
-        cpu.release_if_changed(pod);
-        memory.release_if_changed(pod);
-        let mut devices = self.devices(devices);
-        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
-        let admission = self.topology.admit(pod, providers);
-        if admission.result.is_err() {
-            let mut managers = self.managers.lock();
-            managers.cpu.counters = cpu.counters;
-            managers.memory.counters = memory.counters;
-            let metrics = &self.deps.metrics;
-            metrics.update(&managers.cpu, &managers.memory);
-            metrics.admitted(&self.topology, &admission, started_at.elapsed());
-        }
-        admission.result.map(|()| devices.into_affinities())
-    }
-
-    fn has_policy(&self) -> bool {
-        self.topology.policy() != TopologyPolicy::None
-    }
-
     /// The NUMA hints of devices; empty if the topology manager has no policy.
     fn devices(&self, devices: impl FnOnce(NumaMask) -> DeviceHints) -> DeviceHints {
-        if self.has_policy() {
+        if self.topology.policy() != TopologyPolicy::None {
             devices(self.topology.nodes())
         } else {
             DeviceHints::default()

@@ -168,15 +168,12 @@ fn read(directory: &Path) -> io::Result<Vec<Pod>> {
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
+    atomic_file::remove_leftovers(directory)?;
     let mut pods = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        if atomic_file::is_leftover(name) {
-            let _ = fs::remove_file(entry.path());
-            continue;
-        }
         let Some(uid) = name.strip_suffix(".json") else {
             continue;
         };

@@ -43,7 +43,7 @@ struct Behaviour {
 #[derive(Clone)]
 struct Service {
     devices: watch::Sender<Option<Vec<Device>>>,
-    /// Whether it says what it can do.
+    /// Whether it responds to GetDevicePluginOptions and Allocate.
     answers: watch::Sender<bool>,
     behaviour: Arc<Mutex<Behaviour>>,
     gone: CancellationToken,
@@ -105,7 +105,7 @@ impl FakePlugin {
         self.service.devices.send_replace(Some(devices));
     }
 
-    /// Whether it responds to GetDevicePluginOptions.
+    /// Whether it responds to GetDevicePluginOptions and Allocate.
     pub(crate) fn answer(&self, answers: bool) {
         self.service.answers.send_replace(answers);
     }
@@ -168,14 +168,20 @@ pub(crate) async fn dial(socket: &Path) -> Channel {
     panic!("nobody listens");
 }
 
+impl Service {
+    async fn answering(&self) {
+        let mut answers = self.answers.subscribe();
+        let _ = answers.wait_for(|answers| *answers).await;
+    }
+}
+
 #[tonic::async_trait]
 impl DevicePlugin for Service {
     async fn get_device_plugin_options(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        let mut answers = self.answers.subscribe();
-        let _ = answers.wait_for(|answers| *answers).await;
+        self.answering().await;
         Ok(Response::new(self.behaviour.lock().unwrap().options))
     }
 
@@ -241,6 +247,7 @@ impl DevicePlugin for Service {
                 None => std::future::pending().await,
             }
         }
+        self.answering().await;
         Ok(Response::new(AllocateResponse {
             container_responses: responses,
         }))

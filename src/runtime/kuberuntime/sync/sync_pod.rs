@@ -58,6 +58,7 @@ impl KubeGenericRuntimeManager {
     /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the report.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
+        self.allocations.save_resizes().await;
         self.exits.record_all(request.pod, &request.status);
         let actions = self.compute_pod_actions(request.pod, &request.status);
         if actions.kill_pod.is_none() && actions.reset.is_none() {

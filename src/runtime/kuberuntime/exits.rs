@@ -27,8 +27,9 @@ pub(super) struct ExitRecords {
 }
 
 impl ExitRecords {
-    /// Records final exits, so that these containers are not started again if they are removed from the runtime.
-    pub(super) fn record_all(&self, pod: &Pod, status: &PodStatus) {
+    /// Records final exits of regular containers, so that these are not started again if they are removed from the
+    /// runtime.
+    pub(super) fn record_final_exits(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
         if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
             // All containers are being restarted, so no exit is final.

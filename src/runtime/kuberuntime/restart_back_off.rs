@@ -34,8 +34,8 @@ pub(super) struct RestartBackOff {
     /// CREATED, or forgets it.
     failed_starts: Mutex<HashMap<ContainerName, Timestamp>>,
     /// Pod UID and name of the containers whose last start failed or was cancelled, at any step from the back-off to
-    /// the postStart hook, so that no start is in progress. The container may run.
-    not_started: Mutex<HashSet<ContainerName>>,
+    /// the postStart hook.
+    no_start_in_progress: Mutex<HashSet<ContainerName>>,
     cap: Duration,
     state_store: PodStateStore,
 }
@@ -58,7 +58,7 @@ impl RestartBackOff {
         Self {
             steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
             failed_starts: Mutex::default(),
-            not_started: Mutex::default(),
+            no_start_in_progress: Mutex::default(),
             cap,
             state_store,
         }
@@ -70,11 +70,10 @@ impl RestartBackOff {
         self.failed_starts.lock().insert(key, at);
     }
 
-    /// Records that a start of a container failed or was cancelled, so that it is no longer in progress. The container
-    /// may run.
-    pub(super) fn set_not_started(&self, pod: &Pod, container: &Container) {
+    /// Records that a start of a container failed or was cancelled.
+    pub(super) fn set_no_start_in_progress(&self, pod: &Pod, container: &Container) {
         let key = name_of(pod, container);
-        self.not_started.lock().insert(key);
+        self.no_start_in_progress.lock().insert(key);
     }
 
     /// Whether a container may start at `now`, given its newest instance. If it may, after an exit, the back-off advances
@@ -115,7 +114,7 @@ impl RestartBackOff {
             record.back_off.insert(container.name.clone(), saved);
         });
         let key = name_of(pod, container);
-        self.not_started.lock().remove(&key);
+        self.no_start_in_progress.lock().remove(&key);
         BackOffDecision::Start
     }
 
@@ -172,7 +171,7 @@ impl RestartBackOff {
         newest: &ContainerStatus,
     ) -> bool {
         let key = name_of(pod, container);
-        if self.not_started.lock().contains(&key) {
+        if self.no_start_in_progress.lock().contains(&key) {
             return false;
         }
         let ended = self.ended_at(pod, container, Some(newest));
@@ -190,7 +189,7 @@ impl RestartBackOff {
     /// of earlier images are not in there and expire.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.failed_starts.lock().retain(|(of, _), _| of != uid);
-        self.not_started.lock().retain(|(of, _)| of != uid);
+        self.no_start_in_progress.lock().retain(|(of, _)| of != uid);
         let keys = |record: &PodRecord| -> Vec<u64> {
             record.back_off.values().map(|step| step.key).collect()
         };

@@ -239,15 +239,17 @@ fn a_start_that_ended_before_the_container_ran_is_not_in_progress() {
     assert!(!is_starting());
     assert_eq!(admit(t(0)), BackOffDecision::Start);
     assert!(is_starting(), "its image is pulled");
-    bed.back_off.set_not_started(&bed.pod, &bed.container);
+    bed.back_off
+        .set_no_start_in_progress(&bed.pod, &bed.container);
     assert!(!is_starting(), "the pull failed");
     assert_ne!(admit(t(2)), BackOffDecision::Start);
     assert!(!is_starting(), "it waits for the end of its delay");
     assert_eq!(admit(t(10)), BackOffDecision::Start);
     assert!(is_starting());
-    bed.back_off.set_not_started(&bed.pod, &bed.container);
+    bed.back_off
+        .set_no_start_in_progress(&bed.pod, &bed.container);
     bed.back_off.forget(&bed.pod.uid());
-    assert!(bed.back_off.not_started.lock().is_empty());
+    assert!(bed.back_off.no_start_in_progress.lock().is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{
     images::ContainerImages,
     post_start::PostStart,
-    request::{NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncRequest},
+    request::{RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest},
 };
 use crate::{
     base::error_chain,
@@ -57,10 +57,11 @@ impl ContainerStarter {
         request: &SyncRequest<'_>,
         sandbox: &ReadySandbox,
         container: &Container,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), StartContainerError> {
         let started = Box::pin(self.try_start(request, sandbox, container)).await;
         if started.is_err() {
-            self.back_off.set_not_started(request.pod, container);
+            self.back_off
+                .set_no_start_in_progress(request.pod, container);
         }
         started
     }
@@ -70,7 +71,7 @@ impl ContainerStarter {
         request: &SyncRequest<'_>,
         sandbox: &ReadySandbox,
         container: &Container,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), StartContainerError> {
         let pod = request.pod;
         self.check_back_off(request, container)?;
         let name = &container.name;
@@ -103,7 +104,7 @@ impl ContainerStarter {
         let config = Box::pin(self.builder.container(build)).await;
         // Checked before the error is reported, because cancellation makes the builder return an error, too.
         if request.cancel.is_cancelled() {
-            return Err(NotStarted::Cancelled);
+            return Err(StartContainerError::Cancelled);
         }
         let config = config.and_then(|config| with_target_namespace(request, container, config));
         let config = config.map_err(|error| {
@@ -116,7 +117,7 @@ impl ContainerStarter {
         self.set_current_step(pod, format!("creating and starting {name}"));
         let removal = Box::pin(self.remove_never_started(request, container));
         let removed = request.cancel.run_until_cancelled(removal).await;
-        removed.ok_or(NotStarted::Cancelled)??;
+        removed.ok_or(StartContainerError::Cancelled)??;
         let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
         Box::pin(self.post_start.run(request, container, &id)).await
     }
@@ -151,7 +152,7 @@ impl ContainerStarter {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), StartContainerError> {
         let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
         let counted_from = match self.exits.newest(pod, status, &container.name) {
             // This sync has just killed the container; `status` was read before. The delay counts from the exit of the
@@ -179,7 +180,7 @@ impl ContainerStarter {
         sandbox: &ReadySandbox,
         container: &Container,
         mut config: ContainerConfig,
-    ) -> Result<ContainerId, NotStarted> {
+    ) -> Result<ContainerId, StartContainerError> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
         let mut cpus = String::new();
@@ -246,10 +247,10 @@ impl ContainerStarter {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), StartContainerError> {
         let created = |c: &&ContainerStatus| c.state == ContainerState::Created;
         let wait = |message: String| {
-            NotStarted::from(StartFailure {
+            StartContainerError::from(StartFailure {
                 retry_in: Some(RETRY_AFTER),
                 ..StartFailure::new(&container.name, reasons::CREATE_CONTAINER_ERROR, message)
             })
@@ -281,14 +282,14 @@ impl ContainerStarter {
         reason: &'static str,
         error: &CriError,
         id: Option<&ContainerId>,
-    ) -> NotStarted {
+    ) -> StartContainerError {
         let mut text = error.message().to_string();
         if let Some(id) = id {
             text = text.replace(id.as_str(), &container.name);
         }
         self.events
             .warning(object, event::FAILED, format!("Error: {text}"));
-        NotStarted::from(StartFailure {
+        StartContainerError::from(StartFailure {
             retry_in: error.may_have_created().then_some(RETRY_AFTER),
             ..StartFailure::new(&container.name, reason, text)
         })

@@ -1,6 +1,6 @@
 //! The images that a container needs: its own, and those of its image volumes.
 
-use super::request::{NotStarted, ReadySandbox, StartFailure, SyncRequest};
+use super::request::{ReadySandbox, StartContainerError, StartFailure, SyncRequest};
 use crate::{
     cri::v1::{ImageSpec, PodSandboxConfig},
     images::{ImageError, ImageManager, ImageRequest, ImageToPrefetch, PullPolicy, ReadyImage},
@@ -48,7 +48,7 @@ impl ContainerImages {
         request: &SyncRequest<'_>,
         container: &Container,
         sandbox: &ReadySandbox,
-    ) -> Result<ReadyImage, NotStarted> {
+    ) -> Result<ReadyImage, StartContainerError> {
         let object = ObjectRef::container(request.pod, &container.name);
         let wanted = ImageRequest {
             pod: request.pod,
@@ -68,7 +68,7 @@ impl ContainerImages {
         request: &SyncRequest<'_>,
         container: &Container,
         sandbox: &ReadySandbox,
-    ) -> Result<ImageVolumes, NotStarted> {
+    ) -> Result<ImageVolumes, StartContainerError> {
         let mut images = ImageVolumes::new();
         for (name, source) in mounted_images(request.pod, container) {
             if images.contains_key(name) {
@@ -95,13 +95,13 @@ impl ContainerImages {
         request: &SyncRequest<'_>,
         container: &Container,
         wanted: &ImageRequest<'_>,
-    ) -> Result<ReadyImage, NotStarted> {
+    ) -> Result<ReadyImage, StartContainerError> {
         // Biased, so that a result that is ready is reported even if the sync was cancelled: its event is emitted only
         // once.
         let result = tokio::select! {
             biased;
             result = self.images.ensure_image_exists(wanted) => result,
-            () = request.cancel.cancelled() => return Err(NotStarted::Cancelled),
+            () = request.cancel.cancelled() => return Err(StartContainerError::Cancelled),
         };
         result.map_err(|error| {
             let object = ObjectRef::container(request.pod, &container.name);

@@ -1,7 +1,7 @@
 //! postStart hooks: run after a container was started, or in a later sync if the outcome of StartContainer was unknown
 //! or the kubelet restarted before the hook ended.
 
-use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
+use super::request::{StartContainerError, StartFailure, SyncReport, SyncRequest};
 use crate::{
     base::error_chain,
     model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons, reasons::event},
@@ -76,11 +76,11 @@ impl PostStart {
             report.changed_runtime = true;
             match self.run(request, container, &id).await {
                 Ok(()) => report.started.push(container.name.clone()),
-                Err(NotStarted::Cancelled) => {
+                Err(StartContainerError::Cancelled) => {
                     report.cancelled = true;
                     return;
                 }
-                Err(NotStarted::Failed(failure)) => report.add_failure(failure),
+                Err(StartContainerError::Failed(failure)) => report.add_failure(failure),
             }
         }
     }
@@ -92,7 +92,7 @@ impl PostStart {
         request: &SyncRequest<'_>,
         container: &Container,
         id: &ContainerId,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), StartContainerError> {
         let pod = request.pod;
         let handler = container
             .lifecycle
@@ -116,7 +116,7 @@ impl PostStart {
         let running = self.hooks.run_post_start(handler, &target);
         let result = tokio::select! {
             result = running => result,
-            () = request.cancel.cancelled() => return Err(NotStarted::Cancelled),
+            () = request.cancel.cancelled() => return Err(StartContainerError::Cancelled),
         };
         let Err(error) = result else {
             self.mark_done(pod, id);
@@ -145,7 +145,7 @@ impl PostStart {
         let killed = request.cancel.run_until_cancelled(killing).await;
         // Not before the stop: a kubelet that is killed in between runs the hook again, instead of leaving the container.
         self.mark_done(pod, id);
-        if let Err(error) = killed.ok_or(NotStarted::Cancelled)? {
+        if let Err(error) = killed.ok_or(StartContainerError::Cancelled)? {
             tracing::warn!(
                 pod = %pod.log_name(),
                 containerName = container.name,

@@ -37,16 +37,16 @@ pub(super) struct ReadySandbox {
     pub(super) fresh_logs: bool,
 }
 
-/// Why a container was not started.
+/// Why the start of a container did not complete. The container may run: the postStart hook comes after StartContainer.
 #[derive(Debug)]
-pub(super) enum NotStarted {
+pub(super) enum StartContainerError {
     /// The sync was cancelled.
     Cancelled,
     /// The start failed.
     Failed(StartFailure),
 }
 
-impl From<StartFailure> for NotStarted {
+impl From<StartFailure> for StartContainerError {
     fn from(failure: StartFailure) -> Self {
         Self::Failed(failure)
     }
@@ -72,7 +72,7 @@ pub struct SyncReport {
     pub changed_runtime: bool,
     /// Containers that were started; clears their earlier start failures.
     pub started: Vec<String>,
-    /// Containers that could not be started, and why.
+    /// Containers whose start did not complete, and why.
     pub failures: Vec<StartFailure>,
     /// The error that ended the sync early, if any.
     pub error: Option<anyhow::Error>,

@@ -1,12 +1,14 @@
-//! Makes the runtime match a pod, in upstream's steps: (1) compute the changes; (2) kill the pod if its
-//! sandbox changed; (3) kill containers that should not run; (4) create the sandbox; (5) start init
-//! containers; (6) start containers. Between 3 and 4, postStart hooks that are not recorded as ended run, and
-//! resources of running containers are resized; ephemeral containers start before step 5.
+//! Makes the runtime match a pod: (1) compute the changes; (2) kill the pod if its sandbox changed; (3) kill containers
+//! that should not run; (4) create the sandbox; (5) start init containers; (6) start containers. Between 3 and 4,
+//! postStart hooks that are not recorded as ended run, and resources of running containers are resized; ephemeral
+//! containers start before step 5. Steps 1 to 4 are those of upstream's `SyncPod`. Of its others, 5 (the sandbox-ready
+//! callback) has no counterpart, 6 is ephemeral containers, 7 is step 5, 8 is resizes, which happen earlier here, and 9
+//! is step 6.
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
 use super::request::{
-    NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncReport, SyncRequest,
+    RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncReport, SyncRequest,
 };
 use crate::{
     base::error_chain,
@@ -59,7 +61,7 @@ impl KubeGenericRuntimeManager {
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
         self.allocations.save_resizes().await;
-        self.exits.record_all(request.pod, &request.status);
+        self.exits.record_final_exits(request.pod, &request.status);
         let actions = self.compute_pod_actions(request.pod, &request.status);
         if actions.kill_pod.is_none() && actions.reset.is_none() {
             let kills = actions.containers_to_kill.iter();
@@ -348,7 +350,7 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Starts one container and adds the result to the report; true if it was started.
+    /// Starts one container and adds the result to the report; true if it was started and its postStart hook succeeded.
     async fn start_one(
         &self,
         request: &SyncRequest<'_>,
@@ -372,11 +374,11 @@ impl KubeGenericRuntimeManager {
                 report.started.push(start.name.clone());
                 true
             }
-            Err(NotStarted::Cancelled) => {
+            Err(StartContainerError::Cancelled) => {
                 report.cancelled = true;
                 false
             }
-            Err(NotStarted::Failed(failure)) => {
+            Err(StartContainerError::Failed(failure)) => {
                 report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
                 self.metrics

@@ -85,7 +85,8 @@ pub struct ServerDeps<'a> {
     pub tracer: &'a Tracer,
 }
 
-/// Builds the handler of all ports except the health port, and the table of streams, which end after `shutdown`.
+/// Builds the unauthenticated handler of the read-only port, and the table of streams, which end after `shutdown`.
+/// `Ports::serve` makes the handlers of the main port and of the local socket from that handler.
 pub fn build(
     config: Config,
     checks: HealthChecks,

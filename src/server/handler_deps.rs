@@ -25,8 +25,9 @@ pub(super) async fn until_shutdown(shutdown: &CancellationToken, wait: impl Futu
     }
 }
 
-/// Returns the response after the statuses in it are on disk, so that a client never sees a status that is lost if
-/// the kubelet is killed right afterwards. Waits at most [`FLUSH_TIMEOUT`].
+/// Returns the response once the statuses in it are on disk, so that a client does not see a status that is lost if the
+/// kubelet is killed right afterwards. If the disk takes longer than [`FLUSH_TIMEOUT`], returns it without that
+/// guarantee.
 pub(super) async fn after_status_flush(
     flush: &FlushStatuses,
     response: Response<Body>,

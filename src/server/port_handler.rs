@@ -69,7 +69,8 @@ impl PortHandler {
         }
     }
 
-    /// The handler of the read-only port; routes of `disabled` are rejected.
+    /// The unauthenticated handler of the read-only port; routes of `disabled` are rejected. [`Self::secured`] and
+    /// [`Self::local`] make the handlers of the main port and the local socket from it.
     pub fn read_only(
         checks: HealthChecks,
         route_handlers: RouteHandlers,

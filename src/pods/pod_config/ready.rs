@@ -41,7 +41,9 @@ impl SourcesReady {
         self.reader.clone()
     }
 
-    /// Records that a message of the source was applied, and how complete the source's list is now.
+    /// Records that a message of the source was applied, and how complete the source's list is now. A source that had
+    /// delivered no longer has after the first of several updates of a new list: only the last one carries the list's
+    /// completeness.
     pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
         self.reader.seen.lock().insert(source, completeness);
     }

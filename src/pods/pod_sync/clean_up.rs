@@ -5,10 +5,13 @@ use crate::{
     base::error_chain,
     model::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
-        container_should_restart, is_sidecar,
+        container_should_restart, is_sidecar, reasons::event,
     },
+    state::events::ObjectRef,
     state::pod_cache::{PodRef, RuntimeListed},
+    state::pod_history::Action,
     state::pod_state_store::PodOrigin,
+    volumes::VolumeError,
 };
 use anyhow::Context as _;
 use std::{collections::HashSet, time::Duration};
@@ -155,6 +158,16 @@ impl PodSync {
     pub(super) async fn unprepare_resources(&self, uid: &PodUid) -> anyhow::Result<()> {
         let unprepared = self.runtime.devices().dra.unprepare(uid).await;
         unprepared.context("unprepare dynamic resources")
+    }
+
+    /// Reports a failed teardown of a pod's volumes, for example because of a mount that another kubelet made.
+    pub(super) fn report_teardown(&self, pod: &Pod, torn_down: &Result<(), VolumeError>) {
+        if let Err(error) = torn_down {
+            let text = error_chain(error);
+            self.events
+                .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
+            self.record_history(pod, Action::Fail, text);
+        }
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The syncs of one pod: start it, stop it, clean up after it.
 //!
-//! * Owns: start failures of containers, which their statuses show (upstream's reason cache).
+//! * Owns, in [`StatusPublisher`]: the inputs of statuses that no store has: start failures of containers (upstream's
+//!   reason cache), the stage of the pod, and why the node failed or rejected it.
 //! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
 //! * Must never run concurrently for one UID, or wait for another pod, except for a start permit, a pull or a device.
@@ -56,7 +57,6 @@ const UNSETTLED_RETRY_DELAY: Duration = Duration::from_millis(50);
 pub struct PodSync {
     /// Carries out the syncs in the container runtime.
     runtime: KubeGenericRuntimeManager,
-    /// The runtime status of every pod.
     cache: PodCache,
     status_publisher: Arc<StatusPublisher>,
     probes: ProbeManager,
@@ -67,7 +67,6 @@ pub struct PodSync {
     events: EventRecorder,
     /// Decisions about pods, and their reasons.
     pod_history: PodHistory,
-    /// The runtime's health.
     runtime_state: RuntimeStateReader,
 }
 
@@ -106,7 +105,8 @@ impl PodSync {
             () = deadline.elapsed() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.status_publisher.publish(&pod) else {
-            // The runtime status changed again before the pod status could be published. That is no failure.
+            // No status was published yet, usually because the runtime status is unsettled again, which is no failure.
+            // If one had been published, `publish` would have returned it, and the sync would go on.
             let next = NextSync {
                 at: Some(Instant::now() + UNSETTLED_RETRY_DELAY),
                 ..NextSync::default()
@@ -229,7 +229,7 @@ impl PodSync {
         }
     }
 
-    /// Makes volumes and containers match the pod, after its record is on disk.
+    /// Makes volumes and containers match the pod. If the runtime has nothing of it, its record is flushed first.
     async fn sync_volumes_and_containers(
         &self,
         pod: &Arc<Pod>,
@@ -379,7 +379,7 @@ impl PodSync {
         self.status_publisher.publish(pod);
     }
 
-    async fn terminate(
+    async fn sync_terminating(
         &self,
         pod: Arc<Pod>,
         grace: watch::Receiver<GraceDeadline>,
@@ -432,7 +432,7 @@ impl PodSync {
 
     /// Stops an orphan. After a start of the kubelet it may have been listed and not inspected yet, so an empty runtime
     /// status does not mean that nothing has to be stopped.
-    async fn terminate_orphan(
+    async fn sync_terminating_runtime(
         &self,
         running: &PodStatus,
         grace: watch::Receiver<GraceDeadline>,
@@ -445,7 +445,7 @@ impl PodSync {
         self.runtime.settle_stopped(&running.uid).await
     }
 
-    async fn finish_termination(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
+    async fn sync_terminated(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.status_publisher.publish_stopped(&pod);
         let torn_down = self.volumes.teardown(&uid).await;
@@ -476,7 +476,7 @@ impl PodSyncer for PodSync {
         grace: watch::Receiver<GraceDeadline>,
         reason: TerminationReason,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(self.terminate(pod, grace, reason))
+        Box::pin(self.sync_terminating(pod, grace, reason))
     }
 
     fn sync_terminating_runtime_pod(
@@ -484,11 +484,11 @@ impl PodSyncer for PodSync {
         running: Arc<PodStatus>,
         grace: watch::Receiver<GraceDeadline>,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(async move { self.terminate_orphan(&running, grace).await })
+        Box::pin(async move { self.sync_terminating_runtime(&running, grace).await })
     }
 
     fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(self.finish_termination(pod))
+        Box::pin(self.sync_terminated(pod))
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) enum PodStage {
     Terminated,
 }
 
-/// Inputs of a pod's status that neither a store nor the runtime has.
+/// What neither a store nor the runtime has of a pod: inputs of its status, the progress of its start for the metrics,
+/// and whether it starts again if a node shutdown is cancelled.
 #[derive(Debug, Default)]
 struct RecordedInputs {
     failures: Vec<StartFailure>,
@@ -121,8 +122,9 @@ impl StatusPublisher {
         self.manager.reader()
     }
 
-    /// Generates and publishes a pod's status, and returns it. While the runtime status is not settled, the old status
-    /// is kept.
+    /// Generates and publishes a pod's status. Returns the published one, which is the previous one while the runtime
+    /// status is not settled, if the pod is rejected, or if the new status is an illegal transition; `None` if this
+    /// process has published none.
     pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let pod = &self.newest(pod);
@@ -426,7 +428,8 @@ impl StatusPublisher {
         self.state_store.record(uid, change).await
     }
 
-    /// Publishes the last status of a pod, after all its containers have ended.
+    /// Publishes the last status of a pod whose containers have ended and whose volumes are torn down, and marks the
+    /// pod as finished: from then on the status writer may delete it from the API server.
     pub(super) fn terminate_pod(&self, pod: &Arc<Pod>) {
         let remote = self.remote_status(pod).filter(|_| !pod.is_static());
         self.manager.terminate_pod(pod, remote.as_ref());

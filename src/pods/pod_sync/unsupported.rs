@@ -2,12 +2,10 @@
 
 use super::{PodSync, sync_result};
 use crate::{
-    base::error_chain,
     model::{Pod, PodExt, reasons::event, validation::unsupported_api_fields},
     pods::pod_sync::syncer::{PodSyncResult, RetryDelay},
     state::events::ObjectRef,
     state::pod_history::Action,
-    volumes::VolumeError,
 };
 use std::sync::Arc;
 
@@ -33,15 +31,5 @@ impl PodSync {
             .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
         self.record_history(pod, Action::Wait, text);
         Some(sync_result(Ok(false), RetryDelay::Resync))
-    }
-
-    /// Reports a failed teardown of a pod's volumes, for example because of a mount that another kubelet made.
-    pub(super) fn report_teardown(&self, pod: &Pod, torn_down: &Result<(), VolumeError>) {
-        if let Err(error) = torn_down {
-            let text = error_chain(error);
-            self.events
-                .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
-            self.record_history(pod, Action::Fail, text);
-        }
     }
 }

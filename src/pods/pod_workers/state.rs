@@ -8,9 +8,11 @@
 //!     '------------------'-- static pod, killed before it ever ran ------------'
 //! ```
 //!
-//! A worker's phase only moves to the right. A pod whose API status already has a terminal phase begins as `Terminated`,
-//! unless containers of it may run: then it begins as `Terminating`.
-//! A create of a finished pod only sets `restart_requested`: the sync loop then replaces the worker.
+//! A worker's phase only moves to the right. The worker of an orphan is forgotten as soon as the orphan has stopped: it
+//! is never Terminated or Finished, unless the pod's spec arrives meanwhile, and `PodSync::remove_pod` removes the
+//! rest. A pod whose API status already has a terminal phase begins as `Terminated`, unless containers of it may run:
+//! then it begins as `Terminating`. A create of a finished pod only sets `restart_requested`: the sync loop then
+//! replaces the worker.
 
 use super::{
     phase::{Grace, Termination, WorkerPhase, WorkerTarget},
@@ -418,6 +420,8 @@ impl PodWorkerState {
         }
         self.failed = next.delay == RetryDelay::Error;
         if terminal {
+            // The effects are dropped: the name has been blocked since the pod started, no sync is running, and `None`
+            // begins the stop immediately.
             self.terminate(TerminationReason::PodTerminal, None);
             return None;
         }

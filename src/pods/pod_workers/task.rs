@@ -107,6 +107,7 @@ async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
         }
         PodSyncCall::Terminated(pod) => syncer.sync_terminated_pod(pod).await,
     };
+    // `outcome` ignores the flag: only a sync reports whether the pod is terminal.
     PodSyncResult {
         result: result.map(|()| true),
         next: NextSync::default(),

@@ -12,7 +12,8 @@ pub struct UpdatePodOptions {
     pub(super) kind: SyncPodType,
     /// The pod; `None` for an orphan, which can only be killed.
     pub(super) pod: Option<Arc<Pod>>,
-    /// Its settled runtime status; `None` if it is not known. Only used by a new worker.
+    /// Of a pod: its settled runtime status; `None` if it is not known. Of an orphan: the latest one, settled or not,
+    /// which names the pod; its stop reads the status again. Only used by a new worker.
     pub(super) runtime_status: Option<Arc<PodStatus>>,
     /// Only with [`SyncPodType::Kill`].
     pub(super) kill: Option<KillPodOptions>,

@@ -50,7 +50,8 @@ struct StatusStore {
     changed: Option<Arc<DirtySet<PodUid>>>,
 }
 
-/// The writing end, for `StatusPublisher`.
+/// The writing end of the store, for `StatusPublisher`. Of upstream's `status.Manager` this is only the part that holds
+/// the statuses; `pods::status_writer` sends them to the API server.
 #[derive(Debug)]
 pub struct StatusManager {
     store: Arc<StatusStore>,

@@ -162,8 +162,8 @@ impl SyncLoop {
         }
     }
 
-    /// Releases the exclusive resources of pods that are gone. Until all sources have delivered whole lists, unknown pods
-    /// of an earlier kubelet could have running containers and keep theirs.
+    /// Releases the exclusive resources of pods that are gone: neither desired, nor running according to their worker
+    /// or to the runtime status. Before the first full housekeeping, a pod without a worker counts as running.
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
         self.admission.resources.release(|uid| {

@@ -137,8 +137,9 @@ impl SyncLoop {
             .is_removed(source, &pod.uid, manifest.as_deref())
     }
 
-    /// Stops and removes orphans. Acts only on settled runtime statuses from a complete list, and only on pods
-    /// whose source has delivered.
+    /// Retries deferred pods, updates the start gate, stops and removes orphans, repairs workers (in a full run),
+    /// releases devices and allocations of pods that are gone, and starts the background part. Orphans are taken only
+    /// from settled runtime statuses of a complete list, and only if the source of the pod has delivered.
     pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
         let manager = self.manager.reader();
         let deferred: Vec<_> = self
@@ -181,7 +182,8 @@ impl SyncLoop {
         for orphan in orphans.stopped {
             self.start_removal(orphan.uid.clone());
         }
-        // Workers are compared with the desired pods only once all of those are known.
+        // Workers are compared with the desired pods only once every source has delivered. Unusable manifests are
+        // allowed: their pods keep their last valid version, or have had no worker in this process.
         let all_ready = self.sources.all_ready();
         let is_full = self.housekeeping_schedule.begin(all_ready);
         if unsettled_orphans {
@@ -220,7 +222,7 @@ impl SyncLoop {
     }
 
     /// Starts the background part of housekeeping: removes superseded containers of static pods, and finds orphans of
-    /// which only a record, files or a cgroup are left.
+    /// which only a record or a cgroup is left.
     fn start_background_housekeeping(
         &mut self,
         pods: Vec<Arc<PodStatus>>,

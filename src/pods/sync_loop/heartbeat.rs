@@ -18,7 +18,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heartbeat at this moment.
+    /// The heartbeat of a loop that has not started; [`Self::check`] counts from now until its first iteration.
     pub fn new() -> Self {
         Self {
             started: Instant::now(),

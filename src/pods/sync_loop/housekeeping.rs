@@ -21,8 +21,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) struct HousekeepingSchedule {
     period: Duration,
     next: Instant,
-    /// When the next full run is due, which also compares workers with the desired pods. Other runs only look for
-    /// orphans.
+    /// When the next full run is due. A full run also compares workers with the desired pods; everything else,
+    /// including the background part, belongs to every run.
     next_full: Instant,
     /// The running background part. It hangs if the runtime does, so a second one is not started beside it.
     running: Option<JoinHandle<Result<(), Panicked>>>,

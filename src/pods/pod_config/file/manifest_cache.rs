@@ -115,8 +115,8 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.last_valid.as_ref()
     }
 
-    /// Whether the current content of the file is invalid.
-    pub(super) fn is_invalid(&self, path: &Path) -> bool {
+    /// Whether the file cannot be used now: its content is invalid, it cannot be read, or it is no regular file.
+    pub(super) fn has_error(&self, path: &Path) -> bool {
         let cached = self.files.get(path.as_os_str());
         cached.is_some_and(|cached| cached.error.is_some())
     }

@@ -146,7 +146,7 @@ impl Scanner {
             let now = self
                 .cache
                 .last_valid(path)
-                .filter(|_| !self.cache.is_invalid(path));
+                .filter(|_| !self.cache.has_error(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
         let restored = removed_pods

@@ -239,6 +239,7 @@ impl ApiServer {
         request: Request<Body>,
         deadline: Duration,
     ) -> Result<Bytes, ApiError> {
+        let answered = self.availability.answered();
         let exchange = async {
             let connection = self.connected(deadline).await?;
             let mut observed = self.observed(counted);
@@ -251,7 +252,7 @@ impl ApiServer {
         };
         let exchanged = timeout(deadline, exchange).await;
         let exchanged = exchanged.unwrap_or(Err(ApiError::Late(deadline)));
-        self.availability.observe(&exchanged);
+        self.availability.observe(&exchanged, answered);
         exchanged
     }
 

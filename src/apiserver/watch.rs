@@ -190,6 +190,7 @@ impl ApiServer {
     async fn watch(self, uri: String, lasts: Duration) -> Result<WatchReply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
+        let answered = self.availability.answered();
         let exchange = async {
             let connection = self.connected(TIMEOUT).await?;
             let mut observed = self.observed(Counted::of(&Method::GET));
@@ -215,7 +216,7 @@ impl ApiServer {
         };
         let opened = timeout(TIMEOUT, exchange).await;
         let opened = opened.unwrap_or(Err(ApiError::Late(TIMEOUT)));
-        self.availability.observe(&opened);
+        self.availability.observe(&opened, answered);
         opened
     }
 }

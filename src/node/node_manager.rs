@@ -250,6 +250,8 @@ impl NodeManager {
                 .await?;
         }
         self.reconciled.clone_from(&node.metadata.uid);
+        // Plugins may have registered when the node is registered again.
+        self.deps.reset_devices = false;
         Ok(())
     }
 

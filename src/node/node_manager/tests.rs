@@ -153,7 +153,7 @@ impl World {
             machine: machine(),
             status: status(),
             registration: registration(register),
-            reset_devices: false,
+            reset_devices: true,
             update_period: Duration::from_millis(20),
             report_period: Duration::from_secs(300),
         });
@@ -203,6 +203,11 @@ impl World {
         self.node.borrow().is_some()
     }
 }
+
+const ONE: Capacity = Capacity {
+    capacity: 1,
+    allocatable: 1,
+};
 
 fn machine() -> NodeMachineInfo {
     let mut machine = NodeMachineInfo::default();
@@ -294,20 +299,28 @@ async fn a_deleted_node_is_registered_again_at_once() {
     world
         .until(|world| world.is_known() && world.api.lock().watch.is_some())
         .await;
+    world
+        .devices
+        .set([("example.com/gpu".to_owned(), ONE)].into());
+    world.until(|world| world.writes().len() == 2).await;
     let (deleted, watch) = {
         let mut api = world.api.lock();
         (api.node.take().unwrap(), api.watch.take().unwrap())
     };
     let event = json!({ "type": "DELETED", "object": deleted });
     watch.line(&event).await;
-    world.until(|world| world.writes().len() == 2).await;
+    world.until(|world| world.writes().len() == 3).await;
     world.until(World::is_known).await;
-    assert_eq!(world.writes(), [CREATE, CREATE]);
+    assert_eq!(world.writes(), [CREATE, PATCH, CREATE]);
+    let sent = world.server.received();
+    let created = sent.iter().rfind(|request| request.method == "POST");
+    let capacity = &created.unwrap().body["status"]["capacity"];
+    assert_eq!(capacity["example.com/gpu"], "1");
     // The event comes once more, late: it is about another object.
     watch.line(&event).await;
     world.rest().await;
     assert!(world.is_known());
-    assert_eq!(world.writes().len(), 2);
+    assert_eq!(world.writes().len(), 3, "its devices are not reset");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::credentials::{LoginOwner, PullLogin};
 use super::error::pull_text;
 use super::records::PullRecords;
-use crate::base::{SingleFlight, TokenBucket};
+use crate::base::{SingleFlight, TokenBucket, panics::PanicScope, spawn};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -168,11 +168,21 @@ impl Pull {
             }
         };
         let took = begin.elapsed();
-        let image = self.images.image_status(self.spec).await.ok().flatten();
-        // Records are keyed by image ID, but CRI-O returns the manifest's digest from PullImage.
-        let id = image.as_ref().map(|image| image.id.as_str());
-        let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
-        intent.record_image_pulled(id, owner).await;
+        let (images, spec, reference) = (self.images, self.spec, image_ref.clone());
+        let record = async move {
+            let Ok(image) = images.image_status(spec).await else {
+                intent.keep();
+                return None;
+            };
+            // Records are keyed by image ID, but CRI-O returns the manifest's digest from PullImage.
+            let id = image.as_ref().map(|image| image.id.as_str());
+            let id = id.filter(|id| !id.is_empty()).unwrap_or(&reference);
+            intent.record_image_pulled(id, owner).await;
+            image
+        };
+        // A task, because the image is there even if the caller is cancelled now.
+        let recorded = spawn(PanicScope::Other, record).await;
+        let image = recorded.ok().and_then(Result::ok).flatten();
         Ok(Pulled {
             image_ref,
             took,

@@ -28,7 +28,7 @@ use self::disk::{PullRecordDirs, RecordFileName};
 use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
 use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
-use crate::base::{panics::PanicScope, run_file_io, spawn};
+use crate::base::run_file_io;
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
@@ -302,22 +302,23 @@ impl PullInProgress {
         let (Some(inner), image) = (self.inner.take(), std::mem::take(&mut self.image)) else {
             return;
         };
-        let image_ref = image_ref.to_owned();
         let credentials = Some(match owner {
             Some(LoginOwner::Secret(secret)) => ImagePullCredentials::of_secret(secret),
             Some(LoginOwner::ServiceAccount(account)) => ImagePullCredentials::of_account(account),
             None => ImagePullCredentials::of_node(),
         });
-        let recording = async move {
-            match inner.write_pulled(&image, &image_ref, credentials).await {
-                Ok(()) => inner.end_intent(&image).await,
-                Err(error) => {
-                    tracing::warn!(image, err = %error, "Failed to record an image pull");
-                }
+        match inner.write_pulled(&image, image_ref, credentials).await {
+            Ok(()) => inner.end_intent(&image).await,
+            Err(error) => {
+                tracing::warn!(image, err = %error, "Failed to record an image pull");
             }
-        };
-        // A task, because the image is there even if the caller is cancelled now.
-        let _: Result<_, _> = spawn(PanicScope::Other, recording).await;
+        }
+    }
+
+    /// Keeps the file: the image was pulled, and its ID is unknown. It counts as pulled by the kubelet, which records it
+    /// when it starts again.
+    pub(super) fn keep(mut self) {
+        self.inner = None;
     }
 
     pub(super) async fn record_image_pull_failed(mut self) {

@@ -107,6 +107,51 @@ async fn notes_of_pulls_go_however_the_pull_ends() {
 }
 
 #[tokio::test]
+async fn an_image_is_recorded_although_its_pod_went_while_it_was_inspected() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::default());
+    let files = |kind: &str| {
+        let directory = dir.path().join("image_manager").join(kind);
+        std::fs::read_dir(directory).unwrap().count()
+    };
+    world.pulls("sha256:1");
+    let pulled = world.runtime.script.clone();
+    world.runtime.script.on("ImageStatus", move |_| {
+        let absent = Reply::message(&ImageStatusResponse::default());
+        match pulled.calls("PullImage") {
+            0 => absent,
+            _ => Reply::After(Duration::from_millis(300), Box::new(absent)),
+        }
+    });
+    let manager = world.manager.clone();
+    let gone = tokio::spawn(async move { ensure(&manager, &pod("p"), "x", IfNotPresent).await });
+    let inspected = || world.runtime.script.calls("ImageStatus");
+    until("it is inspected", || inspected() == 2).await;
+    gone.abort();
+    until("it is recorded", || files("pulled") == 1).await;
+    until("its pull has ended", || files("pulling") == 0).await;
+}
+
+#[tokio::test]
+async fn an_image_whose_id_is_unknown_counts_as_pulled_by_the_kubelet() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::default());
+    world.pulls("r.io/x@sha256:manifest");
+    let pulled = world.runtime.script.clone();
+    world
+        .runtime
+        .script
+        .on("ImageStatus", move |_| match pulled.calls("PullImage") {
+            0 => Reply::message(&ImageStatusResponse::default()),
+            _ => Reply::Fail(Code::Unavailable, "not now"),
+        });
+    world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
+    world.present("sha256:here");
+    world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
+    assert_eq!(world.runtime.script.calls("PullImage"), 2);
+}
+
+#[tokio::test]
 async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
     use crate::apiserver::configmap_secret::{ObjectData, ObjectKey, ObjectKind};
     use crate::images::{PullSecret, PullSecrets};

@@ -319,6 +319,7 @@ fn cluster_writers(
     let mirror_pods = MirrorPods::new(MirrorDeps {
         api: api.clone(),
         node_name,
+        node: state.node_object.clone(),
         pods: state.pods.clone(),
         name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
         mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),

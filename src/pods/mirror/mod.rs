@@ -20,13 +20,12 @@ use crate::{
         panics::{self, contain},
     },
     model::{Pod, PodExt, PodFullName, PodUid},
-    state::pod_manager::PodManager,
+    state::{node_object::NodeObject, pod_manager::PodManager},
 };
 use k8s_openapi::{
     api::core::v1::Node,
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
-use parking_lot::Mutex;
 use plan::{KnownMirror, MirrorStep, plan};
 use std::{
     collections::{HashMap, HashSet},
@@ -54,6 +53,8 @@ pub struct MirrorDeps {
     pub api: ApiServer,
     /// This node's name.
     pub node_name: String,
+    /// This node's object.
+    pub node: NodeObject,
     /// Static pods and mirrors.
     pub pods: PodManager,
     /// Which names are in use by pods that have not ended.
@@ -76,7 +77,6 @@ pub struct MirrorPods {
     deleted: HashMap<PodFullName, PodUid>,
     /// Why the last try of a name failed.
     reported: HashMap<PodFullName, String>,
-    node: Arc<NodeUid>,
     /// Whether mirrors and static pods were known when all names were checked.
     known: [bool; 2],
     requests: JoinSet<EndedMirrorRequest>,
@@ -105,7 +105,6 @@ impl MirrorPods {
             created: HashMap::new(),
             deleted: HashMap::new(),
             reported: HashMap::new(),
-            node: Arc::default(),
             known: [false; 2],
             requests: JoinSet::new(),
         }
@@ -196,7 +195,7 @@ impl MirrorPods {
             self.queue.done(&name);
             return self.forget(&name, now);
         };
-        let (api, node) = (deps.api.clone(), self.node.clone());
+        let (api, node) = (deps.api.clone(), deps.node.clone());
         let node_name = deps.node_name.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
@@ -279,43 +278,29 @@ impl MirrorPods {
     }
 }
 
-/// The UID of this node's object, once it was read.
-#[derive(Default)]
-struct NodeUid(Mutex<Option<String>>);
-
-impl NodeUid {
-    async fn get(&self, api: &ApiServer, name: &str) -> Result<String, ApiError> {
-        if let Some(uid) = self.0.lock().clone() {
-            return Ok(uid);
-        }
-        let node: Node = api.get(ResourcePath::cluster(name)).await?;
-        let uid = node.metadata.uid.unwrap_or_default();
-        *self.0.lock() = Some(uid.clone());
-        Ok(uid)
-    }
-
-    /// The node may have been registered again, with another UID.
-    fn forget(&self) {
-        *self.0.lock() = None;
-    }
+/// The UID of this node's object, which changes if the node is registered again.
+async fn node_uid(api: &ApiServer, node: &NodeObject, name: &str) -> Result<String, ApiError> {
+    let known = node.borrow().clone();
+    let node = match known {
+        Some(node) => node,
+        None => Arc::new(api.get::<Node>(ResourcePath::cluster(name)).await?),
+    };
+    Ok(node.metadata.uid.clone().unwrap_or_default())
 }
 
 async fn send(
     api: &ApiServer,
-    node: &NodeUid,
+    node: &NodeObject,
     node_name: &str,
     request: &MirrorRequest,
     name: &PodFullName,
 ) -> Result<Option<Pod>, ApiError> {
     match request {
         MirrorRequest::Create(pod) => {
-            let node_uid = node.get(api, node_name).await?;
+            let node_uid = node_uid(api, node, node_name).await?;
             let mirror = plan::mirror_of(pod, node_name, &node_uid);
             tracing::debug!(pod = %name.log_name(), "Creating a mirror pod for static pod");
             let created = api.create(Some(pod.namespace()), &mirror).await;
-            if created.is_err() {
-                node.forget();
-            }
             created.map(Some)
         }
         MirrorRequest::Delete(mirror) => {

@@ -2,8 +2,12 @@ use super::*;
 use crate::{
     apiserver::tests::scripted::{Received, Scripted},
     model::keys,
-    state::pod_manager::{PodChanges, PodManagerWriter},
+    state::{
+        node_object::NodeObjectWriter,
+        pod_manager::{PodChanges, PodManagerWriter},
+    },
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
@@ -12,6 +16,7 @@ use tokio::sync::watch;
 struct Cluster {
     server: Scripted,
     manager: PodManagerWriter,
+    node: NodeObjectWriter,
     object: Arc<Mutex<Option<Pod>>>,
     delivered: watch::Sender<bool>,
     known: Arc<Mutex<[bool; 3]>>,
@@ -85,9 +90,11 @@ impl Cluster {
             move || known.lock()[fact]
         };
         let in_use = is(IN_USE);
+        let node = NodeObjectWriter::default();
         let mirrors = MirrorPods::new(MirrorDeps {
             api,
             node_name: "n".into(),
+            node: node.reader(),
             pods: manager.reader(),
             name_in_use: Box::new(move |_, _| in_use()),
             mirrors_known: Box::new(is(MIRRORS)),
@@ -98,6 +105,7 @@ impl Cluster {
         Self {
             server,
             manager,
+            node,
             object,
             delivered,
             known,
@@ -166,9 +174,16 @@ async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
     assert_eq!(owner["uid"], "node-uid");
     cluster.watch();
     cluster.expect(&["POST"]).await;
+    // The node was registered again.
+    let mut node = Node::default();
+    node.metadata.uid = Some("new-uid".into());
+    cluster.node.replace(node);
     *cluster.object.lock() = None;
     cluster.watch();
     cluster.expect(&["POST", "POST"]).await;
+    let calls = cluster.server.received();
+    let owner = &calls.last().unwrap().body["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], "new-uid");
     cluster.watch();
     let now = jiff::Timestamp::UNIX_EPOCH;
     let deletion = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);

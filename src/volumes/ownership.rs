@@ -36,13 +36,13 @@ pub(super) fn set_up(
     volume: &str,
     directory: &Path,
     (group, policy): (VolumeGroup, ChangePolicy),
-    shared: bool,
+    shared: impl FnOnce() -> bool,
 ) -> Result<(), SetUpError> {
     let marker = pod.ownership_marker(volume)?;
     if marker.join("ready").exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
         return Ok(());
     }
-    if !shared {
+    if !shared() {
         set_group(directory, group, policy).map_err(io_error("set the group of", directory))?;
     }
     write_marker(pod, &marker, b"", 0o644)

@@ -7,6 +7,9 @@ use std::{
     sync::Arc,
 };
 
+/// Prefix of the names of claim markers; names of volumes have no underscore.
+pub(super) const CLAIM_PREFIX: &str = "claim_";
+
 /// A name that is not a valid path component.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be the name of a file")]
@@ -187,7 +190,7 @@ impl PodDir {
 
     /// Directory whose file `ready` records the volume of a claim.
     pub fn claim_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        self.empty_dir_marker(&format!("claim_{volume}"))
+        self.empty_dir_marker(&format!("{CLAIM_PREFIX}{volume}"))
     }
 
     /// Directory whose file `ready` marks a volume of files as set up.

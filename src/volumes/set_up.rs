@@ -30,12 +30,7 @@ use crate::{
     },
     model::PodUid,
 };
-use std::{
-    path::{Path, PathBuf},
-    slice,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, slice, sync::Arc, time::Duration};
 use tokio::{
     sync::Semaphore,
     task::JoinError,
@@ -306,7 +301,7 @@ impl VolumeManagerInner {
             None => {
                 let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
                 if let Some(owner) = owner {
-                    let shared = self.is_in_use(&host_path);
+                    let shared = || self.is_in_use(&pod.directory, &at.path);
                     ownership::set_up(&pod.directory, own_name, &host_path, owner, shared)
                         .map_err(fail)?;
                 }
@@ -325,11 +320,11 @@ impl VolumeManagerInner {
         }))
     }
 
-    /// Whether a pod uses this path of the node.
-    fn is_in_use(&self, path: &Path) -> bool {
-        let pods: Vec<_> = self.pods.lock().values().cloned().collect();
-        let mut paths = pods.iter().flat_map(|volumes| volumes.ready());
-        paths.any(|(_, used)| used.host_path == path)
+    /// Whether another pod uses this path of the node by a claim, also one that this process has not synced yet.
+    fn is_in_use(&self, pod: &PodDir, path: &str) -> bool {
+        let pods = pod_dirs::list(&self.root).unwrap_or_default();
+        let mut pods = pods.iter().filter_map(|uid| self.root.pod(uid).ok());
+        pods.any(|other| other.path() != pod.path() && claim_marker::resolved_to(&other, path))
     }
 
     /// Sets up a volume of files. If its objects are missing or immutable, a volume of an earlier kubelet is kept as

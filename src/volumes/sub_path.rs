@@ -12,7 +12,7 @@ use rustix::{
 };
 use std::{
     fs,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Component, Path, PathBuf},
 };
 
@@ -56,10 +56,16 @@ pub(super) fn set_up(
     let Some(_creating) = volumes.creating() else {
         return Ok(None);
     };
+    let stat = rustix::fs::fstat(&part);
+    let stat = stat.map_err(|e| io_error("read", &request.volume_path)(e.into()))?;
+    // As upstream, the mount of an earlier instance is kept: mounts of the container may lie below it, and it could not
+    // be unmounted then.
+    let before = fs::symlink_metadata(target);
+    if before.is_ok_and(|before| (before.dev(), before.ino()) == (stat.st_dev, stat.st_ino)) {
+        return Ok(Some(()));
+    }
     take_down(target, mounter)?;
-    let is_directory = rustix::fs::fstat(&part)
-        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
-        .map_err(|e| io_error("read", &request.volume_path)(e.into()))?;
+    let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
     if let Some(parent) = target.parent() {
         fs::DirBuilder::new()
             .recursive(true)

@@ -72,9 +72,15 @@ pub(super) fn set_up(
     Ok(directory)
 }
 
-/// The digest of a volume's specification.
+/// The digest of what identifies a volume: its sources, but not what may change while the pod runs (values of the pod,
+/// the size of the tmpfs) or with a version of the kubelet.
 fn spec_digest(volume: &ContentVolume) -> String {
-    let digest = Sha256::digest(format!("{volume:?}"));
+    let mut text = format!("{} {:?}\n", volume.plugin.name(), volume.group);
+    for source in &volume.sources {
+        text += &source.identity();
+        text.push('\n');
+    }
+    let digest = Sha256::digest(text);
     crate::base::hex(digest.iter().take(16))
 }
 

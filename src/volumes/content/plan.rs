@@ -48,6 +48,39 @@ pub enum VolumeFileSource {
     Bundle(BundleSource),
 }
 
+impl VolumeFileSource {
+    /// What distinguishes this source from others that a volume may have.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            Self::Pod(payload) => {
+                let paths: Vec<_> = payload.files().map(|(path, _)| path).collect();
+                format!("pod {paths:?}")
+            }
+            Self::Object(object) => {
+                let items = object.items.iter();
+                let items: Vec<_> = items
+                    .map(|item| (&item.key, &item.path, item.mode))
+                    .collect();
+                let (key, mode) = (&object.key, object.default_mode);
+                format!(
+                    "{:?} {}/{} {items:?} {mode:o} {}",
+                    key.kind, key.namespace, key.name, object.optional
+                )
+            }
+            Self::Token(token) => format!("token {:?} {:o}", token.path, token.mode),
+            Self::Certificate(certificate) => {
+                let paths = [
+                    &certificate.bundle_path,
+                    &certificate.key_path,
+                    &certificate.chain_path,
+                ];
+                format!("certificate {paths:?} {:o}", certificate.mode)
+            }
+            Self::Bundle(bundle) => format!("bundle {:?} {:o}", bundle.path, bundle.mode),
+        }
+    }
+}
+
 /// Trust anchors of ClusterTrustBundles as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleSource {

@@ -266,7 +266,7 @@ impl LocalVolume<'_> {
             let mounts = mounts.map_err(|e| fail(io_error("list the mounts of", source)(e)))?;
             let (pods, pod) = (self.root.pods_dir(), Some(self.pod.path()));
             let shared = rules::is_bound(&mounts, &pods, self.name, pod);
-            ownership::set_up(self.pod, self.name, source, owner, shared).map_err(fail)?;
+            ownership::set_up(self.pod, self.name, source, owner, || shared).map_err(fail)?;
         }
         // Opened first, because this may hang, and the teardown waits for what follows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

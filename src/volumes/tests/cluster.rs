@@ -388,10 +388,10 @@ async fn the_first_pod_of_a_local_volume_gives_it_to_its_group_once() {
     // What the pod does with its files stays, also over a restart of the kubelet and beside another pod.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     cluster.manager.shared.pods.lock().clear();
-    cluster.prepare(&first).await.unwrap();
-    assert_eq!(shown(&file), (4321, 0o600));
     let second = pod_of_group("second", 77, "Always");
     cluster.prepare(&second).await.unwrap();
+    assert_eq!(shown(&file), (4321, 0o600));
+    cluster.prepare(&first).await.unwrap();
     assert_eq!(shown(&file), (4321, 0o600));
     for pod in [&first, &second] {
         cluster.manager.teardown(&pod.uid()).await.unwrap();

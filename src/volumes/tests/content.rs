@@ -275,6 +275,30 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
 }
 
 #[tokio::test]
+async fn a_volume_is_kept_when_the_pod_changes_while_its_object_is_away() {
+    let node = node();
+    node.put("secrets/ns/db/a", "1");
+    let labels = json!({"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}});
+    let mut pod = pod(json!([{"name": "v", "projected": {"sources": [
+        {"secret": {"name": "db"}},
+        {"downwardAPI": {"items": [labels]}},
+    ]}}]));
+    let paths = node.prepare(&pod).await.unwrap();
+    fs::remove_dir_all(node.base.join("objects")).unwrap();
+    pod.metadata.labels = Some([("tier".to_owned(), "web".to_owned())].into());
+    let limits = json!({"limits": {"memory": "64Mi"}});
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.resources = serde_json::from_value(limits).unwrap();
+    // The same kubelet, and one that was restarted.
+    for manager in [node.manager.clone(), manager(&node.base, &node.mounter)] {
+        let prepared = manager.prepare(&pod, &never()).await.unwrap();
+        assert_eq!(prepared.paths, paths);
+        assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
+        assert_eq!(read(&paths, "v", "a"), "1");
+    }
+}
+
+#[tokio::test]
 async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_kubelet() {
     let node = node();
     node.put("secrets/ns/db/a", "1");

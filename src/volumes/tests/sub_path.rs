@@ -54,6 +54,31 @@ async fn a_sub_path_may_be_a_file() {
 }
 
 #[tokio::test]
+async fn a_sub_path_that_is_bound_already_is_kept() {
+    let node = node();
+    let volume = node.base.join("volume");
+    fs::create_dir(&volume).unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    let uid = PodUid::from("u1");
+    let target = node.base.join("kubelet/pods/u1/volume-subpaths/v/c/3");
+    let bind = async || {
+        let (requests, never) = (request(&volume, "file"), never());
+        let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never);
+        assert_eq!(bound.await.unwrap()[&3], target);
+        node.mounter.0.lock().bound.len()
+    };
+    assert_eq!(bind().await, 1);
+    // A link to the same file, as the target is while it is mounted.
+    fs::remove_file(&target).unwrap();
+    fs::hard_link(volume.join("file"), &target).unwrap();
+    assert_eq!(bind().await, 1);
+    // The file was replaced.
+    fs::remove_file(volume.join("file")).unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    assert_eq!(bind().await, 2);
+}
+
+#[tokio::test]
 async fn a_sub_path_cannot_leave_its_volume() {
     let node = node();
     let volume = node.base.join("volume");

@@ -101,10 +101,7 @@ fn restarts_in_new_sandbox(inputs: &PodActionInputs<'_>, container: &Container) 
             ContainerState::Created => true,
             // It is about to be killed, so there is no exit code for its restart rules.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
-            ContainerState::Exited => {
-                let oom_killed = status.exit_code == 0 && !status.succeeded();
-                after(status.exit_code) || (oom_killed && policy != RestartPolicy::Never)
-            }
+            ContainerState::Exited => after(status.exit_code),
         },
     }
 }

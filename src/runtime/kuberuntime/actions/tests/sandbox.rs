@@ -105,12 +105,12 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             again,
         ),
         (
-            "2: killed for memory is not a success",
+            "2: a success although a child was killed for memory",
             p("OnFailure"),
             dead()
                 .exited("a", 0)
                 .change(|c| c.reason = "OOMKilled".into()),
-            again,
+            "kill-pod new-sandbox start:b",
         ),
         (
             "2: own policy OnFailure",

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod}
 use serde_json::json;
 
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, phase, runs, status_of, waits_for};
-use crate::pods::{simple, with_spec};
+use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, Distortion, FakeRuntime, Fault, Features, Options, Rpc,
 };
@@ -120,6 +120,29 @@ async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_go
     let reported =
         |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
     node.wait_pod("web", "has ended", WAIT_LIMIT, reported)
+        .await;
+}
+
+#[tokio::test]
+async fn a_pod_is_synced_after_a_restart_although_an_ended_container_is_in_an_unknown_state() {
+    let mut node = Node::started().await;
+    node.fake
+        .behave("ends", Behaviour::exits(Duration::ZERO, 0));
+    let containers = [container("ends"), container("stays")];
+    let web = pod("web", &containers);
+    node.put(&with_spec(web, json!({"restartPolicy": "OnFailure"})));
+    let ended = |pod: &Pod| {
+        let state = status_of(pod, "ends").and_then(|status| status.state.clone());
+        state.is_some_and(|state| state.terminated.is_some()) && runs(pod, "stays")
+    };
+    node.wait_pod("web", "one ended", WAIT_LIMIT, ended).await;
+    node.stop().await;
+    node.fake.clear_calls();
+    node.fake.distort(Distortion::State(3));
+    node.start().await;
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("one is stopped to be sure", WAIT_LIMIT, stopped)
         .await;
 }
 

@@ -26,7 +26,11 @@ impl PodLister {
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
-            let stored = || self.state_store.read(&uid, PodRecord::last_status);
+            // Of a pod that a node shutdown stopped, only times are stored.
+            let stored = || {
+                let status = self.state_store.read(&uid, PodRecord::last_status);
+                status.filter(|status| status.phase.is_some())
+            };
             let status = self.statuses.get(&uid).or_else(stored);
             (pod, status)
         };
@@ -40,5 +44,36 @@ impl PodLister {
         let not_desired = entries.filter(|entry| !uids.contains(&entry.pod.uid()));
         list.extend(not_desired.map(|entry| (entry.pod, Some(entry.status))));
         list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{pods::status::StatusManager, state::pod_manager::PodManagerWriter};
+    use k8s_openapi::api::core::v1::PodStatus;
+
+    #[test]
+    fn a_stored_status_without_a_phase_does_not_replace_that_of_the_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let manager = PodManagerWriter::default();
+        let lister = PodLister {
+            manager: manager.reader(),
+            statuses: StatusManager::new().reader(),
+            state_store: PodStateStore::open(dir.path().to_path_buf()).unwrap(),
+        };
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        manager.set(Arc::new(pod));
+        for phase in [None, Some("Running".to_owned())] {
+            let status = Arc::new(PodStatus {
+                phase: phase.clone(),
+                ..PodStatus::default()
+            });
+            let store = &lister.state_store;
+            store.update(&"u".into(), |record| record.status = Some(status));
+            let shown = lister.list().remove(0).1;
+            assert_eq!(shown.and_then(|status| status.phase.clone()), phase);
+        }
     }
 }

@@ -153,12 +153,20 @@ impl StatusPublisher {
                     self.record_status(pod);
                 }
             }
-            Err(error) => tracing::error!(
-                pod = %pod.log_name(),
-                "podUID" = %uid,
-                err = %error,
-                "Illegal container state transition, keeping the old pod status"
-            ),
+            Err(error) => {
+                tracing::error!(
+                    pod = %pod.log_name(),
+                    "podUID" = %uid,
+                    err = %error,
+                    "Illegal container state transition, keeping the old pod status"
+                );
+                // After a restart the old status is not published yet, and the sync would wait for one.
+                if self.statuses().get(&uid).is_none()
+                    && let Some(kept) = old.0.or(old.1.filter(|_| !pod.is_static()))
+                {
+                    self.manager.set_pod_status(pod, kept.clone());
+                }
+            }
         }
         self.statuses().get(&uid)
     }

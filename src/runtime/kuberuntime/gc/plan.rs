@@ -37,6 +37,8 @@ pub enum RemovalReason {
     PodGone,
     /// There are newer instances of the same container.
     Superseded,
+    /// A new sandbox is created, in which init containers run again.
+    SandboxReplaced,
     /// There are more dead containers on the node than may be kept.
     TooMany,
 }
@@ -46,6 +48,7 @@ impl fmt::Display for RemovalReason {
         f.write_str(match self {
             Self::PodGone => "its pod is gone",
             Self::Superseded => "there is a newer one",
+            Self::SandboxReplaced => "its sandbox is replaced",
             Self::TooMany => "too many dead containers",
         })
     }
@@ -187,6 +190,9 @@ pub fn init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRem
         let ContainerStatus { state, name, .. } = removal.container;
         matches!(state, ContainerState::Exited | ContainerState::Unknown) && !kept.insert(name)
     });
+    for removal in &mut removals {
+        removal.reason = RemovalReason::Superseded;
+    }
     removals
 }
 
@@ -197,7 +203,7 @@ pub fn all_init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<Containe
     let removals = instances.map(|container| ContainerRemoval {
         status,
         container,
-        reason: RemovalReason::Superseded,
+        reason: RemovalReason::SandboxReplaced,
     });
     removals.collect()
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::SandboxStatus;
-use RemovalReason::{PodGone, Superseded, TooMany};
+use RemovalReason::{PodGone, SandboxReplaced, Superseded, TooMany};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
 
@@ -175,7 +175,7 @@ fn everything_of_a_pod_that_should_go_goes() {
 }
 
 #[test]
-fn young_and_running_containers_are_not_looked_at() {
+fn young_and_running_containers_are_neither_removed_nor_counted() {
     let young = dead("p", "a", NOW - 5);
     let running = in_state(ContainerState::Running, dead("p", "a", 0));
     let list = vec![
@@ -267,6 +267,10 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         gone(&[("i@2", Superseded), ("i@1", Superseded)])
     );
     assert!(removals[1].stop_first());
+    // Before a new sandbox, all of them are removed.
+    let all = all_init_containers(&pod, &runtime_status);
+    let expected = ["i@4", "i@3", "i@2", "i@1", "i@0"].map(|id| (id, SandboxReplaced));
+    assert_eq!(ids(&all), gone(&expected));
 }
 
 #[test]

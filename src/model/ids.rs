@@ -59,7 +59,8 @@ macro_rules! id {
 }
 
 id! {
-    /// `metadata.uid` of a pod: 32 hexadecimal digits for a static pod, a UUID with dashes for an API pod.
+    /// `metadata.uid` of a pod: a UUID with dashes for an API pod; for a static pod 32 hexadecimal digits, unless its
+    /// manifest sets one.
     PodUid
 }
 id! {

@@ -1,4 +1,5 @@
-//! Paths below the kubelet's root directory; the same as upstream's.
+//! Paths below the kubelet's root directory. They are upstream's, except for the record of volumes and the markers of
+//! ownership and claims.
 
 use crate::model::PodUid;
 use std::{

@@ -162,8 +162,9 @@ impl SyncLoop {
         }
     }
 
-    /// Releases the exclusive resources of pods that are gone: neither desired, nor running according to their worker
-    /// or to the runtime status. Before the first full housekeeping, a pod without a worker counts as running.
+    /// Releases the exclusive resources of pods that are not desired or have a terminal status, and that run neither
+    /// according to their worker nor to the runtime status. Before the first full housekeeping, a pod without a worker
+    /// counts as running.
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
         self.admission.resources.release(|uid| {

@@ -267,7 +267,8 @@ impl PodCache {
         ]
     }
 
-    /// Reports that facts changed with which the runtime status of a pod is shown, although that is the same.
+    /// Marks a pod as changed although its runtime status is the same, because a recorded fact that its API status
+    /// depends on has changed (the end of a postStart hook).
     pub fn mark_changed(&self, uid: PodUid) {
         self.shared.mark_changed(vec![uid]);
     }

@@ -28,7 +28,7 @@ pub struct PodRecord {
     /// Restart back-off by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub back_off: BTreeMap<String, SavedBackOff>,
-    /// Settled probe results per container instance.
+    /// Probe results per container instance; `Unknown` is not stored.
     #[serde(
         rename = "probeResults",
         alias = "verdicts",

@@ -4,7 +4,7 @@
 //! * `# refused: FIELD: WHY` for each field that is refused, in order; without one the pod is good;
 //! * `# warning: TEXT` for each warning about a good one;
 //! * `# unreadable: TEXT` when it is not a pod, with a part of the reason;
-//! * `# objects: files` when the node has config maps and secrets as files.
+//! * `# configMapsAndSecrets: files` when the node has config maps and secrets as files.
 
 use super::*;
 use crate::model::validation::LocalConfigMapsAndSecrets;
@@ -29,7 +29,7 @@ impl Outcome {
                 Some(("refused", what)) => expected.refused.push(what.into()),
                 Some(("warning", what)) => expected.warnings.push(what.into()),
                 Some(("unreadable", what)) => expected.unreadable = Some(what.into()),
-                Some(("objects", "files")) => {
+                Some(("configMapsAndSecrets", "files")) => {
                     config_maps_and_secrets = LocalConfigMapsAndSecrets::Files
                 }
                 _ => {}

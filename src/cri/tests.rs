@@ -232,7 +232,7 @@ async fn stop_and_exec_get_their_own_time_on_top() {
 }
 
 #[tokio::test]
-async fn errors_of_the_runtime_keep_their_kind_and_words() {
+async fn errors_of_the_runtime_keep_their_code_and_message() {
     let runtime = TestRuntime::started();
     runtime
         .script

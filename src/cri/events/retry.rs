@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_away_between_empty_streams_is_looked_at_afresh() {
+    fn an_outage_between_empty_streams_resets_their_count() {
         let mut reconnect = ReconnectState::new();
         let away = away();
         history(&mut reconnect, &[(&EMPTY, SHORT), (&EMPTY, SHORT)]);

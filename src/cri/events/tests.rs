@@ -134,7 +134,7 @@ async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
 }
 
 #[tokio::test]
-async fn a_stream_without_any_event_yet_stands_all_the_same() {
+async fn a_stream_without_any_event_counts_as_connected() {
     let runtime = TestRuntime::started();
     runtime.script.on("GetContainerEvents", |_| Reply::Hang);
     let (reader, _guard) = listen(&runtime);
@@ -198,7 +198,7 @@ async fn a_runtime_without_any_events_leaves_the_mode_at_none_and_is_left_in_pea
 }
 
 #[tokio::test]
-async fn a_runtime_that_refuses_with_an_error_is_asked_again_with_growing_pauses() {
+async fn a_stream_that_fails_with_an_error_is_retried_with_growing_delays() {
     let runtime = TestRuntime::started();
     runtime.script.on("GetContainerEvents", |_| {
         Reply::Fail(Code::Unknown, "events are disabled")

@@ -49,7 +49,7 @@ fn answering() -> TestRuntime {
 }
 
 #[tokio::test]
-async fn a_stream_that_stands_again_is_listed_for_at_once_although_lists_failed() {
+async fn a_reconnected_stream_causes_a_list_at_once_although_lists_failed() {
     let runtime = TestRuntime::started();
     let lists = || runtime.script.calls("ListPodSandbox");
     runtime

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_leaves_the_line_delays_no_other_pod() {
+    fn a_pod_that_leaves_the_queue_delays_no_other_pod() {
         let (mut gate, name, [a, b, c]) = gate();
         gate.enqueue(&name, &a);
         gate.enqueue(&name, &b);

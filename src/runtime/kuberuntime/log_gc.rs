@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn logs_of_pods_are_told_from_what_others_left_and_go_with_their_links() {
+    async fn only_logs_of_pods_are_found_and_removed_with_their_links() {
         let dir = tempfile::tempdir().unwrap();
         let (logs, links) = (dir.path().join("pods"), dir.path().join("containers"));
         for name in [

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_directory_tells_whose_it_is() {
+    fn a_pod_is_parsed_from_its_log_directory() {
         let pod_ref = pod_of_logs("shop_web-n1_a_uid-of-a-user").unwrap();
         assert_eq!((&*pod_ref.namespace, &*pod_ref.name), ("shop", "web-n1"));
         assert_eq!(pod_ref.uid.as_str(), "a_uid-of-a-user");

@@ -123,7 +123,7 @@ async fn a_list_does_not_drop_what_was_created_after_it_began() {
 }
 
 #[tokio::test]
-async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
+async fn a_list_drops_absent_items_and_does_not_restore_removed_ones() {
     let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     writer.apply(
@@ -217,7 +217,7 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
 }
 
 #[tokio::test]
-async fn the_first_complete_list_is_a_proof() {
+async fn runtime_listed_is_set_by_the_first_complete_list() {
     let (writer, cache) = pod_cache();
     assert!(cache.runtime_listed().is_none());
     let waiting = tokio::spawn({

@@ -464,7 +464,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
 }
 
 #[test]
-fn a_static_pod_waits_in_line_and_keeps_the_strongest_update() {
+fn a_static_pod_waits_in_the_queue_and_keeps_the_strongest_update() {
     let pod = fixed();
     let (mut p, said) = first(sync(Create, &pod));
     assert_eq!(said, "queuestart");

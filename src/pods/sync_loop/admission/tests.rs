@@ -120,7 +120,7 @@ fn a_static_pod_is_placed_by_the_labels_that_are_known() {
 }
 
 #[test]
-fn a_pod_waits_for_what_may_be_different_in_a_moment() {
+fn admission_is_deferred_while_its_outcome_may_change_soon() {
     let with_port = |source: &str, port: i32| {
         let annotations = json!({"kubernetes.io/config.source": source});
         let ports = json!([{"containerPort": 80, "hostPort": port}]);

@@ -205,7 +205,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn carrying_plans_out_ends_in_an_empty_plan(pod in any_pod(), runtime in any_runtime()) {
+    fn executing_actions_ends_without_actions(pod in any_pod(), runtime in any_runtime()) {
         let mut model = Model { pod, runtime, made: 0 };
         let mut all_actions = Vec::new();
         for _ in 0..12 {
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_never_makes_two_instances_of_a_container(pod in any_pod(), runtime in any_runtime()) {
+    fn actions_never_start_two_instances_of_a_container(pod in any_pod(), runtime in any_runtime()) {
         let actions = runtime.actions(&pod);
         let killed: HashSet<_> = actions.containers_to_kill.iter().map(|k| k.id.clone()).collect();
         prop_assert_eq!(killed.len(), actions.containers_to_kill.len());

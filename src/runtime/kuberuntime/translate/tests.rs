@@ -52,7 +52,7 @@ fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
 }
 
 #[test]
-fn an_exited_container_is_told_in_full() {
+fn an_exited_container_is_reported_in_full() {
     let strings = StringInterner::new();
     let with_pod = container_status(&exited(), "s1".into(), &strings).unwrap();
     assert_eq!(with_pod.uid.as_str(), "u-1");
@@ -85,7 +85,7 @@ fn an_exited_container_is_told_in_full() {
 }
 
 #[test]
-fn what_a_container_may_use_is_told_by_runtimes_that_know() {
+fn resources_are_read_if_the_runtime_reports_them() {
     let linux = |cpu_shares, cpu_quota, cpu_period, memory_limit_in_bytes| {
         let reported = translated(&v1::ContainerStatus {
             resources: Some(v1::ContainerResources {
@@ -120,7 +120,7 @@ fn what_a_container_may_use_is_told_by_runtimes_that_know() {
 }
 
 #[test]
-fn who_it_runs_as_and_what_ends_it_are_told_by_runtimes_that_know() {
+fn user_and_stop_signal_are_read_if_the_runtime_reports_them() {
     let reported = translated(&v1::ContainerStatus {
         user: Some(v1::ContainerUser {
             linux: Some(v1::LinuxContainerUser {
@@ -145,7 +145,7 @@ fn who_it_runs_as_and_what_ends_it_are_told_by_runtimes_that_know() {
 }
 
 #[test]
-fn what_is_not_reached_yet_is_not_told() {
+fn fields_that_do_not_apply_to_the_state_are_empty() {
     let running = translated(&v1::ContainerStatus {
         state: v1::ContainerState::ContainerRunning.into(),
         ..exited()
@@ -270,7 +270,7 @@ fn sandbox(ip: &str, more: &[&str]) -> v1::PodSandboxStatus {
 const IPV4: AddressOrder = AddressOrder::IPV4_FIRST;
 
 #[test]
-fn a_sandbox_is_told_with_its_addresses() {
+fn a_sandbox_is_reported_with_its_addresses() {
     let strings = StringInterner::new();
     let reported = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
         .unwrap()
@@ -292,7 +292,7 @@ fn a_sandbox_is_told_with_its_addresses() {
 }
 
 #[test]
-fn addresses_that_are_none_void_the_whole_list() {
+fn an_invalid_address_voids_the_whole_list() {
     let ips = |status: &v1::PodSandboxStatus| {
         let reported = sandbox_status(status, &StringInterner::new(), IPV4);
         reported.unwrap().object.ips
@@ -328,7 +328,7 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
 }
 
 #[test]
-fn lists_are_told_as_far_as_they_go() {
+fn containers_and_sandboxes_are_read_from_lists() {
     let strings = StringInterner::new();
     let container = v1::Container {
         id: "id1".into(),

@@ -11,7 +11,7 @@ fn two() -> Pod {
 }
 
 #[test]
-fn a_matching_exit_removes_every_instance_the_one_that_asked_last() {
+fn a_matching_exit_removes_every_instance_its_own_last() {
     let full = || two().init("i").sidecar("s");
     let started = || Runtime::good().exited("i", 0).with("s", RUNNING);
     check(&[
@@ -134,7 +134,7 @@ fn a_reset_that_was_interrupted_goes_on_with_what_it_began() {
 }
 
 #[test]
-fn the_reason_is_told_and_logs_of_newest_instances_are_marked() {
+fn the_trigger_is_reported_and_newest_instances_are_marked() {
     let runtime = Runtime::good()
         .exited("a", 1)
         .exited("a", 88)
@@ -152,7 +152,7 @@ fn the_reason_is_told_and_logs_of_newest_instances_are_marked() {
 }
 
 #[test]
-fn only_an_exit_in_the_present_sandbox_of_a_living_pod_asks() {
+fn only_an_exit_in_the_present_sandbox_of_an_active_pod_triggers_a_reset() {
     let asks = || Runtime::good().with("b", RUNNING).exited("a", 88);
     check(&[
         ("being deleted", two().deleted(), asks(), ""),

@@ -315,7 +315,7 @@ fn a_later_object_wins_over_an_earlier_one() {
 }
 
 #[test]
-fn what_is_missing_is_named_in_upstreams_words() {
+fn what_is_missing_is_named_in_upstreams_messages() {
     let single = |from: Value| json!({"env": [{"name": "X", "valueFrom": from}]});
     for (container, text) in [
         (

@@ -102,7 +102,7 @@ fn sharing_a_process_namespace_is_the_pods_choice() {
 }
 
 #[test]
-fn run_as_non_root_is_verified_with_upstreams_words() {
+fn run_as_non_root_is_verified_with_upstreams_messages() {
     let context = |own: Value, level: Value| {
         pod(
             json!({"securityContext": level, "containers": [{"name": "c", "securityContext": own}]}),

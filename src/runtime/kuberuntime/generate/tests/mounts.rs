@@ -41,7 +41,7 @@ fn images() -> ImageVolumes {
 }
 
 #[test]
-fn mounts_that_make_no_sense_are_refused_with_upstreams_words() {
+fn mounts_that_make_no_sense_are_refused_with_upstreams_messages() {
     let on = |more: Value| {
         let mut mount = json!({"name": "etc", "mountPath": "/x"});
         mount

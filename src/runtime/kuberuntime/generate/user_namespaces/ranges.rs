@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_space_that_cannot_be_cut_is_refused_with_upstreams_words() {
+    fn a_space_that_cannot_be_cut_is_refused_with_upstreams_messages() {
         let table = [
             (
                 (65536, 65536 * 200),

@@ -1,5 +1,5 @@
-//! Hashes and the comparison of manifest digests. [`container_hash`] must equal upstream's, so that this kubelet and the
-//! Go one adopt each other's containers.
+//! Hashes and the comparison of manifest digests. [`container_hash`] must equal upstream's, so that this kubelet and
+//! the Go one adopt each other's containers.
 
 use k8s_openapi::api::core::v1::Container;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
-//! containerd's own events, for versions whose CRI has none. Pure except for the generated client.
+//! containerd's own events, for versions whose CRI has none or divides them. Pure except for the generated client.
 
 use prost::Message;
 
+use crate::cri::v1::VersionResponse;
 use wire::{Envelope, SubscribeRequest};
 
 /// The generated client of containerd's event service.
@@ -32,6 +33,12 @@ struct TaskDelete {
     id: String,
 }
 
+/// Whether a runtime gives each CRI event to one of its readers only, as containerd 1.7 does.
+pub(super) fn divides_cri_events(version: &VersionResponse) -> bool {
+    let number = version.runtime_version.trim_start_matches('v');
+    version.runtime_name == "containerd" && number.starts_with("1.7.")
+}
+
 /// The subscription. Conditions within one filter are ANDed.
 pub(super) fn subscription() -> SubscribeRequest {
     let filter = format!("namespace==\"{NAMESPACE}\",topic==\"{DELETE}\"");
@@ -53,6 +60,24 @@ pub(super) fn container_of(envelope: &Envelope) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_containerd_1_7_divides_cri_events() {
+        for (name, version, divides) in [
+            ("containerd", "v1.7.27", true),
+            ("containerd", "1.7.12-0ubuntu1", true),
+            ("containerd", "1.6.20~ds1", false),
+            ("containerd", "v2.1.7", false),
+            ("cri-o", "1.7.1", false),
+        ] {
+            let version = VersionResponse {
+                runtime_name: name.into(),
+                runtime_version: version.into(),
+                ..VersionResponse::default()
+            };
+            assert_eq!(divides_cri_events(&version), divides, "{version:?}");
+        }
+    }
 
     fn envelope(topic: &str, value: Vec<u8>) -> Envelope {
         Envelope {

@@ -40,7 +40,7 @@ impl EventStream {
         let mut reconnect = ReconnectState::new();
         loop {
             let started_at = Instant::now();
-            let source = reconnect.source();
+            let source = self.source(reconnect.source()).await;
             let Err(ended) = match source {
                 RuntimeEventSource::Containerd => self.containerd().await,
                 RuntimeEventSource::Cri | RuntimeEventSource::None => self.cri().await,
@@ -62,6 +62,18 @@ impl EventStream {
             }
             sleep(next.wait).await;
         }
+    }
+
+    /// The source to connect to. containerd 1.7 gives each CRI event to one of its readers only, and readers that are gone
+    /// take one as well, so its own events are used, which all readers get.
+    async fn source(&self, planned: RuntimeEventSource) -> RuntimeEventSource {
+        if planned == RuntimeEventSource::Cri
+            && let Ok(version) = self.runtime.version().await
+            && containerd::divides_cri_events(&version)
+        {
+            return RuntimeEventSource::Containerd;
+        }
+        planned
     }
 
     async fn cri(&self) -> Result<Infallible, EventsEnded> {

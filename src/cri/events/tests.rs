@@ -11,7 +11,7 @@ use super::{ChangeReader, EventMetrics, RuntimeEventSource, event_stream};
 use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     ContainerEventResponse, ContainerMetadata, ContainerState, ContainerStatus,
-    ContainerStatusResponse, PodSandboxMetadata, PodSandboxStatus,
+    ContainerStatusResponse, PodSandboxMetadata, PodSandboxStatus, VersionResponse,
 };
 use crate::model::PodUid;
 
@@ -180,6 +180,26 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     });
     stream.send(task_delete("sandbox")).await.unwrap();
     assert_eq!(changed(&reader, "sandbox").await, None);
+}
+
+#[tokio::test]
+async fn containerd_1_7_is_not_read_by_its_cri_events() {
+    let runtime = TestRuntime::started();
+    runtime.script.on("Version", |_| {
+        Reply::message(&VersionResponse {
+            runtime_name: "containerd".into(),
+            runtime_version: "v1.7.27".into(),
+            ..Default::default()
+        })
+    });
+    let _cri = streams(&runtime, "GetContainerEvents");
+    let mut streams = streams(&runtime, "Subscribe");
+    let (reader, _guard) = listen(&runtime);
+    resync(&reader, RuntimeEventSource::Containerd).await;
+    drop(streams.recv().await.unwrap());
+    // The next connection as well.
+    resync(&reader, RuntimeEventSource::Containerd).await;
+    assert_eq!(runtime.script.calls("GetContainerEvents"), 0);
 }
 
 #[tokio::test]

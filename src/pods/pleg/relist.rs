@@ -106,6 +106,7 @@ impl RelistTask {
                     let reconnected = &self.relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
                         self.recovered.notify_one();
+                        self.context.cache.inspect_failed();
                     }
                     (failing, retry) = (false, RETRY_BASE);
                     self.period(*source.borrow_and_update())

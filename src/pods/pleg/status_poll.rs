@@ -61,8 +61,11 @@ fn publish(
             },
         };
         in_error = next.runtime_error(now).is_some();
-        // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again.
+        // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again. It
+        // also counted as down for readers if this process did not run for so long.
+        let counted_as_down = state.runtime_error(now).is_some();
         let notable = in_error != was_in_error
+            || in_error != counted_as_down
             || next.runtime_ready != state.runtime_ready
             || next.network_ready != state.network_ready
             || next.runtime_message != state.runtime_message;
@@ -188,6 +191,8 @@ mod tests {
         assert_eq!(after(30, away()), (false, false));
         assert_eq!(after(41, away()), (true, true), "30 s without a reply");
         assert_eq!(after(51, away()), (true, false));
-        assert_eq!(after(61, Ok(reply)), (false, true));
+        assert_eq!(after(61, Ok(reply.clone())), (false, true));
+        assert_eq!(after(66, Ok(reply.clone())), (false, false));
+        assert_eq!(after(106, Ok(reply)), (false, true), "the kubelet stalled");
     }
 }

@@ -322,6 +322,12 @@ impl PodCacheWriter {
         self.shared.inspect.mark(item);
     }
 
+    /// Queues the items that could not be read, because the runtime responds again.
+    pub fn inspect_failed(&self) {
+        let failed = self.shared.state.lock().failed();
+        failed.into_iter().for_each(|item| self.inspect(item));
+    }
+
     /// The pod an item belongs to, and the sandbox of a container.
     pub fn locate(&self, item: &ItemId) -> Option<(PodRef, Option<SandboxId>)> {
         let state = self.shared.state.lock();

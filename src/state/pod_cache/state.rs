@@ -154,6 +154,11 @@ impl PodCacheState {
         ReadEffects::default()
     }
 
+    /// The items whose last read failed.
+    pub(super) fn failed(&self) -> Vec<ItemId> {
+        self.failures.keys().cloned().collect()
+    }
+
     pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
         self.items.get(item).is_some_and(|item| item.read > seq)
     }

@@ -314,3 +314,15 @@ async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     writer.apply_list(writer.next_seq(), vec![], vec![]);
     gone.await.unwrap();
 }
+
+#[tokio::test]
+async fn items_that_could_not_be_read_are_inspected_when_the_runtime_responds_again() {
+    let (writer, cache) = pod_cache();
+    cache.touch(&pod_ref("u"), item("a"), Some("s".into()));
+    cache.touch(&pod_ref("u"), item("b"), Some("s".into()));
+    assert_eq!(writer.to_inspect().await.len(), 2);
+    let seq = writer.next_seq();
+    writer.record_failed_read(&item("a"), seq, "timed out".into(), None);
+    writer.inspect_failed();
+    assert_eq!(writer.to_inspect().await, HashSet::from([item("a")]));
+}

@@ -14,8 +14,8 @@ use tokio::{
 /// Maximum delay of a request after a recovery. The delay is random, so that nodes do not send requests all at once.
 const MAX_WAIT: Duration = Duration::from_millis(400);
 
-/// Whether the requests of a client and of its clones are answered. The API server is away after a request failed, unless
-/// another one was answered meanwhile: then only some requests fail, and theirs is the usual back-off.
+/// Whether the requests of a client and of its clones are answered. The API server is away after a request failed,
+/// unless another one was answered meanwhile: then only some requests fail, and theirs is the usual back-off.
 #[derive(Default)]
 pub(super) struct Availability {
     is_away: AtomicBool,

@@ -73,8 +73,9 @@ pub(super) fn open(
         config.root_dir.join("device-plugins"),
         config.identity.cert_dir.clone(),
     ] {
-        if_exists(atomic_file::remove_leftovers(&directory))
-            .with_context(|| format!("cannot clean up {}", directory.display()))?;
+        if let Err(error) = if_exists(atomic_file::remove_leftovers(&directory)) {
+            tracing::warn!(path = %directory.display(), err = %error, "Failed to remove temporary files");
+        }
     }
     let started_at = Timestamp::now();
     let tracing = config.tracing.as_ref();

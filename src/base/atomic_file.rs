@@ -1,6 +1,5 @@
 //! Writes files atomically: readers see either the old content or the new one.
 
-use super::if_exists;
 use std::{
     fs, io,
     io::Write,
@@ -77,15 +76,15 @@ pub fn is_leftover(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
 }
 
-/// Removes temporary files that a killed process left in a directory. Blocking.
+/// Removes temporary files that a killed process left in a directory; one that cannot be removed stays. Blocking.
 ///
 /// # Errors
-/// The directory cannot be read, or a file cannot be removed.
+/// The directory cannot be read.
 pub fn remove_leftovers(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().to_str().is_some_and(is_leftover) {
-            if_exists(fs::remove_file(entry.path()))?;
+            let _ = fs::remove_file(entry.path());
         }
     }
     Ok(())

@@ -64,8 +64,8 @@ impl EventStream {
         }
     }
 
-    /// The source to connect to. containerd 1.7 gives each CRI event to one of its readers only, and readers that are gone
-    /// take one as well, so its own events are used, which all readers get.
+    /// The source to connect to. containerd 1.7 gives each CRI event to one of its readers only, and readers that are
+    /// gone take one as well, so its own events are used, which all readers get.
     async fn source(&self, planned: RuntimeEventSource) -> RuntimeEventSource {
         if planned == RuntimeEventSource::Cri
             && let Ok(version) = self.runtime.version().await

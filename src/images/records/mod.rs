@@ -315,8 +315,8 @@ impl PullInProgress {
         }
     }
 
-    /// Keeps the file: the image was pulled, and its ID is unknown. It counts as pulled by the kubelet, which records it
-    /// when it starts again.
+    /// Keeps the file: the image was pulled, and its ID is unknown. It counts as pulled by the kubelet, which records
+    /// it when it starts again.
     pub(super) fn keep(mut self) {
         self.inner = None;
     }

@@ -292,7 +292,8 @@ impl SyncLoop {
     }
 
     /// Allocates devices to a pod. A pod that may run keeps those that it has. CPUs and memory are allocated before the
-    /// devices near to them: while device plugins respond, no other pod gets them. A pod that waits for devices has none.
+    /// devices near to them: while device plugins respond, no other pod gets them. A new pod that waits for devices has
+    /// none; one that was admitted before a restart of the kubelet keeps its own.
     fn allocate_devices(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
         if may_run {
             self.devices().mark_running(pod);
@@ -301,8 +302,10 @@ impl SyncLoop {
         let allocated = self
             .devices()
             .allocate(pod, || self.admit_resources(pod, false));
-        if let Err(AllocateError::Failed(_)) = &allocated {
-            let uid = pod.uid();
+        let uid = pod.uid();
+        if matches!(allocated, Err(AllocateError::Failed(_)))
+            && !self.allocations().is_allocated(&uid)
+        {
             self.admission.resources.release(|other| *other != uid);
         }
         match allocated {

@@ -6,7 +6,8 @@
 //! * **Woken by** its callers; the event task also by the runtime.
 //! * **Publishes** which containers and sandboxes changed, in a bounded set that loses none.
 //! * **Must never** retry a call that changes something, return an empty list for a failed one, use
-//!   anything of an event but the id of the changed item, or log a request or reply (they may contain secrets).
+//!   anything of an event but the id of the changed item, the UID of its pod and the time of the event (for a metric), or
+//!   log a request or reply (they may contain secrets).
 //! * Upstream: `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;

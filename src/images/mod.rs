@@ -5,7 +5,8 @@
 //!   unused images ([`gc`]); the parser of image references ([`ImageName`]).
 //! * **Woken by** a pod that is about to start a container.
 //! * **Publishes** events about the container, and the image reference to create it with.
-//! * **Must never** cache that an image is present, because users may remove it, nor log credentials.
+//! * **Must never** use the result of a prefetch for longer than its TTL, because users may remove the image, nor log
+//!   credentials.
 //! * Upstream: `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
 mod backoff;

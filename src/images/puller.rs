@@ -17,10 +17,10 @@ use crate::cri::{CriError, ImageClient};
 /// How images are pulled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullConfig {
-    /// `serializeImagePulls`: one pull at a time.
+    /// `serializeImagePulls`: one pull of an absent image at a time, and beside it one of an image that is present.
     pub serialize: bool,
-    /// `maxParallelImagePulls`, when pulls are not serialized. Without it eight run at once, because an unlimited
-    /// number may overload the runtime.
+    /// `maxParallelImagePulls`, for each of these two queues, when pulls are not serialized. Without it eight run at once
+    /// in each, because an unlimited number may overload the runtime.
     pub max_parallel: Option<u32>,
     /// `registryPullQPS`; `None` for no limit. A pull over the limit waits, and fails only if it would wait longer than
     /// `MAX_QPS_WAIT` (upstream fails it at once).

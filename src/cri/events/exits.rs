@@ -25,8 +25,8 @@ const FIRST_POLL: Duration = Duration::from_millis(12);
 const MAX_POLL: Duration = Duration::from_secs(1);
 /// After this, the event is passed on although the CRI does not report the exit. A relist will find it.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Delay of the event of a sandbox, whose state the CRI plugin has updated after that. An id is a sandbox if the CRI has
-/// no container of it.
+/// Delay of the event of a sandbox: by then, the CRI plugin has updated the sandbox's state. An id is a sandbox if the CRI
+/// has no container of it.
 const SANDBOX_DELAY: Duration = Duration::from_millis(50);
 
 pub(super) struct PendingExits {

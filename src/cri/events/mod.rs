@@ -4,7 +4,7 @@
 //! containerd 1.7 does, it subscribes to containerd's own event service on the same socket. If there is none either, or
 //! if the runtime closes every stream immediately, the PLEG depends on relists, and the task retries every few minutes.
 //! After every (re)connect it requests a resync, because events may have been missed. A change names an item to read
-//! again, and its pod if the event has it; nothing else of an event is used.
+//! again, and its pod if the event has it; of the rest of an event, only its time is used, for a metric.
 
 mod containerd;
 mod exits;

@@ -184,8 +184,8 @@ impl StatusPublisher {
         replaced.map(|container| container.name.clone()).collect()
     }
 
-    /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows them
-    /// as waiting.
+    /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows the
+    /// container as it was before, waiting or terminated by the exit of its previous instance.
     fn without_containers_in_post_start(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         self.state_store.read(&runtime_status.uid, |record| {
             let containers = &runtime_status.containers;

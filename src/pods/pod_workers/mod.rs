@@ -2,7 +2,7 @@
 //!
 //! * Owns: the phase of each pod; its worker task, with a channel of one update and a slot in which later updates are
 //!   merged (upstream's `pendingUpdate`); and the start gate, which lets one static pod of a full name run at a time.
-//! * Woken by: `update_pod`, exact timers in the workers themselves, and syncs that end.
+//! * Woken by: `update_pod`, each worker's timer for its next sync, and syncs that end.
 //! * Publishes: the phases, and the set of finished or forgotten pods that the sync loop has to collect.
 //! * Must never forget a pod that has been started and is not finished, start a container after the termination of
 //!   its pod began, or lengthen a grace period.
@@ -223,7 +223,7 @@ impl PodWorkers {
     }
 
     /// Blocks the full names of static pods that run without a worker, and releases names whose pod no longer runs.
-    /// Called with the statuses of all pods, before the first update and then by housekeeping.
+    /// Called with the runtime statuses of all pods, before the first update and then by housekeeping.
     pub fn update_start_gate(&self, pods: &[Arc<PodStatus>]) {
         let now = Instant::now();
         let mut map = self.shared.map.lock();

@@ -25,8 +25,8 @@ const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusi
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
-/// Whether a pod runs here, or may: without a `settled` status, the runtime listed something of it that was not
-/// inspected yet.
+/// Whether a pod runs here, or may: if its runtime status is not settled (`None`), something of it may run that was not
+/// read yet.
 pub(super) fn may_run(settled: Option<&PodStatus>) -> bool {
     settled.is_none_or(PodStatus::is_active)
 }

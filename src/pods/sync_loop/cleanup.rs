@@ -187,7 +187,7 @@ impl SyncLoop {
         let all_ready = self.sources.all_ready();
         let is_full = self.housekeeping_schedule.begin(all_ready);
         if unsettled_orphans {
-            // The inspection of such a pod wakes the loop only if its status changes.
+            // Reading the items of such a pod wakes the loop only if its runtime status changes.
             self.housekeeping_schedule.retry_later();
         }
         if is_full {

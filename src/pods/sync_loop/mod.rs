@@ -249,7 +249,9 @@ impl SyncLoop {
             .await
             .is_err()
         {
-            tracing::warn!("Initial inspection timed out; continuing with partial status");
+            tracing::warn!(
+                "Timed out reading the status of all sandboxes and containers; continuing with those that were read"
+            );
         }
     }
 

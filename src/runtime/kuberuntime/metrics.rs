@@ -116,9 +116,42 @@ impl StartMetrics {
 
 fn kind(pod: &Pod, container: &Container) -> &'static str {
     let inits = pod.init_containers();
+    let mut ephemeral = pod.ephemeral_containers().iter();
     if inits.iter().any(|init| init.name == container.name) {
         "init_container"
+    } else if ephemeral.any(|ephemeral| ephemeral.name == container.name) {
+        "ephemeral_container"
     } else {
         "container"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn containers_are_counted_by_their_kind() {
+        let containers = |name: &str| json!([{"name": name}]);
+        let pod: Pod = serde_json::from_value(json!({
+            "spec": {
+                "initContainers": containers("init"),
+                "containers": containers("main"),
+                "ephemeralContainers": containers("debug"),
+            },
+        }))
+        .unwrap();
+        for (name, expected) in [
+            ("init", "init_container"),
+            ("main", "container"),
+            ("debug", "ephemeral_container"),
+        ] {
+            let container = Container {
+                name: name.into(),
+                ..Container::default()
+            };
+            assert_eq!(kind(&pod, &container), expected);
+        }
     }
 }

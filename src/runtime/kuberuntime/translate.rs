@@ -20,7 +20,7 @@ pub const MAX_MESSAGE: usize = 4096;
 const MAX_TEXT: usize = 1024;
 /// Limit of addresses that are read of one sandbox.
 const MAX_ADDRESSES: usize = 16;
-/// Most groups kept of one container; the kernel has no more of a process.
+/// Maximum number of groups that are kept of one container; the kernel's limit for a process.
 const MAX_GROUPS: usize = 65536;
 
 /// An object and the pod that its labels name.

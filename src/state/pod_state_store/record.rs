@@ -203,7 +203,7 @@ impl PodRecord {
     }
 
     /// Whether the postStart hook of an instance has not ended. Until then the container is not ready for anything else:
-    /// the API shows it as waiting, and it is not probed.
+    /// the API shows the container as it was before this instance, and it is not probed.
     pub fn is_in_post_start(&self, container: &ContainerStatus) -> bool {
         let mut pending = self.post_start_pending.iter();
         container.state != ContainerState::Exited && pending.any(|id| *id == *container.id.as_str())

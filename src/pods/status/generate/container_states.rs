@@ -104,7 +104,8 @@ fn container_status(
     status
 }
 
-/// The last published state: of the same instance, or of the one before it, which may be gone from the runtime.
+/// The `lastState` by the old status: the end of the instance before, which may be gone from the runtime; for the same
+/// instance, its published `lastState`.
 fn last_state_before(
     status: &ContainerStatus,
     old: Option<&ContainerStatus>,

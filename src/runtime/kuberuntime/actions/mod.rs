@@ -47,7 +47,7 @@ pub struct PodActionInputs<'a> {
     pub status: &'a PodStatus,
     /// Probe results by container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
-    /// Facts from the pod state store.
+    /// Recorded facts, from the pod state store and the allocations.
     pub facts: &'a RecordedFacts,
 }
 

@@ -244,15 +244,15 @@ async fn running_static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
 }
 
 /// The runtime status of a pod once all of its items have been read. Returns early for a pod that this kubelet
-/// implementation started, once its sandbox and a container have been read: they have the digest of the manifest and
-/// the hash of the container.
+/// implementation started, once its sandbox has been read, perhaps without its containers: the source must not wait for
+/// a container that cannot be read.
 async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
     loop {
         if let Some(status) = cache.try_settled(uid) {
             return status;
         }
         let status = cache.latest(uid);
-        if is_own_implementation(&status) && !status.containers.is_empty() {
+        if is_own_implementation(&status) {
             return status;
         }
         sleep(STATUS_POLL_INTERVAL).await;

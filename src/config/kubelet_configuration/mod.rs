@@ -195,8 +195,8 @@ config_section! {
         "kubeAPIQPS" kube_api_qps: i32,
         /// Burst of requests to the API server. Default 100.
         "kubeAPIBurst" kube_api_burst: i32,
-        /// Pull one absent image, and one that is present, at a time. Default false unless `maxParallelImagePulls` is 1 (upstream: true unless that is
-        /// 2 or more).
+        /// Pull one absent image, and one that is present, at a time. Default false unless `maxParallelImagePulls` is 1
+        /// (upstream: true unless that is 2 or more).
         "serializeImagePulls" serialize_image_pulls: bool,
         /// Maximum number of concurrent pulls. Default 8 (upstream: no limit).
         "maxParallelImagePulls" max_parallel_image_pulls: i32,

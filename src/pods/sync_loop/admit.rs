@@ -9,8 +9,8 @@ use super::{
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
-    resources::allocation::with_higher_requests,
     resources::{
+        allocation::with_higher_requests,
         devices::{Affinities, AllocateError, DeviceAllocationError, DeviceManager},
         topology::TopologyError,
     },

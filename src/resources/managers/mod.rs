@@ -23,7 +23,9 @@ use super::{
     cpu::{self, CpuManager, CpuSet},
     devices::{Affinities, DeviceHints},
     memory::{self, MemoryManager},
-    topology::{HintProvider, NumaMask, TopologyError, TopologyManager, TopologyPolicy},
+    topology::{
+        HintProvider, NumaMask, TopologyAdmission, TopologyError, TopologyManager, TopologyPolicy,
+    },
 };
 use crate::{
     cri::{
@@ -148,14 +150,12 @@ impl ResourceManagers {
         };
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
-        let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
-        if !is_running {
-            cpu.release_if_changed(pod);
-            memory.release_if_changed(pod);
-        }
-        let mut devices = inner.devices(devices);
-        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
-        let admission = inner.topology.admit(pod, providers);
+        let AdmissionTrial {
+            admission,
+            cpu,
+            memory,
+            devices,
+        } = inner.try_admit(&managers, pod, is_running, devices);
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
@@ -209,15 +209,11 @@ impl ResourceManagers {
         };
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
-        let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
-        cpu.release_if_changed(pod);
-        memory.release_if_changed(pod);
-        let mut devices = inner.devices(devices);
-        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
-        let admission = inner.topology.admit(pod, providers);
+        let trial = inner.try_admit(&managers, pod, false, devices);
+        let admission = trial.admission;
         if admission.result.is_err() {
-            managers.cpu.counters = cpu.counters;
-            managers.memory.counters = memory.counters;
+            managers.cpu.counters = trial.cpu.counters;
+            managers.memory.counters = trial.memory.counters;
             let metrics = &inner.deps.metrics;
             metrics.update(&managers.cpu, &managers.memory);
             metrics.admitted(&inner.topology, &admission, started_at.elapsed());
@@ -374,7 +370,39 @@ impl ResourceManagers {
     }
 }
 
+/// An admission on copies of the managers' state.
+struct AdmissionTrial {
+    admission: TopologyAdmission,
+    cpu: CpuManager,
+    memory: MemoryManager,
+    devices: DeviceHints,
+}
+
 impl ResourceManagersInner {
+    /// Admits a pod on copies of the state.
+    fn try_admit(
+        &self,
+        managers: &Managers,
+        pod: &Pod,
+        is_running: bool,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> AdmissionTrial {
+        let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
+        if !is_running {
+            cpu.release_if_changed(pod);
+            memory.release_if_changed(pod);
+        }
+        let mut devices = self.devices(devices);
+        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
+        let admission = self.topology.admit(pod, providers);
+        AdmissionTrial {
+            admission,
+            cpu,
+            memory,
+            devices,
+        }
+    }
+
     /// The NUMA hints of devices; empty if the topology manager has no policy.
     fn devices(&self, devices: impl FnOnce(NumaMask) -> DeviceHints) -> DeviceHints {
         if self.topology.policy() != TopologyPolicy::None {

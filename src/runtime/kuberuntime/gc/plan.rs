@@ -184,26 +184,31 @@ pub fn sandboxes<'a>(
 /// Old instances of init containers that are removed before a pod's sync starts anything: of each
 /// name only the newest dead one stays.
 pub fn init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRemoval<'a>> {
-    let mut removals = all_init_containers(pod, status);
+    let mut removals = instances_of_init_containers(pod, status, RemovalReason::Superseded);
     let mut kept = HashSet::new();
     removals.retain(|removal| {
         let ContainerStatus { state, name, .. } = removal.container;
         matches!(state, ContainerState::Exited | ContainerState::Unknown) && !kept.insert(name)
     });
-    for removal in &mut removals {
-        removal.reason = RemovalReason::Superseded;
-    }
     removals
 }
 
 /// All instances of init containers: removed before a new sandbox is created, so that they run again.
 pub fn all_init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRemoval<'a>> {
+    instances_of_init_containers(pod, status, RemovalReason::SandboxReplaced)
+}
+
+fn instances_of_init_containers<'a>(
+    pod: &Pod,
+    status: &'a PodStatus,
+    reason: RemovalReason,
+) -> Vec<ContainerRemoval<'a>> {
     let is_init = |name: &str| pod.init_containers().iter().any(|c| c.name == name);
     let instances = status.containers.iter().filter(|c| is_init(&c.name));
     let removals = instances.map(|container| ContainerRemoval {
         status,
         container,
-        reason: RemovalReason::SandboxReplaced,
+        reason,
     });
     removals.collect()
 }

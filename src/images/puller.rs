@@ -14,13 +14,13 @@ use crate::base::{SingleFlight, TokenBucket, panics::PanicScope, spawn};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
-/// How images are pulled.
+/// How images are pulled. Pulls of absent images and of present images wait in two separate queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullConfig {
-    /// `serializeImagePulls`: one pull of an absent image at a time, and beside it one of an image that is present.
+    /// `serializeImagePulls`: one pull at a time in each queue.
     pub serialize: bool,
-    /// `maxParallelImagePulls`, for each of these two queues, when pulls are not serialized. Without it eight run at once
-    /// in each, because an unlimited number may overload the runtime.
+    /// `maxParallelImagePulls`, for each queue, when pulls are not serialized. Without it eight run at once in each,
+    /// because an unlimited number may overload the runtime.
     pub max_parallel: Option<u32>,
     /// `registryPullQPS`; `None` for no limit. A pull over the limit waits, and fails only if it would wait longer than
     /// `MAX_QPS_WAIT` (upstream fails it at once).

@@ -1,5 +1,5 @@
-//! Labels and annotations of sandboxes, containers and pods. They are identical to upstream's, so that this kubelet
-//! and the Go one recognise each other's containers, and `crictl` shows them.
+//! Labels and annotations of sandboxes, containers and pods. Except those under `kubelet.rs/`, they are identical to
+//! upstream's, so that this kubelet and the Go one recognise each other's containers, and `crictl` shows them.
 
 /// Label: name of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";

@@ -12,9 +12,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Returns all known pods with their current status; see [`PodWithStatus`].
 pub type ListPods = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
-/// Waits until the node's pods are known, with a timeout.
+/// Waits for the first list of each source, complete or not, until a few seconds after the start at the latest.
 pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-/// Waits until all pod statuses generated so far are on disk (the pod state store is flushed).
+/// Waits until all pod statuses generated so far are written to the pod state store. They survive a killed kubelet, not
+/// a power failure.
 pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Runs `wait`, but returns at once when the server stops.
@@ -25,7 +26,7 @@ pub(super) async fn until_shutdown(shutdown: &CancellationToken, wait: impl Futu
     }
 }
 
-/// Returns the response once the statuses in it are on disk, so that a client does not see a status that is lost if the
+/// Returns the response once the statuses in it are written, so that a client does not see a status that is lost if the
 /// kubelet is killed right afterwards. If the disk takes longer than [`FLUSH_TIMEOUT`], returns it without that
 /// guarantee.
 pub(super) async fn after_status_flush(

@@ -158,7 +158,7 @@ impl Listener {
                 accepted = accept(&self.socket) => match accepted {
                     Ok((stream, source)) => {
                         let Ok(slot) = connections.open(source) else {
-                            tracing::warn!(name = self.name, "Connection refused: every connection has a request in progress");
+                            tracing::warn!(name = self.name, "Too many connections, closing a new one: every connection has a request in progress");
                             continue;
                         };
                         let context = ConnectionContext {

@@ -50,9 +50,9 @@ pub struct PodLists {
     pub pods: ListPods,
     /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Waits until the pods are known.
+    /// Waits for the first list of each source.
     pub wait_for_pods: WaitForPods,
-    /// Waits until pod statuses are on disk.
+    /// Waits until pod statuses are written.
     pub flush: FlushStatuses,
 }
 
@@ -79,7 +79,7 @@ impl PodLists {
         after_status_flush(&self.flush, pod_info(pods, name)).await
     }
 
-    /// All known pods, after waiting until they are known.
+    /// All known pods, after waiting for the first list of each source.
     pub(super) async fn list_when_ready(&self, shutdown: &CancellationToken) -> Vec<PodWithStatus> {
         until_shutdown(shutdown, (self.wait_for_pods)()).await;
         (self.pods)()

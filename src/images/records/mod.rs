@@ -133,7 +133,7 @@ impl PullRecords {
         record.map_or_else(Vec::new, |record| record.accounts(&untagged))
     }
 
-    /// Records that an image is about to be pulled. This has to be on disk before the pull starts: if the kubelet is
+    /// Records that an image is about to be pulled. This has to be written before the pull starts: if the kubelet is
     /// killed after the pull, nothing else distinguishes the image from a preloaded one.
     pub(super) async fn record_pull_intent(&self, image: &str) -> io::Result<PullInProgress> {
         if let Some(inner) = &self.inner {

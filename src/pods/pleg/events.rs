@@ -70,11 +70,12 @@ impl RuntimeEventsTask {
         }
     }
 
-    /// Handles unknown ids, [`UNKNOWN_GRACE`] after the first one. An id that is in the cache by now is inspected,
-    /// unless it was read since the change, as items are that the kubelet creates itself. For ids that are still
-    /// unknown and were not read as gone since the last list, a relist is requested. Returns the ids to check again:
-    /// those of pods for which a creation is running. A busy runtime takes longer for it than the grace time, and a
-    /// list would only add to its load.
+    /// Handles unknown ids, [`UNKNOWN_GRACE`] after the first one, and returns those to check again.
+    ///
+    /// * In the cache by now: inspect it, unless it was read after the change (items that the kubelet creates are).
+    /// * Unknown, and something of its pod is being created: check it again later. A busy runtime takes longer than
+    ///   [`UNKNOWN_GRACE`], and a list would add to its load.
+    /// * Unknown otherwise: request a relist, unless it was found gone since the last list.
     fn resolve(&self, mut unknown: HashMap<String, UnknownId>) -> HashMap<String, UnknownId> {
         let cache = &self.context.cache;
         let mut missing = false;

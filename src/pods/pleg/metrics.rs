@@ -43,7 +43,7 @@ impl PlegMetrics {
             ),
             pod_duration: histogram(
                 "kubelet_pleg_pod_relist_duration_seconds",
-                "Duration in seconds for relisting a single pod in PLEG.",
+                "Duration in seconds of reading one sandbox or container again in PLEG (upstream: of one pod).",
             ),
             interval: histogram(
                 "kubelet_pleg_relist_interval_seconds",

@@ -129,11 +129,11 @@ impl RelistTask {
             };
             let at = Instant::now() + wait;
             tokio::select! {
-                // Requests before a changed source, which needs a list as well: one list serves both.
+                // A request is taken before a change of the source. Both need a list, and one list serves both.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = self.relist.notify.notified(), if !failing => {}
-                // Also while lists fail, because a reconnected stream means that the runtime is back.
+                // Not skipped while lists fail: a reconnected stream means that the runtime is back.
                 Ok(()) = source.changed() => {}
                 () = tokio::time::sleep_until(at) => {}
             }

@@ -61,8 +61,8 @@ fn publish(
             },
         };
         in_error = next.runtime_error(now).is_some();
-        // The reply may be the same when the runtime has failed for so long that it counts as down, or responds again.
-        // It also counted as down for readers if this process did not run for so long.
+        // `runtime_error` depends on how long ago `Status` last succeeded, so it can change although the reply does
+        // not, also because this process was suspended. Readers must be notified of that too.
         let counted_as_down = state.runtime_error(now).is_some();
         let notable = in_error != was_in_error
             || in_error != counted_as_down

@@ -35,7 +35,7 @@ impl SourcePods {
         }
     }
 
-    /// Merges the complete list of the source's pods. The first list causes an update even if it is empty: an ADD
+    /// Merges the latest list of the source's pods. The first list causes an update even if it is empty: an ADD
     /// without pods, which carries the completeness of the list.
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
         let (good, duplicates) = without_duplicates(&list);

@@ -86,12 +86,12 @@ impl Config {
     }
 }
 
-/// The complete list of a source's pods.
+/// The latest list of a source.
 #[derive(Clone, Debug)]
 struct SourceList {
     source: PodSource,
     pods: Vec<Arc<Pod>>,
-    /// Whether a pod that is not in `pods` has been removed from the source.
+    /// How complete `pods` is, and so which missing pods were removed from the source.
     completeness: Completeness,
 }
 

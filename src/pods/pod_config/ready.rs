@@ -41,9 +41,8 @@ impl SourcesReady {
         self.reader.clone()
     }
 
-    /// Records that a message of the source was applied, and how complete the source's list is now. A source that had
-    /// delivered no longer has after the first of several updates of a new list: only the last one carries the list's
-    /// completeness.
+    /// Records that a message of the source was applied, and how complete the source's list is now. While a new list is
+    /// applied in several updates, the source does not count as delivered: only the last one carries the completeness.
     pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
         self.reader.seen.lock().insert(source, completeness);
     }

@@ -104,8 +104,8 @@ fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, se
             annotations.remove(keys::MANIFEST);
         }
     }
-    // What only an API server writes. A manifest made from `kubectl get -o yaml` has it all, and a
-    // file cannot be "being deleted".
+    // Fields that only an API server sets are cleared. A manifest from `kubectl get -o yaml` contains them, and a pod
+    // with a deletion timestamp would count as terminating.
     meta.creation_timestamp = None;
     meta.deletion_timestamp = None;
     meta.deletion_grace_period_seconds = None;

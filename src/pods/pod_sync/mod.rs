@@ -4,7 +4,7 @@
 //!   reason cache), the stage of the pod, and why the node failed or rejected it.
 //! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
-//! * Must never run concurrently for one UID, or wait for another pod, except for a start permit, a pull or a device.
+//! * Must never overlap for a UID, or wait for another pod, except for the limit of starting pods, a pull or a device.
 //! * Upstream: `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
 mod sync_loop_interface;
@@ -127,7 +127,7 @@ impl PodSync {
         if let Some(text) = runtime_error {
             self.record_history(&pod, Action::Wait, text);
             self.wait_for_runtime(deadline, &cancel).await;
-            // The next sync has the pod and the runtime status of then.
+            // The next sync reads the pod and its runtime status again.
             let next = NextSync {
                 at: Some(Instant::now()),
                 ..NextSync::default()
@@ -154,7 +154,7 @@ impl PodSync {
                 biased;
                 report = &mut syncing => break Some(report),
                 () = deadline.elapsed() => {
-                    // Long steps such as pulls end now; a create that is followed by a start is finished.
+                    // Long steps such as pulls end now; a container that is being created is still started first.
                     self.fail_for_deadline(&pod);
                     sync_cancel.cancel();
                     let _ = syncing.await;
@@ -244,7 +244,7 @@ impl PodSync {
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
         if runtime_status.is_empty() {
-            // The record of a new pod has to be on disk before anything else of it is: files of a pod without a record
+            // The record of a new pod has to be written before anything else of it: files of a pod without a record
             // and without containers are never removed, because their origin is unknown.
             let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
             anyhow::ensure!(recorded.is_some(), "the sync was cancelled");

@@ -22,7 +22,7 @@ pub struct PodLister {
 
 impl PodLister {
     /// The desired pods, then those that no source has any more, until they are removed (upstream omits these). After a
-    /// restart, until a status is generated, it is the one that the previous process stored.
+    /// restart, until a pod's status is generated, it has the one that the previous process stored.
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();

@@ -37,8 +37,8 @@ pub(super) enum PodStage {
     Terminated,
 }
 
-/// What neither a store nor the runtime has of a pod: inputs of its status, the progress of its start for the metrics,
-/// and whether it starts again if a node shutdown is cancelled.
+/// Inputs of a pod's status that are in no store and not in the runtime, the progress of its start for the metrics, and
+/// whether it starts again if a node shutdown is cancelled.
 #[derive(Debug, Default)]
 struct RecordedInputs {
     failures: Vec<StartFailure>,
@@ -207,8 +207,8 @@ impl StatusPublisher {
     }
 
     /// Records the origin of the pod, by which housekeeping decides whether it may be removed. A record of another
-    /// manifest, which a killed kubelet had not removed yet, is dropped: this pod must not count as ended because that
-    /// one had.
+    /// manifest, which a killed kubelet had not removed yet, is dropped: otherwise this pod would count as ended
+    /// because the pod of the earlier manifest ended.
     pub fn record_origin(&self, pod: &Pod) {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));

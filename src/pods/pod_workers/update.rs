@@ -22,8 +22,8 @@ pub struct UpdatePodOptions {
 /// How and why a pod is stopped.
 #[derive(Clone, Debug)]
 pub(super) struct KillPodOptions {
-    /// Overrides a longer grace period of the pod, in seconds; zero means the minimum. `None` means that of the spec,
-    /// and one second for an orphan.
+    /// Used instead of the grace period of the spec, or of one second for an orphan; in seconds, zero means the
+    /// minimum. A shorter one of the API server wins. Once the pod is terminating, only a shorter one has an effect.
     pub(super) grace_seconds: Option<i64>,
     pub(super) reason: TerminationReason,
 }
@@ -71,7 +71,7 @@ impl UpdatePodOptions {
         }
     }
 
-    /// Limits the grace period of a kill; no effect on other updates.
+    /// Sets the grace period of a kill, in seconds; no effect on other updates.
     #[must_use]
     pub fn with_grace(mut self, seconds: i64) -> Self {
         if let Some(kill) = &mut self.kill {

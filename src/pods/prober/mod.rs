@@ -231,7 +231,7 @@ impl ProbeManager {
     }
 
     /// Ends the liveness and startup probes of a pod that is being stopped, sidecars included.
-    /// Readiness is probed on.
+    /// Readiness probes continue.
     pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
         if let Some(probes) = self.pods.lock().get(uid) {
             probes.signal.send_replace(PodSignal::ReadinessOnly);

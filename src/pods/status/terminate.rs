@@ -33,8 +33,8 @@ fn terminate(status: &mut ContainerStatus) {
     }
 }
 
-/// Whether the pod was initialized: it has no init containers, a regular container left Waiting, or the last init
-/// container completed (a sidecar: started).
+/// Whether the pod was initialized: it has no init containers, a regular container has left Waiting at least once,
+/// or the last init container completed (a sidecar: started).
 fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
     let Some(last) = pod.init_containers().last() else {
         return true;
@@ -58,7 +58,7 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
         })
 }
 
-/// Number of init containers that may have run: up to the last one that left Waiting, at least one.
+/// Number of init containers that may have run: up to the last one that has left Waiting, at least one.
 fn started_count(init: &[ContainerStatus]) -> usize {
     init.iter()
         .rposition(has_started)

@@ -258,8 +258,8 @@ pub(super) fn fits_with(
     predicates::admit(pod, object, &others.all(), allocated_devices)
 }
 
-/// A pod of the API server with a field that this kubelet does not support; manifests with one are rejected when
-/// they are read. One that another kubelet started runs on. Upstream has no counterpart.
+/// Rejects a pod of the API server with a field that this kubelet does not support; manifests with such a field are
+/// rejected when they are read. A pod that another kubelet started keeps running. Upstream has no counterpart.
 fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     let fields = if pod.is_static() || node.may_run {
         Vec::new()

@@ -460,7 +460,7 @@ impl SyncLoop {
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && is_over && may_run {
-            // Its containers keep what they have until they have stopped.
+            // Its containers keep their devices and exclusive CPUs and memory until they have stopped.
             self.devices().mark_running(&pod);
             self.admission.resources.mark_running(&pod);
         } else if !waits && !is_over && !self.decide_admission(&pod, may_run) {

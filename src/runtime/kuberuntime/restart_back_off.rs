@@ -224,8 +224,7 @@ impl RestartBackOff {
         let exited = match newest.map(|newest| newest.state) {
             Some(ContainerState::Running) => return None,
             Some(ContainerState::Exited) => newest.map(|newest| newest.finished_at),
-            // Its exit time is unknown. Counting from its creation keeps its replacements from following each other
-            // without a delay.
+            // Its exit time is unknown. Counting from its creation ensures a delay between its replacements.
             Some(ContainerState::Unknown) => newest.map(|newest| newest.created_at),
             Some(ContainerState::Created) | None => None,
         };

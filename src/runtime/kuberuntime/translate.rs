@@ -210,7 +210,7 @@ fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {
 }
 
 /// Whether the StartContainer call was cancelled before the container ran, which containerd reports as an
-/// exit with code 128. The kubelet cancels the call only long after its deadline, so as a rule a kubelet was
+/// exit with code 128. StartContainer continues after its deadline (`outlives_deadline`), so usually the kubelet was
 /// killed or lost its connection during the call. The container must be started again whatever its restart policy.
 fn start_was_cancelled(status: &v1::ContainerStatus) -> bool {
     status.started_at <= 0

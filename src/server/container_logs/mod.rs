@@ -40,7 +40,7 @@ pub struct LogDeps {
     pub logs: ContainerLogs,
     /// All known pods.
     pub pods: ListPods,
-    /// Waits until the pods are known.
+    /// Waits for the first list of each source.
     pub wait_for_pods: WaitForPods,
     /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_streams: bool,

@@ -25,7 +25,7 @@ pub(in crate::server) enum MissingContainer {
         /// Its state.
         why: String,
     },
-    /// No sandbox of the pod has a network.
+    /// No sandbox of the pod is ready.
     #[error("pod not found ({0:?}): it has no sandbox that is ready")]
     Sandbox(String),
 }

@@ -66,7 +66,7 @@ pub struct StreamDeps {
     pub cache: PodCache,
     /// All known pods.
     pub pods: ListPods,
-    /// Waits until the pods are known.
+    /// Waits for the first list of each source.
     pub wait_for_pods: WaitForPods,
     /// `streamingConnectionIdleTimeout`: idle streams are closed after this time; zero means never.
     pub idle: Duration,

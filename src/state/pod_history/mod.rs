@@ -1,7 +1,7 @@
 //! Recent decisions about each pod, with their reasons (`kubelet explain`).
 //!
-//! * Owns: one [`PodHistoryRecord`] per pod: its latest distinct decisions, with counts of repetitions, and the current
-//!   step of a running sync.
+//! * Owns: one [`PodHistoryRecord`] per pod: its latest distinct decisions, with the number of occurrences of each, and
+//!   the current step of a running sync.
 //! * Woken by: pod workers during a sync, and the sync loop, for pods that are deferred or rejected.
 //! * Publishes: [`PodHistory::of`], and a counter that increases with every decision.
 //! * Must never influence a decision, outlive its pod, or take more than about a kilobyte per pod; a pod without

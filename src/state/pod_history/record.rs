@@ -96,7 +96,7 @@ impl<'a> HistoryEntry<'a> {
 pub struct RecordedDecision {
     /// The kind.
     pub action: Action,
-    /// Number of repetitions.
+    /// Number of occurrences.
     pub count: u32,
     /// Name of the container; empty for the pod as a whole.
     pub container: Box<str>,

@@ -1,4 +1,4 @@
-//! One container's status: the runtime's instances over the old status.
+//! Generates one container's status from the runtime's instances; what they lack is taken from the old status.
 
 use super::{
     StatusInputs, resources, restart_all,

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long a stop waits for the record to be on disk; it is written even if that takes longer.
+/// How long a stop waits until the record is written; it is written even if that takes longer.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running hook.

@@ -127,7 +127,8 @@ impl StopTracker {
             .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
-    /// Records that the preStop hook of an instance has ended, with or without an error. Waits until the record is on disk.
+    /// Records that the preStop hook of an instance has ended, with or without an error. Waits until the record is
+    /// written.
     pub(super) async fn record_hook_ran(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store

@@ -155,8 +155,8 @@ impl ContainerStarter {
     ) -> Result<(), StartContainerError> {
         let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
         let counted_from = match self.exits.newest(pod, status, &container.name) {
-            // This sync has just killed the container; `status` was read before. The delay counts from the exit of the
-            // instance before, as upstream's: a container that ran for longer than its delay is restarted immediately.
+            // This sync has just killed the container; `status` was read before. As upstream, the delay counts from the
+            // exit of the previous instance: a container that ran for longer than its delay is restarted immediately.
             Some(newest) if newest.state == ContainerState::Running => {
                 self.exits.previous_exit(pod, status, &newest.name)
             }

@@ -1,9 +1,17 @@
-//! Makes the runtime match a pod: (1) compute the changes; (2) kill the pod if its sandbox changed; (3) kill containers
-//! that should not run; (4) create the sandbox; (5) start init containers; (6) start containers. Between 3 and 4,
-//! postStart hooks that are not recorded as ended run, and resources of running containers are resized; ephemeral
-//! containers start before step 5. Steps 1 to 4 are those of upstream's `SyncPod`. Of its others, 5 (the sandbox-ready
-//! callback) has no counterpart, 6 is ephemeral containers, 7 is step 5, 8 is resizes, which happen earlier here, and 9
-//! is step 6.
+//! Makes the runtime match a pod, in these steps:
+//!
+//! | step here | step upstream | what it does |
+//! |---|---|---|
+//! | 1 | 1 | compute the changes |
+//! | 2 | 2 | kill the pod if its sandbox changed |
+//! | 3 | 3 | kill containers that should not run |
+//! | after 3 | - | run postStart hooks that are not recorded as ended |
+//! | after 3 | 8 | resize running containers |
+//! | 4 | 4 | create the sandbox |
+//! | - | 5 | the sandbox-ready callback |
+//! | before 5 | 6 | start ephemeral containers |
+//! | 5 | 7 | start init containers |
+//! | 6 | 9 | start containers |
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
@@ -102,7 +110,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
-            // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
+            // If replacing the sandbox is in back-off, a wait with the end of the delay is recorded already.
             if report.next_sync_at.is_none() {
                 let text = error_chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, text));
@@ -149,7 +157,7 @@ impl KubeGenericRuntimeManager {
         report
     }
 
-    /// Steps 4 to 6.
+    /// Creates the sandbox if needed, then starts containers.
     async fn start(
         &self,
         request: &SyncRequest<'_>,
@@ -165,7 +173,7 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Steps 2 and 3.
+    /// Kills the pod (step 2), or else containers of it.
     async fn kill_unwanted(
         &self,
         request: &SyncRequest<'_>,
@@ -291,7 +299,7 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Steps 5 and 6.
+    /// Starts ephemeral containers, then init containers (step 5) and the others (step 6).
     async fn start_all(
         &self,
         request: &SyncRequest<'_>,

@@ -314,8 +314,10 @@ impl ConnectionContext {
                     in_progress.progress.allow_stall(*stall);
                     in_progress.slot.untrack();
                 }
-                let status = response.status().as_u16();
-                tracing::debug!(%method, path, status, "HTTP");
+                let resp = response.status().as_u16();
+                // Upstream's message and keys, without the query of the URI: that of `exec` and `run` is the command,
+                // which may contain a secret.
+                tracing::debug!(verb = %method, URI = path, resp, "HTTP");
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });

@@ -70,7 +70,7 @@ enum LogRefusal {
     )]
     NoSplit(SelectedStreams),
     #[error("too many logs are being read ({MAX_READERS}); close one and try again")]
-    TooMany,
+    TooManyRequests,
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -128,7 +128,7 @@ impl LogReaders {
             return Err(LogRefusal::NoSplit(options.streams));
         }
         let slot = self.slots.clone().try_acquire_owned();
-        let slot = slot.map_err(|_| LogRefusal::TooMany)?;
+        let slot = slot.map_err(|_| LogRefusal::TooManyRequests)?;
         let came_with = pod.status.clone().unwrap_or_default();
         let status = status.as_deref().unwrap_or(&came_with);
         let (uid, container) = (pod.uid(), name.container.as_str());
@@ -169,7 +169,7 @@ fn refused(name: &ContainerName, refusal: &LogRefusal) -> Response<Body> {
         LogRefusal::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
         LogRefusal::NoPod(_) | LogRefusal::NoContainer(..) => StatusCode::NOT_FOUND,
         LogRefusal::NoSplit(_) => StatusCode::BAD_REQUEST,
-        LogRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        LogRefusal::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         LogRefusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         LogRefusal::Log(LogError::File(_)) => {
             let (pod, container) = (name.pod.log_name(), &name.container);

@@ -123,7 +123,7 @@ impl InspectTask {
             InspectionOutcome::TimedOut => format!("timed out after {} s", READ_TIMEOUT.as_secs()),
         };
         let now = Instant::now();
-        let first = self.retries.step(&item).is_none();
+        let first = self.retries.entry(&item).is_none();
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
             tracing::warn!(

@@ -402,7 +402,7 @@ impl KubeGenericRuntimeManager {
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         proof: RuntimeListed,
     ) -> anyhow::Result<()> {
-        self.back_off.collect(Timestamp::now());
+        self.back_off.gc(Timestamp::now());
         self.gc.collect_dead(pods, has_ended, proof).await
     }
 

@@ -61,7 +61,7 @@ impl ContainerStarter {
         let started = Box::pin(self.try_start(request, sandbox, container)).await;
         if started.is_err() {
             self.back_off
-                .set_no_start_in_progress(request.pod, container);
+                .record_incomplete_start(request.pod, container);
         }
         started
     }
@@ -164,7 +164,7 @@ impl ContainerStarter {
         };
         let decision = self
             .back_off
-            .admit(pod, container, counted_from.as_ref(), now);
+            .try_start(pod, container, counted_from.as_ref(), now);
         let BackOffDecision::Wait { delay, left } = decision else {
             return Ok(());
         };

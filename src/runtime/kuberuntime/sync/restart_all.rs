@@ -142,7 +142,7 @@ impl PodRestarter {
         let container = pod.container(&restart.container);
         if let (Some(container), false) = (container, actions.create_sandbox) {
             let (ended, now) = (restart.finished_at, Timestamp::now());
-            let decision = self.back_off.admit_after(pod, container, ended, now);
+            let decision = self.back_off.try_start_after(pod, container, ended, now);
             if let BackOffDecision::Wait { delay, left } = decision {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);

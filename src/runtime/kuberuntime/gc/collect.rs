@@ -64,8 +64,8 @@ impl ContainerGc {
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(pods, &self.policy, remove_all, now);
-        if removals.is_empty() && plan::sandboxes(pods, remove_all).is_empty() {
+        let removals = plan::containers_to_remove(pods, &self.policy, remove_all, now);
+        if removals.is_empty() && plan::sandboxes_to_remove(pods, remove_all).is_empty() {
             return Ok(());
         }
         let mut first_error = None;
@@ -75,7 +75,7 @@ impl ContainerGc {
             }
         }
         let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
-        for (status, id) in plan::sandboxes(&pods, remove_all) {
+        for (status, id) in plan::sandboxes_to_remove(&pods, remove_all) {
             if let Err(error) = self.remove_sandbox(status, id).await {
                 first_error.get_or_insert(error);
             }
@@ -168,7 +168,8 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::init_containers(pod, status)).await;
+        self.remove_or_log(plan::init_containers_to_remove(pod, status))
+            .await;
     }
 
     /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
@@ -178,7 +179,7 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::all_init_containers(pod, status))
+        self.remove_or_log(plan::all_init_containers_to_remove(pod, status))
             .await;
         self.exits.forget(&pod.uid(), |name| {
             let mut init_containers = pod.init_containers().iter();

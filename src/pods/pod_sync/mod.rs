@@ -284,20 +284,20 @@ impl PodSync {
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.changed_runtime {
             // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
-            let collecting = Box::pin(self.collect_superseded(pod));
-            cancel.run_until_cancelled(collecting).await;
+            let removal = Box::pin(self.remove_superseded(pod));
+            cancel.run_until_cancelled(removal).await;
         }
         Ok(report)
     }
 
     /// Removes dead instances as soon as newer ones have replaced them.
-    async fn collect_superseded(&self, pod: &Pod) {
+    async fn remove_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
-        let collected = self
+        let removed = self
             .runtime
-            .collect_pod(&runtime_status, &PodRef::of(pod), false)
+            .remove_dead_containers(&runtime_status, &PodRef::of(pod), false)
             .await;
-        if let Err(error) = collected {
+        if let Err(error) = removed {
             let err = error_chain(error.as_ref());
             tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
         }

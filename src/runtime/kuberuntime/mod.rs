@@ -381,13 +381,15 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// Something could not be removed.
-    pub async fn collect_pod(
+    pub async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
         pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.gc.collect_pod(status, pod_ref, remove_all).await
+        self.gc
+            .remove_dead_containers(status, pod_ref, remove_all)
+            .await
     }
 
     /// Garbage collection: removes superseded containers that no worker removed, except those of pods of the API
@@ -396,14 +398,14 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// Something could not be removed.
-    pub async fn collect_dead(
+    pub async fn garbage_collect(
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         proof: RuntimeListed,
     ) -> anyhow::Result<()> {
         self.back_off.gc(Timestamp::now());
-        self.gc.collect_dead(pods, has_ended, proof).await
+        self.gc.garbage_collect(pods, has_ended, proof).await
     }
 
     /// Removes all logs of a UID, whatever the names of the pods that had it.

@@ -30,13 +30,13 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
 impl ContainerGc {
     /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with
     /// `remove_all`, everything. Costs nothing when there is nothing to remove.
-    pub(in crate::runtime::kuberuntime) async fn collect_pod(
+    pub(in crate::runtime::kuberuntime) async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
         pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.collect(std::slice::from_ref(status), &|_| remove_all)
+        self.remove_dead(std::slice::from_ref(status), &|_| remove_all)
             .await?;
         if remove_all {
             self.links.remove_pod_logs(pod_ref).await;
@@ -46,7 +46,7 @@ impl ContainerGc {
 
     /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
     /// statuses come from a complete list. Pods of the API server that have not ended are left to their syncs.
-    pub(in crate::runtime::kuberuntime) async fn collect_dead(
+    pub(in crate::runtime::kuberuntime) async fn garbage_collect(
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
@@ -55,10 +55,10 @@ impl ContainerGc {
         let is_collectable =
             |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
         let collectable: Vec<_> = pods.iter().filter(is_collectable).cloned().collect();
-        self.collect(&collectable, has_ended).await
+        self.remove_dead(&collectable, has_ended).await
     }
 
-    async fn collect(
+    async fn remove_dead(
         &self,
         pods: &[Arc<PodStatus>],
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),

@@ -8,13 +8,13 @@
 //! * Upstream: `pkg/kubelet/kuberuntime`.
 
 pub mod actions;
+mod container_log_files;
 mod exits;
 pub mod gc;
 pub mod generate;
 pub mod kill;
 pub mod labels;
 mod log_gc;
-mod log_links;
 pub mod log_paths;
 mod metrics;
 mod restart_back_off;
@@ -43,12 +43,12 @@ use crate::{
     state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
+use container_log_files::ContainerLogFiles;
 use exits::ExitRecords;
 use gc::ContainerGc;
 use generate::ConfigBuilder;
 use jiff::Timestamp;
 use kill::PodKiller;
-use log_links::LogLinks;
 use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
@@ -126,7 +126,7 @@ pub struct KubeGenericRuntimeManager {
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
-    links: Arc<LogLinks>,
+    log_files: Arc<ContainerLogFiles>,
     back_off: Arc<RestartBackOff>,
     gc: Arc<ContainerGc>,
     sandboxes: Arc<SandboxCreator>,
@@ -149,7 +149,7 @@ impl KubeGenericRuntimeManager {
             deps.runtime.clone(),
             deps.state.cache.clone(),
         ));
-        let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
+        let log_files = Arc::new(ContainerLogFiles::new(logs, deps.config.log_links.clone()));
         let back_off = RestartBackOff::new(
             deps.config.max_restart_back_off,
             deps.state.state_store.clone(),
@@ -164,7 +164,7 @@ impl KubeGenericRuntimeManager {
             events: deps.state.events.clone(),
         };
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
-        let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
+        let gc = Arc::new(container_gc(&deps, &exits, &log_files, &killer));
         let post_start = post_start(&deps, hooks, &killer);
         let restarter = restarter(&deps, &killer, &gc, &back_off);
         let builder = Arc::new(ConfigBuilder {
@@ -210,7 +210,7 @@ impl KubeGenericRuntimeManager {
             exits: exits.clone(),
             builder: builder.clone(),
             images,
-            links: links.clone(),
+            log_files: log_files.clone(),
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
@@ -229,7 +229,7 @@ impl KubeGenericRuntimeManager {
             exits,
             killer,
             builder,
-            links,
+            log_files,
             back_off,
             gc,
             sandboxes,
@@ -410,7 +410,7 @@ impl KubeGenericRuntimeManager {
 
     /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
-        self.links.remove_logs_of(uid).await;
+        self.log_files.remove_logs_of(uid).await;
     }
 
     /// Numbers of entries by kind, for metrics.
@@ -442,7 +442,7 @@ impl KubeGenericRuntimeManager {
 fn container_gc(
     deps: &RuntimeManagerDeps,
     exits: &ExitRecords,
-    links: &Arc<LogLinks>,
+    log_files: &Arc<ContainerLogFiles>,
     killer: &PodKiller,
 ) -> ContainerGc {
     ContainerGc {
@@ -450,7 +450,7 @@ fn container_gc(
         cache: deps.state.cache.clone(),
         state_store: deps.state.state_store.clone(),
         exits: exits.clone(),
-        links: links.clone(),
+        log_files: log_files.clone(),
         killer: killer.clone(),
         policy: deps.config.gc_policy,
     }

@@ -6,9 +6,9 @@ use crate::{
     cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
+        container_log_files::ContainerLogFiles,
         exits::ExitRecords,
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
-        log_links::LogLinks,
     },
     state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
@@ -22,7 +22,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
     pub(in crate::runtime::kuberuntime) cache: PodCache,
     pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
     pub(in crate::runtime::kuberuntime) exits: ExitRecords,
-    pub(in crate::runtime::kuberuntime) links: Arc<LogLinks>,
+    pub(in crate::runtime::kuberuntime) log_files: Arc<ContainerLogFiles>,
     pub(in crate::runtime::kuberuntime) killer: PodKiller,
     pub(in crate::runtime::kuberuntime) policy: ContainerGcPolicy,
 }
@@ -39,7 +39,7 @@ impl ContainerGc {
         self.remove_dead(std::slice::from_ref(status), &|_| remove_all)
             .await?;
         if remove_all {
-            self.links.remove_pod_logs(pod_ref).await;
+            self.log_files.remove_pod_logs(pod_ref).await;
         }
         Ok(())
     }
@@ -98,7 +98,9 @@ impl ContainerGc {
         if reason != RemovalReason::PodGone {
             self.exits.record_removed(&pod_ref.uid, container).await;
         }
-        self.links.remove_container_logs(&pod_ref, container).await;
+        self.log_files
+            .remove_container_logs(&pod_ref, container)
+            .await;
         self.remove_from_runtime(status, &container.id).await
     }
 
@@ -114,9 +116,13 @@ impl ContainerGc {
         tracing::debug!(pod = %pod_ref.log_name(), containerID = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
             if keep_log {
-                self.links.retire_container_logs(&pod_ref, container).await;
+                self.log_files
+                    .retire_container_logs(&pod_ref, container)
+                    .await;
             } else {
-                self.links.remove_container_logs(&pod_ref, container).await;
+                self.log_files
+                    .remove_container_logs(&pod_ref, container)
+                    .await;
             }
         }
         self.remove_from_runtime(status, id).await
@@ -131,7 +137,7 @@ impl ContainerGc {
         tracing::debug!(pod = %status.log_name(), containerID = %id, "Removing a container that never started");
         if let Some(container) = status.container(id) {
             let pod_ref = PodRef::of_status(status);
-            self.links.remove_link(&pod_ref, container).await;
+            self.log_files.remove_link(&pod_ref, container).await;
         }
         self.remove_from_runtime(status, id).await
     }

@@ -403,8 +403,8 @@ impl PodSync {
             .record_stage(&uid, PodStage::Terminating);
         self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
-        let left = grace.borrow().left(Instant::now());
-        let runtime_status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
+        let (left, pod_ref) = (grace.borrow().left(Instant::now()), PodRef::of(&pod));
+        let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
         self.report_stale(&pod);
         let killed = match runtime_status {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
@@ -439,7 +439,7 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let left = grace.borrow().left(Instant::now());
         let pod_ref = PodRef::of_status(running);
-        let runtime_status = self.runtime.status_to_stop(&pod_ref, left).await?;
+        let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await?;
         self.runtime.kill_pod(None, &runtime_status, grace).await?;
         self.unprepare_resources(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await

@@ -345,12 +345,12 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
-    pub async fn status_to_stop(
+    pub async fn read_status_for_stop(
         &self,
         pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.killer.reader.status_to_stop(pod_ref, left).await
+        self.killer.reader.read_status_for_stop(pod_ref, left).await
     }
 
     /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from

@@ -54,7 +54,7 @@ use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
-    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart,
+    AllContainersRestarter, ContainerImages, ContainerStarter, PodCgroups, PodResizer, PostStart,
     ReplacedContainers, SandboxCreator,
 };
 use tokio::sync::watch;
@@ -131,7 +131,7 @@ pub struct KubeGenericRuntimeManager {
     gc: Arc<ContainerGc>,
     sandboxes: Arc<SandboxCreator>,
     starter: Arc<ContainerStarter>,
-    restarter: Arc<PodRestarter>,
+    restart_all: Arc<AllContainersRestarter>,
     resizer: Arc<PodResizer>,
     allocations: Allocations,
     start_permits: EarlyReleaseSemaphore,
@@ -166,7 +166,7 @@ impl KubeGenericRuntimeManager {
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &log_files, &killer));
         let post_start = post_start(&deps, hooks, &killer);
-        let restarter = restarter(&deps, &killer, &gc, &back_off);
+        let restart_all = all_containers_restarter(&deps, &killer, &gc, &back_off);
         let builder = Arc::new(ConfigBuilder {
             settings: deps.settings,
             volumes: deps.volumes.clone(),
@@ -234,7 +234,7 @@ impl KubeGenericRuntimeManager {
             gc,
             sandboxes,
             starter: Arc::new(starter),
-            restarter: Arc::new(restarter),
+            restart_all: Arc::new(restart_all),
             resizer: Arc::new(resizer),
             allocations: deps.resources.allocations,
             start_permits: EarlyReleaseSemaphore::new(
@@ -272,7 +272,7 @@ impl KubeGenericRuntimeManager {
         let actions = self.compute_pod_actions(pod, status);
         PodActionSummary {
             needs_new_sandbox: actions.sandbox_change.is_some(),
-            restart_all: self.restarter.stage(pod, &actions),
+            restart_all: self.restart_all.stage(pod, &actions),
         }
     }
 
@@ -468,13 +468,13 @@ fn post_start(deps: &RuntimeManagerDeps, hooks: Hooks, killer: &PodKiller) -> Po
     }
 }
 
-fn restarter(
+fn all_containers_restarter(
     deps: &RuntimeManagerDeps,
     killer: &PodKiller,
     gc: &Arc<ContainerGc>,
     back_off: &Arc<RestartBackOff>,
-) -> PodRestarter {
-    PodRestarter {
+) -> AllContainersRestarter {
+    AllContainersRestarter {
         events: deps.state.events.clone(),
         state_store: deps.state.state_store.clone(),
         killer: killer.clone(),

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::{
         ObservedStream, error_chain,
-        panics::{self, contain},
+        panics::{self, catch_panic},
     },
     host::{
         shares_namespaces,
@@ -168,7 +168,7 @@ impl Listener {
                             shutdown: shutdown.clone(),
                         };
                         let served = context.serve(stream, self.tls.clone());
-                        open.spawn(contain(panics::PanicScope::Connection, served));
+                        open.spawn(catch_panic(panics::PanicScope::Connection, served));
                     }
                     Err(error) => {
                         tracing::warn!(name = self.name, err = %error, "Accepting a connection failed");

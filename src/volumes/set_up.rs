@@ -25,7 +25,7 @@ use crate::{
     },
     base::{
         otel::in_current_context,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         run_file_io, spawn,
     },
     model::PodUid,
@@ -125,7 +125,7 @@ impl VolumeManagerInner {
 
     async fn run(self: Arc<Self>, attempt: Attempt) {
         let (pod, planned) = (attempt.pod.clone(), attempt.planned.clone());
-        let ended = contain(PanicScope::Sync, self.clone().attempt(attempt)).await;
+        let ended = catch_panic(PanicScope::Sync, self.clone().attempt(attempt)).await;
         let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
         if pod.volumes.end(&planned.name, ended) {
             self.objects.changes().mark(pod.uid);

@@ -48,7 +48,7 @@ const AREAS: Areas = &[
 const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 
-/// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.
+/// Starts of tasks that have no name and whose panics nothing catches. `base` has those to use.
 const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
 /// The owners of the tasks in the others wait for what these return, and handle a panic themselves.
 #[rustfmt::skip]

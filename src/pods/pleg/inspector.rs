@@ -5,7 +5,7 @@ use crate::{
     base::{
         EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
-        panics::{PanicScope, Panicked, contain},
+        panics::{PanicScope, Panicked, catch_panic},
     },
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
@@ -80,7 +80,7 @@ impl InspectTask {
                         let context = self.context.clone();
                         self.reads.spawn(async move {
                             let read = inspect(context, item.clone(), permit);
-                            let read = contain(PanicScope::Inspection, read).await;
+                            let read = catch_panic(PanicScope::Inspection, read).await;
                             (item, read.unwrap_or_else(InspectionOutcome::Panicked))
                         });
                     }

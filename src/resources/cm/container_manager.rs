@@ -45,6 +45,9 @@ const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
 /// Manages the cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
+///
+/// Of upstream's `ContainerManager`: `PodContainerManager`, `QOSContainerManager` and enforcement of node allocatable.
+/// The CPU, memory and topology managers are in [`ResourceManagers`], device and DRA managers in `ContainerDevices`.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 

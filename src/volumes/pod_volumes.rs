@@ -82,8 +82,8 @@ pub(super) struct ReadyVolume {
     pub(super) path: VolumePath,
     /// The digest of its content, for a volume of files.
     pub(super) content_digest: Option<PayloadDigest>,
-    /// Its immutable objects, as first used for the pod; they are not looked up again.
-    pub(super) immutable_objects: ConfigMapsAndSecrets,
+    /// Its immutable configmaps and secrets, as first used for the pod; they are not looked up again.
+    pub(super) immutable_configmaps_and_secrets: ConfigMapsAndSecrets,
 }
 
 /// The result of a successful attempt.
@@ -98,7 +98,7 @@ impl SetUpResult {
         let ready = ReadyVolume {
             path,
             content_digest: None,
-            immutable_objects: ConfigMapsAndSecrets::new(),
+            immutable_configmaps_and_secrets: ConfigMapsAndSecrets::new(),
         };
         Self { ready, stale: None }
     }
@@ -114,7 +114,7 @@ impl TrackedVolume {
         content.is_some_and(|(content, ready)| {
             let mut keys = content::object_keys(&content.sources).into_iter();
             content::may_change(&content.sources)
-                || keys.any(|key| !ready.immutable_objects.contains_key(&key))
+                || keys.any(|key| !ready.immutable_configmaps_and_secrets.contains_key(&key))
         })
     }
 

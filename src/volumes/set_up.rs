@@ -45,7 +45,7 @@ const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
 pub(super) struct VolumePod {
     pub(super) uid: PodUid,
     pub(super) directory: PodDir,
-    pub(super) objects: PodObjects,
+    pub(super) configmaps_and_secrets: PodObjects,
     pub(super) volumes: Arc<PodVolumes>,
 }
 
@@ -128,7 +128,7 @@ impl VolumeManagerInner {
         let ended = catch_panic(PanicScope::Sync, self.clone().attempt(attempt)).await;
         let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
         if pod.volumes.end(&planned.name, ended) {
-            self.objects.changes().mark(pod.uid);
+            self.pods_to_sync.mark(pod.uid);
         }
     }
 
@@ -156,13 +156,13 @@ impl VolumeManagerInner {
     async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
         let immutable = attempt.ready.as_ref();
-        let immutable = immutable.map(|ready| &ready.immutable_objects);
+        let immutable = immutable.map(|ready| &ready.immutable_configmaps_and_secrets);
         if !keys.is_empty() {
             let volumes = &attempt.pod.volumes;
             volumes.waits(&attempt.planned.name, VolumeWait::Lookup);
         }
-        let (uid, objects) = (&attempt.pod.uid, &attempt.pod.objects);
-        self.cluster.inputs(uid, objects, keys, immutable).await
+        let (uid, reader) = (&attempt.pod.uid, &attempt.pod.configmaps_and_secrets);
+        self.cluster.inputs(uid, reader, keys, immutable).await
     }
 
     fn set_up(
@@ -206,11 +206,12 @@ impl VolumeManagerInner {
                 .set_up_content(&pod.directory, name, content, inputs)
                 .map_err(fail)?,
         };
-        attempted.ready.immutable_objects = immutable(&inputs.objects);
+        attempted.ready.immutable_configmaps_and_secrets =
+            immutable(&inputs.configmaps_and_secrets);
         Ok(attempted)
     }
 
-    /// Updates a volume whose objects changed.
+    /// Updates a volume whose configmaps or secrets changed.
     fn refresh(
         &self,
         attempt: &Attempt,
@@ -220,7 +221,8 @@ impl VolumeManagerInner {
         let volumes = &attempt.pod.volumes;
         let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
         let mut attempted = SetUpResult::of(ready.path.clone());
-        attempted.ready.immutable_objects = immutable(&inputs.objects);
+        attempted.ready.immutable_configmaps_and_secrets =
+            immutable(&inputs.configmaps_and_secrets);
         attempted.ready.content_digest = ready.content_digest;
         let Some(content) = attempt.planned.content() else {
             return Ok(attempted);
@@ -345,7 +347,7 @@ impl VolumeManagerInner {
             })
         };
         let find_existing = || content::find_existing(pod, name, volume, mounter).map(of);
-        if content::is_fixed(&volume.sources, &inputs.objects)
+        if content::is_fixed(&volume.sources, &inputs.configmaps_and_secrets)
             && let Some(before) = find_existing()
         {
             return Ok(before);
@@ -474,7 +476,7 @@ fn initial_wait(kind: &VolumeKind) -> VolumeWait {
     }
 }
 
-/// The immutable ones of the objects.
+/// The immutable ones.
 fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
     let immutable = found
         .iter()

@@ -1,8 +1,8 @@
 //! The volumes and the directory of a pod.
 //!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
-//!   (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files that the kubelet writes, sub-paths),
-//!   and the mounted devices of `local` volumes.
+//!   (emptyDir on disk, in memory and in huge pages, hostPath, content volumes, sub-paths), and the mounted devices of
+//!   `local` volumes.
 //! * Woken by its callers; nothing is polled. Each setup or update of a volume is a task, which continues if the sync
 //!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the configmaps,
 //!   secrets and tokens in them if there are any.

@@ -136,7 +136,7 @@ impl VolumeManagerInner {
         let (volumes, planned) = (attempt.pod.volumes.clone(), attempt.planned.clone());
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
-        volumes.waits(&planned.name, initial_wait(&planned.kind));
+        volumes.set_waiting(&planned.name, initial_wait(&planned.kind));
         if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
@@ -145,7 +145,7 @@ impl VolumeManagerInner {
             Some(ready) => self.refresh(&attempt, ready, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
-        if planned.is_of_node() {
+        if planned.is_outside_pod_dir() {
             run_limited_blocking(blocking, work).await?
         } else {
             run_file_io(work).await?
@@ -159,7 +159,7 @@ impl VolumeManagerInner {
         let immutable = immutable.map(|ready| &ready.immutable_configmaps_and_secrets);
         if !keys.is_empty() {
             let volumes = &attempt.pod.volumes;
-            volumes.waits(&attempt.planned.name, VolumeWait::Lookup);
+            volumes.set_waiting(&attempt.planned.name, VolumeWait::Lookup);
         }
         let (uid, reader) = (&attempt.pod.uid, &attempt.pod.configmaps_and_secrets);
         self.cluster.inputs(uid, reader, keys, immutable).await
@@ -172,7 +172,7 @@ impl VolumeManagerInner {
     ) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
         let fail = |source| of_volume(name, source);
-        let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
             VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
             VolumeKind::EmptyDir {
@@ -219,7 +219,7 @@ impl VolumeManagerInner {
         inputs: &VolumeSources,
     ) -> Result<SetUpResult, VolumeError> {
         let volumes = &attempt.pod.volumes;
-        let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = SetUpResult::of(ready.path.clone());
         attempted.ready.immutable_configmaps_and_secrets =
             immutable(&inputs.configmaps_and_secrets);
@@ -279,7 +279,7 @@ impl VolumeManagerInner {
     ) -> Result<SetUpResult, VolumeError> {
         let (pod, claim) = (&attempt.pod, &attempt.claim);
         // The pod may have been torn down while this waited for the lock.
-        drop(pod.volumes.creating().ok_or(VolumeError::Cancelled)?);
+        drop(pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?);
         let (at, own_name) = (&resolved.at, &resolved.volume);
         let fail = |source| of_volume(own_name, source);
         let owner = at.owned.then_some((claim.group, claim.change_policy));
@@ -310,7 +310,7 @@ impl VolumeManagerInner {
                 host_path
             }
         };
-        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         claim_marker::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
         Ok(SetUpResult::of(VolumePath {
             managed: at.managed,
@@ -329,8 +329,8 @@ impl VolumeManagerInner {
         pods.any(|other| other.path() != pod.path() && claim_marker::resolved_to(&other, path))
     }
 
-    /// Sets up a volume of files. If its objects are missing or immutable, a volume of an earlier kubelet is kept as
-    /// it is, because a restart of the kubelet must not affect pods.
+    /// Sets up a content volume. If its configmaps and secrets are missing or immutable, a volume of an earlier kubelet
+    /// is kept as it is, because a restart of the kubelet must not affect pods.
     fn set_up_content(
         &self,
         pod: &PodDir,
@@ -381,7 +381,7 @@ impl VolumeManagerInner {
         let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
         let guard = volumes.lock_for_binds(&volume, container).await;
         // Limited like the setup of the volume itself.
-        let permit = if volumes.is_of_node(&volume) {
+        let permit = if volumes.is_outside_pod_dir(&volume) {
             self.blocking.clone().acquire_owned().await.ok()
         } else {
             None
@@ -437,8 +437,8 @@ impl ClaimAttempt {
     }
 }
 
-/// Runs blocking work on a path of the node, which may hang. The semaphore keeps it from occupying all threads of the
-/// process.
+/// Runs blocking work outside the pod's directory, which may hang. The semaphore keeps it from occupying all threads of
+/// the process.
 async fn run_limited_blocking<T: Send + 'static>(
     threads: Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -456,7 +456,7 @@ async fn run_limited_blocking<T: Send + 'static>(
 async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(), VolumeError> {
     let (pod, plan) = (pod.clone(), plan.to_vec());
     let record = move || {
-        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         pod_dirs::create(&pod.directory)?;
         let records: Vec<_> = plan.iter().filter_map(|planned| planned.record()).collect();
         if records.is_empty() {

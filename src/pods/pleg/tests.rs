@@ -74,7 +74,7 @@ async fn a_new_mode_and_its_resync_are_one_list() {
         until("the first list", || lists() == 1).await;
         trigger.reconnected();
         trigger.set_source(RuntimeEventSource::Cri);
-        until("the resync", || lists() == 2).await;
+        until("the relist", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lists(), 2);
     }

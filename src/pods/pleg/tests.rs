@@ -66,7 +66,7 @@ async fn a_reconnected_stream_causes_a_list_at_once_although_lists_failed() {
 }
 
 #[tokio::test]
-async fn a_new_mode_and_its_resync_are_one_list() {
+async fn a_new_mode_and_its_relist_are_one_list() {
     for _ in 0..20 {
         let runtime = answering();
         let lists = || runtime.script.calls("ListContainers");

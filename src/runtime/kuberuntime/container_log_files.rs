@@ -135,7 +135,7 @@ fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()>
     for entry in if_exists(fs::read_dir(directory))?.into_iter().flatten() {
         let entry = entry?;
         let name = entry.file_name();
-        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&select) {
+        if log_paths::restart_count_of_log(&name.to_string_lossy()).is_some_and(&select) {
             if_exists(fs::remove_file(entry.path()))?;
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     },
     cri::RuntimeClient,
     model::{ContainerId, ContainerState},
-    runtime::logs::LogPath,
+    runtime::logs::LogPathFn,
     state::pod_cache::{PodCache, PodRef},
 };
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
@@ -43,7 +43,7 @@ pub struct Config {
 pub struct Rotation {
     runtime: RuntimeClient,
     cache: PodCache,
-    path: LogPath,
+    path: LogPathFn,
     config: Config,
     workers: Arc<Semaphore>,
     started: Instant,
@@ -71,7 +71,7 @@ struct Done {
 
 impl Rotation {
     /// A task that looks after the containers of `cache`, whose logs are where `path` says.
-    pub fn new(runtime: RuntimeClient, cache: PodCache, path: LogPath, config: Config) -> Self {
+    pub fn new(runtime: RuntimeClient, cache: PodCache, path: LogPathFn, config: Config) -> Self {
         let workers = usize::try_from(config.workers).unwrap_or(1).max(1);
         Self {
             runtime,

@@ -110,7 +110,7 @@ pub fn build(
         pods: pods.clone(),
         wait_for_pods: wait_for_pods.clone(),
         split_streams: config.split_log_streams,
-        stall: config.stream_idle,
+        write_timeout: config.stream_idle,
     };
     let state_store = deps.state.state_store.clone();
     let flush: FlushStatuses = Arc::new(move || -> BoxFuture<'static, ()> {

@@ -46,7 +46,7 @@ pub struct LogDeps {
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no
     /// timeout.
-    pub stall: Duration,
+    pub write_timeout: Duration,
 }
 
 /// Serves logs; cheap to clone.
@@ -104,8 +104,10 @@ impl LogReaders {
         let logs = ending_at_shutdown(ending_apart(logs), shutdown.clone());
         let body = StreamBody::new(logs).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT_TYPE, body), slot);
-        let stall = self.deps.stall;
-        response.extensions_mut().insert(LongRunning { stall });
+        let write_timeout = self.deps.write_timeout;
+        response
+            .extensions_mut()
+            .insert(LongRunning { write_timeout });
         // The connection is no longer counted by the port's limit, so it is not reused.
         with_connection_close(response)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use kubelet::cri::{ListFingerprint, Relist, v1};
+use kubelet::cri::{ListChange, ListFingerprint, v1};
 use kubelet::model::validation::{LocalConfigMapsAndSecrets, decode_pod};
 use kubelet::model::{
     ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
@@ -225,7 +225,7 @@ fn lists(c: &mut Criterion) {
             let seen = fingerprint
                 .compare(black_box(other.clone()), decode)
                 .unwrap();
-            assert_eq!(seen, Relist::Unchanged);
+            assert_eq!(seen, ListChange::Unchanged);
         });
     });
     c.bench_function("relist: 3,000 containers, decoded", |b| {

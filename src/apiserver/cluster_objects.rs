@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Clone)]
 pub struct ClusterObjects {
     /// ConfigMaps and Secrets, those from local files included.
-    pub objects: ConfigMapSecretReader,
+    pub configmaps_and_secrets: ConfigMapSecretReader,
     /// Services, for service environment variables.
     pub services: Services,
     /// RuntimeClasses, for the runtime handlers of pods.
@@ -29,15 +29,16 @@ pub struct ClusterObjects {
 impl ClusterObjects {
     /// Builds the readers, without sending requests. `local` is the directory of local ConfigMaps and Secrets.
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
-        let objects = ConfigMapSecretReader::new(local, api.clone());
+        let configmaps_and_secrets = ConfigMapSecretReader::new(local, api.clone());
+        let pods_to_sync = configmaps_and_secrets.pods_to_sync();
         Self {
             in_cluster: api.is_some(),
-            services: Services::new(api.clone(), objects.changes()),
-            runtime_classes: RuntimeClasses::new(api.clone(), objects.changes()),
-            tokens: Tokens::new(api.clone(), objects.changes()),
-            bundles: TrustBundles::new(api.clone(), objects.changes()),
-            claims: ApiPersistentVolumeClaims::new(api, objects.changes()),
-            objects,
+            services: Services::new(api.clone(), pods_to_sync.clone()),
+            runtime_classes: RuntimeClasses::new(api.clone(), pods_to_sync.clone()),
+            tokens: Tokens::new(api.clone(), pods_to_sync.clone()),
+            bundles: TrustBundles::new(api.clone(), pods_to_sync.clone()),
+            claims: ApiPersistentVolumeClaims::new(api, pods_to_sync),
+            configmaps_and_secrets,
         }
     }
 

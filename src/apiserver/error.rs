@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 512;
 pub enum ApiError {
     /// The API server responded with an error.
     #[error("the API server returned {status}: {text}")]
-    Refused {
+    Status {
         /// The HTTP status.
         status: StatusCode,
         /// The reason of the `Status` object, such as `AlreadyExists`; empty if there is none.
@@ -28,19 +28,19 @@ pub enum ApiError {
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
     /// The deadline was exceeded.
     #[error("the API server did not respond within {} s", .0.as_secs())]
-    Late(Duration),
+    Timeout(Duration),
 }
 
 impl ApiError {
     /// The error for a response with an error status. The body is included only if it is a `Status` object.
-    pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
+    pub(super) fn from_response(status: StatusCode, body: &[u8]) -> Self {
         let parsed: Option<Status> = serde_json::from_slice(body).ok();
         let parsed = parsed.unwrap_or_default();
         let mut text = parsed
             .message
             .unwrap_or_else(|| "it did not say why".to_owned());
         text.truncate(text.floor_char_boundary(MAX_TEXT));
-        Self::Refused {
+        Self::Status {
             status,
             reason: parsed.reason.unwrap_or_default(),
             text,
@@ -55,13 +55,13 @@ impl ApiError {
 
     pub(super) fn status(&self) -> Option<StatusCode> {
         match self {
-            Self::Refused { status, .. } => Some(*status),
+            Self::Status { status, .. } => Some(*status),
             _ => None,
         }
     }
 
     fn has_reason(&self, expected: &str) -> bool {
-        matches!(self, Self::Refused { reason, .. } if reason == expected)
+        matches!(self, Self::Status { reason, .. } if reason == expected)
     }
 
     /// The object does not exist. A 404 without the reason `NotFound` is from a proxy, or for an API that is not
@@ -108,7 +108,7 @@ impl ApiError {
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => {
+            Self::Status { status, .. } => {
                 status.is_server_error()
                     || (*status == StatusCode::NOT_FOUND && !self.is_not_found())
                     || matches!(
@@ -118,15 +118,15 @@ impl ApiError {
                             | StatusCode::UNAUTHORIZED
                     )
             }
-            Self::Unreachable(_) | Self::Unreadable(_) | Self::Late(_) => true,
+            Self::Unreachable(_) | Self::Unreadable(_) | Self::Timeout(_) => true,
         }
     }
 
     /// Whether no API server responded: the connection failed, or a load balancer in front of it sent a gateway error.
     pub fn is_absence(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => matches!(status.as_u16(), 502..=504),
-            Self::Unreachable(_) | Self::Late(_) => true,
+            Self::Status { status, .. } => matches!(status.as_u16(), 502..=504),
+            Self::Unreachable(_) | Self::Timeout(_) => true,
             Self::Unreadable(_) => false,
         }
     }
@@ -134,9 +134,9 @@ impl ApiError {
     /// Whether a review is retried within its deadline; upstream's `DefaultShouldRetry`.
     pub(super) fn is_retried_by_reviews(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => matches!(status.as_u16(), 429 | 500 | 503 | 504),
+            Self::Status { status, .. } => matches!(status.as_u16(), 429 | 500 | 503 | 504),
             Self::Unreachable(error) => is_lost(error.as_ref()),
-            Self::Unreadable(_) | Self::Late(_) => false,
+            Self::Unreadable(_) | Self::Timeout(_) => false,
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     fn refusals_are_told_apart_by_status_and_reason() {
         let refused = |code: u16, reason: &str| {
             let body = json!({"kind": "Status", "reason": reason, "message": "no"}).to_string();
-            ApiError::refused(StatusCode::from_u16(code).unwrap(), body.as_bytes())
+            ApiError::from_response(StatusCode::from_u16(code).unwrap(), body.as_bytes())
         };
         assert!(refused(404, "NotFound").is_not_found());
         assert!(!refused(404, "").is_not_found() && refused(404, "").is_transient());
@@ -191,17 +191,17 @@ mod tests {
         ] {
             assert_eq!(refused(code, "").is_transient(), transient, "{code}");
         }
-        assert!(ApiError::Late(Duration::from_secs(1)).is_transient());
+        assert!(ApiError::Timeout(Duration::from_secs(1)).is_transient());
         let absent = [500, 502, 503, 504, 429, 401].map(|code| refused(code, "").is_absence());
         assert_eq!(absent, [false, true, true, true, false, false]);
     }
 
     #[test]
     fn text_that_is_no_status_is_not_repeated_and_long_text_is_cut() {
-        let error = ApiError::refused(StatusCode::BAD_GATEWAY, b"<html>secret");
+        let error = ApiError::from_response(StatusCode::BAD_GATEWAY, b"<html>secret");
         assert!(!error.to_string().contains("secret"), "{error}");
         let long = json!({"message": "\u{e9}".repeat(MAX_TEXT)}).to_string();
-        let error = ApiError::refused(StatusCode::BAD_REQUEST, long.as_bytes());
+        let error = ApiError::from_response(StatusCode::BAD_REQUEST, long.as_bytes());
         assert!(error.to_string().len() < MAX_TEXT + 100);
     }
 }

@@ -78,7 +78,7 @@ mod tests {
     fn the_server_recovers_only_from_an_absence_and_not_from_a_slow_request() {
         let availability = Availability::default();
         let mut recoveries = availability.recoveries.subscribe();
-        let late = || Err::<(), _>(ApiError::Late(Duration::ZERO));
+        let late = || Err::<(), _>(ApiError::Timeout(Duration::ZERO));
         let recovered = |recoveries: &mut watch::Receiver<()>| {
             let changed = recoveries.has_changed().unwrap();
             recoveries.mark_unchanged();

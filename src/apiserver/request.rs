@@ -251,7 +251,7 @@ impl ApiServer {
             whole(response).await
         };
         let exchanged = timeout(deadline, exchange).await;
-        let exchanged = exchanged.unwrap_or(Err(ApiError::Late(deadline)));
+        let exchanged = exchanged.unwrap_or(Err(ApiError::Timeout(deadline)));
         self.availability.observe(&exchanged, answered);
         exchanged
     }
@@ -322,7 +322,7 @@ pub(super) async fn whole(response: Response<Body>) -> Result<Bytes, ApiError> {
     })?;
     let body = body.to_bytes();
     if !status.is_success() {
-        return Err(ApiError::refused(status, &body));
+        return Err(ApiError::from_response(status, &body));
     }
     Ok(body)
 }

@@ -80,6 +80,6 @@ impl ApiServer {
             sleep(wait + jitter).await;
             wait = wait.mul_f64(1.5);
         }
-        Err(ApiError::Late(TIMEOUT))
+        Err(ApiError::Timeout(TIMEOUT))
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     base::{
         DirtySet, ScopedTask,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         spawn_scoped,
     },
     model::PodUid,
@@ -221,7 +221,7 @@ where
         }));
         let (key, to) = (key.clone(), publisher.clone());
         let task = spawn_scoped(PanicScope::Other, async move {
-            while contain(PanicScope::Other, run(api.clone(), key.clone(), to.clone()))
+            while catch_panic(PanicScope::Other, run(api.clone(), key.clone(), to.clone()))
                 .await
                 .is_err()
             {

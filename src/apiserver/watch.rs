@@ -199,7 +199,7 @@ impl ApiServer {
             if !response.status().is_success() {
                 let status = response.status();
                 return Err(match whole(response).await {
-                    Ok(body) => ApiError::refused(status, &body),
+                    Ok(body) => ApiError::from_response(status, &body),
                     Err(error) => error,
                 });
             }
@@ -215,7 +215,7 @@ impl ApiServer {
             }))
         };
         let opened = timeout(TIMEOUT, exchange).await;
-        let opened = opened.unwrap_or(Err(ApiError::Late(TIMEOUT)));
+        let opened = opened.unwrap_or(Err(ApiError::Timeout(TIMEOUT)));
         self.availability.observe(&opened, answered);
         opened
     }
@@ -433,7 +433,7 @@ fn parsed<K: DeserializeOwned>(line: &[u8]) -> Result<WatchLine<K>, ApiError> {
             let status: ErrorCode = serde_json::from_str(event.object.get()).unwrap_or_default();
             let code = http::StatusCode::from_u16(status.code);
             let code = code.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-            WatchLine::Error(ApiError::refused(code, event.object.get().as_bytes()))
+            WatchLine::Error(ApiError::from_response(code, event.object.get().as_bytes()))
         }
         // An event type of a later API, whose resourceVersion is ignored.
         _ => WatchLine::Bookmark(None),

@@ -96,8 +96,9 @@ pub(super) fn open(
     )?;
     let facts = node::facts(&settings::profile(config), &machine)?;
     let facts = Arc::new(facts);
+    let pods_to_sync = objects.configmaps_and_secrets.pods_to_sync();
     let (certificates, certificate_notices) =
-        pod_certificates::open(config, api.as_ref(), &objects.objects, &state, &metrics);
+        pod_certificates::open(config, api.as_ref(), pods_to_sync, &state, &metrics);
     let cluster = ClusterSources {
         tokens: objects.tokens.clone(),
         bundles: objects.bundles.clone(),
@@ -109,7 +110,7 @@ pub(super) fn open(
     let volumes = VolumeManager::new(
         root.clone(),
         facts.clone(),
-        objects.objects.clone(),
+        objects.configmaps_and_secrets.clone(),
         cluster,
         monitored.then(|| ProjectQuotas::recorded_in(Path::new("/etc"))),
         HostMounter,

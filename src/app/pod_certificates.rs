@@ -3,27 +3,29 @@
 use crate::{
     apiserver::{
         ApiServer,
-        configmap_secret::ConfigMapSecretReader,
         pod_certificate::{CertificateNotice, PodCertificates},
     },
-    base::{Tasks, metrics::Metrics},
+    base::{DirtySet, Tasks, metrics::Metrics},
     config::{FeatureGate, KubeletConfig},
+    model::PodUid,
     state::{
         State,
         events::{EventRecorder, ObjectRef},
     },
 };
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Problems with pods' certificates, to be reported as events.
 pub(super) type CertificateNotices = mpsc::Receiver<CertificateNotice>;
 
-/// Builds the source of pod certificates; it issues none without an API server or with the feature gate off.
+/// Builds the source of pod certificates; it issues none without an API server or with the feature gate off. It marks
+/// the pods whose certificates changed in `pods_to_sync`.
 pub(super) fn open(
     config: &KubeletConfig,
     api: Option<&ApiServer>,
-    objects: &ConfigMapSecretReader,
+    pods_to_sync: Arc<DirtySet<PodUid>>,
     state: &State,
     metrics: &Metrics,
 ) -> (PodCertificates, Option<CertificateNotices>) {
@@ -32,7 +34,7 @@ pub(super) fn open(
         return (PodCertificates::default(), None);
     };
     let node = state.node_object.clone();
-    let (certificates, notices) = PodCertificates::new(api.clone(), objects.changes(), node);
+    let (certificates, notices) = PodCertificates::new(api.clone(), pods_to_sync, node);
     (certificates.measured(metrics), Some(notices))
 }
 

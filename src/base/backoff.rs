@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-/// The current step of a key.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackoffStep<T> {
-    /// The delay of this step.
+pub struct BackoffEntry<T> {
+    /// The current delay.
     pub delay: Duration,
-    /// When the step started.
-    pub since: T,
+    /// When the delay was last advanced.
+    pub last_update: T,
 }
 
 /// A clock for back-offs: monotonic instants, or wall-clock timestamps if the start of the delay is a time reported
@@ -30,14 +30,14 @@ impl BackoffTime for jiff::Timestamp {
     }
 }
 
-/// Delays per key that double from `base` to `cap`. The back-off of a key is reset if there was no step for longer
-/// than `reset_after`.
+/// Delays per key that double from `base` to `cap`. The back-off of a key is reset if it was not advanced for
+/// longer than `reset_after`.
 #[derive(Clone, Debug)]
 pub struct Backoff<K, T> {
     base: Duration,
     cap: Duration,
     reset_after: Duration,
-    steps: HashMap<K, BackoffStep<T>>,
+    entries: HashMap<K, BackoffEntry<T>>,
 }
 
 impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
@@ -47,38 +47,38 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
             base: base.min(cap),
             cap,
             reset_after,
-            steps: HashMap::new(),
+            entries: HashMap::new(),
         }
     }
 
-    /// The current delay of a key; zero without a step.
+    /// The current delay of a key; zero without an entry.
     pub fn delay(&self, key: &K) -> Duration {
-        self.steps
+        self.entries
             .get(key)
-            .map_or(Duration::ZERO, |step| step.delay)
+            .map_or(Duration::ZERO, |entry| entry.delay)
     }
 
-    /// The current step of a key.
-    pub fn step(&self, key: &K) -> Option<BackoffStep<T>> {
-        self.steps.get(key).copied()
+    /// The entry of a key.
+    pub fn entry(&self, key: &K) -> Option<BackoffEntry<T>> {
+        self.entries.get(key).copied()
     }
 
     /// The time left at `now` of a delay that started at `event`; `None` if there is none. An event more than
-    /// `reset_after` later than the last step is not delayed. Neither is one that is further in the future than the
+    /// `reset_after` later than the last update is not delayed. Neither is one that is further in the future than the
     /// whole delay: the clock was set back then, and waiting for it would take too long.
     pub fn remaining(&self, key: &K, event: T, now: T) -> Option<Duration> {
-        let step = self.steps.get(key)?;
-        if event.since(step.since) > self.reset_after {
+        let entry = self.entries.get(key)?;
+        if event.since(entry.last_update) > self.reset_after {
             return None;
         }
-        if event.since(now) > step.delay {
+        if event.since(now) > entry.delay {
             return None;
         }
         let passed = now.since(event);
-        (passed < step.delay).then(|| step.delay - passed)
+        (passed < entry.delay).then(|| entry.delay - passed)
     }
 
-    /// Starts the next step: `base` for the first one or after a reset, then doubled up to `cap`.
+    /// Advances the delay: `base` the first time or after a reset, then doubled up to `cap`.
     pub fn advance(&mut self, key: K, event: T, now: T) -> Duration {
         self.advance_within(key, event, now, self.cap)
     }
@@ -86,35 +86,37 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
     /// As [`Self::advance`], with a cap for this key only.
     pub fn advance_within(&mut self, key: K, event: T, now: T, cap: Duration) -> Duration {
         let base = self.base.min(cap);
-        let delay = match self.steps.get(&key) {
-            Some(step) if event.since(step.since) <= self.reset_after => {
-                step.delay.saturating_mul(2).clamp(base, cap)
+        let delay = match self.entries.get(&key) {
+            Some(entry) if event.since(entry.last_update) <= self.reset_after => {
+                entry.delay.saturating_mul(2).clamp(base, cap)
             }
             _ => base,
         };
-        self.steps.insert(key, BackoffStep { delay, since: now });
+        let last_update = now;
+        self.entries
+            .insert(key, BackoffEntry { delay, last_update });
         delay
     }
 
-    /// Restores a persisted step, with a cap for this key only.
-    pub fn restore_within(&mut self, key: K, step: BackoffStep<T>, cap: Duration) {
-        let delay = step.delay.min(cap);
-        self.steps.insert(key, BackoffStep { delay, ..step });
+    /// Restores a persisted entry, with a cap for this key only.
+    pub fn restore_within(&mut self, key: K, entry: BackoffEntry<T>, cap: Duration) {
+        let delay = entry.delay.min(cap);
+        self.entries.insert(key, BackoffEntry { delay, ..entry });
     }
 
-    /// Number of keys with a step.
+    /// Number of keys with an entry.
     pub fn count(&self) -> usize {
-        self.steps.len()
+        self.entries.len()
     }
 
     /// Forgets one key.
     pub fn forget(&mut self, key: &K) {
-        self.steps.remove(key);
+        self.entries.remove(key);
     }
 
     /// Removes the keys for which the predicate is false.
-    pub fn retain(&mut self, mut keep: impl FnMut(&K, &BackoffStep<T>) -> bool) {
-        self.steps.retain(|key, step| keep(key, step));
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &BackoffEntry<T>) -> bool) {
+        self.entries.retain(|key, entry| keep(key, entry));
     }
 }
 
@@ -145,9 +147,9 @@ mod tests {
         );
         b.restore_within(
             "k",
-            BackoffStep {
+            BackoffEntry {
                 delay: S(90),
-                since: t0,
+                last_update: t0,
             },
             S(80),
         );

@@ -1,6 +1,6 @@
-//! Containment, logging and counting of panics.
+//! Catching, logging and counting of panics.
 //!
-//! A panic is a bug in this program. [`contain`] turns it into the failure of one unit of work (a sync, a probe, a
+//! A panic is a bug in this program. [`catch_panic`] turns it into the failure of one unit of work (a sync, a probe, a
 //! request), so that it does not end the process. This requires a build with `panic = "unwind"`.
 
 use futures::FutureExt as _;
@@ -135,7 +135,7 @@ pub struct Panicked {
 /// must not break belong into a `Drop`.
 ///
 /// Not an `async fn`, which would store the work twice.
-pub fn contain<F: Future>(
+pub fn catch_panic<F: Future>(
     scope: PanicScope,
     work: F,
 ) -> impl Future<Output = Result<F::Output, Panicked>> {
@@ -150,12 +150,12 @@ pub fn contain<F: Future>(
     })
 }
 
-/// [`contain`] for synchronous work.
+/// [`catch_panic`] for synchronous work.
 ///
 /// # Errors
 /// The work panicked.
-pub fn contain_blocking<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    let ready = contain(scope, async { work() }).now_or_never();
+pub fn catch_panic_sync<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let ready = catch_panic(scope, async { work() }).now_or_never();
     ready.unwrap_or_else(|| {
         Err(Panicked {
             message: "blocking work returned Pending".to_owned(),
@@ -164,14 +164,14 @@ pub fn contain_blocking<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Resul
 }
 
 /// Installs the panic hook: logs every panic with its source location and scope, and counts those that are not
-/// contained.
+/// caught.
 pub fn install_hook() {
     panic::set_hook(Box::new(report));
 }
 
 fn report(info: &PanicHookInfo<'_>) {
-    let contained = SCOPE.try_with(|scope| *scope);
-    let scope = contained.unwrap_or_else(|_| {
+    let caught = SCOPE.try_with(|scope| *scope);
+    let scope = caught.unwrap_or_else(|_| {
         PanicScope::Other.count();
         PanicScope::Other
     });
@@ -234,12 +234,12 @@ mod tests {
             tokio::task::yield_now().await;
             panic!("injected");
         };
-        let ended: Result<(), _> = contain(PanicScope::Stats, work).await;
+        let ended: Result<(), _> = catch_panic(PanicScope::Stats, work).await;
         assert_eq!(ended.unwrap_err().to_string(), "panicked: injected");
         assert!(count(PanicScope::Stats) > before);
         assert_eq!(Arc::strong_count(&held), 1);
-        assert_eq!(contain(PanicScope::Stats, async { 1 }).await, Ok(1));
-        assert_eq!(contain_blocking(PanicScope::Stats, || 1), Ok(1));
+        assert_eq!(catch_panic(PanicScope::Stats, async { 1 }).await, Ok(1));
+        assert_eq!(catch_panic_sync(PanicScope::Stats, || 1), Ok(1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Named tasks with a common shutdown; tasks for single units of work; optional timers.
 
-use super::panics::{PanicScope, Panicked, contain};
+use super::panics::{PanicScope, Panicked, catch_panic};
 use std::future::Future;
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -18,7 +18,7 @@ pub fn spawn<T: Send + 'static>(
     scope: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<Result<T, Panicked>> {
-    tokio::spawn(contain(scope, work))
+    tokio::spawn(catch_panic(scope, work))
 }
 
 /// [`spawn`] for work that is cancelled when its owner is dropped.
@@ -71,7 +71,7 @@ impl Tasks {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.set.spawn(async move {
-            let result = contain(PanicScope::Task(name), future).await;
+            let result = catch_panic(PanicScope::Task(name), future).await;
             TaskEnd {
                 name,
                 result: result.unwrap_or_else(|panicked| Err(panicked.into())),

@@ -59,7 +59,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Adds a key; urgent ones are handled first. A key in its back-off keeps its delay.
     pub fn add(&mut self, key: K, urgent: bool, now: Instant) {
-        let backs_off = self.back_off.step(&key).is_some();
+        let backs_off = self.back_off.entry(&key).is_some();
         let due = self.due.entry(key).or_insert(Due { at: now, urgent });
         due.urgent |= urgent;
         if !backs_off {
@@ -96,7 +96,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     /// The request of a key failed and will be retried. Returns whether it is the first failure in a row.
     pub fn failed(&mut self, key: &K, now: Instant) -> bool {
         self.in_flight.remove(key);
-        let is_first = self.back_off.step(key).is_none();
+        let is_first = self.back_off.entry(key).is_none();
         let delay = self.back_off.advance(key.clone(), now, now);
         // Jitter, so that keys that failed together are not retried together.
         let at = now + delay.mul_f64(0.75 + fastrand::f64() / 2.0);

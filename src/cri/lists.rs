@@ -10,7 +10,7 @@ use tonic::{Response, Status};
 
 use super::connection::finish;
 use super::error::CriError;
-use super::relist::{ListFingerprint, Relist};
+use super::list_fingerprint::{ListChange, ListFingerprint};
 use super::rpc::Rpc;
 use super::runtime::RuntimeClient;
 use super::v1::{
@@ -115,7 +115,7 @@ impl RuntimeClient {
     pub async fn relist_pod_sandboxes(
         &self,
         fingerprint: &mut ListFingerprint<PodSandbox>,
-    ) -> Result<Relist<PodSandbox>, CriError> {
+    ) -> Result<ListChange<PodSandbox>, CriError> {
         let list = match self.streamed_first(self.sandboxes_streamed(None)).await {
             Some(list) => list,
             None => match self.sandboxes_raw(None).await {
@@ -124,14 +124,14 @@ impl RuntimeClient {
             },
         };
         fingerprint.forget();
-        list.map(Relist::Changed)
+        list.map(ListChange::Changed)
     }
 
     /// All containers, unless they equal the last list compared with `fingerprint`.
     pub async fn relist_containers(
         &self,
         fingerprint: &mut ListFingerprint<Container>,
-    ) -> Result<Relist<Container>, CriError> {
+    ) -> Result<ListChange<Container>, CriError> {
         let list = match self.streamed_first(self.containers_streamed(None)).await {
             Some(list) => list,
             None => match self.containers_raw(None).await {
@@ -140,7 +140,7 @@ impl RuntimeClient {
             },
         };
         fingerprint.forget();
-        list.map(Relist::Changed)
+        list.map(ListChange::Changed)
     }
 
     async fn sandboxes_raw(&self, filter: Option<PodSandboxFilter>) -> Result<Bytes, CriError> {

@@ -13,7 +13,7 @@
 mod codec;
 mod endpoint;
 mod features;
-mod relist;
+mod list_fingerprint;
 mod rpc;
 mod metrics;
 mod secrets;
@@ -43,8 +43,8 @@ pub use features::{
     features_store,
 };
 pub use image::ImageClient;
+pub use list_fingerprint::{ListChange, ListFingerprint};
 pub use metrics::CriMetrics;
-pub use relist::{ListFingerprint, Relist};
 pub use rpc::Rpc;
 pub use runtime::{ExecOutput, FullSandboxStatus, RuntimeClient};
 pub use streaming::StdStreams;

@@ -14,7 +14,7 @@ use super::v1::{
     PullImageResponse, RuntimeCondition, RuntimeStatus, StatusResponse, StreamContainersResponse,
     VersionResponse,
 };
-use super::{CriError, ListFingerprint, Relist, Rpc, wait_for_runtime};
+use super::{CriError, ListChange, ListFingerprint, Rpc, wait_for_runtime};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
@@ -377,7 +377,7 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
             ["c0", "c1"]
         );
         let relist = client.relist_containers(&mut fingerprint).await.unwrap();
-        assert!(matches!(relist, Relist::Changed(list) if list.len() == 2));
+        assert!(matches!(relist, ListChange::Changed(list) if list.len() == 2));
     }
     assert_eq!(runtime.script.calls("ListContainers"), 0);
     // A stream that fails is a failure, also one that takes too long.
@@ -475,12 +475,12 @@ async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
     runtime.script.on("ListContainers", move |_| running());
     let first = client.relist_containers(&mut fingerprint).await.unwrap();
     assert!(
-        matches!(&first, Relist::Changed(all) if all.len() == 20),
+        matches!(&first, ListChange::Changed(all) if all.len() == 20),
         "{first:?}"
     );
     assert_eq!(
         client.relist_containers(&mut fingerprint).await.unwrap(),
-        Relist::Unchanged
+        ListChange::Unchanged
     );
     runtime.script.on("ListContainers", |_| {
         Reply::Fail(Code::Unknown, "database is locked")
@@ -489,7 +489,7 @@ async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
     runtime.script.on("ListContainers", move |_| running());
     let after = client.relist_containers(&mut fingerprint).await.unwrap();
     assert!(
-        matches!(&after, Relist::Changed(all) if all.len() == 20),
+        matches!(&after, ListChange::Changed(all) if all.len() == 20),
         "{after:?}"
     );
     runtime.script.on("ListContainers", |_| {
@@ -498,12 +498,12 @@ async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
     let changed = client.relist_containers(&mut fingerprint).await.unwrap();
     assert_eq!(
         changed,
-        Relist::Changed(vec![container(1, ContainerState::ContainerExited)])
+        ListChange::Changed(vec![container(1, ContainerState::ContainerExited)])
     );
     fingerprint.forget();
     assert_ne!(
         client.relist_containers(&mut fingerprint).await.unwrap(),
-        Relist::Unchanged
+        ListChange::Unchanged
     );
 }
 

@@ -18,14 +18,14 @@ type BackoffKey = (PodUid, String);
 /// The back-offs of failed pulls, by pod and image.
 #[derive(Debug)]
 pub(super) struct PullBackoff {
-    steps: Backoff<BackoffKey, Instant>,
+    entries: Backoff<BackoffKey, Instant>,
     errors: HashMap<BackoffKey, String>,
 }
 
 impl PullBackoff {
     pub(super) fn new() -> PullBackoff {
         PullBackoff {
-            steps: Backoff::new(INITIAL_DELAY, MAX_DELAY, RESET_AFTER),
+            entries: Backoff::new(INITIAL_DELAY, MAX_DELAY, RESET_AFTER),
             errors: HashMap::new(),
         }
     }
@@ -38,8 +38,8 @@ impl PullBackoff {
         now: Instant,
     ) -> Option<(Instant, &str)> {
         let key = (pod.clone(), image.to_owned());
-        let since = self.steps.step(&key)?.since;
-        let left = self.steps.remaining(&key, since, now)?;
+        let last_update = self.entries.entry(&key)?.last_update;
+        let left = self.entries.remaining(&key, last_update, now)?;
         // The error is present while the delay runs: both maps drop a key only after `RESET_AFTER` without an
         // attempt.
         Some((now + left, self.errors.get(&key).map_or("", String::as_str)))
@@ -56,31 +56,31 @@ impl PullBackoff {
         self.forget_old(now);
         let key = (pod.clone(), image.to_owned());
         self.errors.insert(key.clone(), error);
-        now + self.steps.advance(key, now, now)
+        now + self.entries.advance(key, now, now)
     }
 
     /// Records a successful pull, which resets the back-off.
     pub(super) fn succeeded(&mut self, pod: &PodUid, image: &str) {
         let key = (pod.clone(), image.to_owned());
-        self.steps.forget(&key);
+        self.entries.forget(&key);
         self.errors.remove(&key);
     }
 
     /// Number of pulls with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.count()
+        self.entries.count()
     }
 
     pub(super) fn forget_pod(&mut self, pod: &PodUid) {
-        self.steps.retain(|(uid, _), _| uid != pod);
+        self.entries.retain(|(uid, _), _| uid != pod);
         self.errors.retain(|(uid, _), _| uid != pod);
     }
 
     fn forget_old(&mut self, now: Instant) {
-        self.steps
-            .retain(|_, step| now.saturating_duration_since(step.since) <= RESET_AFTER);
-        let steps = &self.steps;
-        self.errors.retain(|key, _| steps.step(key).is_some());
+        self.entries
+            .retain(|_, entry| now.saturating_duration_since(entry.last_update) <= RESET_AFTER);
+        let entries = &self.entries;
+        self.errors.retain(|key, _| entries.entry(key).is_some());
     }
 }
 

@@ -83,7 +83,7 @@ impl ImageProblem {
         ImageProblem { event, error }
     }
 
-    fn never_pulled(image: &str) -> ImageProblem {
+    fn pull_policy_never(image: &str) -> ImageProblem {
         let message = format!("Container image {image:?} is not present with pull policy of Never");
         let event = reasons::event::ERR_IMAGE_NEVER_PULL;
         ImageProblem::new(event, reasons::ERR_IMAGE_NEVER_PULL, message)
@@ -194,7 +194,7 @@ impl ImageGetter {
             }
             // The same error for an image that is absent and for one that the pod may not use, so that pods cannot find out which
             // private images the node has.
-            (PullPolicy::Never, _) => Err(ImageProblem::never_pulled(image)),
+            (PullPolicy::Never, _) => Err(ImageProblem::pull_policy_never(image)),
             (PullPolicy::Always | PullPolicy::IfNotPresent, present) => {
                 Ok(ImageDecision::Pull(plan(present.is_some())))
             }
@@ -204,7 +204,7 @@ impl ImageGetter {
     /// Whether a present image has to be pulled again, because it was not pulled with credentials of this pod (upstream's
     /// `MustAttemptImagePull`).
     async fn must_pull(&self, request: &ImageRequest<'_>, image: &Image, repo: &str) -> bool {
-        if request.secrets.accept(image) {
+        if request.secrets.allows_without_verification(image) {
             return false;
         }
         let secrets = || {

@@ -19,7 +19,7 @@ use super::error::ImageError;
 use super::getter::{ImageDecision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::otel::in_current_context;
-use crate::base::panics::{PanicScope, contain};
+use crate::base::panics::{PanicScope, catch_panic};
 use crate::base::spawn;
 use crate::cri::v1::PodSandboxConfig;
 use crate::model::{Pod, PodExt, PodUid};
@@ -208,7 +208,7 @@ fn shared_result(
     work: impl Future<Output = PrefetchOutcome> + Send + 'static,
 ) -> Shared<BoxFuture<'static, PrefetchResult>> {
     let result = async {
-        let outcome = contain(PanicScope::ImagePrefetch, work).await;
+        let outcome = catch_panic(PanicScope::ImagePrefetch, work).await;
         PrefetchResult {
             at: Instant::now(),
             outcome: outcome.unwrap_or(PrefetchOutcome::Unknown),

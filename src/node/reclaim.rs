@@ -108,7 +108,7 @@ impl Reclaim {
         };
         let mut settled = self.cache.pods();
         settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
-        let collect = self.runtime.collect_dead(&settled, has_ended, complete);
+        let collect = self.runtime.garbage_collect(&settled, has_ended, complete);
         if let Err(error) = self.spanned("Containers/GarbageCollect", collect).await {
             tracing::warn!(err = %error_chain(error.as_ref()), "Failed to remove all dead containers");
         }

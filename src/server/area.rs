@@ -24,7 +24,7 @@ use crate::{
     host::HostMachine,
     node::stats::{ClaimMeter, ClaimPaths, Stats},
     pods::PodsReader,
-    runtime::logs::{ContainerLogs, LogPath},
+    runtime::logs::{ContainerLogs, LogPathFn},
     state::State,
 };
 use futures::future::BoxFuture;
@@ -46,7 +46,7 @@ pub struct Config {
     /// The directory for checkpoints of containers.
     pub checkpoints_dir: PathBuf,
     /// Returns the path of a container's log.
-    pub log_path: LogPath,
+    pub log_path: LogPathFn,
     /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_log_streams: bool,
     /// Whether the logs of the node's services are served.
@@ -110,7 +110,7 @@ pub fn build(
         pods: pods.clone(),
         wait_for_pods: wait_for_pods.clone(),
         split_streams: config.split_log_streams,
-        stall: config.stream_idle,
+        write_timeout: config.stream_idle,
     };
     let state_store = deps.state.state_store.clone();
     let flush: FlushStatuses = Arc::new(move || -> BoxFuture<'static, ()> {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::{
         ObservedStream, error_chain,
-        panics::{self, contain},
+        panics::{self, catch_panic},
     },
     host::{
         shares_namespaces,
@@ -168,7 +168,7 @@ impl Listener {
                             shutdown: shutdown.clone(),
                         };
                         let served = context.serve(stream, self.tls.clone());
-                        open.spawn(contain(panics::PanicScope::Connection, served));
+                        open.spawn(catch_panic(panics::PanicScope::Connection, served));
                     }
                     Err(error) => {
                         tracing::warn!(name = self.name, err = %error, "Accepting a connection failed");
@@ -256,7 +256,7 @@ impl ConnectionContext {
             return self.serve_http(stream, None).await;
         };
         let handshake_result = tokio::select! {
-            handshake_result = timeout(self.limits.head, handshake(&tls, stream)) => handshake_result,
+            handshake_result = timeout(self.limits.head_timeout, handshake(&tls, stream)) => handshake_result,
             () = self.slot.evicted() => return,
             () = self.shutdown.cancelled() => return,
         };
@@ -310,12 +310,14 @@ impl ConnectionContext {
             let response = service.call(request);
             async move {
                 let response = response.await?;
-                if let Some(LongRunning { stall }) = response.extensions().get() {
-                    in_progress.progress.allow_stall(*stall);
+                if let Some(LongRunning { write_timeout }) = response.extensions().get() {
+                    in_progress.progress.set_write_timeout(*write_timeout);
                     in_progress.slot.untrack();
                 }
-                let status = response.status().as_u16();
-                tracing::debug!(%method, path, status, "HTTP");
+                let resp = response.status().as_u16();
+                // Upstream's message and keys, without the query of the URI: that of `exec` and `run` is the command,
+                // which may contain a secret.
+                tracing::debug!(verb = %method, URI = path, resp, "HTTP");
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });
@@ -334,7 +336,7 @@ impl ConnectionContext {
             () = progress.timed_out() => return tracing::debug!("Connection closed: the client timed out"),
             () = shutdown.cancelled() => {
                 served.as_mut().graceful_shutdown();
-                match timeout(self.limits.drain, served).await {
+                match timeout(self.limits.shutdown_timeout, served).await {
                     Ok(ended) => ended,
                     Err(_) => return tracing::debug!("Connection closed at shutdown before its response was sent"),
                 }

@@ -29,7 +29,7 @@ pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongRunning {
     /// Timeout for a client that does not read; zero means none.
-    pub(super) stall: Duration,
+    pub(super) write_timeout: Duration,
 }
 
 /// Timeout for reading a body.

@@ -159,7 +159,7 @@ fn logs() -> LogReaders {
         pods: Arc::new(Vec::new),
         wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
         split_streams: false,
-        stall: TIMEOUT,
+        write_timeout: TIMEOUT,
     })
 }
 

@@ -48,7 +48,7 @@ impl Default for ClusterSources {
 /// The keys of everything that volumes refer to.
 #[derive(Default)]
 pub(super) struct VolumeKeys {
-    objects: BTreeSet<ObjectKey>,
+    configmaps_and_secrets: BTreeSet<ObjectKey>,
     tokens: BTreeSet<TokenKey>,
     certificates: BTreeSet<PodCertificateKey>,
     claims: BTreeSet<PersistentVolumeClaimKey>,
@@ -76,7 +76,7 @@ impl VolumeKeys {
         match source {
             VolumeFileSource::Pod(_) => {}
             VolumeFileSource::Object(object) => {
-                self.objects.insert(object.key.clone());
+                self.configmaps_and_secrets.insert(object.key.clone());
             }
             VolumeFileSource::Token(token) => {
                 self.tokens.insert(token.key.clone());
@@ -90,14 +90,14 @@ impl VolumeKeys {
 
     pub(super) fn is_empty(&self) -> bool {
         let Self {
-            objects,
+            configmaps_and_secrets,
             tokens,
             certificates,
             claims,
             has_bundles,
         } = self;
-        let no_secrets = tokens.is_empty() && certificates.is_empty();
-        objects.is_empty() && no_secrets && claims.is_empty() && !has_bundles
+        let no_tokens = tokens.is_empty() && certificates.is_empty();
+        configmaps_and_secrets.is_empty() && no_tokens && claims.is_empty() && !has_bundles
     }
 }
 
@@ -118,16 +118,16 @@ impl ClusterSources {
         self.bundles.forget(uid);
     }
 
-    /// Looks up all inputs of a volume concurrently, except for immutable objects that it has already.
+    /// Looks up all inputs of a volume concurrently, except for immutable configmaps and secrets that it has already.
     pub(super) async fn inputs(
         &self,
         uid: &PodUid,
-        objects: &PodObjects,
+        configmaps_and_secrets: &PodObjects,
         mut keys: VolumeKeys,
         immutable: Option<&ConfigMapsAndSecrets>,
     ) -> VolumeSources {
         let is_known = |key: &ObjectKey| immutable.is_some_and(|known| known.contains_key(key));
-        keys.objects.retain(|key| !is_known(key));
+        keys.configmaps_and_secrets.retain(|key| !is_known(key));
         let bundles = async {
             if keys.has_bundles {
                 Some(self.bundles.get().await)
@@ -135,16 +135,21 @@ impl ClusterSources {
                 None
             }
         };
-        let objects = objects.get(keys.objects);
+        let configmaps_and_secrets = configmaps_and_secrets.get(keys.configmaps_and_secrets);
         let tokens = self.tokens.get(keys.tokens);
         let certificates = self.certificates.get(keys.certificates);
         let claims = self.claims.get(uid, keys.claims);
-        let (mut objects, tokens, certificates, claims, bundles) =
-            tokio::join!(objects, tokens, certificates, claims, bundles);
+        let (mut configmaps_and_secrets, tokens, certificates, claims, bundles) = tokio::join!(
+            configmaps_and_secrets,
+            tokens,
+            certificates,
+            claims,
+            bundles
+        );
         let immutable = immutable.into_iter().flatten();
-        objects.extend(immutable.map(|(key, found)| (key.clone(), found.clone())));
+        configmaps_and_secrets.extend(immutable.map(|(key, found)| (key.clone(), found.clone())));
         VolumeSources {
-            objects,
+            configmaps_and_secrets,
             tokens,
             certificates,
             claims,

@@ -1,13 +1,13 @@
 //! The volumes and the directory of a pod.
 //!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
-//!   (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files that the kubelet writes, sub-paths),
-//!   and the mounted devices of `local` volumes.
+//!   (emptyDir on disk, in memory and in huge pages, hostPath, content volumes, sub-paths), and the mounted devices of
+//!   `local` volumes.
 //! * Woken by its callers; nothing is polled. Each setup or update of a volume is a task, which continues if the sync
-//!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the objects and
-//!   tokens in them if there are any.
+//!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the configmaps,
+//!   secrets and tokens in them if there are any.
 //! * Publishes: [`VolumePaths`], the path of each volume; the state of each volume, with what it waits for; the pods
-//!   whose objects or tokens changed, or whose volumes became ready after a sync timed out.
+//!   whose configmaps, secrets or tokens changed, or whose volumes became ready after a sync timed out.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a volume of another
 //!   plugin, nor log the content of a volume.
 //! * Upstream: `pkg/kubelet/volumemanager`,
@@ -47,7 +47,7 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{KeyedLock, panics::PanicScope, spawn};
+use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
 use pod_volumes::{PodVolumes, TIMEOUT};
@@ -80,7 +80,9 @@ pub struct VolumeManager {
 struct VolumeManagerInner {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
-    objects: ConfigMapSecretReader,
+    configmaps_and_secrets: ConfigMapSecretReader,
+    /// Pods whose configmaps, secrets or tokens changed, or whose volumes became ready after a sync timed out.
+    pods_to_sync: Arc<DirtySet<PodUid>>,
     cluster: ClusterSources,
     /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
@@ -117,7 +119,7 @@ impl VolumeManager {
     pub fn new(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
-        objects: ConfigMapSecretReader,
+        configmaps_and_secrets: ConfigMapSecretReader,
         cluster: ClusterSources,
         quotas: Option<ProjectQuotas>,
         mounter: impl Mounter,
@@ -126,7 +128,8 @@ impl VolumeManager {
             shared: Arc::new(VolumeManagerInner {
                 root,
                 node,
-                objects,
+                pods_to_sync: configmaps_and_secrets.pods_to_sync(),
+                configmaps_and_secrets,
                 cluster,
                 quotas,
                 mounter: Box::new(mounter),
@@ -197,7 +200,7 @@ impl VolumeManager {
     }
 
     /// Sets up the pod's directory and all volumes that its containers mount (upstream's `WaitForAttachAndMount`), several
-    /// concurrently, and updates those with the content of objects. Cheap if nothing changed. Must not run concurrently
+    /// concurrently, and updates content volumes. Cheap if nothing changed. Must not run concurrently
     /// with [`Self::teardown`] of the same pod.
     ///
     /// # Errors
@@ -210,7 +213,7 @@ impl VolumeManager {
         cancel: &CancellationToken,
     ) -> Result<PreparedVolumes, VolumesNotReady> {
         let shared = &self.shared;
-        shared.objects.register(pod);
+        shared.configmaps_and_secrets.register(pod);
         let plan = plan::plan(pod, &shared.node)?;
         let uid = pod.uid();
         shared.cluster.register(&uid, &plan);
@@ -220,7 +223,7 @@ impl VolumeManager {
         }
         let pod = VolumePod {
             directory: shared.root.pod(&uid).map_err(VolumeError::from)?,
-            objects: shared.objects.of(pod),
+            configmaps_and_secrets: shared.configmaps_and_secrets.of(pod),
             volumes: shared.of_or_new(&uid),
             uid,
         };
@@ -241,17 +244,17 @@ impl VolumeManager {
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
     ) -> Result<ConfigMapsAndSecrets, VolumeError> {
-        let objects = self.shared.objects.of(pod);
+        let reader = self.shared.configmaps_and_secrets.of(pod);
         tokio::select! {
             biased;
-            found = objects.get(keys) => Ok(found),
+            found = reader.get(keys) => Ok(found),
             () = cancel.cancelled() => Err(VolumeError::Cancelled),
         }
     }
 
-    /// Waits for pods whose objects or tokens changed, or whose volumes became ready, and takes them.
+    /// Waits for pods whose configmaps, secrets or tokens changed, or whose volumes became ready, and takes them.
     pub async fn changed(&self) -> HashSet<PodUid> {
-        self.shared.objects.changed().await
+        self.shared.pods_to_sync.take().await
     }
 
     /// Bind-mounts the sub-paths of one container and returns their paths by mount index. Called before every start of the
@@ -292,7 +295,7 @@ impl VolumeManager {
     /// Unmounts the pod's volumes and deletes their data. Called after its last container has ended; may be repeated. Waits
     /// for setups in progress only while they create something below the pod's directory.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
-        self.shared.objects.forget(uid);
+        self.shared.configmaps_and_secrets.forget(uid);
         self.shared.cluster.forget(uid);
         if let Some(volumes) = self.shared.of(uid) {
             volumes.tear_down().await;

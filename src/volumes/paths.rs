@@ -194,7 +194,7 @@ impl PodDir {
         self.empty_dir_marker(&format!("{CLAIM_PREFIX}{volume}"))
     }
 
-    /// Directory whose file `ready` marks a volume of files as set up.
+    /// Directory whose file `ready` marks a content volume as set up.
     pub fn content_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_marker(&format!("wrapped_{volume}"))
     }

@@ -41,12 +41,12 @@ pub enum VolumeKind {
     },
     /// The volume of a claim.
     Claim(ClaimVolume),
-    /// Files that the kubelet writes.
+    /// A content volume: configMap, secret, downwardAPI or projected, whose files the kubelet writes.
     Content(ContentVolume),
 }
 
 impl VolumeKind {
-    /// Whether its data is in memory; `None` for data on a path of the node.
+    /// Whether its data is in memory; `None` for data outside the pod's directory.
     pub(super) fn is_in_memory(&self) -> Option<bool> {
         match self {
             Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
@@ -57,8 +57,8 @@ impl VolumeKind {
 }
 
 impl PlannedVolume {
-    /// Whether its data is on a path of the node.
-    pub(super) fn is_of_node(&self) -> bool {
+    /// Whether its data is outside the pod's directory, where I/O may hang.
+    pub(super) fn is_outside_pod_dir(&self) -> bool {
         matches!(
             self.kind,
             VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
@@ -88,7 +88,7 @@ impl PlannedVolume {
         }
     }
 
-    /// The volume's specification, if it is a volume of files.
+    /// The volume's specification, if it is a content volume.
     pub(super) fn content(&self) -> Option<&ContentVolume> {
         match &self.kind {
             VolumeKind::Content(volume) => Some(volume),
@@ -284,7 +284,7 @@ fn kind_of(
     let points = content::mount_points(pod, &volume.name);
     Ok(VolumeKind::Content(ContentVolume {
         plugin,
-        // Configmaps are the only volumes of files that upstream keeps on disk.
+        // Configmaps are the only content volumes that upstream keeps on disk.
         memory: match plugin {
             VolumePlugin::ConfigMap => None,
             _ => Some(memory_size(pod, None, node, &fail)?),

@@ -80,10 +80,10 @@ pub(super) struct TrackedVolume {
 pub(super) struct ReadyVolume {
     /// Its path.
     pub(super) path: VolumePath,
-    /// The digest of its content, for a volume of files.
+    /// The digest of its content, for a content volume.
     pub(super) content_digest: Option<PayloadDigest>,
-    /// Its immutable objects, as first used for the pod; they are not looked up again.
-    pub(super) immutable_objects: ConfigMapsAndSecrets,
+    /// Its immutable configmaps and secrets, as first used for the pod; they are not looked up again.
+    pub(super) immutable_configmaps_and_secrets: ConfigMapsAndSecrets,
 }
 
 /// The result of a successful attempt.
@@ -98,7 +98,7 @@ impl SetUpResult {
         let ready = ReadyVolume {
             path,
             content_digest: None,
-            immutable_objects: ConfigMapsAndSecrets::new(),
+            immutable_configmaps_and_secrets: ConfigMapsAndSecrets::new(),
         };
         Self { ready, stale: None }
     }
@@ -114,7 +114,7 @@ impl TrackedVolume {
         content.is_some_and(|(content, ready)| {
             let mut keys = content::object_keys(&content.sources).into_iter();
             content::may_change(&content.sources)
-                || keys.any(|key| !ready.immutable_objects.contains_key(&key))
+                || keys.any(|key| !ready.immutable_configmaps_and_secrets.contains_key(&key))
         })
     }
 
@@ -126,7 +126,7 @@ impl TrackedVolume {
 
 impl PodVolumes {
     /// A guard for creating files below the pod's directory; `None` once the pod is being torn down.
-    pub(super) fn creating(&self) -> Option<RwLockReadGuard<'_, bool>> {
+    pub(super) fn creation_guard(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let torn_down = self.torn_down.try_read().ok()?;
         (!*torn_down).then_some(torn_down)
     }
@@ -143,7 +143,7 @@ impl PodVolumes {
         if let Ok(slot) = self.slots.try_acquire() {
             return Some(slot);
         }
-        self.waits(name, VolumeWait::Others);
+        self.set_waiting(name, VolumeWait::Others);
         self.slots.acquire().await.ok()
     }
 
@@ -168,11 +168,11 @@ impl PodVolumes {
         }
     }
 
-    /// Whether the volume's data is on a path of the node.
-    pub(super) fn is_of_node(&self, name: &str) -> bool {
+    /// Whether the volume's data is outside the pod's directory.
+    pub(super) fn is_outside_pod_dir(&self, name: &str) -> bool {
         let volumes = self.volumes.borrow();
         let mut named = volumes.iter().filter(|one| one.planned.name == name);
-        named.any(|volume| volume.planned.is_of_node())
+        named.any(|volume| volume.planned.is_outside_pod_dir())
     }
 
     /// Notifies of state changes.
@@ -222,7 +222,8 @@ impl PodVolumes {
         ready
     }
 
-    pub(super) fn waits(&self, name: &str, wait: VolumeWait) {
+    /// Records what the attempt waits for.
+    pub(super) fn set_waiting(&self, name: &str, wait: VolumeWait) {
         self.volumes.send_if_modified(|volumes| {
             if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
                 volume.next(VolumeInput::Waits(wait));

@@ -25,7 +25,7 @@ use crate::{
     },
     base::{
         otel::in_current_context,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         run_file_io, spawn,
     },
     model::PodUid,
@@ -45,7 +45,7 @@ const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
 pub(super) struct VolumePod {
     pub(super) uid: PodUid,
     pub(super) directory: PodDir,
-    pub(super) objects: PodObjects,
+    pub(super) configmaps_and_secrets: PodObjects,
     pub(super) volumes: Arc<PodVolumes>,
 }
 
@@ -125,10 +125,10 @@ impl VolumeManagerInner {
 
     async fn run(self: Arc<Self>, attempt: Attempt) {
         let (pod, planned) = (attempt.pod.clone(), attempt.planned.clone());
-        let ended = contain(PanicScope::Sync, self.clone().attempt(attempt)).await;
+        let ended = catch_panic(PanicScope::Sync, self.clone().attempt(attempt)).await;
         let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
         if pod.volumes.end(&planned.name, ended) {
-            self.objects.changes().mark(pod.uid);
+            self.pods_to_sync.mark(pod.uid);
         }
     }
 
@@ -136,7 +136,7 @@ impl VolumeManagerInner {
         let (volumes, planned) = (attempt.pod.volumes.clone(), attempt.planned.clone());
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
-        volumes.waits(&planned.name, initial_wait(&planned.kind));
+        volumes.set_waiting(&planned.name, initial_wait(&planned.kind));
         if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
@@ -145,7 +145,7 @@ impl VolumeManagerInner {
             Some(ready) => self.refresh(&attempt, ready, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
-        if planned.is_of_node() {
+        if planned.is_outside_pod_dir() {
             run_limited_blocking(blocking, work).await?
         } else {
             run_file_io(work).await?
@@ -156,13 +156,13 @@ impl VolumeManagerInner {
     async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
         let immutable = attempt.ready.as_ref();
-        let immutable = immutable.map(|ready| &ready.immutable_objects);
+        let immutable = immutable.map(|ready| &ready.immutable_configmaps_and_secrets);
         if !keys.is_empty() {
             let volumes = &attempt.pod.volumes;
-            volumes.waits(&attempt.planned.name, VolumeWait::Lookup);
+            volumes.set_waiting(&attempt.planned.name, VolumeWait::Lookup);
         }
-        let (uid, objects) = (&attempt.pod.uid, &attempt.pod.objects);
-        self.cluster.inputs(uid, objects, keys, immutable).await
+        let (uid, reader) = (&attempt.pod.uid, &attempt.pod.configmaps_and_secrets);
+        self.cluster.inputs(uid, reader, keys, immutable).await
     }
 
     fn set_up(
@@ -172,7 +172,7 @@ impl VolumeManagerInner {
     ) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
         let fail = |source| of_volume(name, source);
-        let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
             VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
             VolumeKind::EmptyDir {
@@ -206,11 +206,12 @@ impl VolumeManagerInner {
                 .set_up_content(&pod.directory, name, content, inputs)
                 .map_err(fail)?,
         };
-        attempted.ready.immutable_objects = immutable(&inputs.objects);
+        attempted.ready.immutable_configmaps_and_secrets =
+            immutable(&inputs.configmaps_and_secrets);
         Ok(attempted)
     }
 
-    /// Updates a volume whose objects changed.
+    /// Updates a volume whose configmaps or secrets changed.
     fn refresh(
         &self,
         attempt: &Attempt,
@@ -218,9 +219,10 @@ impl VolumeManagerInner {
         inputs: &VolumeSources,
     ) -> Result<SetUpResult, VolumeError> {
         let volumes = &attempt.pod.volumes;
-        let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = SetUpResult::of(ready.path.clone());
-        attempted.ready.immutable_objects = immutable(&inputs.objects);
+        attempted.ready.immutable_configmaps_and_secrets =
+            immutable(&inputs.configmaps_and_secrets);
         attempted.ready.content_digest = ready.content_digest;
         let Some(content) = attempt.planned.content() else {
             return Ok(attempted);
@@ -277,7 +279,7 @@ impl VolumeManagerInner {
     ) -> Result<SetUpResult, VolumeError> {
         let (pod, claim) = (&attempt.pod, &attempt.claim);
         // The pod may have been torn down while this waited for the lock.
-        drop(pod.volumes.creating().ok_or(VolumeError::Cancelled)?);
+        drop(pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?);
         let (at, own_name) = (&resolved.at, &resolved.volume);
         let fail = |source| of_volume(own_name, source);
         let owner = at.owned.then_some((claim.group, claim.change_policy));
@@ -308,7 +310,7 @@ impl VolumeManagerInner {
                 host_path
             }
         };
-        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         claim_marker::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
         Ok(SetUpResult::of(VolumePath {
             managed: at.managed,
@@ -327,8 +329,8 @@ impl VolumeManagerInner {
         pods.any(|other| other.path() != pod.path() && claim_marker::resolved_to(&other, path))
     }
 
-    /// Sets up a volume of files. If its objects are missing or immutable, a volume of an earlier kubelet is kept as
-    /// it is, because a restart of the kubelet must not affect pods.
+    /// Sets up a content volume. If its configmaps and secrets are missing or immutable, a volume of an earlier kubelet
+    /// is kept as it is, because a restart of the kubelet must not affect pods.
     fn set_up_content(
         &self,
         pod: &PodDir,
@@ -345,7 +347,7 @@ impl VolumeManagerInner {
             })
         };
         let find_existing = || content::find_existing(pod, name, volume, mounter).map(of);
-        if content::is_fixed(&volume.sources, &inputs.objects)
+        if content::is_fixed(&volume.sources, &inputs.configmaps_and_secrets)
             && let Some(before) = find_existing()
         {
             return Ok(before);
@@ -379,7 +381,7 @@ impl VolumeManagerInner {
         let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
         let guard = volumes.lock_for_binds(&volume, container).await;
         // Limited like the setup of the volume itself.
-        let permit = if volumes.is_of_node(&volume) {
+        let permit = if volumes.is_outside_pod_dir(&volume) {
             self.blocking.clone().acquire_owned().await.ok()
         } else {
             None
@@ -435,8 +437,8 @@ impl ClaimAttempt {
     }
 }
 
-/// Runs blocking work on a path of the node, which may hang. The semaphore keeps it from occupying all threads of the
-/// process.
+/// Runs blocking work outside the pod's directory, which may hang. The semaphore keeps it from occupying all threads of
+/// the process.
 async fn run_limited_blocking<T: Send + 'static>(
     threads: Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -454,7 +456,7 @@ async fn run_limited_blocking<T: Send + 'static>(
 async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(), VolumeError> {
     let (pod, plan) = (pod.clone(), plan.to_vec());
     let record = move || {
-        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         pod_dirs::create(&pod.directory)?;
         let records: Vec<_> = plan.iter().filter_map(|planned| planned.record()).collect();
         if records.is_empty() {
@@ -474,7 +476,7 @@ fn initial_wait(kind: &VolumeKind) -> VolumeWait {
     }
 }
 
-/// The immutable ones of the objects.
+/// The immutable ones.
 fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
     let immutable = found
         .iter()

@@ -53,7 +53,7 @@ pub(super) fn set_up(
 ) -> Result<Option<()>, SetUpError> {
     let names = components(&request.sub_path)?;
     let part = open_part(&request.volume_path, &names, &request.sub_path)?;
-    let Some(_creating) = volumes.creating() else {
+    let Some(_creating) = volumes.creation_guard() else {
         return Ok(None);
     };
     let stat = rustix::fs::fstat(&part);

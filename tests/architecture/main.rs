@@ -29,7 +29,7 @@ const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "keyed_lock", "observed", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "url", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
-    ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
+    ("cri", &["codec", "endpoint", "features", "list_fingerprint", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
     ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "pod_level", "cpu", "devices", "dra", "container_devices", "memory", "managers", "cm", "pod_resources", "area"]),
@@ -48,7 +48,7 @@ const AREAS: Areas = &[
 const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 
-/// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.
+/// Starts of tasks that have no name and whose panics nothing catches. `base` has those to use.
 const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
 /// The owners of the tasks in the others wait for what these return, and handle a panic themselves.
 #[rustfmt::skip]

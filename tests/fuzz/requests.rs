@@ -96,8 +96,8 @@ impl Ports {
                 _ => on.clone(),
             };
             let limits = ConnectionLimits {
-                head: HOUR,
-                idle: HOUR,
+                head_timeout: HOUR,
+                idle_timeout: HOUR,
                 ..ConnectionLimits::default()
             };
             let listener = Listener::bind_local("fuzzed", &dir.path().join(kind)).unwrap();
@@ -215,7 +215,7 @@ fn views() -> RouteHandlers {
             pods: Arc::new(pods),
             wait_for_pods: known(),
             split_streams: false,
-            stall: HOUR,
+            write_timeout: HOUR,
         }),
         node_logs: NodeLogs::of(log_root()),
         posted: None,

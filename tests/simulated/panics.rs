@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kubelet::base::panics::{self, PanicScope, contain};
+use kubelet::base::panics::{self, PanicScope, catch_panic};
 use kubelet::config::logging::{self, LoggingConfig};
 
 use crate::node::Node;
@@ -14,7 +14,7 @@ async fn panicking_process() {
     panics::install_hook();
     let secret = "hunter2".to_owned();
     let work = async { assert!(secret.is_empty(), "cannot read {secret:?}") };
-    let ended = contain(PanicScope::Probe, work).await;
+    let ended = catch_panic(PanicScope::Probe, work).await;
     assert!(ended.is_err());
     let alone = tokio::task::spawn_blocking(|| panic!("nothing contains it"));
     assert!(alone.await.is_err());

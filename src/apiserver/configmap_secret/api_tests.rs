@@ -63,7 +63,7 @@ fn config_map(value: &str) -> Value {
 
 /// The pods that are marked next.
 async fn changed(objects: &ConfigMapSecretReader) -> Vec<String> {
-    let marked = tokio::time::timeout(TIMEOUT, objects.changed()).await;
+    let marked = tokio::time::timeout(TIMEOUT, objects.pods_to_sync().take()).await;
     let mut marked: Vec<_> = marked.unwrap().iter().map(ToString::to_string).collect();
     marked.sort();
     marked

@@ -23,7 +23,7 @@ use crate::{
 };
 use api::ApiObjects;
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -42,7 +42,7 @@ const TIMED_OUT: &str = "reading its directory timed out";
 pub struct ConfigMapSecretReader {
     local: Option<Arc<LocalObjectsDir>>,
     api: Option<ApiObjects>,
-    changed: Arc<DirtySet<PodUid>>,
+    pods_to_sync: Arc<DirtySet<PodUid>>,
 }
 
 /// The objects available to one pod. Cheap to clone.
@@ -85,14 +85,14 @@ impl ConfigMapSecretReader {
     /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For other
     /// pods, reads from the API server.
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
-        let changed = Arc::<DirtySet<PodUid>>::default();
+        let pods_to_sync = Arc::<DirtySet<PodUid>>::default();
         Self {
             local: local.map(|path| {
                 let reads = Arc::new(Semaphore::new(MAX_READS));
                 Arc::new(LocalObjectsDir { path, reads })
             }),
-            api: api.map(|api| ApiObjects::new(api, changed.clone())),
-            changed,
+            api: api.map(|api| ApiObjects::new(api, pods_to_sync.clone())),
+            pods_to_sync,
         }
     }
 
@@ -130,14 +130,9 @@ impl ConfigMapSecretReader {
         }
     }
 
-    /// Waits for pods whose objects changed and takes them.
-    pub async fn changed(&self) -> HashSet<PodUid> {
-        self.changed.take().await
-    }
-
-    /// The set in which readers of other objects mark the pods that use them.
-    pub fn changes(&self) -> Arc<DirtySet<PodUid>> {
-        self.changed.clone()
+    /// The pods whose configmaps or secrets changed. Readers of other objects mark in it the pods that use those.
+    pub fn pods_to_sync(&self) -> Arc<DirtySet<PodUid>> {
+        self.pods_to_sync.clone()
     }
 
     /// Number of watched objects.

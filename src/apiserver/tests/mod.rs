@@ -107,7 +107,7 @@ async fn an_invalid_response_is_an_error_without_the_token() {
 async fn a_silent_server_runs_into_the_deadline() {
     let server = Scripted::start(|_, _| Answer::Silence).await;
     let error = client(&server).await.review_token("t").await.unwrap_err();
-    assert!(matches!(error, ApiError::Late(_)), "{error:?}");
+    assert!(matches!(error, ApiError::Timeout(_)), "{error:?}");
 }
 
 #[tokio::test]

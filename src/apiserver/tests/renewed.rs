@@ -88,7 +88,7 @@ async fn a_renewed_token_counts_and_so_do_renewed_authorities() {
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     assert!(matches!(
         api.review_token("t").await,
-        Err(ApiError::Refused { .. })
+        Err(ApiError::Status { .. })
     ));
     fs::write(dir.path().join("token"), TOKEN).unwrap();
     until(&api, |result| result.is_ok()).await;
@@ -112,7 +112,7 @@ async fn a_changed_kubeconfig_is_read_with_the_files_that_it_refers_to_now() {
     fs::write(dir.path().join("cluster.crt"), second.authority()).unwrap();
     write_kubeconfig(dir.path(), second.port, json!({"tokenFile": "token"}));
     until(&api, |result| {
-        matches!(result, Err(ApiError::Refused { .. }))
+        matches!(result, Err(ApiError::Status { .. }))
     })
     .await;
     fs::write(dir.path().join("token"), TOKEN).unwrap();

@@ -123,7 +123,7 @@ async fn an_error_status_keeps_its_reason_and_is_not_retried() {
     assert!(get("changed").await.is_conflict());
     let busy = get("busy").await;
     assert!(busy.is_transient() && busy.to_string().contains("scripted TooManyRequests"));
-    let ApiError::Refused { status, reason, .. } = get("html").await else {
+    let ApiError::Status { status, reason, .. } = get("html").await else {
         panic!("another error");
     };
     assert_eq!((status.as_u16(), reason.as_str()), (502, ""));

@@ -125,10 +125,10 @@ fn shown(event: WatchEvent<Pod>) -> String {
         WatchEvent::Applied(item) => format!("applied {}", name(item)),
         WatchEvent::Deleted(item) => format!("deleted {}", name(item)),
         WatchEvent::Failed(error) => match &*error {
-            ApiError::Refused { status, .. } => format!("refused {status}"),
+            ApiError::Status { status, .. } => format!("refused {status}"),
             ApiError::Unreachable(_) => "unreachable".to_owned(),
             ApiError::Unreadable(_) => "unreadable".to_owned(),
-            ApiError::Late(_) => "late".to_owned(),
+            ApiError::Timeout(_) => "late".to_owned(),
         },
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::model::PodUid;
 
-/// More pending containers and sandboxes than this are replaced by one resync.
+/// More pending containers and sandboxes than this are replaced by one relist.
 const MAX_ITEMS: usize = 10_000;
 
 /// A source of events of the runtime.
@@ -28,7 +28,7 @@ pub enum RuntimeEventSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeChanges {
     /// A relist is needed: the stream was (re)connected, or there were too many changes.
-    pub resync: bool,
+    pub relist: bool,
     /// Ids of containers or sandboxes to read, with the pod's UID if the event has it.
     pub items: HashMap<String, Option<PodUid>>,
     /// The current source of events.
@@ -61,7 +61,7 @@ impl ChangeWriter {
     /// Records that a container or sandbox changed.
     pub(super) fn mark(&self, id: String, pod: Option<PodUid>) {
         self.change(|changes| {
-            if changes.resync {
+            if changes.relist {
                 return;
             }
             let known = changes.items.entry(id).or_default();
@@ -70,7 +70,7 @@ impl ChangeWriter {
             }
             if changes.items.len() > MAX_ITEMS {
                 changes.items = HashMap::new();
-                changes.resync = true;
+                changes.relist = true;
             }
         });
     }
@@ -79,7 +79,7 @@ impl ChangeWriter {
     pub(super) fn connected(&self, source: RuntimeEventSource) {
         self.change(|changes| {
             changes.source = source;
-            changes.resync = true;
+            changes.relist = true;
             changes.items = HashMap::new();
         });
     }
@@ -146,18 +146,18 @@ mod tests {
         writer.mark("a".into(), None);
         writer.mark("b".into(), None);
         let changes = reader.take().await;
-        assert!(!changes.resync);
+        assert!(!changes.relist);
         assert_eq!(changes.items.len(), 2);
         assert_eq!(changes.items["a"], Some(PodUid::from("u")));
         assert_eq!(reader.take_now(), None);
     }
 
     #[test]
-    fn a_flood_becomes_one_resync() {
+    fn a_flood_becomes_one_relist() {
         let (writer, reader) = change_channel();
         (0..MAX_ITEMS * 3).for_each(|n| writer.mark(n.to_string(), None));
         let changes = reader.take_now().unwrap();
-        assert!(changes.resync);
+        assert!(changes.relist);
         assert!(changes.items.is_empty());
         writer.mark("x".into(), None);
         assert_eq!(reader.take_now().unwrap().items.len(), 1);
@@ -168,7 +168,7 @@ mod tests {
         let (writer, reader) = change_channel();
         writer.connected(RuntimeEventSource::Cri);
         assert_eq!(reader.source(), RuntimeEventSource::Cri);
-        assert!(reader.take_now().unwrap().resync);
+        assert!(reader.take_now().unwrap().relist);
         writer.disconnected();
         assert_eq!(reader.take_now(), Some(RuntimeChanges::default()));
         writer.disconnected();

@@ -1,4 +1,5 @@
-//! containerd's own events, for versions whose CRI has none or divides them. Pure except for the generated client.
+//! containerd's own events, for versions whose CRI has none or delivers each to one subscriber only. Pure except
+//! for the generated client.
 
 use prost::Message;
 
@@ -33,8 +34,8 @@ struct TaskDelete {
     id: String,
 }
 
-/// Whether a runtime gives each CRI event to one of its readers only, as containerd 1.7 does.
-pub(super) fn divides_cri_events(version: &VersionResponse) -> bool {
+/// Whether a runtime delivers each CRI event to only one of its subscribers, as containerd 1.7 does.
+pub(super) fn delivers_events_to_one_subscriber(version: &VersionResponse) -> bool {
     let number = version.runtime_version.trim_start_matches('v');
     version.runtime_name == "containerd" && number.starts_with("1.7.")
 }
@@ -62,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_containerd_1_7_divides_cri_events() {
-        for (name, version, divides) in [
+    fn only_containerd_1_7_delivers_cri_events_to_one_subscriber() {
+        for (name, version, delivers_to_one) in [
             ("containerd", "v1.7.27", true),
             ("containerd", "1.7.12-0ubuntu1", true),
             ("containerd", "1.6.20~ds1", false),
@@ -75,7 +76,11 @@ mod tests {
                 runtime_version: version.into(),
                 ..VersionResponse::default()
             };
-            assert_eq!(divides_cri_events(&version), divides, "{version:?}");
+            assert_eq!(
+                delivers_events_to_one_subscriber(&version),
+                delivers_to_one,
+                "{version:?}"
+            );
         }
     }
 

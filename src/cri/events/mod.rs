@@ -1,9 +1,9 @@
 //! The runtime's events: which containers and sandboxes changed.
 //!
-//! One task owns the stream. It prefers CRI events; if the runtime has none, or divides them among its readers as
+//! One task owns the stream. It prefers CRI events; if the runtime has none, or delivers each to only one subscriber as
 //! containerd 1.7 does, it subscribes to containerd's own event service on the same socket. If there is none either, or
 //! if the runtime closes every stream immediately, the PLEG depends on relists, and the task retries every few minutes.
-//! After every (re)connect it requests a resync, because events may have been missed. A change names an item to read
+//! After every (re)connect it requests a relist, because events may have been missed. A change names an item to read
 //! again, and its pod if the event has it; of the rest of an event, only its time is used, for a metric.
 
 mod containerd;

@@ -64,12 +64,12 @@ impl EventStream {
         }
     }
 
-    /// The source to connect to. containerd 1.7 gives each CRI event to one of its readers only, and readers that are
-    /// gone take one as well, so its own events are used, which all readers get.
+    /// The source to connect to. containerd 1.7 delivers each CRI event to only one of its subscribers, which may be
+    /// one that has disconnected, so its own events are used, which all subscribers receive.
     async fn source(&self, planned: RuntimeEventSource) -> RuntimeEventSource {
         if planned == RuntimeEventSource::Cri
             && let Ok(version) = self.runtime.version().await
-            && containerd::divides_cri_events(&version)
+            && containerd::delivers_events_to_one_subscriber(&version)
         {
             return RuntimeEventSource::Containerd;
         }

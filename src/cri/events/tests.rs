@@ -38,11 +38,11 @@ async fn changed(reader: &ChangeReader, id: &str) -> Option<PodUid> {
     .unwrap()
 }
 
-async fn resync(reader: &ChangeReader, source: RuntimeEventSource) {
+async fn relist(reader: &ChangeReader, source: RuntimeEventSource) {
     timeout(LONG, async {
         loop {
             let changes = reader.take().await;
-            if changes.resync && changes.source == source {
+            if changes.relist && changes.source == source {
                 return;
             }
         }
@@ -100,17 +100,17 @@ fn task_delete(container: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
+async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_relist() {
     let mut runtime = TestRuntime::started();
     let mut streams = streams(&runtime, "GetContainerEvents");
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, RuntimeEventSource::Cri).await;
+    relist(&reader, RuntimeEventSource::Cri).await;
     let first = streams.recv().await.unwrap();
     first.send(cri_event("c1", "pod-1")).await.unwrap();
     assert_eq!(changed(&reader, "c1").await, Some(PodUid::from("pod-1")));
 
     drop(first);
-    resync(&reader, RuntimeEventSource::Cri).await;
+    relist(&reader, RuntimeEventSource::Cri).await;
     let second = streams.recv().await.unwrap();
     second.send(cri_event("c2", "")).await.unwrap();
     assert_eq!(changed(&reader, "c2").await, None);
@@ -130,7 +130,7 @@ async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
     })
     .await;
     runtime.start();
-    resync(&reader, RuntimeEventSource::Cri).await;
+    relist(&reader, RuntimeEventSource::Cri).await;
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_stream_without_any_event_counts_as_connected() {
     let runtime = TestRuntime::started();
     runtime.script.on("GetContainerEvents", |_| Reply::Hang);
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, RuntimeEventSource::Cri).await;
+    relist(&reader, RuntimeEventSource::Cri).await;
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     let runtime = TestRuntime::started();
     let mut streams = streams(&runtime, "Subscribe");
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, RuntimeEventSource::Containerd).await;
+    relist(&reader, RuntimeEventSource::Containerd).await;
     let status = |state: ContainerState| {
         let metadata = Some(ContainerMetadata::default());
         let status = ContainerStatus {
@@ -195,10 +195,10 @@ async fn containerd_1_7_is_not_read_by_its_cri_events() {
     let _cri = streams(&runtime, "GetContainerEvents");
     let mut streams = streams(&runtime, "Subscribe");
     let (reader, _guard) = listen(&runtime);
-    resync(&reader, RuntimeEventSource::Containerd).await;
+    relist(&reader, RuntimeEventSource::Containerd).await;
     drop(streams.recv().await.unwrap());
     // The next connection as well.
-    resync(&reader, RuntimeEventSource::Containerd).await;
+    relist(&reader, RuntimeEventSource::Containerd).await;
     assert_eq!(runtime.script.calls("GetContainerEvents"), 0);
 }
 

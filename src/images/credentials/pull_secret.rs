@@ -49,7 +49,7 @@ impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
 
 impl PullSecrets {
     /// Whether the pod may use this image without verification of its secrets.
-    pub(in crate::images) fn accept(&self, image: &Image) -> bool {
+    pub(in crate::images) fn allows_without_verification(&self, image: &Image) -> bool {
         let mut accepted = self.accepted.iter().map(|reference| &**reference);
         accepted.any(|one| one == image.id || image.repo_digests.iter().any(|digest| digest == one))
     }
@@ -287,7 +287,7 @@ mod tests {
             ..Image::default()
         };
         let here = image("sha256:ran", "r.io/y@sha256:other");
-        assert!(!secrets.accept(&here));
+        assert!(!secrets.allows_without_verification(&here));
         let unsynced = ObjectError::Unsynced {
             key: keys[1].clone(),
             reason: "away".into(),
@@ -299,7 +299,11 @@ mod tests {
             (image("sha256:other", "r.io/x@sha256:ran"), true),
             (image("sha256:other", "r.io/x@sha256:other"), false),
         ] {
-            assert_eq!(secrets.accept(&image), accepted, "{image:?}");
+            assert_eq!(
+                secrets.allows_without_verification(&image),
+                accepted,
+                "{image:?}"
+            );
         }
     }
 }

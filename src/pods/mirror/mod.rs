@@ -17,7 +17,7 @@ use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath},
     base::{
         DirtySet, WorkQueue, error_chain,
-        panics::{self, contain},
+        panics::{self, catch_panic},
     },
     model::{Pod, PodExt, PodFullName, PodUid},
     state::{node_object::NodeObject, pod_manager::PodManager},
@@ -199,7 +199,7 @@ impl MirrorPods {
         let node_name = deps.node_name.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
-            let result = contain(panics::PanicScope::Other, sending).await.ok();
+            let result = catch_panic(panics::PanicScope::Other, sending).await.ok();
             EndedMirrorRequest {
                 name,
                 request,

@@ -54,8 +54,8 @@ impl RuntimeEventsTask {
     }
 
     fn handle_changes(&self, changes: RuntimeChanges, unknown: &mut HashMap<String, UnknownId>) {
-        // In this order, so that a new source and its resync cause only one list.
-        if changes.resync {
+        // In this order, so that a new source and its relist cause only one list.
+        if changes.relist {
             self.relist.reconnected();
         }
         self.relist.set_source(changes.source);

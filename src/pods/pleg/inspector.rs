@@ -5,7 +5,7 @@ use crate::{
     base::{
         EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
-        panics::{PanicScope, Panicked, contain},
+        panics::{PanicScope, Panicked, catch_panic},
     },
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
@@ -80,7 +80,7 @@ impl InspectTask {
                         let context = self.context.clone();
                         self.reads.spawn(async move {
                             let read = inspect(context, item.clone(), permit);
-                            let read = contain(PanicScope::Inspection, read).await;
+                            let read = catch_panic(PanicScope::Inspection, read).await;
                             (item, read.unwrap_or_else(InspectionOutcome::Panicked))
                         });
                     }
@@ -123,7 +123,7 @@ impl InspectTask {
             InspectionOutcome::TimedOut => format!("timed out after {} s", READ_TIMEOUT.as_secs()),
         };
         let now = Instant::now();
-        let first = self.retries.step(&item).is_none();
+        let first = self.retries.entry(&item).is_none();
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
             tracing::warn!(

@@ -21,7 +21,7 @@ mod termination_message;
 mod metrics;
 mod relist;
 mod state;
-mod status_poll;
+mod runtime_state_poll;
 
 #[cfg(test)]
 mod tests;
@@ -38,8 +38,8 @@ pub use events::RuntimeEventsTask;
 pub use inspector::InspectTask;
 pub use metrics::PlegMetrics;
 pub use relist::{RelistTask, RelistTrigger};
+pub use runtime_state_poll::RuntimeStateTask;
 pub use state::{RuntimeState, RuntimeStateReader};
-pub use status_poll::StatusTask;
 
 /// The periods of the PLEG.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct Pleg {
     relist: RelistTask,
     events: RuntimeEventsTask,
     inspect: InspectTask,
-    status: StatusTask,
+    runtime_state: RuntimeStateTask,
     /// Notified when the runtime can be listed again after an outage.
     pub recovered: Arc<Notify>,
 }
@@ -88,7 +88,7 @@ impl Pleg {
         tasks.spawn("pleg.relist", self.relist.run(shutdown.clone()));
         tasks.spawn("pleg.events", self.events.run(shutdown.clone()));
         tasks.spawn("pleg.inspect", self.inspect.run(shutdown.clone()));
-        tasks.spawn("pleg.status", self.status.run(shutdown));
+        tasks.spawn("pleg.runtime_state", self.runtime_state.run(shutdown));
     }
 }
 
@@ -109,7 +109,8 @@ pub fn build(
         config,
         metrics,
     };
-    let (state, state_reader) = state::runtime_state(status_poll::state_of(first, Instant::now()));
+    let (state, state_reader) =
+        state::runtime_state(runtime_state_poll::state_of(first, Instant::now()));
     let recovered = Arc::<Notify>::default();
     let (relist, trigger) = RelistTask::new(context.clone(), recovered.clone());
     let pleg = Pleg {
@@ -121,7 +122,7 @@ pub fn build(
             relist: trigger,
         },
         inspect: InspectTask::new(context.clone()),
-        status: StatusTask {
+        runtime_state: RuntimeStateTask {
             context,
             state,
             features,

@@ -3,7 +3,7 @@
 use super::PlegContext;
 use crate::{
     cri::{
-        CriError, ListFingerprint, Relist,
+        CriError, ListChange, ListFingerprint,
         events::RuntimeEventSource,
         v1::{Container, PodSandbox},
     },
@@ -155,8 +155,12 @@ impl RelistTask {
         let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
         let containers = runtime.relist_containers(&mut self.containers).await?;
         let (sandboxes, containers) = match (sandboxes, containers) {
-            (Relist::Changed(sandboxes), Relist::Changed(containers)) => (sandboxes, containers),
-            (Relist::Unchanged, Relist::Unchanged) if self.context.cache.confirm_list(seq) => {
+            (ListChange::Changed(sandboxes), ListChange::Changed(containers)) => {
+                (sandboxes, containers)
+            }
+            (ListChange::Unchanged, ListChange::Unchanged)
+                if self.context.cache.confirm_list(seq) =>
+            {
                 return Ok(());
             }
             _ => return self.list_in_full().await,
@@ -173,7 +177,9 @@ impl RelistTask {
         let runtime = &self.context.runtime;
         let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
         let containers = runtime.relist_containers(&mut self.containers).await?;
-        if let (Relist::Changed(sandboxes), Relist::Changed(containers)) = (sandboxes, containers) {
+        if let (ListChange::Changed(sandboxes), ListChange::Changed(containers)) =
+            (sandboxes, containers)
+        {
             self.apply(seq, sandboxes, containers);
         }
         Ok(())

@@ -66,7 +66,7 @@ async fn a_reconnected_stream_causes_a_list_at_once_although_lists_failed() {
 }
 
 #[tokio::test]
-async fn a_new_mode_and_its_resync_are_one_list() {
+async fn a_new_mode_and_its_relist_are_one_list() {
     for _ in 0..20 {
         let runtime = answering();
         let lists = || runtime.script.calls("ListContainers");
@@ -74,7 +74,7 @@ async fn a_new_mode_and_its_resync_are_one_list() {
         until("the first list", || lists() == 1).await;
         trigger.reconnected();
         trigger.set_source(RuntimeEventSource::Cri);
-        until("the resync", || lists() == 2).await;
+        until("the relist", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lists(), 2);
     }

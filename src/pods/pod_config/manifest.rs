@@ -1,7 +1,7 @@
 //! Decoding and validation of manifests: from bytes to static pods and warnings. Pure.
 
 use super::static_pod::{InvalidPod, ManifestOrigin, static_pod};
-use crate::base::panics::{PanicScope, Panicked, contain_blocking};
+use crate::base::panics::{PanicScope, Panicked, catch_panic_sync};
 use crate::model::validation::{DecodeError, FieldError, decode_pod, decode_pod_or_list};
 use crate::model::{Pod, PodExt};
 use jiff::Timestamp;
@@ -94,13 +94,13 @@ pub(super) type ManifestReader =
 ///
 /// # Errors
 /// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
-pub(super) fn read_contained(
+pub(super) fn read_catching_panic(
     reader: ManifestReader,
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, InvalidManifest> {
-    contain_blocking(PanicScope::Manifest, || reader(bytes, origin, now))
+    catch_panic_sync(PanicScope::Manifest, || reader(bytes, origin, now))
         .map_err(InvalidManifest::Panicked)
         .flatten()
 }

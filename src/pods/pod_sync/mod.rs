@@ -284,20 +284,20 @@ impl PodSync {
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.changed_runtime {
             // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
-            let collecting = Box::pin(self.collect_superseded(pod));
-            cancel.run_until_cancelled(collecting).await;
+            let removal = Box::pin(self.remove_superseded(pod));
+            cancel.run_until_cancelled(removal).await;
         }
         Ok(report)
     }
 
     /// Removes dead instances as soon as newer ones have replaced them.
-    async fn collect_superseded(&self, pod: &Pod) {
+    async fn remove_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
-        let collected = self
+        let removed = self
             .runtime
-            .collect_pod(&runtime_status, &PodRef::of(pod), false)
+            .remove_dead_containers(&runtime_status, &PodRef::of(pod), false)
             .await;
-        if let Err(error) = collected {
+        if let Err(error) = removed {
             let err = error_chain(error.as_ref());
             tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
         }
@@ -403,8 +403,8 @@ impl PodSync {
             .record_stage(&uid, PodStage::Terminating);
         self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
-        let left = grace.borrow().left(Instant::now());
-        let runtime_status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
+        let (left, pod_ref) = (grace.borrow().left(Instant::now()), PodRef::of(&pod));
+        let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
         self.report_stale(&pod);
         let killed = match runtime_status {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
@@ -439,7 +439,7 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let left = grace.borrow().left(Instant::now());
         let pod_ref = PodRef::of_status(running);
-        let runtime_status = self.runtime.status_to_stop(&pod_ref, left).await?;
+        let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await?;
         self.runtime.kill_pod(None, &runtime_status, grace).await?;
         self.unprepare_resources(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await

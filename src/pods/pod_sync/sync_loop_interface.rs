@@ -103,11 +103,11 @@ impl PodSync {
     ///
     /// # Errors
     /// The runtime did not remove one; the others were removed.
-    pub async fn collect_all_superseded(
+    pub async fn remove_all_superseded(
         &self,
         pods: &[Arc<PodStatus>],
         proof: RuntimeListed,
     ) -> anyhow::Result<()> {
-        self.runtime.collect_dead(pods, &|_| false, proof).await
+        self.runtime.garbage_collect(pods, &|_| false, proof).await
     }
 }

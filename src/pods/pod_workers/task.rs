@@ -7,7 +7,7 @@ use super::{
 use crate::{
     base::{
         error_chain,
-        panics::{PanicScope, contain, contain_blocking},
+        panics::{PanicScope, catch_panic, catch_panic_sync},
         wait_until,
     },
     model::{GraceDeadline, PodUid},
@@ -49,15 +49,15 @@ pub(super) async fn run(
             if shared.shutdown.is_cancelled() {
                 return;
             }
-            // Contained like a panic in the sync: otherwise this pod would never be synced again.
+            // Caught like a panic in the sync: otherwise this pod would never be synced again.
             let begin = || shared.begin_call(&uid, worker_id, update.take(), Instant::now());
-            let ended = match contain_blocking(PanicScope::Sync, begin) {
+            let ended = match catch_panic_sync(PanicScope::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
                     // Boxed, so that an idle worker does not hold the memory of a sync.
                     let outcome = Box::pin(run_job(&shared, job)).await;
                     let end = || shared.end_call(&uid, worker_id, outcome, Instant::now());
-                    contain_blocking(PanicScope::Sync, end)
+                    catch_panic_sync(PanicScope::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
             };
@@ -77,7 +77,7 @@ async fn run_job(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
     let (call, cancel) = (job.call.clone(), job.cancel.clone());
     let span = span_of(&call);
     let work = async {
-        let syncing = contain(PanicScope::Sync, call_syncer(shared.syncer.as_ref(), job));
+        let syncing = catch_panic(PanicScope::Sync, call_syncer(shared.syncer.as_ref(), job));
         let done = match &shared.observer {
             Some(observer) => observer.observe(&call, syncing).await,
             None => syncing.await,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     base::{
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         wait_until,
     },
     model::{
@@ -92,7 +92,7 @@ impl ProbeTask {
     /// Probes until the task ends. After a panic outside of the handler, the probe continues after one period.
     pub(super) async fn run(mut self) {
         loop {
-            match contain(PanicScope::Probe, self.step()).await {
+            match catch_panic(PanicScope::Probe, self.step()).await {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return self.end(),
                 Err(_) => {
@@ -214,7 +214,7 @@ impl ProbeTask {
                 ports,
             };
             let run = run_handler(&exec, &handler, &target, timeout);
-            let run = contain(PanicScope::Probe, run).await;
+            let run = catch_panic(PanicScope::Probe, run).await;
             run.unwrap_or_else(|panicked| ProbeOutcome::Unknown {
                 error: panicked.to_string(),
             })

@@ -21,7 +21,7 @@ use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
         DirtySet, WorkQueue, error_chain,
-        panics::{self, contain},
+        panics::{self, catch_panic},
     },
     model::{Pod, PodExt, PodUid},
     state::pod_manager::PodManager,
@@ -172,7 +172,7 @@ impl StatusWriter {
         let api = self.deps.api.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
-            let result = contain(panics::PanicScope::Other, sending).await.ok();
+            let result = catch_panic(panics::PanicScope::Other, sending).await.ok();
             EndedRequest {
                 uid,
                 object,

@@ -260,7 +260,7 @@ impl SyncLoop {
                     }
                 }
             }
-            if let Err(error) = pod_sync.collect_all_superseded(&pods, listed).await {
+            if let Err(error) = pod_sync.remove_all_superseded(&pods, listed).await {
                 tracing::warn!(err = %error_chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });

@@ -6,7 +6,7 @@
 use crate::{
     base::{
         DirtySet,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         spawn,
     },
     model::PodUid,
@@ -51,7 +51,9 @@ impl Removals {
         let (removal, ended) = (removal(self.stop.clone()), self.ended.clone());
         let work = async move {
             // Also after a panic, or no pod could use this UID again.
-            let complete = contain(PanicScope::CleanUp, removal).await.unwrap_or(false);
+            let complete = catch_panic(PanicScope::CleanUp, removal)
+                .await
+                .unwrap_or(false);
             ended.mark(EndedRemoval { uid, complete });
         };
         spawn(PanicScope::CleanUp, self.tasks.track_future(work));

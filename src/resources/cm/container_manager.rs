@@ -32,7 +32,7 @@ use tokio::{
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
-const CLASSES: [QosClass; 3] = [
+const QOS_CLASSES: [QosClass; 3] = [
     QosClass::Guaranteed,
     QosClass::Burstable,
     QosClass::BestEffort,
@@ -45,6 +45,9 @@ const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
 /// Manages the cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
+///
+/// Of upstream's `ContainerManager`: `PodContainerManager`, `QOSContainerManager` and enforcement of node allocatable.
+/// The CPU, memory and topology managers are in [`ResourceManagers`], device and DRA managers in `ContainerDevices`.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 
@@ -128,7 +131,7 @@ impl ContainerManager {
             systemd_calls: Arc::new(Semaphore::new(MAX_SYSTEMD_CALLS)),
         };
         inner
-            .update_classes()
+            .update_qos_cgroups()
             .context("failed to initialize top level QOS containers")?;
         inner.enforce_reserved()?;
         Ok(Self(Some(Arc::new(inner))))
@@ -294,7 +297,7 @@ impl ContainerManagerInner {
     /// Updates all limits; returns whether the limit of the node is enforced.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
         let updated = self.clone().run(move |inner| {
-            let updated = inner.update_classes();
+            let updated = inner.update_qos_cgroups();
             (updated, enforced || inner.enforce_node())
         });
         let Ok((updated, enforced)) = updated.await else {
@@ -306,7 +309,7 @@ impl ContainerManagerInner {
         enforced
     }
 
-    fn class_cgroup(&self, class: QosClass) -> CgroupName {
+    fn qos_cgroup(&self, class: QosClass) -> CgroupName {
         match class {
             QosClass::Guaranteed => self.all_pods.clone(),
             QosClass::Burstable => self.all_pods.child("burstable"),
@@ -316,10 +319,7 @@ impl ContainerManagerInner {
 
     /// The pod's cgroup name in each QoS class, for when the class is unknown.
     fn pod_cgroups(&self, uid: &PodUid) -> [CgroupName; 3] {
-        CLASSES.map(|class| {
-            self.class_cgroup(class)
-                .child(&format!("{POD_PREFIX}{uid}"))
-        })
+        QOS_CLASSES.map(|class| self.qos_cgroup(class).child(&format!("{POD_PREFIX}{uid}")))
     }
 
     fn pod_cgroup(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
@@ -330,7 +330,7 @@ impl ContainerManagerInner {
             !is_ambiguous,
             "the UID {uid} has an underscore, which stands for a dash in slices"
         );
-        let class = self.class_cgroup(pod_qos(pod)?);
+        let class = self.qos_cgroup(pod_qos(pod)?);
         Ok(class.child(&format!("{POD_PREFIX}{uid}")))
     }
 
@@ -343,7 +343,7 @@ impl ContainerManagerInner {
     }
 
     /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes.
-    fn update_classes(&self) -> std::io::Result<()> {
+    fn update_qos_cgroups(&self) -> std::io::Result<()> {
         let _updating = self.updating.lock();
         if !self.manager.exists(&self.all_pods) {
             self.manager.create(&self.all_pods)?;
@@ -364,7 +364,7 @@ impl ContainerManagerInner {
             (QosClass::Burstable, settings.burstable),
             (QosClass::BestEffort, settings.best_effort),
         ] {
-            let name = self.class_cgroup(class);
+            let name = self.qos_cgroup(class);
             let is_new = !self.manager.exists(&name);
             if is_new {
                 self.manager.create(&name)?;
@@ -424,7 +424,7 @@ impl ContainerManagerInner {
     }
 
     fn ensure_exists(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<PodCgroup> {
-        if let Err(error) = self.update_classes() {
+        if let Err(error) = self.update_qos_cgroups() {
             tracing::info!(
                 pod = %pod.log_name(),
                 err = %error,
@@ -463,8 +463,8 @@ impl ContainerManagerInner {
     }
 
     fn set_limits(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<()> {
-        self.update_classes()
-            .context("failed to update the cgroups of classes")?;
+        self.update_qos_cgroups()
+            .context("failed to update QoS cgroups")?;
         let settings = self.higher_settings(pod, actuated)?;
         let name = self.pod_cgroup(pod)?;
         let limited = self.manager.update(&name, &settings);
@@ -480,8 +480,8 @@ impl ContainerManagerInner {
 
     fn pods_with_cgroups(&self) -> std::io::Result<BTreeSet<PodUid>> {
         let mut found = BTreeSet::new();
-        for class in CLASSES {
-            for name in self.manager.children(&self.class_cgroup(class))? {
+        for class in QOS_CLASSES {
+            for name in self.manager.children(&self.qos_cgroup(class))? {
                 let uid = name.base().strip_prefix(POD_PREFIX);
                 found.extend(uid.filter(|uid| !uid.is_empty()).map(PodUid::from));
             }

@@ -154,7 +154,7 @@ fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     limits
 }
 
-/// The settings of the cgroups of QoS classes. Guaranteed pods have no class cgroup: `guaranteed` is set on the cgroup
+/// The settings of the cgroups of QoS classes. Guaranteed pods have no QoS cgroup: `guaranteed` is set on the cgroup
 /// of all pods, in addition to the limits of the node. Pods with invalid amounts are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosSettings {
@@ -180,7 +180,7 @@ pub fn of_classes<'p>(
             continue;
         };
         let memory = total.request(MEMORY).unwrap_or_default().value();
-        // Only burstable pods count for CPU shares: guaranteed pods have no class cgroup, and best-effort pods have no
+        // Only burstable pods count for CPU shares: guaranteed pods have no QoS cgroup, and best-effort pods have no
         // requests.
         match pod_qos(pod) {
             Ok(QosClass::Burstable) => {

@@ -16,7 +16,7 @@ use crate::{
     base::{
         DirtySet, ScopedTask,
         metrics::Metrics,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         spawn_scoped,
     },
     model::{Pod, PodExt as _, PodUid},
@@ -195,7 +195,7 @@ impl DeviceManager {
         }
         let (manager, uid) = (self.clone(), request.uid.clone());
         let task = spawn_scoped(PanicScope::Other, async move {
-            let done = contain(PanicScope::Other, manager.carry_out(&request, None)).await;
+            let done = catch_panic(PanicScope::Other, manager.carry_out(&request, None)).await;
             let done = done
                 .unwrap_or_else(|error| Err(DeviceAllocationError::Allocate(error.to_string())));
             manager.finish(&request.uid, done);

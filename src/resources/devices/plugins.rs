@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     base::{
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         spawn_scoped,
     },
     resources::plugin_manager::{
@@ -124,7 +124,7 @@ impl DeviceManager {
     }
 
     async fn watch(self, resource: String, id: PluginId, client: PluginClient) {
-        let reading = contain(
+        let reading = catch_panic(
             PanicScope::Connection,
             self.process_lists(&resource, id, client),
         );

@@ -16,7 +16,7 @@ use crate::{
     base::{
         DirtySet, KeyedLock, error_chain,
         metrics::Metrics,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
         spawn,
     },
     cri::v1::CdiDevice,
@@ -310,7 +310,7 @@ impl DraManager {
             let (manager, stop) = (self.clone(), self.0.stop.clone());
             let unpreparing = async move {
                 // After a panic it is tried again, too.
-                let unprepared = contain(PanicScope::CleanUp, manager.unprepare(&uid)).await;
+                let unprepared = catch_panic(PanicScope::CleanUp, manager.unprepare(&uid)).await;
                 if let Ok(Err(error)) = unprepared {
                     tracing::warn!(podUID = %uid, err = %error, "Unpreparing pod resources in reconcile loop failed, will retry");
                 }

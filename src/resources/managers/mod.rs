@@ -76,8 +76,8 @@ struct ResourceManagersInner {
 struct Managers {
     cpu: CpuManager,
     memory: MemoryManager,
-    /// Pods that this process admitted and has not released.
-    admitted: HashSet<PodUid>,
+    /// Pods that this process admitted or found running, and has not released.
+    tracked: HashSet<PodUid>,
     /// The CPUs with which each container was last created or updated.
     last_applied: HashMap<ContainerId, AppliedCpus>,
     /// Number of state changes.
@@ -159,7 +159,7 @@ impl ResourceManagers {
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
-        let was_admitted = !is_running && managers.admitted.contains(&pod.uid());
+        let was_admitted = !is_running && managers.tracked.contains(&pod.uid());
         if admitted && was_admitted && !changed {
             // The second time, after the devices were prepared; an admission is counted once.
             return Ok(devices.into_affinities());
@@ -172,7 +172,7 @@ impl ResourceManagers {
         }
         // The CPUs of containers that an earlier kubelet created are unknown, so they are read and compared once.
         // Containers without exclusive CPUs must be moved off CPUs that are exclusive to others.
-        let is_new = (admitted || is_running) && managers.admitted.insert(pod.uid());
+        let is_new = (admitted || is_running) && managers.tracked.insert(pod.uid());
         let found_running = is_running && is_new;
         managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
@@ -189,7 +189,7 @@ impl ResourceManagers {
     /// become exclusive to others.
     pub fn mark_running(&self, pod: &Pod) {
         if let Some(inner) = &self.0
-            && inner.managers.lock().admitted.insert(pod.uid())
+            && inner.managers.lock().tracked.insert(pod.uid())
         {
             inner.changed.notify_one();
         }
@@ -235,12 +235,12 @@ impl ResourceManagers {
             .keys()
             .chain(memory.keys())
             .map(|uid| PodUid::from(uid.as_str()));
-        let known: HashSet<PodUid> = known.chain(managers.admitted.iter().cloned()).collect();
+        let known: HashSet<PodUid> = known.chain(managers.tracked.iter().cloned()).collect();
         let gone: HashSet<PodUid> = known.into_iter().filter(|uid| !keep(uid)).collect();
         if gone.is_empty() {
             return;
         }
-        managers.admitted.retain(|uid| !gone.contains(uid));
+        managers.tracked.retain(|uid| !gone.contains(uid));
         managers
             .last_applied
             .retain(|_, applied| !gone.contains(&applied.pod));

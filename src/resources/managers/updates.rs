@@ -77,14 +77,14 @@ impl ResourceManagersInner {
         done
     }
 
-    /// Running containers of admitted pods that an earlier kubelet created.
+    /// Running containers of tracked pods that an earlier kubelet created.
     fn containers_with_unknown_cpus(&self) -> Vec<(ContainerId, PodUid, String)> {
         let pods = self.deps.cache.pods();
         let managers = self.managers.lock();
-        let admitted = pods
+        let tracked = pods
             .iter()
-            .filter(|pod| managers.admitted.contains(&pod.uid));
-        let running = admitted.flat_map(|pod| {
+            .filter(|pod| managers.tracked.contains(&pod.uid));
+        let running = tracked.flat_map(|pod| {
             let running = pod.containers.iter();
             let running = running.filter(|container| container.state == ContainerState::Running);
             running.map(|container| {

@@ -1,6 +1,6 @@
 //! Where logs are. Pure.
 
-use crate::runtime::logs::LogPath;
+use crate::runtime::logs::LogPathFn;
 use crate::state::pod_cache::PodRef;
 use crate::volumes::{UnsafeName, component};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 const MAX_FILE_NAME: usize = 255;
 
 /// The log of each instance below this directory.
-pub fn log_path(pod_logs_root: PathBuf) -> LogPath {
+pub fn log_path(pod_logs_root: PathBuf) -> LogPathFn {
     Arc::new(move |pod_ref, container| {
         let attempt = container.restart_count;
         container_log_file(&pod_logs_root, pod_ref, &container.name, attempt).ok()
@@ -91,12 +91,12 @@ pub fn log_symlink(
 /// The restart count of the next instance by the files of earlier ones, rotated files included:
 /// one more than the highest `<n>.log…`, else 0.
 pub fn restart_count_from_logs<'a>(file_names: impl IntoIterator<Item = &'a str>) -> u32 {
-    let counts = file_names.into_iter().filter_map(instance_of_log);
+    let counts = file_names.into_iter().filter_map(restart_count_of_log);
     counts.max().map_or(0, |highest| highest.saturating_add(1))
 }
 
 /// The restart count in a log file's name, rotated or not.
-pub fn instance_of_log(file_name: &str) -> Option<u32> {
+pub fn restart_count_of_log(file_name: &str) -> Option<u32> {
     let (number, rest) = file_name.split_once('.')?;
     let is_log = rest == "log" || rest.starts_with("log.");
     let digits = number.bytes().all(|b| b.is_ascii_digit());

@@ -8,13 +8,13 @@
 //! * Upstream: `pkg/kubelet/kuberuntime`.
 
 pub mod actions;
+mod container_log_files;
 mod exits;
 pub mod gc;
 pub mod generate;
 pub mod kill;
 pub mod labels;
 mod log_gc;
-mod log_links;
 pub mod log_paths;
 mod metrics;
 mod restart_back_off;
@@ -43,18 +43,18 @@ use crate::{
     state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
+use container_log_files::ContainerLogFiles;
 use exits::ExitRecords;
 use gc::ContainerGc;
 use generate::ConfigBuilder;
 use jiff::Timestamp;
 use kill::PodKiller;
-use log_links::LogLinks;
 use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
-    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart,
+    AllContainersRestarter, ContainerImages, ContainerStarter, PodCgroups, PodResizer, PostStart,
     ReplacedContainers, SandboxCreator,
 };
 use tokio::sync::watch;
@@ -126,12 +126,12 @@ pub struct KubeGenericRuntimeManager {
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
-    links: Arc<LogLinks>,
+    log_files: Arc<ContainerLogFiles>,
     back_off: Arc<RestartBackOff>,
     gc: Arc<ContainerGc>,
     sandboxes: Arc<SandboxCreator>,
     starter: Arc<ContainerStarter>,
-    restarter: Arc<PodRestarter>,
+    restart_all: Arc<AllContainersRestarter>,
     resizer: Arc<PodResizer>,
     allocations: Allocations,
     start_permits: EarlyReleaseSemaphore,
@@ -149,7 +149,7 @@ impl KubeGenericRuntimeManager {
             deps.runtime.clone(),
             deps.state.cache.clone(),
         ));
-        let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
+        let log_files = Arc::new(ContainerLogFiles::new(logs, deps.config.log_links.clone()));
         let back_off = RestartBackOff::new(
             deps.config.max_restart_back_off,
             deps.state.state_store.clone(),
@@ -164,9 +164,9 @@ impl KubeGenericRuntimeManager {
             events: deps.state.events.clone(),
         };
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
-        let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
+        let gc = Arc::new(container_gc(&deps, &exits, &log_files, &killer));
         let post_start = post_start(&deps, hooks, &killer);
-        let restarter = restarter(&deps, &killer, &gc, &back_off);
+        let restart_all = all_containers_restarter(&deps, &killer, &gc, &back_off);
         let builder = Arc::new(ConfigBuilder {
             settings: deps.settings,
             volumes: deps.volumes.clone(),
@@ -210,7 +210,7 @@ impl KubeGenericRuntimeManager {
             exits: exits.clone(),
             builder: builder.clone(),
             images,
-            links: links.clone(),
+            log_files: log_files.clone(),
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
@@ -229,12 +229,12 @@ impl KubeGenericRuntimeManager {
             exits,
             killer,
             builder,
-            links,
+            log_files,
             back_off,
             gc,
             sandboxes,
             starter: Arc::new(starter),
-            restarter: Arc::new(restarter),
+            restart_all: Arc::new(restart_all),
             resizer: Arc::new(resizer),
             allocations: deps.resources.allocations,
             start_permits: EarlyReleaseSemaphore::new(
@@ -272,7 +272,7 @@ impl KubeGenericRuntimeManager {
         let actions = self.compute_pod_actions(pod, status);
         PodActionSummary {
             needs_new_sandbox: actions.sandbox_change.is_some(),
-            restart_all: self.restarter.stage(pod, &actions),
+            restart_all: self.restart_all.stage(pod, &actions),
         }
     }
 
@@ -345,12 +345,12 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
-    pub async fn status_to_stop(
+    pub async fn read_status_for_stop(
         &self,
         pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.killer.reader.status_to_stop(pod_ref, left).await
+        self.killer.reader.read_status_for_stop(pod_ref, left).await
     }
 
     /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
@@ -381,13 +381,15 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// Something could not be removed.
-    pub async fn collect_pod(
+    pub async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
         pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.gc.collect_pod(status, pod_ref, remove_all).await
+        self.gc
+            .remove_dead_containers(status, pod_ref, remove_all)
+            .await
     }
 
     /// Garbage collection: removes superseded containers that no worker removed, except those of pods of the API
@@ -396,19 +398,19 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// Something could not be removed.
-    pub async fn collect_dead(
+    pub async fn garbage_collect(
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         proof: RuntimeListed,
     ) -> anyhow::Result<()> {
-        self.back_off.collect(Timestamp::now());
-        self.gc.collect_dead(pods, has_ended, proof).await
+        self.back_off.gc(Timestamp::now());
+        self.gc.garbage_collect(pods, has_ended, proof).await
     }
 
     /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
-        self.links.remove_logs_of(uid).await;
+        self.log_files.remove_logs_of(uid).await;
     }
 
     /// Numbers of entries by kind, for metrics.
@@ -440,7 +442,7 @@ impl KubeGenericRuntimeManager {
 fn container_gc(
     deps: &RuntimeManagerDeps,
     exits: &ExitRecords,
-    links: &Arc<LogLinks>,
+    log_files: &Arc<ContainerLogFiles>,
     killer: &PodKiller,
 ) -> ContainerGc {
     ContainerGc {
@@ -448,7 +450,7 @@ fn container_gc(
         cache: deps.state.cache.clone(),
         state_store: deps.state.state_store.clone(),
         exits: exits.clone(),
-        links: links.clone(),
+        log_files: log_files.clone(),
         killer: killer.clone(),
         policy: deps.config.gc_policy,
     }
@@ -466,13 +468,13 @@ fn post_start(deps: &RuntimeManagerDeps, hooks: Hooks, killer: &PodKiller) -> Po
     }
 }
 
-fn restarter(
+fn all_containers_restarter(
     deps: &RuntimeManagerDeps,
     killer: &PodKiller,
     gc: &Arc<ContainerGc>,
     back_off: &Arc<RestartBackOff>,
-) -> PodRestarter {
-    PodRestarter {
+) -> AllContainersRestarter {
+    AllContainersRestarter {
         events: deps.state.events.clone(),
         state_store: deps.state.state_store.clone(),
         killer: killer.clone(),

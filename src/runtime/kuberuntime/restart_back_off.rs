@@ -5,7 +5,7 @@
 
 use crate::{
     base::GoDuration,
-    base::backoff::{Backoff, BackoffStep, BackoffTime},
+    base::backoff::{Backoff, BackoffEntry, BackoffTime},
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key, reasons::event},
     state::events::{EventRecorder, ObjectRef},
     state::pod_state_store::{PodRecord, PodStateStore, SavedBackOff},
@@ -24,18 +24,17 @@ const BASE: Duration = Duration::from_secs(10);
 const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// UID of the pod, and name of the container.
-type ContainerName = (PodUid, String);
+type ContainerKey = (PodUid, String);
 
 /// The back-off of all containers of the node.
 #[derive(Debug)]
 pub(super) struct RestartBackOff {
-    steps: Mutex<Backoff<u64, Timestamp>>,
-    /// When the last start of a container failed. CRI-O leaves such an instance
-    /// CREATED, or forgets it.
-    failed_starts: Mutex<HashMap<ContainerName, Timestamp>>,
-    /// Pod UID and name of the containers whose last start failed or was cancelled, at any step from the back-off to
-    /// the postStart hook.
-    no_start_in_progress: Mutex<HashSet<ContainerName>>,
+    entries: Mutex<Backoff<u64, Timestamp>>,
+    /// When the runtime last failed to start a created instance of a container. Counts as the end of an instance: CRI-O
+    /// leaves such an instance CREATED, or forgets it.
+    failed_starts: Mutex<HashMap<ContainerKey, Timestamp>>,
+    /// The containers whose last start failed or was cancelled, at any step from the back-off to the postStart hook.
+    incomplete_starts: Mutex<HashSet<ContainerKey>>,
     cap: Duration,
     state_store: PodStateStore,
 }
@@ -56,29 +55,29 @@ pub(super) enum BackOffDecision {
 impl RestartBackOff {
     pub(super) fn new(cap: Duration, state_store: PodStateStore) -> Self {
         Self {
-            steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
+            entries: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
             failed_starts: Mutex::default(),
-            no_start_in_progress: Mutex::default(),
+            incomplete_starts: Mutex::default(),
             cap,
             state_store,
         }
     }
 
-    /// Records a failed start of a created container.
+    /// Records that the runtime failed to start a created instance of a container.
     pub(super) fn record_failed_start(&self, pod: &Pod, container: &Container, at: Timestamp) {
-        let key = name_of(pod, container);
+        let key = key_of(pod, container);
         self.failed_starts.lock().insert(key, at);
     }
 
-    /// Records that a start of a container failed or was cancelled.
-    pub(super) fn set_no_start_in_progress(&self, pod: &Pod, container: &Container) {
-        let key = name_of(pod, container);
-        self.no_start_in_progress.lock().insert(key);
+    /// Records that a start of a container failed or was cancelled, at any step.
+    pub(super) fn record_incomplete_start(&self, pod: &Pod, container: &Container) {
+        let key = key_of(pod, container);
+        self.incomplete_starts.lock().insert(key);
     }
 
-    /// Whether a container may start at `now`, given its newest instance. If it may, after an exit, the back-off advances
-    /// to the next delay.
-    pub(super) fn admit(
+    /// Whether a container may start at `now`, given its newest instance (upstream's `doBackOff`). If it may, after an
+    /// exit, the back-off advances to the next delay.
+    pub(super) fn try_start(
         &self,
         pod: &Pod,
         container: &Container,
@@ -86,13 +85,13 @@ impl RestartBackOff {
         now: Timestamp,
     ) -> BackOffDecision {
         match self.ended_at(pod, container, newest) {
-            Some(ended) => self.admit_after(pod, container, ended, now),
+            Some(ended) => self.try_start_after(pod, container, ended, now),
             None => BackOffDecision::Start,
         }
     }
 
-    /// As [`Self::admit`], for a container whose last instance ended at `ended` and may have been removed.
-    pub(super) fn admit_after(
+    /// As [`Self::try_start`], for a container whose last instance ended at `ended` and may have been removed.
+    pub(super) fn try_start_after(
         &self,
         pod: &Pod,
         container: &Container,
@@ -102,9 +101,9 @@ impl RestartBackOff {
         if let Some((delay, left)) = self.in_back_off_since(pod, container, ended, now) {
             return BackOffDecision::Wait { delay, left };
         }
-        let key = key_of(pod, container);
+        let key = back_off_key_of(pod, container);
         let cap = self.cap_of(pod);
-        let delay = self.steps.lock().advance_within(key, ended, now, cap);
+        let delay = self.entries.lock().advance_within(key, ended, now, cap);
         self.state_store.update(&pod.uid(), |record| {
             let saved = SavedBackOff {
                 key,
@@ -113,8 +112,8 @@ impl RestartBackOff {
             };
             record.back_off.insert(container.name.clone(), saved);
         });
-        let key = name_of(pod, container);
-        self.no_start_in_progress.lock().remove(&key);
+        let key = key_of(pod, container);
+        self.incomplete_starts.lock().remove(&key);
         BackOffDecision::Start
     }
 
@@ -139,21 +138,22 @@ impl RestartBackOff {
         ended: Timestamp,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        let key = key_of(pod, container);
-        let mut steps = self.steps.lock();
-        if steps.step(&key).is_none() {
+        let key = back_off_key_of(pod, container);
+        let mut entries = self.entries.lock();
+        if entries.entry(&key).is_none() {
             let saved = self
                 .state_store
                 .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
-                let since = saved.since;
-                steps.restore_within(key, BackoffStep { delay, since }, self.cap_of(pod));
+                let last_update = saved.since;
+                let entry = BackoffEntry { delay, last_update };
+                entries.restore_within(key, entry, self.cap_of(pod));
             }
         }
-        let left = steps.remaining(&key, ended, now)?;
+        let left = entries.remaining(&key, ended, now)?;
         // The pod's maximum may have been lowered since the delay was set.
-        let (delay, cap) = (steps.delay(&key), self.cap_of(pod));
+        let (delay, cap) = (entries.delay(&key), self.cap_of(pod));
         let left = left.checked_sub(delay.saturating_sub(cap))?;
         (!left.is_zero()).then(|| (delay.min(cap), left))
     }
@@ -163,35 +163,36 @@ impl RestartBackOff {
         pod.max_restart_period().unwrap_or(self.cap)
     }
 
-    /// Whether a start that was admitted after the exit of the newest instance is in progress, or has just succeeded.
+    /// Whether a start that the back-off allowed after the exit of the newest instance is in progress, or has just
+    /// succeeded.
     pub(super) fn is_starting(
         &self,
         pod: &Pod,
         container: &Container,
         newest: &ContainerStatus,
     ) -> bool {
-        let key = name_of(pod, container);
-        if self.no_start_in_progress.lock().contains(&key) {
+        let key = key_of(pod, container);
+        if self.incomplete_starts.lock().contains(&key) {
             return false;
         }
         let ended = self.ended_at(pod, container, Some(newest));
-        let steps = self.steps.lock();
-        let step = steps.step(&key_of(pod, container));
-        ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
+        let entries = self.entries.lock();
+        let entry = entries.entry(&back_off_key_of(pod, container));
+        ended.is_some_and(|ended| entry.is_some_and(|entry| entry.last_update >= ended))
     }
 
     /// Number of containers with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.lock().count()
+        self.entries.lock().count()
     }
 
     /// Resets the back-offs of a pod that was removed or starts over. Their keys are read from the record of the pod; keys
     /// of earlier images are not in there and expire.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.failed_starts.lock().retain(|(of, _), _| of != uid);
-        self.no_start_in_progress.lock().retain(|(of, _)| of != uid);
+        self.incomplete_starts.lock().retain(|(of, _)| of != uid);
         let keys = |record: &PodRecord| -> Vec<u64> {
-            record.back_off.values().map(|step| step.key).collect()
+            record.back_off.values().map(|saved| saved.key).collect()
         };
         let keys = self.state_store.read(uid, keys);
         if keys.is_empty() {
@@ -199,16 +200,16 @@ impl RestartBackOff {
         }
         self.state_store
             .update(uid, |record| record.back_off.clear());
-        let mut steps = self.steps.lock();
-        keys.iter().for_each(|key| steps.forget(key));
+        let mut entries = self.entries.lock();
+        keys.iter().for_each(|key| entries.forget(key));
     }
 
     /// Removes expired back-offs.
-    pub(super) fn collect(&self, now: Timestamp) {
-        let age = |step: &BackoffStep<Timestamp>| BackoffTime::since(now, step.since);
-        self.steps
+    pub(super) fn gc(&self, now: Timestamp) {
+        let age = |entry: &BackoffEntry<Timestamp>| BackoffTime::since(now, entry.last_update);
+        self.entries
             .lock()
-            .retain(|_, step| age(step) < 2 * RESET_AFTER);
+            .retain(|_, entry| age(entry) < 2 * RESET_AFTER);
         let recent = |at: &Timestamp| BackoffTime::since(now, *at) < 2 * RESET_AFTER;
         self.failed_starts.lock().retain(|_, at| recent(at));
     }
@@ -231,7 +232,7 @@ impl RestartBackOff {
         let failed = self
             .failed_starts
             .lock()
-            .get(&name_of(pod, container))
+            .get(&key_of(pod, container))
             .copied();
         // The failure is of an earlier attempt if the newest instance was created after it.
         let created = newest.map(|newest| timestamp(newest.created_at));
@@ -245,11 +246,11 @@ pub(super) fn timestamp(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn name_of(pod: &Pod, container: &Container) -> ContainerName {
+fn key_of(pod: &Pod, container: &Container) -> ContainerKey {
     (pod.uid(), container.name.clone())
 }
 
-fn key_of(pod: &Pod, container: &Container) -> u64 {
+fn back_off_key_of(pod: &Pod, container: &Container) -> u64 {
     back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
 }
 

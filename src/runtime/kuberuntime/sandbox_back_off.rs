@@ -16,13 +16,13 @@ const RESET_AFTER: Duration = Duration::from_secs(600);
 /// The back-off of all pods of the node.
 #[derive(Debug)]
 pub(super) struct SandboxBackOff {
-    steps: Mutex<Backoff<PodUid, Instant>>,
+    entries: Mutex<Backoff<PodUid, Instant>>,
 }
 
 impl Default for SandboxBackOff {
     fn default() -> Self {
         Self {
-            steps: Mutex::new(Backoff::new(BASE, CAP, RESET_AFTER)),
+            entries: Mutex::new(Backoff::new(BASE, CAP, RESET_AFTER)),
         }
     }
 }
@@ -38,25 +38,25 @@ impl SandboxBackOff {
         if !is_replacement(change) {
             return None;
         }
-        let steps = self.steps.lock();
-        let since = steps.step(uid)?.since;
-        steps.remaining(uid, since, now)
+        let entries = self.entries.lock();
+        let last_update = entries.entry(uid)?.last_update;
+        entries.remaining(uid, last_update, now)
     }
 
     /// Advances the back-off after a replacement was created.
     pub(super) fn record_replacement(&self, uid: PodUid, change: SandboxChange, now: Instant) {
         if is_replacement(change) {
-            self.steps.lock().advance(uid, now, now);
+            self.entries.lock().advance(uid, now, now);
         }
     }
 
     /// Number of pods with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.lock().count()
+        self.entries.lock().count()
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {
-        self.steps.lock().forget(uid);
+        self.entries.lock().forget(uid);
     }
 }
 

@@ -25,6 +25,6 @@ pub use read::{
 use crate::{model::ContainerStatus, state::pod_cache::PodRef};
 use std::{path::PathBuf, sync::Arc};
 
-/// The path of the log of an instance; `None` if a name is not a single path component. Passed in by the code
+/// Finds the log of an instance; `None` if a name is not a single path component. Passed in by the code
 /// that lays out the directories.
-pub type LogPath = Arc<dyn Fn(&PodRef, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;
+pub type LogPathFn = Arc<dyn Fn(&PodRef, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;

@@ -56,7 +56,7 @@ pub enum AuthRejection {
     /// The authorization review failed.
     ReviewFailed(String),
     /// Unknown clients exceeded the rate limit of reviews.
-    TooMany,
+    RateLimited,
 }
 
 impl AuthRejection {
@@ -66,7 +66,7 @@ impl AuthRejection {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::ReviewFailed(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         }
     }
 
@@ -78,7 +78,7 @@ impl AuthRejection {
             Self::Unauthenticated(Some(why)) => format!("Unauthorized: {why}"),
             Self::Forbidden(text) | Self::ReviewFailed(text) => text.clone(),
             // Upstream's text for an overloaded server.
-            Self::TooMany => "Too many requests, please try again later.".into(),
+            Self::RateLimited => "Too many requests, please try again later.".into(),
         }
     }
 }
@@ -109,7 +109,7 @@ enum ReviewFailure {
     #[error("{0}")]
     Contradiction(&'static str),
     #[error("too many reviews for unknown clients")]
-    TooMany,
+    RateLimited,
 }
 
 impl KubeletAuth {
@@ -197,8 +197,8 @@ impl AuthState {
     /// Authenticates by the token in the header, else by the one in the subprotocols of a WebSocket.
     async fn by_token(&self, headers: &HeaderMap) -> Result<AuthenticationOutcome, AuthRejection> {
         let rejection = |error: Arc<ReviewFailure>| {
-            if matches!(*error, ReviewFailure::TooMany) {
-                return AuthRejection::TooMany;
+            if matches!(*error, ReviewFailure::RateLimited) {
+                return AuthRejection::RateLimited;
             }
             let why = error_chain(error.as_ref());
             tracing::warn!(err = why, "Unable to authenticate the request");
@@ -279,8 +279,8 @@ impl AuthState {
             {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) if matches!(*error, ReviewFailure::TooMany) => {
-                    return Err(AuthRejection::TooMany);
+                Err(error) if matches!(*error, ReviewFailure::RateLimited) => {
+                    return Err(AuthRejection::RateLimited);
                 }
                 Err(error) => {
                     let text = review_failed(&user.name, verb, subresource);
@@ -329,7 +329,7 @@ async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
     let reviewed = timeout(TIMEOUT, review).await;
-    reviewed.unwrap_or(Err(ReviewFailure::Review(ApiError::Late(TIMEOUT))))
+    reviewed.unwrap_or(Err(ReviewFailure::Review(ApiError::Timeout(TIMEOUT))))
 }
 
 fn digest(bytes: &[u8]) -> ReviewKey {

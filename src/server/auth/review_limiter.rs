@@ -78,7 +78,7 @@ impl ReviewLimiter {
     /// Runs a review once it is admitted. The caller sets the timeout.
     ///
     /// # Errors
-    /// The error of the review, or [`ReviewFailure::TooMany`] above the rate limit of unknown clients.
+    /// The error of the review, or [`ReviewFailure::RateLimited`] above the rate limit of unknown clients.
     pub(super) async fn run<T>(
         &self,
         is_known: bool,
@@ -88,7 +88,7 @@ impl ReviewLimiter {
             &self.inner.known
         } else {
             let delay = self.inner.rate.lock().take(Instant::now(), MAX_DELAY);
-            sleep(delay.ok_or(ReviewFailure::TooMany)?).await;
+            sleep(delay.ok_or(ReviewFailure::RateLimited)?).await;
             &self.inner.unknown
         };
         // The semaphore is never closed; if it were, the review would run without a permit.

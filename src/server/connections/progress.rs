@@ -21,16 +21,16 @@ struct ConnectionStatus {
     /// Since when a write is blocked because the client does not read.
     blocked: Option<Instant>,
     /// Timeout of a blocked write; zero means none.
-    stall: Duration,
+    write_timeout: Duration,
 }
 
 impl ConnectionStatus {
     /// When the connection times out if nothing happens.
     fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
         match (self.blocked, self.phase) {
-            (Some(since), _) => (!self.stall.is_zero()).then(|| since + self.stall),
-            (None, RequestPhase::Idle(since)) => Some(since + limits.idle),
-            (None, RequestPhase::Head(since)) => Some(since + limits.head),
+            (Some(since), _) => (!self.write_timeout.is_zero()).then(|| since + self.write_timeout),
+            (None, RequestPhase::Idle(since)) => Some(since + limits.idle_timeout),
+            (None, RequestPhase::Head(since)) => Some(since + limits.head_timeout),
             (None, RequestPhase::Request) => None,
         }
     }
@@ -49,7 +49,7 @@ impl ConnectionProgress {
         let status = ConnectionStatus {
             phase: RequestPhase::Head(Instant::now()),
             blocked: None,
-            stall: limits.stall,
+            write_timeout: limits.write_timeout,
         };
         Self {
             status: watch::Sender::new(status),
@@ -58,14 +58,16 @@ impl ConnectionProgress {
     }
 
     pub(in crate::server) fn begin_request(&self) {
-        let stall = self.limits.stall;
-        self.status
-            .send_modify(|status| (status.phase, status.stall) = (RequestPhase::Request, stall));
+        self.status.send_modify(|status| {
+            status.phase = RequestPhase::Request;
+            status.write_timeout = self.limits.write_timeout;
+        });
     }
 
     /// Sets the timeout of blocked writes for the current response; zero means none.
-    pub(in crate::server) fn allow_stall(&self, stall: Duration) {
-        self.status.send_modify(|status| status.stall = stall);
+    pub(in crate::server) fn set_write_timeout(&self, timeout: Duration) {
+        self.status
+            .send_modify(|status| status.write_timeout = timeout);
     }
 
     /// The response was sent or dropped.
@@ -140,9 +142,9 @@ mod tests {
 
     fn progress() -> ConnectionProgress {
         ConnectionProgress::new(ConnectionLimits {
-            head: seconds(10),
-            idle: seconds(90),
-            stall: seconds(60),
+            head_timeout: seconds(10),
+            idle_timeout: seconds(90),
+            write_timeout: seconds(60),
             ..ConnectionLimits::default()
         })
     }
@@ -201,11 +203,11 @@ mod tests {
         let (_client, ours) = duplex(10);
         let mut ours = ObservedStream::new(ours, progress.clone());
         progress.begin_request();
-        progress.allow_stall(seconds(3600));
+        progress.set_write_timeout(seconds(3600));
         let start = Instant::now();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
         assert_eq!(overdue(&progress, start).await, Some(3600));
-        progress.allow_stall(Duration::ZERO);
+        progress.set_write_timeout(Duration::ZERO);
         assert_eq!(overdue(&progress, start).await, None);
         writing.abort();
     }

@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Limits of connections per client, and per port.
+/// Limits and timeouts of connections per client, and per port.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Open connections of unauthenticated clients: all connections of the health and read-only ports, and those of the
@@ -20,13 +20,13 @@ pub struct ConnectionLimits {
     pub authenticated: usize,
     /// Timeout of a TLS handshake, and of the head of a request: from its first byte, or for the first request of a
     /// connection from the accept.
-    pub head: Duration,
+    pub head_timeout: Duration,
     /// Idle timeout between two requests of a connection; upstream's value.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Timeout for a client that does not read the response.
-    pub stall: Duration,
+    pub write_timeout: Duration,
     /// Timeout for finishing responses at shutdown.
-    pub drain: Duration,
+    pub shutdown_timeout: Duration,
 }
 
 impl Default for ConnectionLimits {
@@ -35,10 +35,10 @@ impl Default for ConnectionLimits {
             unauthenticated: 512,
             per_source: 16,
             authenticated: 1024,
-            head: Duration::from_secs(10),
-            idle: Duration::from_secs(90),
-            stall: Duration::from_secs(60),
-            drain: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(90),
+            write_timeout: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(5),
         }
     }
 }

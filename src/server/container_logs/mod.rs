@@ -46,7 +46,7 @@ pub struct LogDeps {
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no
     /// timeout.
-    pub stall: Duration,
+    pub write_timeout: Duration,
 }
 
 /// Serves logs; cheap to clone.
@@ -70,7 +70,7 @@ enum LogRefusal {
     )]
     NoSplit(SelectedStreams),
     #[error("too many logs are being read ({MAX_READERS}); close one and try again")]
-    TooMany,
+    TooManyRequests,
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -104,8 +104,10 @@ impl LogReaders {
         let logs = ending_at_shutdown(ending_apart(logs), shutdown.clone());
         let body = StreamBody::new(logs).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT_TYPE, body), slot);
-        let stall = self.deps.stall;
-        response.extensions_mut().insert(LongRunning { stall });
+        let write_timeout = self.deps.write_timeout;
+        response
+            .extensions_mut()
+            .insert(LongRunning { write_timeout });
         // The connection is no longer counted by the port's limit, so it is not reused.
         with_connection_close(response)
     }
@@ -128,7 +130,7 @@ impl LogReaders {
             return Err(LogRefusal::NoSplit(options.streams));
         }
         let slot = self.slots.clone().try_acquire_owned();
-        let slot = slot.map_err(|_| LogRefusal::TooMany)?;
+        let slot = slot.map_err(|_| LogRefusal::TooManyRequests)?;
         let came_with = pod.status.clone().unwrap_or_default();
         let status = status.as_deref().unwrap_or(&came_with);
         let (uid, container) = (pod.uid(), name.container.as_str());
@@ -169,7 +171,7 @@ fn refused(name: &ContainerName, refusal: &LogRefusal) -> Response<Body> {
         LogRefusal::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
         LogRefusal::NoPod(_) | LogRefusal::NoContainer(..) => StatusCode::NOT_FOUND,
         LogRefusal::NoSplit(_) => StatusCode::BAD_REQUEST,
-        LogRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        LogRefusal::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         LogRefusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         LogRefusal::Log(LogError::File(_)) => {
             let (pod, container) = (name.pod.log_name(), &name.container);

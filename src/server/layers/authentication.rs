@@ -55,7 +55,7 @@ impl RequestLayer for AuthenticationLayer {
 /// The response to a request that is not authenticated or not authorized.
 pub(super) fn rejected(rejection: &AuthRejection) -> Response<Body> {
     let mut response = text(rejection.status(), rejection.text() + "\n");
-    if *rejection == AuthRejection::TooMany {
+    if *rejection == AuthRejection::RateLimited {
         let seconds = HeaderValue::from_static("1");
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }

@@ -2,12 +2,12 @@
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
-    base::panics::{PanicScope, contain},
+    base::panics::{PanicScope, catch_panic},
     server::response::text,
 };
 use hyper::StatusCode;
 
-/// Contains panics of the inner layers: the client gets a 500, and the connection stays open.
+/// Catches panics of the inner layers: the client gets a 500, and the connection stays open.
 #[derive(Clone)]
 pub(in crate::server) struct CatchPanicLayer;
 
@@ -15,8 +15,8 @@ impl RequestLayer for CatchPanicLayer {
     fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
         let mut inner = inner.clone();
         Box::pin(async move {
-            // `call` is inside the future, so that its panics are contained too.
-            let response = contain(PanicScope::HttpRequest, async { inner.call(routed).await });
+            // `call` is inside the future, so that its panics are caught too.
+            let response = catch_panic(PanicScope::HttpRequest, async { inner.call(routed).await });
             response.await.unwrap_or_else(|_| {
                 let body = "internal error, see the log\n".to_owned();
                 Ok(text(StatusCode::INTERNAL_SERVER_ERROR, body))

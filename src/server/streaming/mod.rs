@@ -92,7 +92,7 @@ enum StreamRefusal {
     #[error("query parameter \"port\" is required")]
     NoPort,
     #[error("too many streams are open ({MAX_STREAMS}); close one and try again")]
-    TooMany,
+    TooManyRequests,
     #[error("{}", .0.grpc_text())]
     Runtime(#[from] CriError),
     #[error(transparent)]
@@ -275,7 +275,7 @@ impl StreamTable {
 
     fn free_slot(&self) -> Result<OwnedSemaphorePermit, StreamRefusal> {
         let free = self.slots.clone().try_acquire_owned();
-        free.map_err(|_| StreamRefusal::TooMany)
+        free.map_err(|_| StreamRefusal::TooManyRequests)
     }
 
     /// Forwards the client's upgrade request to the runtime's URL, and forwards the response.
@@ -345,7 +345,7 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
     let status = match refusal {
         StreamRefusal::Missing(_) => StatusCode::NOT_FOUND,
         StreamRefusal::NoUpgrade | StreamRefusal::NoPort => StatusCode::BAD_REQUEST,
-        StreamRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        StreamRefusal::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         StreamRefusal::Runtime(error) => match error.code() {
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,

@@ -72,7 +72,7 @@ impl Setting {
 
     /// Connections may be idle for as long as the test takes.
     fn with_long_timeouts(mut self) -> Self {
-        (self.limits.head, self.limits.idle) = (LONG, LONG);
+        (self.limits.head_timeout, self.limits.idle_timeout) = (LONG, LONG);
         self
     }
 
@@ -694,7 +694,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
 async fn a_handshake_that_stalls_gives_its_place_back() {
     let mut setting = Setting::alone();
     setting.limits.unauthenticated = 1;
-    setting.limits.head = Duration::from_secs(1);
+    setting.limits.head_timeout = Duration::from_secs(1);
     let served = setting.serve().await;
     let mut silent = served.connect().await;
     let mut halting = served.connect().await;
@@ -715,7 +715,7 @@ async fn a_handshake_that_stalls_gives_its_place_back() {
 #[tokio::test]
 async fn heads_that_never_end_or_are_too_large_are_cut_off() {
     let mut setting = Setting::alone();
-    setting.limits.head = Duration::from_secs(1);
+    setting.limits.head_timeout = Duration::from_secs(1);
     let served = setting.serve().await;
     let plain = setting.client(None);
     let flood = format!("GET /pods HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(10_000));
@@ -814,7 +814,7 @@ fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
         pods: views.pods.pods.clone(),
         wait_for_pods: views.pods.wait_for_pods.clone(),
         split_streams: false,
-        stall: TIMEOUT,
+        write_timeout: TIMEOUT,
     });
     let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     (handler, writer)
@@ -825,7 +825,7 @@ async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     let mut setting = Setting::alone();
     setting.limits.authenticated = 1;
     let brief = Duration::from_millis(200);
-    (setting.limits.idle, setting.limits.stall) = (brief, brief);
+    (setting.limits.idle_timeout, setting.limits.write_timeout) = (brief, brief);
     let log = setting.file("pods/a/c/0.log");
     let (handler, _writer) = chatting(&log);
     let served = setting.serve_with(handler).await;

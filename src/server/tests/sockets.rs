@@ -5,8 +5,8 @@ use crate::host::tcp_table;
 
 fn brief() -> ConnectionLimits {
     ConnectionLimits {
-        head: Duration::from_millis(200),
-        idle: Duration::from_millis(200),
+        head_timeout: Duration::from_millis(200),
+        idle_timeout: Duration::from_millis(200),
         ..ConnectionLimits::default()
     }
 }
@@ -223,7 +223,7 @@ fn large() -> PortHandler {
 #[tokio::test]
 async fn shutdown_lets_a_response_in_progress_end() {
     let limits = ConnectionLimits {
-        drain: TIMEOUT,
+        shutdown_timeout: TIMEOUT,
         ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
@@ -243,7 +243,7 @@ async fn shutdown_lets_a_response_in_progress_end() {
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
     let limits = ConnectionLimits {
-        drain: Duration::from_millis(200),
+        shutdown_timeout: Duration::from_millis(200),
         ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
@@ -290,7 +290,7 @@ async fn closed_by_server(client: &TcpStream) {
 #[tokio::test]
 async fn a_client_that_takes_nothing_loses_its_connection() {
     let limits = ConnectionLimits {
-        stall: Duration::from_millis(200),
+        write_timeout: Duration::from_millis(200),
         ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
@@ -308,9 +308,9 @@ async fn a_client_that_takes_nothing_loses_its_connection() {
 #[tokio::test]
 async fn a_client_that_takes_little_at_a_time_gets_all() {
     let limits = ConnectionLimits {
-        head: Duration::from_millis(500),
-        idle: Duration::from_millis(500),
-        stall: Duration::from_millis(500),
+        head_timeout: Duration::from_millis(500),
+        idle_timeout: Duration::from_millis(500),
+        write_timeout: Duration::from_millis(500),
         ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
@@ -340,7 +340,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
     let limits = ConnectionLimits {
-        drain: Duration::from_secs(60),
+        shutdown_timeout: Duration::from_secs(60),
         ..ConnectionLimits::default()
     };
     let served = serve(read_only(), limits).await;
@@ -391,8 +391,8 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
 #[tokio::test]
 async fn a_response_may_take_longer_than_a_client_may_be_idle() {
     let limits = ConnectionLimits {
-        idle: Duration::from_millis(50),
-        stall: Duration::from_millis(50),
+        idle_timeout: Duration::from_millis(50),
+        write_timeout: Duration::from_millis(50),
         ..ConnectionLimits::default()
     };
     let (changed, overview_version) = tokio::sync::watch::channel(1);

@@ -14,7 +14,7 @@ mod record;
 use crate::{
     base::{
         DirtySet, atomic_file, error_chain, if_exists,
-        panics::{PanicScope, contain_blocking},
+        panics::{PanicScope, catch_panic_sync},
         run_file_io,
     },
     model::{PodSource, PodUid},
@@ -260,7 +260,7 @@ impl PodStateStore {
             };
             uids.iter().filter_map(entry).collect()
         };
-        let failed = match contain_blocking(PanicScope::StateWrite, || write_all(batch)) {
+        let failed = match catch_panic_sync(PanicScope::StateWrite, || write_all(batch)) {
             Ok(failed) => {
                 self.report(&failed);
                 failed.into_iter().map(|failure| failure.uid).collect()

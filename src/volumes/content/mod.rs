@@ -1,4 +1,4 @@
-//! Volumes of files that the kubelet writes: configMap, secret, downwardAPI, projected.
+//! Content volumes, whose files the kubelet writes: configMap, secret, downwardAPI, projected.
 //!
 //! `plan`, `sources`, `payload` and `mount_points` are pure; this file, `atomic_writer` and `owner` access the file
 //! system.

@@ -18,7 +18,7 @@ const DEFAULT_MODE: i32 = 0o644;
 /// Mode of tokens, keys and trust anchors whose file has an owner.
 const OWNERS_ONLY: u32 = 0o600;
 
-/// A volume whose files the kubelet writes.
+/// A content volume: configMap, secret, downwardAPI or projected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentVolume {
     /// The volume plugin.
@@ -150,7 +150,7 @@ pub struct FileItem {
     pub mode: Option<u32>,
 }
 
-/// The plugin and sources of a volume; `None` if it is not a volume of files.
+/// The plugin and sources of a volume; `None` if it is not a content volume.
 ///
 /// # Errors
 /// A field reference is invalid.

@@ -11,10 +11,10 @@ use crate::volumes::error::{ContentError, ContentErrors};
 use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// The objects, tokens and certificates that were looked up for sources.
+/// The configmaps, secrets, tokens and certificates that were looked up for sources.
 #[derive(Clone, Debug, Default)]
 pub(in crate::volumes) struct VolumeSources {
-    pub(in crate::volumes) objects: ConfigMapsAndSecrets,
+    pub(in crate::volumes) configmaps_and_secrets: ConfigMapsAndSecrets,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) certificates: FoundCertificates,
     pub(in crate::volumes) claims: FoundClaims,
@@ -44,7 +44,7 @@ pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
     !sources.iter().all(is_constant)
 }
 
-/// Whether all objects of the sources exist and are immutable.
+/// Whether the configmaps and secrets of the sources all exist and are immutable, and nothing else in them may change.
 pub(in crate::volumes) fn is_fixed(
     sources: &[VolumeFileSource],
     found: &ConfigMapsAndSecrets,
@@ -57,7 +57,7 @@ pub(in crate::volumes) fn is_fixed(
 /// All files of the volume.
 ///
 /// # Errors
-/// Every missing object and every invalid path.
+/// Every missing configmap or secret, and every invalid path.
 pub(in crate::volumes) fn payload(
     sources: &[VolumeFileSource],
     inputs: &VolumeSources,
@@ -67,10 +67,12 @@ pub(in crate::volumes) fn payload(
     for source in sources {
         match source {
             VolumeFileSource::Pod(files) => payload.extend(files.clone()),
-            VolumeFileSource::Object(source) => match object_files(source, &inputs.objects) {
-                Ok(files) => payload.extend(files),
-                Err(error) => errors.push(error),
-            },
+            VolumeFileSource::Object(source) => {
+                match object_files(source, &inputs.configmaps_and_secrets) {
+                    Ok(files) => payload.extend(files),
+                    Err(error) => errors.push(error),
+                }
+            }
             VolumeFileSource::Token(source) => {
                 let added = add_token(source, &inputs.tokens, &mut payload);
                 errors.extend(added.err());

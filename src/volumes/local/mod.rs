@@ -273,7 +273,10 @@ impl LocalVolume<'_> {
         let opened = rustix::fs::open(source, flags, Mode::empty())
             .map_err(|e| fail(io_error("open", source)(e.into())))?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let _creating = self.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let _creating = self
+            .volumes
+            .creation_guard()
+            .ok_or(VolumeError::Cancelled)?;
         if bound {
             // Left by an interrupted attempt: it may lack the mount options.
             self.unbind(target).map_err(fail)?;

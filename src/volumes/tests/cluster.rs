@@ -50,16 +50,16 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
     let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
     let cluster = super::super::ClusterSources {
-        tokens: Tokens::new(api.clone(), objects.changes()),
-        bundles: TrustBundles::new(api.clone(), objects.changes()),
+        tokens: Tokens::new(api.clone(), objects.pods_to_sync()),
+        bundles: TrustBundles::new(api.clone(), objects.pods_to_sync()),
         certificates: PodCertificates::new(
             server.client().await,
-            objects.changes(),
+            objects.pods_to_sync(),
             object.subscribe(),
         )
         .0
         .without_jitter(),
-        claims: ApiPersistentVolumeClaims::new(api, objects.changes()),
+        claims: ApiPersistentVolumeClaims::new(api, objects.pods_to_sync()),
         node: object.subscribe(),
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
@@ -79,7 +79,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     let objects = ConfigMapSecretReader::new(None, Some(cluster.server.client().await));
     let node = tokio::sync::watch::Sender::new(None).subscribe();
     let api = cluster.server.client().await;
-    let (certificates, _) = PodCertificates::new(api, objects.changes(), node);
+    let (certificates, _) = PodCertificates::new(api, objects.pods_to_sync(), node);
     let of = super::super::ClusterSources {
         certificates,
         ..Default::default()

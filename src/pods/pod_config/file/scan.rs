@@ -7,7 +7,7 @@ use super::watch::ScanScope;
 use crate::host::files::{PATH_ONLY, reopen};
 use crate::model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
-use crate::pods::pod_config::manifest::{ManifestReader, read_contained, read_file};
+use crate::pods::pod_config::manifest::{ManifestReader, read_catching_panic, read_file};
 use crate::pods::pod_config::static_pod::ManifestOrigin;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -246,7 +246,7 @@ impl Scanner {
             location: &path.to_string_lossy(),
             config_maps_and_secrets: self.config_maps_and_secrets,
         };
-        match read_contained(self.reader, bytes, origin, now) {
+        match read_catching_panic(self.reader, bytes, origin, now) {
             Ok(manifest) => ManifestReading::Valid(digest, manifest),
             Err(why) => ManifestReading::Invalid(digest, why.to_string()),
         }

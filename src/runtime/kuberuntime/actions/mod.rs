@@ -29,7 +29,7 @@ mod tests;
 pub use prefetch::containers_to_prefetch;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use resize::ContainerResize;
-pub use restart_all::{ContainerReset, ContainersReset, RestartAllTrigger};
+pub use restart_all::{ContainerToReset, ContainersReset, RestartAllTrigger};
 
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},

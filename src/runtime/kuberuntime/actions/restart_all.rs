@@ -23,7 +23,7 @@ pub struct RestartAllTrigger {
 
 /// An instance to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerReset {
+pub struct ContainerToReset {
     /// The instance.
     pub id: ContainerId,
     /// Name of its container.
@@ -41,7 +41,7 @@ pub struct ContainersReset {
     pub trigger: Option<RestartAllTrigger>,
     /// One group after the other: first regular containers, then init containers, and at the very end
     /// those whose exit triggered it, so that an interrupted action can be resumed.
-    pub groups: Vec<Vec<ContainerReset>>,
+    pub groups: Vec<Vec<ContainerToReset>>,
 }
 
 impl fmt::Display for ContainersReset {
@@ -100,15 +100,15 @@ fn triggers_restart_all(container: &Container, status: &ContainerStatus) -> bool
 fn groups(
     inputs: &PodActionInputs<'_>,
     chosen: &dyn Fn(&ContainerStatus) -> bool,
-) -> Vec<Vec<ContainerReset>> {
+) -> Vec<Vec<ContainerToReset>> {
     let pod = inputs.pod;
-    let of = |containers: &[Container], triggering: bool| -> Vec<ContainerReset> {
+    let of = |containers: &[Container], triggering: bool| -> Vec<ContainerToReset> {
         let instances = containers.iter().flat_map(|container| {
             let instances = inputs.status.instances(&container.name);
             instances.enumerate().filter_map(move |(age, status)| {
                 let wanted =
                     chosen(status) && triggers_restart_all(container, status) == triggering;
-                wanted.then(|| ContainerReset {
+                wanted.then(|| ContainerToReset {
                     id: status.id.clone(),
                     name: container.name.clone(),
                     stop: status.state != ContainerState::Exited,

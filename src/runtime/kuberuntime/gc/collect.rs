@@ -6,9 +6,9 @@ use crate::{
     cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
+        container_log_files::ContainerLogFiles,
         exits::ExitRecords,
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
-        log_links::LogLinks,
     },
     state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
@@ -22,7 +22,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
     pub(in crate::runtime::kuberuntime) cache: PodCache,
     pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
     pub(in crate::runtime::kuberuntime) exits: ExitRecords,
-    pub(in crate::runtime::kuberuntime) links: Arc<LogLinks>,
+    pub(in crate::runtime::kuberuntime) log_files: Arc<ContainerLogFiles>,
     pub(in crate::runtime::kuberuntime) killer: PodKiller,
     pub(in crate::runtime::kuberuntime) policy: ContainerGcPolicy,
 }
@@ -30,23 +30,23 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
 impl ContainerGc {
     /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with
     /// `remove_all`, everything. Costs nothing when there is nothing to remove.
-    pub(in crate::runtime::kuberuntime) async fn collect_pod(
+    pub(in crate::runtime::kuberuntime) async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
         pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.collect(std::slice::from_ref(status), &|_| remove_all)
+        self.remove_dead(std::slice::from_ref(status), &|_| remove_all)
             .await?;
         if remove_all {
-            self.links.remove_pod_logs(pod_ref).await;
+            self.log_files.remove_pod_logs(pod_ref).await;
         }
         Ok(())
     }
 
     /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
     /// statuses come from a complete list. Pods of the API server that have not ended are left to their syncs.
-    pub(in crate::runtime::kuberuntime) async fn collect_dead(
+    pub(in crate::runtime::kuberuntime) async fn garbage_collect(
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
@@ -55,17 +55,17 @@ impl ContainerGc {
         let is_collectable =
             |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
         let collectable: Vec<_> = pods.iter().filter(is_collectable).cloned().collect();
-        self.collect(&collectable, has_ended).await
+        self.remove_dead(&collectable, has_ended).await
     }
 
-    async fn collect(
+    async fn remove_dead(
         &self,
         pods: &[Arc<PodStatus>],
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(pods, &self.policy, remove_all, now);
-        if removals.is_empty() && plan::sandboxes(pods, remove_all).is_empty() {
+        let removals = plan::containers_to_remove(pods, &self.policy, remove_all, now);
+        if removals.is_empty() && plan::sandboxes_to_remove(pods, remove_all).is_empty() {
             return Ok(());
         }
         let mut first_error = None;
@@ -75,7 +75,7 @@ impl ContainerGc {
             }
         }
         let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
-        for (status, id) in plan::sandboxes(&pods, remove_all) {
+        for (status, id) in plan::sandboxes_to_remove(&pods, remove_all) {
             if let Err(error) = self.remove_sandbox(status, id).await {
                 first_error.get_or_insert(error);
             }
@@ -98,7 +98,9 @@ impl ContainerGc {
         if reason != RemovalReason::PodGone {
             self.exits.record_removed(&pod_ref.uid, container).await;
         }
-        self.links.remove_container_logs(&pod_ref, container).await;
+        self.log_files
+            .remove_container_logs(&pod_ref, container)
+            .await;
         self.remove_from_runtime(status, &container.id).await
     }
 
@@ -114,9 +116,13 @@ impl ContainerGc {
         tracing::debug!(pod = %pod_ref.log_name(), containerID = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
             if keep_log {
-                self.links.retire_container_logs(&pod_ref, container).await;
+                self.log_files
+                    .retire_container_logs(&pod_ref, container)
+                    .await;
             } else {
-                self.links.remove_container_logs(&pod_ref, container).await;
+                self.log_files
+                    .remove_container_logs(&pod_ref, container)
+                    .await;
             }
         }
         self.remove_from_runtime(status, id).await
@@ -131,7 +137,7 @@ impl ContainerGc {
         tracing::debug!(pod = %status.log_name(), containerID = %id, "Removing a container that never started");
         if let Some(container) = status.container(id) {
             let pod_ref = PodRef::of_status(status);
-            self.links.remove_link(&pod_ref, container).await;
+            self.log_files.remove_link(&pod_ref, container).await;
         }
         self.remove_from_runtime(status, id).await
     }
@@ -168,7 +174,8 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::init_containers(pod, status)).await;
+        self.remove_or_log(plan::init_containers_to_remove(pod, status))
+            .await;
     }
 
     /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
@@ -178,7 +185,7 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::all_init_containers(pod, status))
+        self.remove_or_log(plan::all_init_containers_to_remove(pod, status))
             .await;
         self.exits.forget(&pod.uid(), |name| {
             let mut init_containers = pod.init_containers().iter();

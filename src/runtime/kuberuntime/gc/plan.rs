@@ -78,7 +78,7 @@ type Instance<'a> = (&'a PodStatus, &'a ContainerStatus);
 /// The dead containers to remove, the oldest instance of each container first, so that an interrupted run keeps the
 /// newest. A created instance without a successor is kept and not counted. `remove_all` returns whether everything of a
 /// pod is to be removed. `now` is in nanoseconds since the epoch.
-pub fn containers<'a>(
+pub fn containers_to_remove<'a>(
     pods: &'a [Arc<PodStatus>],
     policy: &ContainerGcPolicy,
     remove_all: &dyn Fn(&PodUid) -> bool,
@@ -164,7 +164,7 @@ fn remove<'a>(
 
 /// The sandboxes to remove, each with its pod: those that are not READY and without containers, except the newest one
 /// of a pod that is kept. The list has to be complete.
-pub fn sandboxes<'a>(
+pub fn sandboxes_to_remove<'a>(
     pods: &'a [Arc<PodStatus>],
     remove_all: &dyn Fn(&PodUid) -> bool,
 ) -> Vec<(&'a PodStatus, &'a SandboxId)> {
@@ -183,7 +183,10 @@ pub fn sandboxes<'a>(
 
 /// Old instances of init containers that are removed before a pod's sync starts anything: of each
 /// name only the newest dead one stays.
-pub fn init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRemoval<'a>> {
+pub fn init_containers_to_remove<'a>(
+    pod: &Pod,
+    status: &'a PodStatus,
+) -> Vec<ContainerRemoval<'a>> {
     let mut removals = instances_of_init_containers(pod, status, RemovalReason::Superseded);
     let mut kept = HashSet::new();
     removals.retain(|removal| {
@@ -194,7 +197,10 @@ pub fn init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRem
 }
 
 /// All instances of init containers: removed before a new sandbox is created, so that they run again.
-pub fn all_init_containers<'a>(pod: &Pod, status: &'a PodStatus) -> Vec<ContainerRemoval<'a>> {
+pub fn all_init_containers_to_remove<'a>(
+    pod: &Pod,
+    status: &'a PodStatus,
+) -> Vec<ContainerRemoval<'a>> {
     instances_of_init_containers(pod, status, RemovalReason::SandboxReplaced)
 }
 

@@ -66,7 +66,12 @@ fn planned(
     policy: ContainerGcPolicy,
     remove_all: &dyn Fn(&PodUid) -> bool,
 ) -> Vec<(String, RemovalReason)> {
-    ids(&containers(&statuses(list), &policy, remove_all, NOW))
+    ids(&containers_to_remove(
+        &statuses(list),
+        &policy,
+        remove_all,
+        NOW,
+    ))
 }
 
 fn removed(list: Vec<OfPod>, policy: ContainerGcPolicy) -> Vec<(String, RemovalReason)> {
@@ -216,7 +221,7 @@ fn the_node_wide_limit_takes_equal_shares_and_then_the_oldest() {
 fn a_container_in_unknown_state_is_stopped_first() {
     let strange = in_state(ContainerState::Unknown, dead("p", "a", 1));
     let pods = statuses(vec![strange, dead("p", "a", 2)]);
-    let removals = containers(&pods, &ContainerGcPolicy::default(), &of_no_pod, NOW);
+    let removals = containers_to_remove(&pods, &ContainerGcPolicy::default(), &of_no_pod, NOW);
     assert_eq!(removals.len(), 1);
     assert!(removals[0].stop_first());
 }
@@ -261,14 +266,14 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         instance("i", 3, Exited),
         instance("i", 4, Running),
     ]);
-    let removals = init_containers(&pod, &runtime_status);
+    let removals = init_containers_to_remove(&pod, &runtime_status);
     assert_eq!(
         ids(&removals),
         gone(&[("i@2", Superseded), ("i@1", Superseded)])
     );
     assert!(removals[1].stop_first());
     // Before a new sandbox, all of them are removed.
-    let all = all_init_containers(&pod, &runtime_status);
+    let all = all_init_containers_to_remove(&pod, &runtime_status);
     let expected = ["i@4", "i@3", "i@2", "i@1", "i@0"].map(|id| (id, SandboxReplaced));
     assert_eq!(ids(&all), gone(&expected));
 }
@@ -298,7 +303,7 @@ fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() 
     };
     let pods = [pod("p", 2, 1), pod("q", 1, 2)];
     let plan = |removes_all: &dyn Fn(&PodUid) -> bool| -> Vec<String> {
-        let removals = sandboxes(&pods, removes_all);
+        let removals = sandboxes_to_remove(&pods, removes_all);
         removals.iter().map(|(_, id)| id.to_string()).collect()
     };
     assert_eq!(plan(&of_no_pod), ["p-0", "q-0"]);

@@ -285,11 +285,12 @@ impl PodKiller {
         self.stops
             .running()
             .join_or_begin(&id, grace, |grace| async move {
-                killer.stop_container(&target, grace, others).await
+                killer.stop_with_hook(&target, grace, others).await
             })
     }
 
-    async fn stop_container(
+    /// The stop of one container (upstream's `killContainer`): event, preStop hook, wait for `others`, StopContainer.
+    async fn stop_with_hook(
         &self,
         target: &StopTarget,
         grace: watch::Receiver<GraceDeadline>,

@@ -37,7 +37,7 @@ impl StopStatusReader {
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
-    pub(in crate::runtime::kuberuntime) async fn status_to_stop(
+    pub(in crate::runtime::kuberuntime) async fn read_status_for_stop(
         &self,
         pod_ref: &PodRef,
         left: Duration,

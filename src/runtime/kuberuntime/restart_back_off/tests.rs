@@ -51,7 +51,7 @@ fn a_restarted_pod_has_no_back_off() {
     } = bed();
     let now = Timestamp::now();
     assert_eq!(
-        back_off.admit_after(&pod, &container, now, now),
+        back_off.try_start_after(&pod, &container, now, now),
         BackOffDecision::Start
     );
     let held = || back_off.in_back_off_since(&pod, &container, now, now);
@@ -73,18 +73,18 @@ fn gaps_grow_as_upstreams_and_end_at_the_exact_second() {
         let at = |left| exit + left;
         match bed
             .back_off
-            .admit(&bed.pod, &bed.container, Some(&status), exit)
+            .try_start(&bed.pod, &bed.container, Some(&status), exit)
         {
             BackOffDecision::Start => gaps.push(0),
             BackOffDecision::Wait { left, .. } => {
                 let early = at(left - Duration::from_millis(1));
                 let now = bed
                     .back_off
-                    .admit(&bed.pod, &bed.container, Some(&status), early);
+                    .try_start(&bed.pod, &bed.container, Some(&status), early);
                 assert!(matches!(now, BackOffDecision::Wait { .. }));
                 let now = bed
                     .back_off
-                    .admit(&bed.pod, &bed.container, Some(&status), at(left));
+                    .try_start(&bed.pod, &bed.container, Some(&status), at(left));
                 assert_eq!(now, BackOffDecision::Start);
                 gaps.push(left.as_secs());
                 exit = at(left);
@@ -99,16 +99,16 @@ fn gaps(bed: &Bed, ends: usize) -> Vec<u64> {
     let mut exit = t(0);
     let mut gap = || {
         let status = exit_at(exit);
-        let admit = |now| {
+        let try_start = |now| {
             bed.back_off
-                .admit(&bed.pod, &bed.container, Some(&status), now)
+                .try_start(&bed.pod, &bed.container, Some(&status), now)
         };
-        let left = match admit(exit) {
+        let left = match try_start(exit) {
             BackOffDecision::Start => return 0,
             BackOffDecision::Wait { left, .. } => left,
         };
         exit += left;
-        assert_eq!(admit(exit), BackOffDecision::Start);
+        assert_eq!(try_start(exit), BackOffDecision::Start);
         left.as_secs()
     };
     (0..ends).map(|_| gap()).collect()
@@ -154,14 +154,14 @@ fn the_step_survives_a_restart_of_the_kubelet() {
     let status = exit_at(t(0));
     assert_eq!(
         bed.back_off
-            .admit(&bed.pod, &bed.container, Some(&status), t(0)),
+            .try_start(&bed.pod, &bed.container, Some(&status), t(0)),
         BackOffDecision::Start
     );
     let second = RestartBackOff::new(Duration::from_secs(300), bed.state_store.clone());
     let status = exit_at(t(1));
-    let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
+    let decision = second.try_start(&bed.pod, &bed.container, Some(&status), t(2));
     let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));
-    assert_eq!(admission, BackOffDecision::Wait { delay, left });
+    assert_eq!(decision, BackOffDecision::Wait { delay, left });
 }
 
 #[test]
@@ -169,12 +169,12 @@ fn another_image_starts_at_once() {
     let mut bed = bed();
     let status = exit_at(t(0));
     bed.back_off
-        .admit(&bed.pod, &bed.container, Some(&status), t(0));
+        .try_start(&bed.pod, &bed.container, Some(&status), t(0));
     bed.container.image = Some("other".into());
-    let admission = bed
+    let decision = bed
         .back_off
-        .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
-    assert_eq!(admission, BackOffDecision::Start);
+        .try_start(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
+    assert_eq!(decision, BackOffDecision::Start);
 }
 
 #[test]
@@ -193,15 +193,15 @@ fn a_start_that_failed_counts_as_an_end_whatever_the_runtime_keeps_of_it() {
         created_at: exit_at(now + Duration::from_secs(1)).finished_at,
         ..created.clone()
     };
-    let admit = |newest| {
+    let try_start = |newest| {
         bed.back_off
-            .admit(&bed.pod, &bed.container, Some(newest), now)
+            .try_start(&bed.pod, &bed.container, Some(newest), now)
     };
-    assert_eq!(admit(&later), BackOffDecision::Start, "another attempt");
-    assert_ne!(admit(&created), BackOffDecision::Start);
-    bed.back_off.collect(now + Duration::from_secs(3600));
+    assert_eq!(try_start(&later), BackOffDecision::Start, "another attempt");
+    assert_ne!(try_start(&created), BackOffDecision::Start);
+    bed.back_off.gc(now + Duration::from_secs(3600));
     assert_eq!(
-        admit(&created),
+        try_start(&created),
         BackOffDecision::Start,
         "it is forgotten with time"
     );
@@ -209,18 +209,21 @@ fn a_start_that_failed_counts_as_an_end_whatever_the_runtime_keeps_of_it() {
 
 fn failed_starts_back_off(newest: Option<&ContainerStatus>) -> (Bed, Timestamp) {
     let bed = bed();
-    let admit = |now| bed.back_off.admit(&bed.pod, &bed.container, newest, now);
+    let try_start = |now| {
+        bed.back_off
+            .try_start(&bed.pod, &bed.container, newest, now)
+    };
     let mut gaps = Vec::new();
     let mut now = t(0);
     for _ in 0..5 {
         bed.back_off
             .record_failed_start(&bed.pod, &bed.container, now);
-        let left = match admit(now) {
+        let left = match try_start(now) {
             BackOffDecision::Start => Duration::ZERO,
             BackOffDecision::Wait { left, .. } => left,
         };
         now += left;
-        assert!(left.is_zero() || admit(now) == BackOffDecision::Start);
+        assert!(left.is_zero() || try_start(now) == BackOffDecision::Start);
         gaps.push(left.as_secs());
     }
     assert_eq!(gaps, [0, 10, 20, 40, 80]);
@@ -231,40 +234,40 @@ fn failed_starts_back_off(newest: Option<&ContainerStatus>) -> (Bed, Timestamp) 
 fn a_start_that_ended_before_the_container_ran_is_not_in_progress() {
     let bed = bed();
     let status = exit_at(t(0));
-    let admit = |at| {
+    let try_start = |at| {
         bed.back_off
-            .admit(&bed.pod, &bed.container, Some(&status), at)
+            .try_start(&bed.pod, &bed.container, Some(&status), at)
     };
     let is_starting = || bed.back_off.is_starting(&bed.pod, &bed.container, &status);
     assert!(!is_starting());
-    assert_eq!(admit(t(0)), BackOffDecision::Start);
+    assert_eq!(try_start(t(0)), BackOffDecision::Start);
     assert!(is_starting(), "its image is pulled");
     bed.back_off
-        .set_no_start_in_progress(&bed.pod, &bed.container);
+        .record_incomplete_start(&bed.pod, &bed.container);
     assert!(!is_starting(), "the pull failed");
-    assert_ne!(admit(t(2)), BackOffDecision::Start);
+    assert_ne!(try_start(t(2)), BackOffDecision::Start);
     assert!(!is_starting(), "it waits for the end of its delay");
-    assert_eq!(admit(t(10)), BackOffDecision::Start);
+    assert_eq!(try_start(t(10)), BackOffDecision::Start);
     assert!(is_starting());
     bed.back_off
-        .set_no_start_in_progress(&bed.pod, &bed.container);
+        .record_incomplete_start(&bed.pod, &bed.container);
     bed.back_off.forget(&bed.pod.uid());
-    assert!(bed.back_off.no_start_in_progress.lock().is_empty());
+    assert!(bed.back_off.incomplete_starts.lock().is_empty());
 }
 
 #[test]
 fn a_container_that_never_ended_starts_at_once() {
     let bed = bed();
     assert_eq!(
-        bed.back_off.admit(&bed.pod, &bed.container, None, t(0)),
+        bed.back_off.try_start(&bed.pod, &bed.container, None, t(0)),
         BackOffDecision::Start
     );
     let created = ContainerStatus {
         state: ContainerState::Created,
         ..Default::default()
     };
-    let admission = bed
+    let decision = bed
         .back_off
-        .admit(&bed.pod, &bed.container, Some(&created), t(0));
-    assert_eq!(admission, BackOffDecision::Start);
+        .try_start(&bed.pod, &bed.container, Some(&created), t(0));
+    assert_eq!(decision, BackOffDecision::Start);
 }

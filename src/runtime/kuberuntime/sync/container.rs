@@ -16,13 +16,13 @@ use crate::{
     },
     resources::{allocation::Allocations, managers::ResourceManagers},
     runtime::kuberuntime::{
+        container_log_files::ContainerLogFiles,
         exits::ExitRecords,
         gc::ContainerGc,
         generate::{
             ConfigBuilder, ContainerConfigRequest,
             security_context::{ImageUser, with_target_pid_namespace},
         },
-        log_links::LogLinks,
         restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::{EventRecorder, ObjectRef},
@@ -42,7 +42,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) exits: ExitRecords,
     pub(in crate::runtime::kuberuntime) builder: Arc<ConfigBuilder>,
     pub(in crate::runtime::kuberuntime) images: ContainerImages,
-    pub(in crate::runtime::kuberuntime) links: Arc<LogLinks>,
+    pub(in crate::runtime::kuberuntime) log_files: Arc<ContainerLogFiles>,
     pub(in crate::runtime::kuberuntime) gc: Arc<ContainerGc>,
     pub(in crate::runtime::kuberuntime) post_start: PostStart,
     pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
@@ -61,7 +61,7 @@ impl ContainerStarter {
         let started = Box::pin(self.try_start(request, sandbox, container)).await;
         if started.is_err() {
             self.back_off
-                .set_no_start_in_progress(request.pod, container);
+                .record_incomplete_start(request.pod, container);
         }
         started
     }
@@ -164,7 +164,7 @@ impl ContainerStarter {
         };
         let decision = self
             .back_off
-            .admit(pod, container, counted_from.as_ref(), now);
+            .try_start(pod, container, counted_from.as_ref(), now);
         let BackOffDecision::Wait { delay, left } = decision else {
             return Ok(());
         };
@@ -201,7 +201,7 @@ impl ContainerStarter {
                 if error.may_have_created() {
                     Box::pin(self.adopt_containers(pod, sandbox, &container.name)).await;
                 } else {
-                    self.links.remove_unused(pod, &log).await;
+                    self.log_files.remove_unused(pod, &log).await;
                 }
                 return Err(self.cri_failure(
                     &object,
@@ -221,7 +221,9 @@ impl ContainerStarter {
         self.post_start.record_pending(pod, container, &id).await;
         // Before the start: if its reply is lost, or the kubelet is killed, the running container must have the link by
         // which log collectors find it.
-        self.links.add(pod, &container.name, &id, &log).await;
+        self.log_files
+            .add_link(pod, &container.name, &id, &log)
+            .await;
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
         self.cache

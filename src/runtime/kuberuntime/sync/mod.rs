@@ -29,6 +29,6 @@ pub(super) use pod_cgroups::PodCgroups;
 pub(super) use post_start::PostStart;
 pub(super) use replaced::ReplacedContainers;
 pub(super) use resize::PodResizer;
-pub(super) use restart_all::PodRestarter;
+pub(super) use restart_all::AllContainersRestarter;
 pub(super) use sandbox::SandboxCreator;
 pub(super) use sync_pod::PERMIT_HOLD;

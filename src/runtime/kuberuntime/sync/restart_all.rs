@@ -8,7 +8,7 @@ use super::request::{StartFailure, SyncReport, SyncRequest};
 use crate::{
     model::{Pod, PodExt},
     runtime::kuberuntime::{
-        actions::{ContainerReset, ContainersReset, PodActions, RestartAllTrigger},
+        actions::{ContainerToReset, ContainersReset, PodActions, RestartAllTrigger},
         gc::ContainerGc,
         kill::{PodKiller, StopCause},
         restart_back_off::{
@@ -35,7 +35,7 @@ pub enum RestartAllStage {
 }
 
 /// Restarts all containers of a pod at once.
-pub(in crate::runtime::kuberuntime) struct PodRestarter {
+pub(in crate::runtime::kuberuntime) struct AllContainersRestarter {
     pub(in crate::runtime::kuberuntime) events: EventRecorder,
     pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
     pub(in crate::runtime::kuberuntime) killer: PodKiller,
@@ -43,7 +43,7 @@ pub(in crate::runtime::kuberuntime) struct PodRestarter {
     pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
 }
 
-impl PodRestarter {
+impl AllContainersRestarter {
     /// The progress of the pod's `RestartAllContainers` action.
     pub(in crate::runtime::kuberuntime) fn stage(
         &self,
@@ -111,7 +111,7 @@ impl PodRestarter {
     async fn reset_one(
         &self,
         request: &SyncRequest<'_>,
-        one: &ContainerReset,
+        one: &ContainerToReset,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         if one.stop {
@@ -142,7 +142,7 @@ impl PodRestarter {
         let container = pod.container(&restart.container);
         if let (Some(container), false) = (container, actions.create_sandbox) {
             let (ended, now) = (restart.finished_at, Timestamp::now());
-            let decision = self.back_off.admit_after(pod, container, ended, now);
+            let decision = self.back_off.try_start_after(pod, container, ended, now);
             if let BackOffDecision::Wait { delay, left } = decision {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);

@@ -106,7 +106,7 @@ impl KubeGenericRuntimeManager {
                 HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
             );
             self.set_current_step(request.pod, "removing all containers".into());
-            Box::pin(self.restarter.reset(&request, reset, &mut report)).await;
+            Box::pin(self.restart_all.reset(&request, reset, &mut report)).await;
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
@@ -133,7 +133,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if self
-            .restarter
+            .restart_all
             .waits_after_reset(&request, actions, &mut report)
         {
             if let Some(failure) = report.failures.last() {

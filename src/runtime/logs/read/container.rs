@@ -3,7 +3,7 @@
 use super::{LogOptions, LogStream, Logs, Unavailable, container_for_logs};
 use crate::{
     model::{ContainerId, ContainerState, PodUid},
-    runtime::logs::LogPath,
+    runtime::logs::LogPathFn,
     state::pod_cache::{PodCache, PodRef},
 };
 use k8s_openapi::api::core::v1::PodStatus;
@@ -28,12 +28,12 @@ pub enum LogError {
 pub struct ContainerLogs {
     logs: Logs,
     cache: PodCache,
-    path: LogPath,
+    path: LogPathFn,
 }
 
 impl ContainerLogs {
     /// A reader of the logs of what `cache` shows, which lie where `path` says.
-    pub fn new(cache: PodCache, path: LogPath) -> Self {
+    pub fn new(cache: PodCache, path: LogPathFn) -> Self {
         Self {
             logs: Logs::new(),
             cache,

@@ -7,11 +7,11 @@ use super::{
 use crate::{
     base::{
         error_chain, if_exists,
-        panics::{PanicScope, contain},
+        panics::{PanicScope, catch_panic},
     },
     cri::RuntimeClient,
     model::{ContainerId, ContainerState},
-    runtime::logs::LogPath,
+    runtime::logs::LogPathFn,
     state::pod_cache::{PodCache, PodRef},
 };
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
@@ -43,7 +43,7 @@ pub struct Config {
 pub struct Rotation {
     runtime: RuntimeClient,
     cache: PodCache,
-    path: LogPath,
+    path: LogPathFn,
     config: Config,
     workers: Arc<Semaphore>,
     started: Instant,
@@ -71,7 +71,7 @@ struct Done {
 
 impl Rotation {
     /// A task that looks after the containers of `cache`, whose logs are where `path` says.
-    pub fn new(runtime: RuntimeClient, cache: PodCache, path: LogPath, config: Config) -> Self {
+    pub fn new(runtime: RuntimeClient, cache: PodCache, path: LogPathFn, config: Config) -> Self {
         let workers = usize::try_from(config.workers).unwrap_or(1).max(1);
         Self {
             runtime,
@@ -197,7 +197,7 @@ impl Rotation {
                     shutdown: shutdown.clone(),
                 };
                 let workers = self.workers.clone();
-                self.jobs.spawn(contained(id.clone(), async move {
+                self.jobs.spawn(catching_panic(id.clone(), async move {
                     let result = rotate(job, &workers).await;
                     Done {
                         id,
@@ -210,7 +210,7 @@ impl Rotation {
                 log.busy = true;
                 log.missing = log.missing.saturating_add(1);
                 let recovered = recover(self.runtime.clone(), id.clone(), log.path.clone());
-                self.jobs.spawn(contained(id, recovered));
+                self.jobs.spawn(catching_panic(id, recovered));
             }
             Err(error) => tracing::warn!(
                 containerID = %id,
@@ -254,8 +254,8 @@ impl Rotation {
 }
 
 /// Work on one log; a panic in it is a failure of that log.
-async fn contained(id: ContainerId, work: impl Future<Output = Done>) -> Done {
-    let done = contain(PanicScope::LogRotation, work).await;
+async fn catching_panic(id: ContainerId, work: impl Future<Output = Done>) -> Done {
+    let done = catch_panic(PanicScope::LogRotation, work).await;
     done.unwrap_or_else(|panicked| Done {
         id,
         path: None,
@@ -301,7 +301,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_rotation_that_panics_is_a_failure_of_that_log() {
-        let done = contained("c".into(), async { panic!("as scripted") }).await;
+        let done = catching_panic("c".into(), async { panic!("as scripted") }).await;
         assert_eq!(done.id.as_str(), "c");
         assert_eq!(
             done.result.unwrap_err().to_string(),

@@ -8,7 +8,7 @@ use crate::{
         v1,
     },
     model::{ContainerId, ContainerState, ContainerStatus},
-    runtime::logs::{LogPath, files},
+    runtime::logs::{LogPathFn, files},
     state::pod_cache::{self, InspectedItem as Seen, ItemId, PodCacheWriter, PodRef},
 };
 use flate2::read::GzDecoder;
@@ -43,7 +43,7 @@ impl Bed {
         let (pods, cache) = pod_cache::pod_cache();
         pods.apply_list(pods.next_seq(), vec![], vec![]);
         let root = dir.path().to_owned();
-        let path: LogPath = Arc::new(move |_, container| Some(log_of(&root, &container.name)));
+        let path: LogPathFn = Arc::new(move |_, container| Some(log_of(&root, &container.name)));
         let config = Config {
             policy: RotationPolicy {
                 max_size: 100,

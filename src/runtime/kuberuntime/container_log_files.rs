@@ -1,4 +1,4 @@
-//! Symlinks for log collectors, and removal of container logs.
+//! The files of container logs: removals, and symlinks for log collectors.
 
 use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
@@ -11,13 +11,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Manages `/var/log/containers` and the pod log directories.
-pub(super) struct LogLinks {
+/// Manages the pod log directories and `/var/log/containers`.
+pub(super) struct ContainerLogFiles {
     logs: PathBuf,
     links: Option<PathBuf>,
 }
 
-impl LogLinks {
+impl ContainerLogFiles {
     pub(super) fn new(logs: PathBuf, links: Option<PathBuf>) -> Self {
         Self { logs, links }
     }
@@ -30,7 +30,7 @@ impl LogLinks {
     }
 
     /// Links the log that a container is going to write.
-    pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
+    pub(super) async fn add_link(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };
         let pod_ref = PodRef::of(pod);
         let paths = log_paths::pod_logs_dir(&self.logs, &pod_ref).and_then(|dir| {
@@ -135,7 +135,7 @@ fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()>
     for entry in if_exists(fs::read_dir(directory))?.into_iter().flatten() {
         let entry = entry?;
         let name = entry.file_name();
-        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&select) {
+        if log_paths::restart_count_of_log(&name.to_string_lossy()).is_some_and(&select) {
             if_exists(fs::remove_file(entry.path()))?;
         }
     }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 /// The result of comparing a list with the previous one.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Relist<T> {
+pub enum ListChange<T> {
     /// The entries are the same.
     Unchanged,
     /// The entries differ; all entries.
@@ -64,14 +64,14 @@ impl<T> ListFingerprint<T> {
         &mut self,
         reply: Bytes,
         decode: impl FnOnce(Bytes) -> Result<Vec<T>, E>,
-    ) -> Result<Relist<T>, E> {
+    ) -> Result<ListChange<T>, E> {
         let seen = self.fingerprint(&reply);
         if self.is_last(seen) {
-            return Ok(Relist::Unchanged);
+            return Ok(ListChange::Unchanged);
         }
         let entries = decode(reply)?;
         self.record(seen);
-        Ok(Relist::Changed(entries))
+        Ok(ListChange::Changed(entries))
     }
 
     /// The fingerprint of an encoded reply; `None` if it is malformed.

@@ -1,18 +1,18 @@
-//! Polls the runtime's `Status`.
+//! Polls the runtime's `Status`: its conditions, and its features.
 
 use super::{PlegContext, RuntimeState};
 use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Task `pleg.status`.
-pub struct StatusTask {
+/// Task `pleg.runtime_state`.
+pub struct RuntimeStateTask {
     pub(super) context: PlegContext,
     pub(super) state: watch::Sender<RuntimeState>,
     pub(super) features: FeaturesWriter,
 }
 
-impl StatusTask {
+impl RuntimeStateTask {
     /// Polls until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut in_error = self.state.borrow().runtime_error(Instant::now()).is_some();
@@ -75,7 +75,7 @@ fn publish(
                 "networkReady" = next.network_ready,
                 runtime = next.runtime_message,
                 network = next.network_message,
-                "Container runtime status changed"
+                "Container runtime conditions changed"
             );
         }
         *state = next;

@@ -29,7 +29,7 @@ use crate::{
         process_metrics as host_process_metrics,
     },
     node::certificates,
-    pods::{Pods, pleg, sync_loop::HOUSEKEEPING_PERIOD},
+    pods::{PodsHandles, pleg, sync_loop::HOUSEKEEPING_PERIOD},
     server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps},
     state::pod_state_store::PodStateStore,
 };
@@ -347,7 +347,10 @@ fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn stop(tasks: &mut Tasks, pods: Option<(&Pods, &PodStateStore)>) -> anyhow::Result<()> {
+async fn stop(
+    tasks: &mut Tasks,
+    pods: Option<(&PodsHandles, &PodStateStore)>,
+) -> anyhow::Result<()> {
     let draining = async {
         tasks.shutdown().cancel();
         if let Some((pods, _)) = pods {

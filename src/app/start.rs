@@ -8,7 +8,7 @@ use crate::{
     host::{memory, own_address},
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
     node::{self, NodeDeps},
-    pods::{self, Pods, PodsDeps, PodsReader, sync_loop::PodAdmission},
+    pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::PodAdmission},
     resources::{self, Deps, PluginDeps, PodSetReader},
     runtime::{
         kuberuntime::{
@@ -30,7 +30,7 @@ pub(super) async fn start(
     opened: Opened,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
-) -> anyhow::Result<Pods> {
+) -> anyhow::Result<PodsHandles> {
     let Opened {
         metrics,
         tracer,

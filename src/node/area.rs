@@ -17,7 +17,7 @@ use crate::{
         Images,
         gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
     },
-    pods::Pods,
+    pods::PodsHandles,
     resources::ResourceArea,
     state::{
         State, node_object::NodeObjectWriter, node_pressure::NodePressureWriter,
@@ -63,7 +63,7 @@ pub struct NodeDeps<'a> {
     /// The container, device and resource managers.
     pub resources: &'a ResourceArea,
     /// The pod workers, and the stores of pods.
-    pub pods: &'a Pods,
+    pub pods: &'a PodsHandles,
     /// Resource usage of pods and the node.
     pub stats: Stats,
     /// Registry for the area's metrics.

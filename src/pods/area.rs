@@ -1,5 +1,5 @@
-//! Public interface of the area: its stores, which are readable at once, and its parts, which exist once the runtime is
-//! reachable.
+//! Public interface of the area: its stores, which are readable at once, and the handles of its components, which exist
+//! once the runtime is reachable.
 
 use super::{
     mirror::{MirrorDeps, MirrorPods},
@@ -47,15 +47,15 @@ pub struct PodsReader {
     pub heartbeat: Heartbeat,
     /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
-    /// The parts of the area; `None` until the runtime is reachable.
-    pub parts: watch::Receiver<Option<Pods>>,
+    /// The handles of the area's components; `None` until the runtime is reachable.
+    pub handles: watch::Receiver<Option<PodsHandles>>,
 }
 
 /// The writing ends of the area's stores, for [`build`].
 pub struct PodsWriters {
     statuses: StatusManager,
     all_sources_seen: watch::Sender<bool>,
-    parts: watch::Sender<Option<Pods>>,
+    handles: watch::Sender<Option<PodsHandles>>,
 }
 
 /// Opens the stores of the area.
@@ -65,7 +65,7 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     let writers = PodsWriters {
         statuses,
         all_sources_seen: watch::Sender::new(false),
-        parts: watch::Sender::new(None),
+        handles: watch::Sender::new(None),
     };
     let statuses = writers.statuses.reader();
     let counted = statuses.clone();
@@ -80,14 +80,14 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
         posted,
         heartbeat: Heartbeat::new(),
         all_sources_seen: writers.all_sources_seen.subscribe(),
-        parts: writers.parts.subscribe(),
+        handles: writers.handles.subscribe(),
     };
     (reader, writers)
 }
 
-/// The parts of the area that others use; cheap to clone.
+/// Handles of the area's components that other areas use; cheap to clone.
 #[derive(Clone)]
-pub struct Pods {
+pub struct PodsHandles {
     /// One worker per pod.
     pub workers: PodWorkers,
     /// Makes the runtime match a pod.
@@ -100,7 +100,7 @@ pub struct Pods {
     pub sources: SourcesReadyReader,
 }
 
-impl Pods {
+impl PodsHandles {
     /// Pods that are terminating.
     pub fn terminating(&self) -> HashSet<PodUid> {
         let known = self.workers.worker_pods().into_iter();
@@ -186,7 +186,7 @@ pub struct PodsTasks {
     sync_loop: SyncLoop,
 }
 
-/// Builds the parts of the area and publishes them to the readers. Nothing runs until [`PodsTasks::start`].
+/// Builds the area's components and publishes their handles to the readers. Nothing runs until [`PodsTasks::start`].
 ///
 /// # Errors
 /// The URL of static pods, or one of its headers, is invalid.
@@ -195,7 +195,7 @@ pub fn build(
     reader: &PodsReader,
     writers: PodsWriters,
     deps: PodsDeps<'_>,
-) -> anyhow::Result<(Pods, PodsTasks)> {
+) -> anyhow::Result<(PodsHandles, PodsTasks)> {
     let state = deps.state;
     let (events, changes) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
     let (pleg, runtime_state) = pleg::build(
@@ -254,17 +254,17 @@ pub fn build(
     let desired = state.pods.clone();
     pod_workers::metrics::register_working_pods(&workers, move || desired.uids(), deps.metrics);
     let (sources, updates, sources_ready) = PodConfig::build(config.sources, state.events.clone())?;
-    let pods = Pods {
+    let handles = PodsHandles {
         workers: workers.clone(),
         runtime: deps.runtime,
         probes,
         runtime_state,
         sources: sources_ready.reader(),
     };
-    register_sizes(state, &pods, status_publisher);
+    register_sizes(state, &handles, status_publisher);
     let cluster = deps
         .api
-        .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
+        .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, state));
     let sync_loop = SyncLoop::new(SyncLoopDeps {
         updates,
         sources: sources_ready,
@@ -281,7 +281,7 @@ pub fn build(
         all_sources_seen: writers.all_sources_seen,
         runtime_recovered: pleg.recovered.clone(),
     });
-    writers.parts.send_replace(Some(pods.clone()));
+    writers.handles.send_replace(Some(handles.clone()));
     let tasks = PodsTasks {
         sources,
         pleg,
@@ -290,18 +290,18 @@ pub fn build(
         all_sources_seen: reader.all_sources_seen.clone(),
         sync_loop,
     };
-    Ok((pods, tasks))
+    Ok((handles, tasks))
 }
 
-fn register_sizes(state: &State, pods: &Pods, status_publisher: Arc<StatusPublisher>) {
-    let probes = pods.probes.clone();
+fn register_sizes(state: &State, handles: &PodsHandles, status_publisher: Arc<StatusPublisher>) {
+    let probes = handles.probes.clone();
     state.sizes.add("probed_pods", move || probes.count());
     state
         .sizes
         .add("status_inputs", move || status_publisher.count());
-    let workers = pods.workers.clone();
+    let workers = handles.workers.clone();
     state.sizes.add_all(move || workers.sizes());
-    let runtime = pods.runtime.clone();
+    let runtime = handles.runtime.clone();
     state.sizes.add_all(move || runtime.sizes());
 }
 
@@ -310,27 +310,37 @@ fn cluster_writers(
     api: ApiServer,
     node_name: String,
     reader: &PodsReader,
-    pods: &Pods,
+    handles: &PodsHandles,
     state: &State,
 ) -> Option<(MirrorPods, StatusWriter)> {
     let changes = state.changes.as_ref()?;
-    let (in_use, may_run) = (pods.workers.clone(), pods.workers.clone());
-    let (mirrors, sources) = (pods.sources.clone(), pods.sources.clone());
     let mirror_pods = MirrorPods::new(MirrorDeps {
         api: api.clone(),
         node_name,
         node: state.node_object.clone(),
         pods: state.pods.clone(),
-        name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
-        mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),
-        pods_known: Box::new(move || sources.all_complete()),
+        name_in_use: {
+            let workers = handles.workers.clone();
+            Box::new(move |name, except| workers.is_name_in_use(name, except))
+        },
+        mirrors_known: {
+            let sources = handles.sources.clone();
+            Box::new(move || sources.delivered(PodSource::Api))
+        },
+        pods_known: {
+            let sources = handles.sources.clone();
+            Box::new(move || sources.all_complete())
+        },
         changed: changes.mirrors.clone(),
     });
     let status_writer = StatusWriter::new(StatusWriterDeps {
         api,
         statuses: reader.statuses.clone(),
         pods: state.pods.clone(),
-        may_run: Box::new(move |uid| may_run.could_have_running_containers(uid)),
+        may_run: {
+            let workers = handles.workers.clone();
+            Box::new(move |uid| workers.could_have_running_containers(uid))
+        },
         changed: changes.pods.clone(),
     });
     Some((mirror_pods, status_writer))

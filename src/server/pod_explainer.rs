@@ -4,8 +4,8 @@ use super::explanations::{ExplainQuery, Explanations, OverviewVersion};
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
-        Pods, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus, prober::ProbeView,
-        status::Statuses,
+        PodsHandles, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus,
+        prober::ProbeView, status::Statuses,
     },
     server::explain::{
         EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
@@ -66,8 +66,11 @@ impl PodExplainer {
     fn overview(&self) -> Overview {
         // Read before the stores, so that a concurrent change is not missed.
         let (version, _) = (self.overview_version)();
-        let parts = self.pods.parts.borrow().clone();
-        let terminating = parts.as_ref().map(Pods::terminating).unwrap_or_default();
+        let handles = self.pods.handles.borrow().clone();
+        let terminating = handles
+            .as_ref()
+            .map(PodsHandles::terminating)
+            .unwrap_or_default();
         let pods = self.pods.lister.list();
         let line = |(pod, status): &PodWithStatus| {
             row(pod, status.as_deref(), terminating.contains(&pod.uid()))
@@ -81,7 +84,7 @@ impl PodExplainer {
         Overview {
             version,
             node: self.node_name.to_string(),
-            warnings: parts.map_or_else(waiting_for_runtime, |parts| parts.runtime_errors()),
+            warnings: handles.map_or_else(waiting_for_runtime, |handles| handles.runtime_errors()),
             pods,
         }
     }
@@ -97,18 +100,23 @@ impl PodExplainer {
                     .as_ref()
                     .is_none_or(|uid| *uid == *pod.uid().as_str())
         })?;
-        let parts = self.pods.parts.borrow().clone()?;
-        Some(self.explain_pod(&parts, &pod, status.as_deref()))
+        let handles = self.pods.handles.borrow().clone()?;
+        Some(self.explain_pod(&handles, &pod, status.as_deref()))
     }
 
-    fn explain_pod(&self, parts: &Pods, pod: &Arc<Pod>, status: Option<&PodStatus>) -> Explanation {
+    fn explain_pod(
+        &self,
+        handles: &PodsHandles,
+        pod: &Arc<Pod>,
+        status: Option<&PodStatus>,
+    ) -> Explanation {
         let uid = pod.uid();
         let now = (Timestamp::now(), Instant::now());
-        let worker: Option<WorkerStatus> = parts.workers.worker_status(&uid);
+        let worker: Option<WorkerStatus> = handles.workers.worker_status(&uid);
         let record = self.state.pod_history.of(&uid);
         let runtime_status = self.state.cache.latest(&uid);
         let restart = |name: &String| {
-            let back_off = parts
+            let back_off = handles
                 .runtime
                 .restart_back_off(pod, name, &runtime_status, now.0);
             back_off.map(|(delay, at)| (name.clone(), delay, at))
@@ -123,7 +131,7 @@ impl PodExplainer {
                 newest.and_then(|seen| self.state.results.get(&seen.id).get(view.kind));
             probe_report(view, probe_result, now)
         };
-        let probes = parts.probes.views(&uid).into_iter().map(probe).collect();
+        let probes = handles.probes.views(&uid).into_iter().map(probe).collect();
         let mut events = self.state.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(ExplainInputs {

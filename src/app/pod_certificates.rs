@@ -9,7 +9,7 @@ use crate::{
     base::{Tasks, metrics::Metrics},
     config::{FeatureGate, KubeletConfig},
     state::{
-        State,
+        Stores,
         events::{EventRecorder, ObjectRef},
     },
 };
@@ -24,14 +24,14 @@ pub(super) fn open(
     config: &KubeletConfig,
     api: Option<&ApiServer>,
     objects: &ConfigMapSecretReader,
-    state: &State,
+    stores: &Stores,
     metrics: &Metrics,
 ) -> (PodCertificates, Option<CertificateNotices>) {
     let is_on = config.is_on(FeatureGate::PodCertificateRequest);
     let Some(api) = api.filter(|_| is_on) else {
         return (PodCertificates::default(), None);
     };
-    let node = state.node_object.clone();
+    let node = stores.node_object.clone();
     let (certificates, notices) = PodCertificates::new(api.clone(), objects.changes(), node);
     (certificates.measured(metrics), Some(notices))
 }

@@ -25,7 +25,7 @@ use crate::{
     resources::ResourceArea,
     runtime::{handlers::runtime_exec, kuberuntime::KubeGenericRuntimeManager},
     state::{
-        State, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
+        Stores, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
         probe_results::ProbeResultsWriter,
     },
     volumes::VolumeManager,
@@ -59,8 +59,8 @@ pub struct PodsWriters {
 }
 
 /// Opens the stores of the area.
-pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
-    let changed = state.changes.as_ref();
+pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
+    let changed = stores.changes.as_ref();
     let statuses = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
         statuses,
@@ -69,12 +69,12 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     };
     let statuses = writers.statuses.reader();
     let counted = statuses.clone();
-    state.sizes.add("statuses", move || counted.count());
+    stores.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
         lister: PodLister {
-            manager: state.pods.clone(),
+            manager: stores.pod_manager.clone(),
             statuses: statuses.clone(),
-            state_store: state.state_store.clone(),
+            state_store: stores.state_store.clone(),
         },
         statuses,
         posted,
@@ -149,11 +149,11 @@ pub struct PodsDeps<'a> {
     /// What the runtime can do, to be kept up to date.
     pub features: FeaturesWriter,
     /// The stores.
-    pub state: &'a State,
+    pub stores: &'a Stores,
     /// The one writing end of the pod cache.
     pub cache: PodCacheWriter,
     /// The one writing end of the desired pods.
-    pub desired: PodManagerWriter,
+    pub pod_manager: PodManagerWriter,
     /// The one writing end of the probe results.
     pub results: ProbeResultsWriter,
     /// Resources of pods.
@@ -196,7 +196,7 @@ pub fn build(
     writers: PodsWriters,
     deps: PodsDeps<'_>,
 ) -> anyhow::Result<(PodsHandles, PodsTasks)> {
-    let state = deps.state;
+    let stores = deps.stores;
     let (events, changes) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
     let (pleg, runtime_state) = pleg::build(
         deps.client.clone(),
@@ -205,16 +205,16 @@ pub fn build(
         config.pleg,
         &deps.info.status,
         deps.features,
-        PlegMetrics::new(deps.metrics, &state.cache),
+        PlegMetrics::new(deps.metrics, &stores.pod_cache),
     );
     let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.statuses,
-        state,
+        stores,
         PodStartMetrics::new(deps.metrics),
         deps.api.as_ref().map(|_| ClusterInputs {
-            pods: state.pods.clone(),
+            pods: stores.pod_manager.clone(),
             host_ips: deps.host_ips,
         }),
     );
@@ -222,22 +222,22 @@ pub fn build(
         started_at: deps.started_at,
         exec: runtime_exec(deps.client),
         view: container_view(
-            state.cache.clone(),
-            state.pods.clone(),
+            stores.pod_cache.clone(),
+            stores.pod_manager.clone(),
             reader.statuses.clone(),
-            state.state_store.clone(),
+            stores.state_store.clone(),
             config.node_ip,
         ),
         results: deps.results,
-        state_store: state.state_store.clone(),
-        events: state.events.clone(),
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
     };
     let (status_publisher, probes) = (
         Arc::new(status_publisher),
         ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
     );
     let pod_sync = Arc::new(PodSync::new(
-        state,
+        stores,
         deps.runtime.clone(),
         status_publisher.clone(),
         probes.clone(),
@@ -251,9 +251,10 @@ pub fn build(
     };
     let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let desired = state.pods.clone();
+    let desired = stores.pod_manager.clone();
     pod_workers::metrics::register_working_pods(&workers, move || desired.uids(), deps.metrics);
-    let (sources, updates, sources_ready) = PodConfig::build(config.sources, state.events.clone())?;
+    let (sources, updates, sources_ready) =
+        PodConfig::build(config.sources, stores.events.clone())?;
     let handles = PodsHandles {
         workers: workers.clone(),
         runtime: deps.runtime,
@@ -261,18 +262,18 @@ pub fn build(
         runtime_state,
         sources: sources_ready.reader(),
     };
-    register_sizes(state, &handles, status_publisher);
+    register_sizes(stores, &handles, status_publisher);
     let cluster = deps
         .api
-        .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, state));
+        .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, stores));
     let sync_loop = SyncLoop::new(SyncLoopDeps {
         updates,
         sources: sources_ready,
-        metrics: LoopMetrics::new(deps.metrics, &state.pods, &workers),
-        manager: deps.desired,
+        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
+        manager: deps.pod_manager,
         workers,
-        cache: state.cache.clone(),
-        results: state.results.clone(),
+        cache: stores.pod_cache.clone(),
+        results: stores.probe_results.clone(),
         pod_sync,
         admission: deps.admission,
         heartbeat: reader.heartbeat.clone(),
@@ -293,16 +294,16 @@ pub fn build(
     Ok((handles, tasks))
 }
 
-fn register_sizes(state: &State, handles: &PodsHandles, status_publisher: Arc<StatusPublisher>) {
+fn register_sizes(stores: &Stores, handles: &PodsHandles, status_publisher: Arc<StatusPublisher>) {
     let probes = handles.probes.clone();
-    state.sizes.add("probed_pods", move || probes.count());
-    state
+    stores.sizes.add("probed_pods", move || probes.count());
+    stores
         .sizes
         .add("status_inputs", move || status_publisher.count());
     let workers = handles.workers.clone();
-    state.sizes.add_all(move || workers.sizes());
+    stores.sizes.add_all(move || workers.sizes());
     let runtime = handles.runtime.clone();
-    state.sizes.add_all(move || runtime.sizes());
+    stores.sizes.add_all(move || runtime.sizes());
 }
 
 /// Builds the tasks that write mirror pods and statuses to the API server.
@@ -311,14 +312,14 @@ fn cluster_writers(
     node_name: String,
     reader: &PodsReader,
     handles: &PodsHandles,
-    state: &State,
+    stores: &Stores,
 ) -> Option<(MirrorPods, StatusWriter)> {
-    let changes = state.changes.as_ref()?;
+    let changes = stores.changes.as_ref()?;
     let mirror_pods = MirrorPods::new(MirrorDeps {
         api: api.clone(),
         node_name,
-        node: state.node_object.clone(),
-        pods: state.pods.clone(),
+        node: stores.node_object.clone(),
+        pods: stores.pod_manager.clone(),
         name_in_use: {
             let workers = handles.workers.clone();
             Box::new(move |name, except| workers.is_name_in_use(name, except))
@@ -336,7 +337,7 @@ fn cluster_writers(
     let status_writer = StatusWriter::new(StatusWriterDeps {
         api,
         statuses: reader.statuses.clone(),
-        pods: state.pods.clone(),
+        pods: stores.pod_manager.clone(),
         may_run: {
             let workers = handles.workers.clone();
             Box::new(move |uid| workers.could_have_running_containers(uid))

@@ -10,7 +10,7 @@ use crate::{
     server::explain::{
         EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
     },
-    state::{State, events::EventRecord, pod_history::PodHistory},
+    state::{Stores, events::EventRecord, pod_history::PodHistory},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -23,7 +23,7 @@ pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + S
 /// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]
 pub(super) struct PodExplainer {
-    state: State,
+    stores: Stores,
     pods: PodsReader,
     pending_volumes: PendingVolumesOf,
     node_name: Arc<str>,
@@ -34,17 +34,17 @@ pub(super) struct PodExplainer {
 impl PodExplainer {
     /// Reads these stores. `endpoint` is the runtime's; `started` identifies this process.
     pub(super) fn new(
-        state: State,
+        stores: Stores,
         pods: PodsReader,
         pending_volumes: PendingVolumesOf,
         node_name: Arc<str>,
         endpoint: String,
         started: Timestamp,
     ) -> Self {
-        let (statuses, history) = (pods.statuses.clone(), state.pod_history.clone());
+        let (statuses, history) = (pods.statuses.clone(), stores.pod_history.clone());
         Self {
             overview_version: overview_version(statuses, history, started),
-            state,
+            stores,
             pods,
             pending_volumes,
             node_name,
@@ -113,8 +113,8 @@ impl PodExplainer {
         let uid = pod.uid();
         let now = (Timestamp::now(), Instant::now());
         let worker: Option<WorkerStatus> = handles.workers.worker_status(&uid);
-        let record = self.state.pod_history.of(&uid);
-        let runtime_status = self.state.cache.latest(&uid);
+        let record = self.stores.pod_history.of(&uid);
+        let runtime_status = self.stores.pod_cache.latest(&uid);
         let restart = |name: &String| {
             let back_off = handles
                 .runtime
@@ -128,11 +128,11 @@ impl PodExplainer {
         let probe = |view: ProbeView| {
             let newest = runtime_status.newest(&view.container);
             let probe_result =
-                newest.and_then(|seen| self.state.results.get(&seen.id).get(view.kind));
+                newest.and_then(|seen| self.stores.probe_results.get(&seen.id).get(view.kind));
             probe_report(view, probe_result, now)
         };
         let probes = handles.probes.views(&uid).into_iter().map(probe).collect();
-        let mut events = self.state.events.recent();
+        let mut events = self.stores.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(ExplainInputs {
             pod,

@@ -28,7 +28,7 @@ use crate::{
         cm::ContainerManager,
     },
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    state::State,
+    state::Stores,
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{PodCache, PodRef},
     state::pod_history::{Action, HistoryEntry, PodHistory},
@@ -73,7 +73,7 @@ pub struct PodSync {
 impl PodSync {
     /// Builds the syncer.
     pub fn new(
-        state: &State,
+        stores: &Stores,
         runtime: KubeGenericRuntimeManager,
         status_publisher: Arc<StatusPublisher>,
         probes: ProbeManager,
@@ -83,14 +83,14 @@ impl PodSync {
     ) -> Self {
         Self {
             runtime,
-            cache: state.cache.clone(),
+            cache: stores.pod_cache.clone(),
             status_publisher,
             probes,
             volumes,
             cgroups,
-            state_store: state.state_store.clone(),
-            events: state.events.clone(),
-            pod_history: state.pod_history.clone(),
+            state_store: stores.state_store.clone(),
+            events: stores.events.clone(),
+            pod_history: stores.pod_history.clone(),
             runtime_state,
         }
     }

@@ -35,7 +35,7 @@ use crate::{
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     resources::{ContainerDevices, ResourceArea, allocation::Allocations},
     runtime::handlers::{Hooks, runtime_exec},
-    state::State,
+    state::Stores,
     state::events::EventRecorder,
     state::pod_cache::{PodRef, RuntimeListed},
     state::pod_history::PodHistory,
@@ -71,7 +71,7 @@ pub struct RuntimeManagerDeps {
     /// Images.
     pub images: ImageManager,
     /// The stores.
-    pub state: State,
+    pub stores: Stores,
     /// Volumes: sub-paths, and the config maps and secrets of environment variables and pulls.
     pub volumes: VolumeManager,
     /// Allocates the host ids of user namespaces.
@@ -143,25 +143,25 @@ impl KubeGenericRuntimeManager {
     pub fn new(deps: RuntimeManagerDeps) -> Self {
         let metrics = StartMetrics::new(&deps.metrics);
         let exec = runtime_exec(deps.runtime.clone());
-        let hooks = Hooks::new(exec, deps.state.events.clone(), &deps.metrics);
+        let hooks = Hooks::new(exec, deps.stores.events.clone(), &deps.metrics);
         let logs = deps.settings.pod_logs_dir.clone();
         let lookup = Arc::new(SandboxLookup::new(
             deps.runtime.clone(),
-            deps.state.cache.clone(),
+            deps.stores.pod_cache.clone(),
         ));
         let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
         let back_off = RestartBackOff::new(
             deps.config.max_restart_back_off,
-            deps.state.state_store.clone(),
+            deps.stores.state_store.clone(),
         );
         let back_off = Arc::new(back_off);
         let exits = ExitRecords {
-            state_store: deps.state.state_store.clone(),
-            cache: deps.state.cache.clone(),
+            state_store: deps.stores.state_store.clone(),
+            cache: deps.stores.pod_cache.clone(),
         };
         let images = ContainerImages {
             images: deps.images.clone(),
-            events: deps.state.events.clone(),
+            events: deps.stores.events.clone(),
         };
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
@@ -180,7 +180,7 @@ impl KubeGenericRuntimeManager {
         let cgroups = PodCgroups::new(
             deps.resources.cgroups,
             deps.runtime.clone(),
-            deps.state.events.clone(),
+            deps.stores.events.clone(),
         );
         let sandboxes = SandboxCreator {
             cgroups,
@@ -188,8 +188,8 @@ impl KubeGenericRuntimeManager {
             dra: deps.resources.devices.dra.clone(),
             allocations: deps.resources.allocations.clone(),
             runtime: deps.runtime.clone(),
-            cache: deps.state.cache.clone(),
-            events: deps.state.events.clone(),
+            cache: deps.stores.pod_cache.clone(),
+            events: deps.stores.events.clone(),
             builder: builder.clone(),
             images: images.clone(),
             metrics: metrics.clone(),
@@ -204,9 +204,9 @@ impl KubeGenericRuntimeManager {
         };
         let starter = ContainerStarter {
             runtime: deps.runtime,
-            cache: deps.state.cache,
-            events: deps.state.events.clone(),
-            pod_history: deps.state.pod_history.clone(),
+            cache: deps.stores.pod_cache,
+            events: deps.stores.events.clone(),
+            pod_history: deps.stores.pod_history.clone(),
             exits: exits.clone(),
             builder: builder.clone(),
             images,
@@ -220,10 +220,10 @@ impl KubeGenericRuntimeManager {
         Self {
             images: deps.images,
             volumes: deps.volumes,
-            events: deps.state.events,
-            pod_history: deps.state.pod_history,
-            state_store: deps.state.state_store,
-            results: deps.state.results,
+            events: deps.stores.events,
+            pod_history: deps.stores.pod_history,
+            state_store: deps.stores.state_store,
+            results: deps.stores.probe_results,
             metrics,
             devices: deps.resources.devices,
             exits,
@@ -445,8 +445,8 @@ fn container_gc(
 ) -> ContainerGc {
     ContainerGc {
         runtime: deps.runtime.clone(),
-        cache: deps.state.cache.clone(),
-        state_store: deps.state.state_store.clone(),
+        cache: deps.stores.pod_cache.clone(),
+        state_store: deps.stores.state_store.clone(),
         exits: exits.clone(),
         links: links.clone(),
         killer: killer.clone(),
@@ -458,10 +458,10 @@ fn post_start(deps: &RuntimeManagerDeps, hooks: Hooks, killer: &PodKiller) -> Po
     PostStart {
         hooks,
         killer: killer.clone(),
-        cache: deps.state.cache.clone(),
-        events: deps.state.events.clone(),
-        pod_history: deps.state.pod_history.clone(),
-        state_store: deps.state.state_store.clone(),
+        cache: deps.stores.pod_cache.clone(),
+        events: deps.stores.events.clone(),
+        pod_history: deps.stores.pod_history.clone(),
+        state_store: deps.stores.state_store.clone(),
         node: deps.settings.node.clone(),
     }
 }
@@ -473,8 +473,8 @@ fn restarter(
     back_off: &Arc<RestartBackOff>,
 ) -> PodRestarter {
     PodRestarter {
-        events: deps.state.events.clone(),
-        state_store: deps.state.state_store.clone(),
+        events: deps.stores.events.clone(),
+        state_store: deps.stores.state_store.clone(),
         killer: killer.clone(),
         gc: gc.clone(),
         back_off: back_off.clone(),

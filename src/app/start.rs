@@ -173,11 +173,11 @@ pub(super) async fn start(
     tasks.spawn("memory", trimming);
 
     // From here on pods are started.
-    let (desired, workers) = (stores.pod_manager, pods.workers.clone());
+    let (pod_manager, workers) = (stores.pod_manager, pods.workers.clone());
     resources.serve_plugins(
         PluginDeps {
             root_dir: config.root_dir.clone(),
-            pods: Arc::new(move || desired.pods()),
+            pods: Arc::new(move || pod_manager.pods()),
             is_active: Arc::new(move |pod| workers.is_active(pod)),
             list_inactive: !config.is_on(FeatureGate::KubeletPodResourcesListUseActivePods),
             socket: opened.pod_resources,
@@ -191,9 +191,9 @@ pub(super) async fn start(
 
 /// Desired pods that are not terminated according to their status.
 fn active_pods(stores: &Stores, pods: &PodsReader) -> PodSetReader {
-    let (desired, statuses) = (stores.pod_manager.clone(), pods.statuses.clone());
+    let (pod_manager, statuses) = (stores.pod_manager.clone(), pods.statuses.clone());
     Arc::new(move || {
-        let mut pods = desired.pods();
+        let mut pods = pod_manager.pods();
         let has_ended = |pod: &Arc<Pod>| {
             let status = statuses.get(&pod.uid());
             status.is_some_and(|status| is_terminal(&status))

@@ -53,7 +53,7 @@ pub struct PodsReader {
 
 /// The writing ends of the area's stores, for [`build`].
 pub struct PodsWriters {
-    statuses: StatusManager,
+    status_manager: StatusManager,
     all_sources_seen: watch::Sender<bool>,
     handles: watch::Sender<Option<PodsHandles>>,
 }
@@ -61,18 +61,18 @@ pub struct PodsWriters {
 /// Opens the stores of the area.
 pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
     let changed = stores.changes.as_ref();
-    let statuses = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
+    let status_manager = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
-        statuses,
+        status_manager,
         all_sources_seen: watch::Sender::new(false),
         handles: watch::Sender::new(None),
     };
-    let statuses = writers.statuses.reader();
+    let statuses = writers.status_manager.reader();
     let counted = statuses.clone();
     stores.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
         lister: PodLister {
-            manager: stores.pod_manager.clone(),
+            pod_manager: stores.pod_manager.clone(),
             statuses: statuses.clone(),
             state_store: stores.state_store.clone(),
         },
@@ -210,11 +210,11 @@ pub fn build(
     let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
-        writers.statuses,
+        writers.status_manager,
         stores,
         PodStartMetrics::new(deps.metrics),
         deps.api.as_ref().map(|_| ClusterInputs {
-            pods: stores.pod_manager.clone(),
+            pod_manager: stores.pod_manager.clone(),
             host_ips: deps.host_ips,
         }),
     );
@@ -251,8 +251,8 @@ pub fn build(
     };
     let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let desired = stores.pod_manager.clone();
-    pod_workers::metrics::register_working_pods(&workers, move || desired.uids(), deps.metrics);
+    let pod_manager = stores.pod_manager.clone();
+    pod_workers::metrics::register_working_pods(&workers, move || pod_manager.uids(), deps.metrics);
     let (sources, updates, sources_ready) =
         PodConfig::build(config.sources, stores.events.clone())?;
     let handles = PodsHandles {
@@ -270,7 +270,7 @@ pub fn build(
         updates,
         sources: sources_ready,
         metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
-        manager: deps.pod_manager,
+        pod_manager: deps.pod_manager,
         workers,
         cache: stores.pod_cache.clone(),
         results: stores.probe_results.clone(),
@@ -319,7 +319,7 @@ fn cluster_writers(
         api: api.clone(),
         node_name,
         node: stores.node_object.clone(),
-        pods: stores.pod_manager.clone(),
+        pod_manager: stores.pod_manager.clone(),
         name_in_use: {
             let workers = handles.workers.clone();
             Box::new(move |name, except| workers.is_name_in_use(name, except))
@@ -337,7 +337,7 @@ fn cluster_writers(
     let status_writer = StatusWriter::new(StatusWriterDeps {
         api,
         statuses: reader.statuses.clone(),
-        pods: stores.pod_manager.clone(),
+        pod_manager: stores.pod_manager.clone(),
         may_run: {
             let workers = handles.workers.clone();
             Box::new(move |uid| workers.could_have_running_containers(uid))

@@ -44,7 +44,7 @@ pub struct StatusWriterDeps {
     /// Statuses of pods.
     pub statuses: Statuses,
     /// Pods and mirrors as the API server has them.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Whether containers of a pod may run.
     pub may_run: Box<dyn Fn(&PodUid) -> bool + Send>,
     /// Pods whose status, object or mirror changed.
@@ -122,9 +122,9 @@ impl StatusWriter {
     fn object_of(&self, entry: &VersionedPodStatus) -> Option<Arc<Pod>> {
         let pod = &entry.pod;
         if !pod.is_static() {
-            return self.deps.pods.get(&pod.uid());
+            return self.deps.pod_manager.get(&pod.uid());
         }
-        let mirror = self.deps.pods.mirror_of(&pod.full_name())?;
+        let mirror = self.deps.pod_manager.mirror_of(&pod.full_name())?;
         (is_mirror_of(&mirror, pod) && !mirror.is_being_deleted()).then_some(mirror)
     }
 

@@ -92,10 +92,10 @@ impl SyncLoop {
 
     /// Kills the victims of a critical pod.
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         // The victims carry the requests of `with_actuated_requests`; the stored pod is killed instead.
         for victim in victims {
-            let victim = manager.get(&victim.uid()).unwrap_or(victim);
+            let victim = pod_manager.get(&victim.uid()).unwrap_or(victim);
             tracing::info!(
                 pod = %victim.log_name(),
                 podUID = %victim.uid(),
@@ -166,9 +166,9 @@ impl SyncLoop {
     /// according to their worker nor to the runtime status. Before the first full housekeeping, a pod without a worker
     /// counts as running.
     pub(super) fn release_resources(&self) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         self.admission.resources.release(|uid| {
-            manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
+            pod_manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
                 || may_run(self.cache.try_settled(uid).as_deref())
         });
@@ -222,7 +222,7 @@ impl SyncLoop {
     /// The admitted pods other than `uid` that still use resources of the node.
     pub(super) fn admitted_except(&self, uid: &PodUid) -> AdmittedPods {
         let mut others = AdmittedPods::default();
-        for pod in self.manager.reader().pods() {
+        for pod in self.pod_manager.reader().pods() {
             let other = pod.uid();
             let in_use = || {
                 !self.pod_sync.has_terminal_status(&other)
@@ -277,9 +277,9 @@ impl SyncLoop {
 
     /// Retries the admission of waiting pods, longest wait first.
     pub(super) fn retry_pending_admissions(&mut self) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in self.pending_admissions.in_order() {
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 self.create_deferred(pod);
             } else {
                 self.pending_admissions.remove(&uid);
@@ -343,7 +343,7 @@ impl SyncLoop {
 
     /// Whether a pod is terminating or gone, so that its devices become free.
     fn will_release(&self, uid: &PodUid) -> bool {
-        let pod = self.manager.reader().get(uid);
+        let pod = self.pod_manager.reader().get(uid);
         pod.is_none_or(|pod| self.is_terminating(&pod))
     }
 }

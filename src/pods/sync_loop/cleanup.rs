@@ -23,9 +23,9 @@ impl SyncLoop {
     /// Handles finished workers. A pod that no source has any more, or that was added again under the same UID, is
     /// removed. The containers and logs of a pod that ended by itself are kept for users.
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            let is_desired = manager.get(&uid).is_some();
+            let is_desired = pod_manager.get(&uid).is_some();
             if !is_desired || self.workers.restart_requested(&uid) || !self.workers.has_worker(&uid)
             {
                 self.start_removal(uid);
@@ -42,7 +42,7 @@ impl SyncLoop {
         if *self.admission.shutting_down.borrow_and_update() {
             return;
         }
-        let mut pods = self.manager.reader().pods();
+        let mut pods = self.pod_manager.reader().pods();
         pods.retain(|pod| pod.is_static() && self.pod_sync.ended_by_shutdown(&pod.uid()));
         for pod in pods {
             self.create(pod);
@@ -76,7 +76,7 @@ impl SyncLoop {
     /// Handles ended removals: forgets the workers, and creates pods that were added again meanwhile. False if
     /// something could not be removed.
     pub(super) fn on_removals_ended(&mut self, ended: HashSet<EndedRemoval>) -> bool {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut all_complete = true;
         for EndedRemoval { uid, complete } in ended {
             all_complete &= complete;
@@ -84,7 +84,7 @@ impl SyncLoop {
                 self.metrics.cleanup_failed();
             }
             self.removals.finish(&uid);
-            let desired = manager.get(&uid);
+            let desired = pod_manager.get(&uid);
             let had_worker = self.workers.has_worker(&uid);
             let removal = self.workers.remove_terminated(&uid, desired.is_some());
             if let (WorkerRemoval::Removed, Some(pod)) = (removal, desired) {
@@ -105,9 +105,9 @@ impl SyncLoop {
 
     /// Removes orphans that housekeeping found by their record or cgroup, unless such a pod was added since.
     pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            if manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
+            if pod_manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
                 self.start_removal(uid);
             }
         }
@@ -119,7 +119,7 @@ impl SyncLoop {
         if self.removals.contains(&uid) {
             return;
         }
-        let readded = self.manager.reader().get(&uid);
+        let readded = self.pod_manager.reader().get(&uid);
         let readded = readded.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
         let pod_sync = self.pod_sync.clone();
         self.removals.start(uid.clone(), |stop| async move {
@@ -141,11 +141,11 @@ impl SyncLoop {
     /// releases devices and allocations of pods that are gone, and starts the background part. Orphans are taken only
     /// from settled runtime statuses of a complete list, and only if the source of the pod has delivered.
     pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let deferred: Vec<_> = self
             .deferred
             .iter()
-            .filter_map(|uid| manager.get(uid))
+            .filter_map(|uid| pod_manager.get(uid))
             .collect();
         deferred
             .into_iter()
@@ -155,7 +155,7 @@ impl SyncLoop {
         let (pods, unsettled): (Vec<_>, Vec<_>) = pods
             .into_iter()
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
-        let desired = self.manager.reader().uids();
+        let desired = self.pod_manager.reader().uids();
         let is_known = |uid: &PodUid| {
             desired.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
         };
@@ -203,14 +203,14 @@ impl SyncLoop {
     /// more.
     fn repair_workers(&mut self, desired: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(desired);
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in found.to_create {
             // Pods that were forgotten just now are removed first.
             let waits = self.removals.contains(&uid) || self.deferred.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
             }
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 tracing::warn!(
                     pod = %pod.log_name(),
                     "podUID" = %uid,
@@ -321,11 +321,11 @@ impl SyncLoop {
     /// as well, until housekeeping decides. False if the source of one of them is not known yet: it may be a pod of the
     /// API server.
     pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
-        let (uid, manager) = (pod.uid(), self.manager.reader());
+        let (uid, pod_manager) = (pod.uid(), self.pod_manager.reader());
         let mut all_read = true;
         for other in pods {
             let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
-            let replaced = same_name && other.uid != uid && manager.get(&other.uid).is_none();
+            let replaced = same_name && other.uid != uid && pod_manager.get(&other.uid).is_none();
             if !replaced {
                 continue;
             }

@@ -29,14 +29,14 @@ pub struct LoopMetrics {
 
 impl LoopMetrics {
     /// Registers the metrics.
-    pub fn new(metrics: &Metrics, manager: &PodManager, workers: &PodWorkers) -> Self {
-        let pods = manager.clone();
+    pub fn new(metrics: &Metrics, pod_manager: &PodManager, workers: &PodWorkers) -> Self {
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_desired_pods",
             "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
             AtScrape::gauge(move || by_static(&pods.pods(), |_| true)),
         );
-        let (pods, workers) = (manager.clone(), workers.clone());
+        let (pods, workers) = (pod_manager.clone(), workers.clone());
         metrics.register(
             "kubelet_active_pods",
             "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
@@ -48,13 +48,13 @@ impl LoopMetrics {
                 by_static(&pods.pods(), active)
             }),
         );
-        let pods = manager.clone();
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_mirror_pods",
             "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
             AtScrape::number(move || pods.mirrors().len() as f64),
         );
-        let pods = manager.clone();
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_managed_ephemeral_containers",
             "Current number of ephemeral containers in pods managed by this kubelet.",

@@ -99,7 +99,7 @@ pub struct SyncLoopDeps {
     /// Which sources have delivered.
     pub sources: SourcesReady,
     /// Desired pods.
-    pub manager: PodManagerWriter,
+    pub pod_manager: PodManagerWriter,
     /// Workers.
     pub workers: PodWorkers,
     /// The runtime status of every pod.
@@ -128,7 +128,7 @@ pub struct SyncLoopDeps {
 pub struct SyncLoop {
     updates: mpsc::Receiver<PodUpdate>,
     sources: SourcesReady,
-    manager: PodManagerWriter,
+    pod_manager: PodManagerWriter,
     workers: PodWorkers,
     cache: PodCache,
     results: ProbeResults,
@@ -156,7 +156,7 @@ impl SyncLoop {
         Self {
             updates: deps.updates,
             sources: deps.sources,
-            manager: deps.manager,
+            pod_manager: deps.pod_manager,
             workers: deps.workers,
             cache: deps.cache,
             results: deps.results,
@@ -256,29 +256,29 @@ impl SyncLoop {
     }
 
     fn handle_pod_update(&mut self, update: PodUpdate) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         // Computed once for all pods of the update, because it reads all pods of the runtime.
         let predecessors = match update.op {
             PodOp::Add => self.predecessors(&update.pods),
             _ => Vec::new(),
         };
         // The version in the store has the allocated resources, which may differ from the requested ones of the update.
-        let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
-        let known = |uid: &PodUid| manager.get(uid);
+        let current = |pod: Arc<Pod>| pod_manager.get(&pod.uid()).unwrap_or(pod);
+        let known = |uid: &PodUid| pod_manager.get(uid);
         let mut resized = Vec::new();
         for step in dispatch(&update, &known, &|uid| self.admission_order(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
                     self.publish_first(&pod);
-                    self.manager.set(pod);
+                    self.pod_manager.set(pod);
                 }
                 DispatchStep::Remove(uid) => {
-                    self.manager.remove(&uid);
+                    self.pod_manager.remove(&uid);
                 }
-                DispatchStep::SetMirror(mirror) => self.manager.set_mirror(mirror),
+                DispatchStep::SetMirror(mirror) => self.pod_manager.set_mirror(mirror),
                 DispatchStep::RemoveMirror(name, uid) => {
-                    self.manager.unset_mirror(&name, &uid);
+                    self.pod_manager.unset_mirror(&name, &uid);
                 }
                 DispatchStep::Create(pod) => {
                     self.create_after(&predecessors, current(pod));
@@ -320,7 +320,7 @@ impl SyncLoop {
     fn publish_first(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let terminating = self.workers.is_pod_termination_requested(&uid);
-        if self.manager.reader().get(&uid).is_none()
+        if self.pod_manager.reader().get(&uid).is_none()
             && !terminating
             && !self.removals.contains(&uid)
             && self.uid_owner(pod) == UidOwner::Itself
@@ -348,13 +348,13 @@ impl SyncLoop {
         if names.is_empty() {
             return Vec::new();
         }
-        let desired = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
             let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
                 && (pod.source() != PodSource::Api || self.is_source_unknown(pod))
-                && !desired.contains(&pod.uid)
+                && !pod_manager.contains(&pod.uid)
                 && may_run()
         });
         pods
@@ -362,11 +362,11 @@ impl SyncLoop {
 
     /// Updates the probes, statuses and workers of pods whose runtime status changed. True if one of them is an orphan.
     fn on_runtime_status_changed(&mut self, uids: HashSet<PodUid>) -> bool {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut orphans = false;
         for uid in uids {
             self.pod_sync.runtime_status_changed(&uid);
-            match manager.get(&uid) {
+            match pod_manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
                 None if self.workers.has_worker(&uid) => self.workers.runtime_status_changed(&uid),
@@ -378,9 +378,9 @@ impl SyncLoop {
 
     /// Syncs pods with a changed input other than the runtime status: probe results, volumes, devices or claims.
     fn sync_pods(&self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 self.sync(pod);
             }
         }
@@ -450,7 +450,7 @@ impl SyncLoop {
             return;
         }
         let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
-        if self.manager.reader().contains(&uid) && is_new {
+        if self.pod_manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
         }
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);

@@ -106,7 +106,7 @@ impl SyncLoop {
             return pod;
         }
         let (uid, allocations) = (pod.uid(), self.allocations().clone());
-        let known = self.manager.reader().get(&uid);
+        let known = self.pod_manager.reader().get(&uid);
         if known.is_none() {
             let reported = pod
                 .status
@@ -150,14 +150,14 @@ impl SyncLoop {
         if self.resizes.pending.is_empty() || !self.sources.all_ready() {
             return;
         }
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut accepted = true;
         let mut trigger = trigger;
         // A resize that shrinks a pod may make room for another one.
         while std::mem::take(&mut accepted) {
-            for wanted in self.resizes.in_order(|uid| manager.get(uid)) {
+            for wanted in self.resizes.in_order(|uid| pod_manager.get(uid)) {
                 let uid = wanted.uid();
-                let Some(before) = manager.get(&uid) else {
+                let Some(before) = pod_manager.get(&uid) else {
                     self.resizes.pending.remove(&uid);
                     continue;
                 };
@@ -247,7 +247,7 @@ impl SyncLoop {
         let text = event_message("Pod resize started", &pod, generation, "");
         self.pod_sync
             .normal_event(&pod, event::RESIZE_STARTED, text);
-        self.manager.set(pod.clone());
+        self.pod_manager.set(pod.clone());
         self.publish(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Update, pod);
         self.workers.update_known_pod(update);

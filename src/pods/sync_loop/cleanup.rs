@@ -81,7 +81,7 @@ impl SyncLoop {
         for EndedRemoval { uid, complete } in ended {
             all_complete &= complete;
             if !complete {
-                self.metrics.cleanup_failed();
+                self.metrics.removal_incomplete();
             }
             self.removals.finish(&uid);
             let desired = pod_manager.get(&uid);
@@ -250,7 +250,7 @@ impl SyncLoop {
                     is_removed_from_source(&sources, uid, origin)
                 };
                 let found = pod_sync.recorded_orphans(&known_pods, gone, listed);
-                metrics.volumes_cleaned(found.len());
+                metrics.orphans_found(found.len());
                 orphans_on_disk.mark_all(found);
                 let cgroups = pod_sync.orphans_with_cgroups(&known_pods, gone, listed);
                 match cgroups.await {

@@ -38,7 +38,7 @@ impl SyncLoop {
 
     /// After a cancelled node shutdown, starts the static pods again that the shutdown stopped. Pods of an API server
     /// stay failed there and are replaced.
-    pub(super) fn on_node_shutdown(&mut self) {
+    pub(super) fn on_node_shutdown_changed(&mut self) {
         if *self.admission.shutting_down.borrow_and_update() {
             return;
         }
@@ -104,7 +104,7 @@ impl SyncLoop {
     }
 
     /// Removes orphans that housekeeping found by their record or cgroup, unless such a pod was added since.
-    pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
+    pub(super) fn on_orphans_outside_runtime(&mut self, uids: HashSet<PodUid>) {
         let pod_manager = self.pod_manager.reader();
         for uid in uids {
             if pod_manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
@@ -242,7 +242,8 @@ impl SyncLoop {
             let allocations = self.pod_sync.allocations();
             allocations.retain(|uid| known_pods.contains(uid));
         }
-        let (pod_sync, orphans_on_disk) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
+        let (pod_sync, orphans_outside_runtime) =
+            (self.pod_sync.clone(), self.orphans_outside_runtime.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
             if all_ready {
@@ -251,10 +252,10 @@ impl SyncLoop {
                 };
                 let found = pod_sync.recorded_orphans(&known_pods, gone, listed);
                 metrics.orphans_found(found.len());
-                orphans_on_disk.mark_all(found);
+                orphans_outside_runtime.mark_all(found);
                 let cgroups = pod_sync.orphans_with_cgroups(&known_pods, gone, listed);
                 match cgroups.await {
-                    Ok(found) => orphans_on_disk.mark_all(found),
+                    Ok(found) => orphans_outside_runtime.mark_all(found),
                     Err(error) => {
                         tracing::error!(err = %error_chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
                     }

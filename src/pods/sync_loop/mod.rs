@@ -146,8 +146,8 @@ pub struct SyncLoop {
     deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     pending_admissions: PendingAdmissions,
-    /// Orphans that housekeeping found only by their record or cgroup.
-    orphans_on_disk: Arc<DirtySet<PodUid>>,
+    /// Orphans that the runtime does not list: housekeeping found them only by their record or cgroup.
+    orphans_outside_runtime: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
@@ -171,7 +171,7 @@ impl SyncLoop {
             removals: Removals::default(),
             deferred: HashSet::new(),
             pending_admissions: PendingAdmissions::default(),
-            orphans_on_disk: Arc::default(),
+            orphans_outside_runtime: Arc::default(),
         }
     }
 
@@ -219,13 +219,14 @@ impl SyncLoop {
                 uids = self.pod_sync.devices().dra.changed() => self.sync_pods(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 ended = self.removals.ended() => if self.on_removals_ended(ended) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
-                uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
+                uids = self.orphans_outside_runtime.take() => self.on_orphans_outside_runtime(uids),
                 () = self.pod_sync.allocations().completed() => self.retry_resizes(ResizeTrigger::PodResized),
                 () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(listed),
-                Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
+                Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown_changed(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
                     self.retry_pending_admissions();
+                    // Upstream has no such trigger. It is counted as upstream's periodic retry, which it replaces.
                     self.retry_resizes(ResizeTrigger::PeriodicRetry);
                 }
                 () = sleep_until(next_beat) => {}

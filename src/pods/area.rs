@@ -338,7 +338,7 @@ fn cluster_writers(
         api,
         statuses: reader.statuses.clone(),
         pod_manager: stores.pod_manager.clone(),
-        may_run: {
+        may_be_running: {
             let workers = handles.workers.clone();
             Box::new(move |uid| workers.could_have_running_containers(uid))
         },

@@ -35,7 +35,7 @@ impl PodSync {
         let Some(Ok(runtime_status)) = stop.run_until_cancelled(settled).await else {
             return false;
         };
-        if runtime_status.maybe_running().next().is_some() {
+        if runtime_status.maybe_running_containers().next().is_some() {
             tracing::warn!(podUID = %uid, "Pod still has running containers, not removing it");
             return false;
         }

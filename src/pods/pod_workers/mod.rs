@@ -273,16 +273,16 @@ impl PodWorkers {
         self.check_state(uid, |state| state.termination().is_some(), |_| false)
     }
 
-    /// Whether containers of the pod may run.
+    /// Whether containers of the pod may be running.
     pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        let may_run = |state: &PodWorkerState| {
+        let may_be_running = |state: &PodWorkerState| {
             !matches!(
                 state.phase(),
                 WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }
             )
         };
         let map = self.shared.map.lock();
-        map.state(uid).map_or(!map.pods_synced, may_run)
+        map.state(uid).map_or(!map.pods_synced, may_be_running)
     }
 
     /// Whether the pod may have running containers: a terminating pod is active until they have exited. The opposite of

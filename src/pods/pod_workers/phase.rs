@@ -41,13 +41,13 @@ pub enum WorkerPhase {
     WaitingToStart {
         /// The kind of its first sync.
         kind: SyncPodType,
-        /// Whether containers of it may run already.
-        may_run: bool,
+        /// Whether containers of it may be running already.
+        may_be_running: bool,
     },
     /// It may start; its first sync has not begun.
     Starting {
-        /// Whether containers of it may run already.
-        may_run: bool,
+        /// Whether containers of it may be running already.
+        may_be_running: bool,
     },
     /// It is kept running.
     Syncing,
@@ -68,6 +68,21 @@ pub enum WorkerPhase {
         /// Why it ended.
         termination: Termination,
     },
+}
+
+impl WorkerPhase {
+    /// Whether the pod has not started yet, and no container of it may be running already.
+    pub(super) fn never_ran(&self) -> bool {
+        matches!(
+            self,
+            Self::WaitingToStart {
+                may_be_running: false,
+                ..
+            } | Self::Starting {
+                may_be_running: false
+            }
+        )
+    }
 }
 
 impl Termination {

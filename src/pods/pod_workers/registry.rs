@@ -116,7 +116,7 @@ impl WorkerMap {
     /// the pods that may start now.
     pub(super) fn update_start_gate(&mut self, pods: &[Arc<PodStatus>]) -> Vec<PodUid> {
         let mut running = HashSet::new();
-        for pod in pods.iter().filter(|pod| pod.is_active()) {
+        for pod in pods.iter().filter(|pod| pod.may_be_running()) {
             running.insert(pod.uid.clone());
             let is_static = pod.source() != PodSource::Api;
             if is_static && !self.entries.contains_key(&pod.uid) {

@@ -32,8 +32,8 @@ pub struct NodeView<'a> {
     pub pressure: NodePressure,
     /// The machine is shutting down.
     pub shutting_down: bool,
-    /// The pod already runs here, or may, so rules about resources and placement do not apply.
-    pub may_run: bool,
+    /// The pod may be running here already, so rules about resources and placement do not apply.
+    pub may_be_running: bool,
     /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
     /// would register.
     pub object: Option<&'a Node>,
@@ -129,7 +129,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
         return fits;
     }
     app_armor::admit(pod, node.app_armor)?;
-    declared_features(pod, node.may_run)?;
+    declared_features(pod, node.may_be_running)?;
     shutdown(node.shutting_down)?;
     fits
 }
@@ -155,7 +155,7 @@ pub(super) fn may_resize(
 /// The rules that come before devices are allocated.
 pub(super) fn admit_before_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     unsupported(pod, node)?;
-    if !node.may_run {
+    if !node.may_be_running {
         pressure::admit(pod, node.pressure)?;
     }
     sysctls(pod, node.sysctls)
@@ -180,7 +180,7 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
     let staying = &node.others.staying;
     match node.object {
-        _ if node.may_run => Ok(()),
+        _ if node.may_be_running => Ok(()),
         None if pod.is_static() && predicates::matches_node(pod, node.initial) => Ok(()),
         None => Err(AdmissionError::Deferred {
             message: "the Node object is not known yet".into(),
@@ -261,7 +261,7 @@ pub(super) fn fits_with(
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are rejected when
 /// they are read. One that another kubelet started runs on. Upstream has no counterpart.
 fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || node.may_run {
+    let fields = if pod.is_static() || node.may_be_running {
         Vec::new()
     } else {
         unsupported_api_fields(pod, node.pod_certificates)
@@ -311,9 +311,9 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
 
 /// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
 /// this one.
-fn declared_features(pod: &Pod, may_run: bool) -> Result<(), Rejection> {
+fn declared_features(pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
     let host_users = pod.spec().and_then(|spec| spec.host_users);
-    if may_run || host_users != Some(false) || !pod.host_network() {
+    if may_be_running || host_users != Some(false) || !pod.host_network() {
         return Ok(());
     }
     Err(Rejection::new(

@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admit::may_run,
+    admit::may_be_running,
     orphans::{OrphanCriteria, find},
     removals::EndedRemoval,
     resize::ResizeTrigger,
@@ -164,11 +164,11 @@ impl SyncLoop {
             is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
-        // Desired pods that may run are marked as running; others may have devices that are not known.
+        // Desired pods that may be running are marked as running; others may have devices that are not known.
         let all_known = unsettled.is_empty()
             && pods
                 .iter()
-                .all(|pod| !pod.is_active() || desired.contains(&pod.uid));
+                .all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
         let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
@@ -271,7 +271,7 @@ impl SyncLoop {
     /// known.
     fn release_devices(&self, known_pods: &HashSet<PodUid>) {
         let is_here = |uid: &PodUid| {
-            known_pods.contains(uid) || may_run(self.cache.try_settled(uid).as_deref())
+            known_pods.contains(uid) || may_be_running(self.cache.try_settled(uid).as_deref())
         };
         let devices = self.pod_sync.devices();
         devices.plugins.retain(is_here);
@@ -291,7 +291,7 @@ impl SyncLoop {
             }
             UidOwner::Other => {
                 let other = self.cache.latest(&uid);
-                if other.is_active() {
+                if other.may_be_running() {
                     self.workers
                         .update_pod(UpdatePodOptions::replaced_orphan(other));
                     return true;

@@ -352,11 +352,12 @@ impl SyncLoop {
         let pod_manager = self.pod_manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
-            let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
+            let may_be_running =
+                || pod.may_be_running() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
                 && (pod.source() != PodSource::Api || self.is_source_unknown(pod))
                 && !pod_manager.contains(&pod.uid)
-                && may_run()
+                && may_be_running()
         });
         pods
     }
@@ -456,15 +457,15 @@ impl SyncLoop {
         }
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let runtime_status = self.cache.try_settled(&uid);
-        // A pod that may run already is not rejected for resources.
-        let may_run = admit::may_run(runtime_status.as_deref());
+        // A pod that may be running already is not rejected for resources.
+        let may_be_running = admit::may_be_running(runtime_status.as_deref());
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
-        if !waits && is_over && may_run {
+        if !waits && is_over && may_be_running {
             // Its containers keep what they have until they have stopped.
             self.devices().mark_running(&pod);
             self.admission.resources.mark_running(&pod);
-        } else if !waits && !is_over && !self.decide_admission(&pod, may_run) {
+        } else if !waits && !is_over && !self.decide_admission(&pod, may_be_running) {
             return;
         }
         self.pending_admissions.remove(&uid);

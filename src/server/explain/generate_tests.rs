@@ -182,7 +182,7 @@ fn a_pod_in_line_names_the_one_before_it() {
     let kind = SyncPodType::Create;
     bed.worker.phase = WorkerPhase::WaitingToStart {
         kind,
-        may_run: false,
+        may_be_running: false,
     };
     bed.worker.waits_for = vec!["old".into()];
     let explanation = bed.explain();

@@ -13,7 +13,7 @@ struct Cluster {
     pod_manager: PodManagerWriter,
     status_manager: StatusManager,
     object: Arc<Mutex<Option<Pod>>>,
-    may_run: Arc<AtomicBool>,
+    may_be_running: Arc<AtomicBool>,
     _running: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -77,13 +77,13 @@ impl Cluster {
         let changes = Arc::new(PodChanges::default());
         let pod_manager = PodManagerWriter::default().with_changes(changes.clone());
         let status_manager = StatusManager::with_changes(changes.pods.clone());
-        let may_run = Arc::new(AtomicBool::new(true));
-        let runs = may_run.clone();
+        let may_be_running = Arc::new(AtomicBool::new(true));
+        let runs = may_be_running.clone();
         let writer = StatusWriter::new(StatusWriterDeps {
             api,
             statuses: status_manager.reader(),
             pod_manager: pod_manager.reader(),
-            may_run: Box::new(move |_| runs.load(Ordering::SeqCst)),
+            may_be_running: Box::new(move |_| runs.load(Ordering::SeqCst)),
             changed: changes.pods.clone(),
         });
         Self {
@@ -91,7 +91,7 @@ impl Cluster {
             pod_manager,
             status_manager,
             object,
-            may_run,
+            may_be_running,
             _running: tokio::spawn(writer.run(CancellationToken::new())),
         }
     }
@@ -209,7 +209,7 @@ async fn a_pod_is_deleted_once_when_nothing_of_it_is_left_and_its_end_was_sent()
     cluster.watch();
     cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH"]).await;
-    cluster.may_run.store(false, Ordering::SeqCst);
+    cluster.may_be_running.store(false, Ordering::SeqCst);
     cluster.status_manager.terminate_pod(&own, None);
     cluster
         .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
@@ -229,7 +229,7 @@ async fn a_pod_that_ended_by_itself_stays_until_a_client_deletes_it() {
     let cluster = Cluster::start(pod("api"), |_| None).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster.may_run.store(false, Ordering::SeqCst);
+    cluster.may_be_running.store(false, Ordering::SeqCst);
     cluster
         .status_manager
         .set_pod_status(&own, phase("Succeeded"));

@@ -33,7 +33,7 @@ impl EmptyNode {
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,
-            may_run: false,
+            may_be_running: false,
             object: None,
             initial: &self.initial,
             standalone: false,
@@ -49,7 +49,7 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
     let node = NodeView {
         app_armor,
         supplemental_groups_policy: strict_groups,
-        may_run: true,
+        may_be_running: true,
         ..empty.view()
     };
     admit(pod, &node).map_err(|error| match error {
@@ -65,7 +65,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
     let volume = json!({"containers": [{"name": "c"}], "volumes": [volume]});
     let users = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
     let node = Node::default();
-    for (may_run, spec, expected) in [
+    for (may_be_running, spec, expected) in [
         (true, volume.clone(), None),
         (false, volume, Some("UnexpectedAdmissionError")),
         (true, users.clone(), None),
@@ -75,7 +75,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
         let pod = pod(json!({"annotations": annotations}), spec);
         let empty = EmptyNode::new();
         let view = NodeView {
-            may_run,
+            may_be_running,
             object: Some(&node),
             ..empty.view()
         };
@@ -142,7 +142,7 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
         terminating: vec![other.clone()],
     };
     let api = || with_port("api", 8080);
-    for (pod, may_run, object, others, expected) in [
+    for (pod, may_be_running, object, others, expected) in [
         (api(), false, Some(&node), none(), "admitted"),
         (api(), false, Some(&node), staying(), "NodePorts"),
         (api(), false, Some(&node), both(), "NodePorts"),
@@ -174,7 +174,7 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
     ] {
         let empty = EmptyNode::new();
         let view = NodeView {
-            may_run,
+            may_be_running,
             object,
             others: &others,
             ..empty.view()
@@ -462,7 +462,7 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             .unwrap_err()
             .message;
         assert_eq!(message, "Pod was rejected as the node is shutting down.");
-        node.may_run = true;
+        node.may_be_running = true;
         assert_eq!(admit_before_devices(&pod, &node), Ok(()), "it runs");
     }
 }

@@ -230,7 +230,10 @@ impl PodKiller {
                 Arc::new(self.reader.completed(&pod_ref.uid, Some(&listed)))
             }
         };
-        let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
+        let running: Vec<_> = status
+            .maybe_running_containers()
+            .map(|c| &*c.name)
+            .collect();
         anyhow::ensure!(
             running.is_empty(),
             "containers still run after they were stopped: {}",
@@ -348,7 +351,7 @@ impl PodKiller {
         status: &PodStatus,
         grace: &watch::Receiver<GraceDeadline>,
     ) -> HashMap<ContainerId, AnnotatedContainerInfo> {
-        if status.maybe_running().next().is_none() {
+        if status.maybe_running_containers().next().is_none() {
             return HashMap::new();
         }
         let limit = plan::status_timeout(grace.borrow().left(Instant::now()));

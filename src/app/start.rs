@@ -8,7 +8,7 @@ use crate::{
     host::{memory, own_address},
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
     node::{self, NodeDeps},
-    pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::PodAdmission},
+    pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::AdmissionDeps},
     resources::{self, Deps, PluginDeps, PodSetReader},
     runtime::{
         kuberuntime::{
@@ -108,7 +108,7 @@ pub(super) async fn start(
         Some(_) => stores.node_object.clone(),
         None => node::standalone_node(&profile, &machine, system.sys.clone()).await?,
     };
-    let admission = PodAdmission {
+    let admission = AdmissionDeps {
         resources: resources.managers.clone(),
         sysctls: Allowlist::new(
             &machine.kernel_release,

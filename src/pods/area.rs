@@ -11,7 +11,7 @@ use super::{
     status::{StatusManager, Statuses},
     status_writer::{StatusWriter, StatusWriterDeps},
     sync_loop::{
-        Heartbeat, LoopMetrics, PodAdmission, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
+        AdmissionDeps, Heartbeat, LoopMetrics, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
     },
 };
 use crate::{
@@ -162,8 +162,8 @@ pub struct PodsDeps<'a> {
     pub volumes: VolumeManager,
     /// Makes the runtime match a pod.
     pub runtime: KubeGenericRuntimeManager,
-    /// The inputs of admission.
-    pub admission: PodAdmission,
+    /// What admission reads.
+    pub admission: AdmissionDeps,
     /// The node's addresses.
     pub host_ips: HostIps,
     /// When the kubelet started.

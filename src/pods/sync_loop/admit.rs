@@ -2,7 +2,9 @@
 
 use super::{
     SyncLoop,
-    admission::{AdmissionError, AdmittedPods, NodeView, Rejection, admit, admit_before_devices},
+    admission::{
+        AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
+    },
     dispatch::AdmissionOrder,
     pending_admission::{AdmissionWait, RETRY_INTERVAL},
 };
@@ -180,13 +182,13 @@ impl SyncLoop {
 
     fn check_admission(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
-        let object = admission.node.borrow().clone();
-        let others = if object.is_some() && !may_be_running {
+        let node = admission.node.borrow().clone();
+        let others = if node.is_some() && !may_be_running {
             self.admitted_except(&pod.uid())
         } else {
             AdmittedPods::default()
         };
-        let before = NodeView {
+        let before = PodAdmitAttributes {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             pod_certificates: admission.pod_certificates,
@@ -194,8 +196,8 @@ impl SyncLoop {
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),
             may_be_running,
-            object: object.as_deref(),
-            initial: &admission.initial_node,
+            node: node.as_deref(),
+            initial_node: &admission.initial_node,
             standalone: admission.standalone,
             others: &others,
             device_error: None,
@@ -207,12 +209,12 @@ impl SyncLoop {
             None
         };
         let allocated_devices = self.devices().allocated_for_admission(&pod.uid());
-        let node = NodeView {
+        let attributes = PodAdmitAttributes {
             device_error: device_error.as_ref(),
             allocated_devices: &allocated_devices.unwrap_or_default(),
             ..before
         };
-        admit(pod, &node)
+        admit(pod, &attributes)
     }
 
     /// Whether the pod is terminating, so its resources become free without eviction.

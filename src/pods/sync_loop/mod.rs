@@ -67,8 +67,8 @@ const FIRST_INSPECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time between two iterations of a healthy loop; `/healthz` fails if one takes much longer.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The inputs of admission.
-pub struct PodAdmission {
+/// What admission reads: stores, the managers of exclusive resources, and settings.
+pub struct AdmissionDeps {
     /// Sysctls that pods may set.
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
@@ -108,8 +108,8 @@ pub struct SyncLoopDeps {
     pub results: ProbeResults,
     /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
-    /// The inputs of admission.
-    pub admission: PodAdmission,
+    /// What admission reads.
+    pub admission: AdmissionDeps,
     /// The loop's metrics.
     pub metrics: LoopMetrics,
     /// For `/healthz`.
@@ -133,7 +133,7 @@ pub struct SyncLoop {
     cache: PodCache,
     results: ProbeResults,
     pod_sync: Arc<PodSync>,
-    admission: PodAdmission,
+    admission: AdmissionDeps,
     metrics: LoopMetrics,
     heartbeat: Heartbeat,
     resizes: Resizes,

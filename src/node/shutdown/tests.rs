@@ -8,7 +8,7 @@ use crate::{
     },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
-        pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, SyncPodType},
+        pod_sync::syncer::{NextSync, PodSyncer, SyncPodOutcome, SyncPodType},
         pod_workers::Delays,
     },
     state::pod_manager::PodManagerWriter,
@@ -30,10 +30,10 @@ struct Stops {
 }
 
 impl PodSyncer for Stops {
-    fn sync_pod(&self, _: Arc<Pod>, _: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
+    fn sync_pod(&self, _: Arc<Pod>, _: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
         let next = NextSync::default();
         let result = Ok(false);
-        Box::pin(async move { PodSyncResult { result, next } })
+        Box::pin(async move { SyncPodOutcome { result, next } })
     }
 
     fn sync_terminating_pod(

@@ -12,7 +12,7 @@ use crate::{
         generate_api_pod_status, lacks_container_statuses, restored,
     },
     resources,
-    runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
+    runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, StartFailure},
     state::Stores,
     state::node_object::HostIps,
     state::pod_cache::PodCache,
@@ -341,15 +341,15 @@ impl StatusPublisher {
 
     /// Stores the start failures of a sync. A restart back-off is not stored: the status is generated from the back-off
     /// itself, which ends with time.
-    pub(super) fn record_report(&self, uid: &PodUid, report: &SyncReport) {
+    pub(super) fn record_start_failures(&self, uid: &PodUid, result: &PodSyncResult) {
         let mut recorded = self.recorded.lock();
         let failures = &mut recorded.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
-            let again = report.failures.iter();
+            let again = result.failures.iter();
             let mut again = again.filter(|failure| failure.container == known.container);
-            !report.started.contains(&known.container) && again.next().is_none()
+            !result.started.contains(&known.container) && again.next().is_none()
         });
-        let kept = report.failures.iter();
+        let kept = result.failures.iter();
         let kept = kept.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
         failures.extend(kept.cloned());
     }

@@ -33,8 +33,8 @@ pub struct Grace {
     deadline: Option<GraceDeadline>,
 }
 
-/// The phase of a pod worker. `Syncing`, `Terminating` and `Terminated` are upstream's `SyncPod`, `TerminatingPod` and
-/// `TerminatedPod`.
+/// The phase of a pod worker (upstream's `PodWorkerState`). `Syncing`, `Terminating` and `Terminated` are upstream's
+/// `SyncPod`, `TerminatingPod` and `TerminatedPod`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
     /// A static pod that waits for the end of another one of its full name.

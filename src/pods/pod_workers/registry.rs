@@ -4,7 +4,7 @@ use super::{
     PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
     phase::{WorkerPhase, WorkerTarget},
-    state::{Effect, Input, PodWorkerState, SyncOutcome},
+    state::{Effect, Input, PodSyncStatus, SyncOutcome},
     task::{self, SyncJob},
     update::UpdatePodOptions,
 };
@@ -39,7 +39,7 @@ pub(super) struct WorkerMap {
 }
 
 struct WorkerEntry {
-    state: PodWorkerState,
+    state: PodSyncStatus,
     full_name: PodFullName,
     worker_id: u64,
     /// The task; `None` before the first update is delivered and after the pod is finished.
@@ -64,7 +64,7 @@ struct WorkerHandle {
 }
 
 impl WorkerMap {
-    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodWorkerState> {
+    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodSyncStatus> {
         self.entries.get(uid).map(|entry| &entry.state)
     }
 
@@ -173,7 +173,7 @@ impl PodWorkersInner {
             // The finished pod of this UID is removed first. The sync loop creates this one after that.
             return;
         }
-        let Some((state, effects)) = PodWorkerState::from_update(options, now) else {
+        let Some((state, effects)) = PodSyncStatus::from_update(options, now) else {
             return;
         };
         map.last_worker_id += 1;

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
-    pods::pod_sync::syncer::{NextSync, RetryDelay, SyncPodType, TerminationReason},
+    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -127,18 +127,19 @@ pub(super) enum Effect {
     Forget,
 }
 
+/// The state of one pod worker (upstream's `podSyncStatus`).
 #[derive(Clone, Debug)]
-pub(super) struct PodWorkerState {
+pub(super) struct PodSyncStatus {
     target: WorkerTarget,
     phase: WorkerPhase,
     running: Option<PodSyncCall>,
-    /// The last sync failed.
+    /// The last sync failed for another reason than the runtime's network.
     failed: bool,
     /// Failures in a row of stopping or cleaning up; determines the retry delay.
     failed_stops: u32,
 }
 
-impl PodWorkerState {
+impl PodSyncStatus {
     /// The state of a new pod; `None` when there is nothing to do about it.
     pub(super) fn from_update(
         options: UpdatePodOptions,
@@ -382,12 +383,12 @@ impl PodWorkerState {
                 (self.on_sync_ended(terminal, next), Vec::new())
             }
             (PodSyncCall::Sync(..), _) => (
-                self.on_sync_ended(false, RetryDelay::Error.into()),
+                self.on_sync_ended(false, SyncDelay::Error.into()),
                 Vec::new(),
             ),
             (_, SyncOutcome::StopFailed | SyncOutcome::SyncEnded { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
-                let delay = RetryDelay::Stop(self.failed_stops);
+                let delay = SyncDelay::Stop(self.failed_stops);
                 (Some(delay.into()), Vec::new())
             }
             (PodSyncCall::Terminating(..), SyncOutcome::StopSucceeded) => {
@@ -420,7 +421,7 @@ impl PodWorkerState {
         if self.phase != WorkerPhase::Syncing {
             return None;
         }
-        self.failed = next.delay == RetryDelay::Error;
+        self.failed = next.delay == SyncDelay::Error;
         if terminal {
             // The effects are dropped: the name has been blocked since the pod started, no sync is running, and `None`
             // begins the stop immediately.
@@ -452,7 +453,7 @@ impl PodWorkerState {
     }
 }
 
-impl PodWorkerState {
+impl PodSyncStatus {
     pub(super) fn phase(&self) -> &WorkerPhase {
         &self.phase
     }

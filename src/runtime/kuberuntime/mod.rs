@@ -3,7 +3,7 @@
 //! * Owns: all requests about sandboxes and containers, and their order. The parts are [`actions`] (computes what to do),
 //!   `sync` (carries it out), [`generate`] (CRI configurations), [`kill`] (stops) and [`gc`] (removals).
 //! * Woken by: the syncs of a pod's worker; clean-up.
-//! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a report per sync.
+//! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a result per sync.
 //! * Must never stop a sandbox before the runtime reported that its containers have exited.
 //! * Upstream: `pkg/kubelet/kuberuntime`.
 
@@ -62,7 +62,7 @@ use tokio::sync::watch;
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
 pub use generate::{GenerateSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;
-pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
+pub use sync::{PodSyncResult, RestartAllStage, StartFailure, SyncRequest, short_id};
 
 /// The dependencies of the manager.
 pub struct RuntimeManagerDeps {

@@ -8,7 +8,7 @@
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
 use super::request::{
-    RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncReport, SyncRequest,
+    PodSyncResult, RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest,
 };
 use crate::{
     base::error_chain,
@@ -57,9 +57,9 @@ impl KubeGenericRuntimeManager {
         })
     }
 
-    /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the report.
-    pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
-        let mut report = SyncReport::default();
+    /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the result.
+    pub async fn sync_pod(&self, request: SyncRequest<'_>) -> PodSyncResult {
+        let mut result = PodSyncResult::default();
         self.allocations.save_resizes().await;
         self.exits.record_final_exits(request.pod, &request.status);
         let actions = self.compute_pod_actions(request.pod, &request.status);
@@ -73,80 +73,80 @@ impl KubeGenericRuntimeManager {
             Box::pin(
                 self.starter
                     .post_start
-                    .resume(&request, &actions, &mut report),
+                    .resume(&request, &actions, &mut result),
             )
             .await;
-            return report;
+            return result;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
         let replaced = actions.replaced_containers(request.pod, &request.status);
         let replaced = self.replaced.mark(request.pod.uid(), replaced);
-        let report = self.carry_out(request, &actions, report).await;
+        let result = self.carry_out(request, &actions, result).await;
         drop(replaced);
-        report
+        result
     }
 
     async fn carry_out(
         &self,
         request: SyncRequest<'_>,
         actions: &PodActions,
-        mut report: SyncReport,
-    ) -> SyncReport {
+        mut result: PodSyncResult,
+    ) -> PodSyncResult {
         if let Some(reset) = &actions.reset {
             self.record_history(
                 request.pod,
                 HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
             );
             self.set_current_step(request.pod, "removing all containers".into());
-            Box::pin(self.restarter.reset(&request, reset, &mut report)).await;
-            return report;
+            Box::pin(self.restarter.reset(&request, reset, &mut result)).await;
+            return result;
         }
-        if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
+        if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut result)).await {
             // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
-            if report.next_sync_at.is_none() {
+            if result.next_sync_at.is_none() {
                 let text = error_chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, text));
             }
-            report.error = Some(error);
-            return report;
+            result.error = Some(error);
+            return result;
         }
-        if !report.cancelled {
+        if !result.cancelled {
             self.starter
                 .post_start
-                .resume(&request, actions, &mut report)
+                .resume(&request, actions, &mut result)
                 .await;
         }
-        if actions.resizes() && !report.cancelled {
-            report.changed_runtime = true;
+        if actions.resizes() && !result.cancelled {
+            result.changed_runtime = true;
             let resized = self.resizer.resize(&request, actions);
-            report.resize_error = Box::pin(resized).await.err();
+            result.resize_error = Box::pin(resized).await.err();
         }
-        if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
-            return report;
+        if result.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
+            return result;
         }
         if self
             .restarter
-            .waits_after_reset(&request, actions, &mut report)
+            .waits_after_reset(&request, actions, &mut result)
         {
-            if let Some(failure) = report.failures.last() {
+            if let Some(failure) = result.failures.last() {
                 let text = format!("restarting all containers: {}", failure.reason);
                 let entry = HistoryEntry::about(Action::Wait, &failure.container, text);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, entry.until(Timestamp::now() + left));
             }
-            return report;
+            return result;
         }
         let Some(permit) = request
             .cancel
             .run_until_cancelled(self.start_permits.acquire())
             .await
         else {
-            report.cancelled = true;
-            return report;
+            result.cancelled = true;
+            return result;
         };
-        let starting = Box::pin(self.start(&request, actions, &mut report));
+        let starting = Box::pin(self.start(&request, actions, &mut result));
         permit.run(starting).await;
-        report
+        result
     }
 
     /// Steps 4 to 6.
@@ -154,13 +154,13 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
-        let sandbox = Box::pin(self.ensure_sandbox(request, actions, report)).await;
+        let sandbox = Box::pin(self.ensure_sandbox(request, actions, result)).await;
         if let Some(sandbox) = sandbox {
-            Box::pin(self.start_all(request, actions, &sandbox, report)).await;
+            Box::pin(self.start_all(request, actions, &sandbox, result)).await;
         }
-        if actions.create_sandbox && !report.is_clean() {
+        if actions.create_sandbox && !result.is_clean() {
             self.metrics.user_namespaced_pod_failed(request.pod);
         }
     }
@@ -170,7 +170,7 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         if let Some(reason) = &actions.kill_pod {
@@ -179,7 +179,7 @@ impl KubeGenericRuntimeManager {
             {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
-                    report.retry_after(left);
+                    result.retry_after(left);
                     let entry = HistoryEntry::about_pod(Action::Wait, change.to_string());
                     self.record_history(pod, entry.until(Timestamp::now() + left));
                     anyhow::bail!(
@@ -197,7 +197,7 @@ impl KubeGenericRuntimeManager {
                         .normal(&object, reasons::event::SANDBOX_CHANGED, text);
                 }
             }
-            report.changed_runtime = true;
+            result.changed_runtime = true;
             let first_sandbox = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
             if *reason != first_sandbox {
                 let text = reason.to_string();
@@ -207,18 +207,18 @@ impl KubeGenericRuntimeManager {
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
             // The stops run in tasks of their own. If the pod is deleted, its termination joins them.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
-                report.cancelled = true;
+                result.cancelled = true;
                 return Ok(());
             };
             killed?;
             if actions.create_sandbox {
                 let purged = self.gc.purge_init_containers(pod, status);
                 let purged = request.cancel.run_until_cancelled(purged).await;
-                report.cancelled = purged.is_none();
+                result.cancelled = purged.is_none();
             }
             return Ok(());
         }
-        self.kill_containers(request, actions, report).await
+        self.kill_containers(request, actions, result).await
     }
 
     /// Step 3.
@@ -226,11 +226,11 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         for kill in &actions.containers_to_kill {
-            report.changed_runtime = true;
+            result.changed_runtime = true;
             let stop = Action::StopContainer;
             self.record_history(
                 pod,
@@ -243,7 +243,7 @@ impl KubeGenericRuntimeManager {
                     .kill_container(pod, status, &kill.name, &kill.id, cause),
             );
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
-                report.cancelled = true;
+                result.cancelled = true;
                 return Ok(());
             };
             killed?;
@@ -251,21 +251,21 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    /// Step 4. `None` ends the sync; the report says why.
+    /// Step 4. `None` ends the sync; the result says why.
     async fn ensure_sandbox(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> Option<ReadySandbox> {
         if request.cancel.is_cancelled() {
-            report.cancelled = true;
+            result.cancelled = true;
             return None;
         }
         if !actions.create_sandbox {
-            return self.sandboxes.existing(request, actions, report).await;
+            return self.sandboxes.existing(request, actions, result).await;
         }
-        report.changed_runtime = true;
+        result.changed_runtime = true;
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let text = change.to_string();
@@ -283,9 +283,9 @@ impl KubeGenericRuntimeManager {
                     .downcast_ref::<CriError>()
                     .is_some_and(CriError::may_have_created)
                 {
-                    report.retry_after(RETRY_AFTER);
+                    result.retry_after(RETRY_AFTER);
                 }
-                report.error = Some(error);
+                result.error = Some(error);
                 None
             }
         }
@@ -297,7 +297,7 @@ impl KubeGenericRuntimeManager {
         request: &SyncRequest<'_>,
         actions: &PodActions,
         sandbox: &ReadySandbox,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
         let pod = request.pod;
         if !actions.create_sandbox {
@@ -307,7 +307,7 @@ impl KubeGenericRuntimeManager {
         }
         let pruned = self.gc.prune_init_containers(pod, &request.status);
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
-            report.cancelled = true;
+            result.cancelled = true;
             return;
         }
         for start in &actions.ephemeral_containers_to_start {
@@ -315,9 +315,9 @@ impl KubeGenericRuntimeManager {
                 continue;
             };
             let container = as_container(ephemeral);
-            self.start_one(request, sandbox, start, &container, report)
+            self.start_one(request, sandbox, start, &container, result)
                 .await;
-            if report.cancelled {
+            if result.cancelled {
                 return;
             }
         }
@@ -326,10 +326,10 @@ impl KubeGenericRuntimeManager {
                 continue;
             };
             let started = self
-                .start_one(request, sandbox, start, container, report)
+                .start_one(request, sandbox, start, container, result)
                 .await;
             // A plain init container that cannot start ends the sync; a sidecar is skipped.
-            if report.cancelled || (!started && !is_sidecar(container)) {
+            if result.cancelled || (!started && !is_sidecar(container)) {
                 return;
             }
         }
@@ -342,48 +342,48 @@ impl KubeGenericRuntimeManager {
             let Some(container) = pod.containers().get(start.index) else {
                 continue;
             };
-            self.start_one(request, sandbox, start, container, report)
+            self.start_one(request, sandbox, start, container, result)
                 .await;
-            if report.cancelled {
+            if result.cancelled {
                 return;
             }
         }
     }
 
-    /// Starts one container and adds the result to the report; true if it was started and its postStart hook succeeded.
+    /// Starts one container and adds its outcome to `result`; true if it was started and its postStart hook succeeded.
     async fn start_one(
         &self,
         request: &SyncRequest<'_>,
         sandbox: &ReadySandbox,
         start: &ContainerStart,
         container: &Container,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> bool {
         if request.cancel.is_cancelled() {
-            report.cancelled = true;
+            result.cancelled = true;
             return false;
         }
         tracing::debug!(containerName = start.name, reason = ?start.reason, "Starting a container");
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
-                report.changed_runtime = true;
+                result.changed_runtime = true;
                 self.metrics
                     .record_container_start(request.pod, container, None);
                 let (action, text) = (Action::StartContainer, start.reason.to_string());
                 self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
-                report.started.push(start.name.clone());
+                result.started.push(start.name.clone());
                 true
             }
             Err(StartContainerError::Cancelled) => {
-                report.cancelled = true;
+                result.cancelled = true;
                 false
             }
             Err(StartContainerError::Failed(failure)) => {
-                report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
+                result.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
                 self.metrics
                     .record_container_start(request.pod, container, Some(&failure));
-                report.add_failure(failure);
+                result.add_failure(failure);
                 false
             }
         }

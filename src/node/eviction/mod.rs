@@ -242,7 +242,7 @@ impl EvictionManager {
     /// Whether disk space may be reclaimed: unused images are known only once all desired pods are.
     fn may_free_disks(&self) -> bool {
         let pods_are_known =
-            self.deps.sources.all_ready() || self.started.elapsed() > SOURCES_TIMEOUT;
+            self.deps.sources.all_delivered() || self.started.elapsed() > SOURCES_TIMEOUT;
         pods_are_known && self.measurements.paths_are_known()
     }
 

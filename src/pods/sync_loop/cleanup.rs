@@ -184,8 +184,8 @@ impl SyncLoop {
         }
         // Workers are compared with the desired pods only once every source has delivered. Unusable manifests are
         // allowed: their pods keep their last valid version, or have had no worker in this process.
-        let all_ready = self.sources.all_ready();
-        let is_full = self.housekeeping_schedule.begin(all_ready);
+        let all_delivered = self.sources.all_delivered();
+        let is_full = self.housekeeping_schedule.begin(all_delivered);
         if unsettled_orphans {
             // Reading the items of such a pod wakes the loop only if its runtime status changes.
             self.housekeeping_schedule.retry_later();
@@ -194,7 +194,7 @@ impl SyncLoop {
             self.repair_workers(&desired);
         }
         self.start_background_housekeeping(pods, desired, listed);
-        if all_ready && all_known {
+        if all_delivered && all_known {
             self.devices().inventory_complete();
         }
     }
@@ -236,8 +236,8 @@ impl SyncLoop {
                 .into_iter()
                 .map(|known| known.uid),
         );
-        let all_ready = self.sources.all_ready();
-        if all_ready {
+        let all_delivered = self.sources.all_delivered();
+        if all_delivered {
             self.release_devices(&known_pods);
             let allocations = self.pod_sync.allocations();
             allocations.retain(|uid| known_pods.contains(uid));
@@ -246,7 +246,7 @@ impl SyncLoop {
             (self.pod_sync.clone(), self.orphans_outside_runtime.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
-            if all_ready {
+            if all_delivered {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| {
                     is_removed_from_source(&sources, uid, origin)
                 };

@@ -147,7 +147,7 @@ impl SyncLoop {
 
     /// Tries to accept the resizes that wait.
     pub(super) fn retry_resizes(&mut self, trigger: ResizeTrigger) {
-        if self.resizes.pending.is_empty() || !self.sources.all_ready() {
+        if self.resizes.pending.is_empty() || !self.sources.all_delivered() {
             return;
         }
         let pod_manager = self.pod_manager.reader();

@@ -104,9 +104,9 @@ impl PodSync {
             () = cancel.cancelled() => return sync_outcome(Ok(false), SyncDelay::Resync),
             () = deadline.elapsed() => return self.end_sync_past_deadline(&pod).await,
         };
-        let Some(status) = self.status_publisher.publish(&pod) else {
+        let Some(status) = self.status_publisher.publish_status(&pod) else {
             // No status was published yet, usually because the runtime status is unsettled again, which is no failure.
-            // If one had been published, `publish` would have returned it, and the sync would go on.
+            // If one had been published, `publish_status` would have returned it, and the sync would go on.
             let next = NextSync::at(Instant::now() + UNSETTLED_RETRY_DELAY);
             return sync_outcome(Ok(false), next);
         };
@@ -154,7 +154,7 @@ impl PodSync {
                     break None;
                 }
                 () = self.restart_due(&pod) => {
-                    self.status_publisher.publish(&pod);
+                    self.status_publisher.publish_status(&pod);
                 }
             }
         };
@@ -308,7 +308,7 @@ impl PodSync {
         self.status_publisher
             .record_start_failures(&pod.uid(), &result);
         self.record_resize_progress(pod, &result);
-        self.status_publisher.publish(pod);
+        self.status_publisher.publish_status(pod);
         let at = [result.next_sync_at, deadline.at()]
             .into_iter()
             .flatten()
@@ -370,7 +370,7 @@ impl PodSync {
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         }
-        self.status_publisher.publish(pod);
+        self.status_publisher.publish_status(pod);
     }
 
     async fn sync_terminating(
@@ -395,7 +395,7 @@ impl PodSync {
         self.runtime.stop_prefetches(&uid);
         self.status_publisher
             .record_stage(&uid, PodStage::Terminating);
-        self.status_publisher.publish(&pod);
+        self.status_publisher.publish_status(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
         let runtime_status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
@@ -420,7 +420,7 @@ impl PodSync {
             .record_stage(&uid, PodStage::Terminated);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("failed to check whether the pod has ended")?;
-        self.status_publisher.publish(&pod);
+        self.status_publisher.publish_status(&pod);
         Ok(())
     }
 

@@ -125,7 +125,7 @@ impl StatusPublisher {
     /// Generates and publishes a pod's status. Returns the published one, which is the previous one while the runtime
     /// status is not settled, if the pod is rejected, or if the new status is an illegal transition; `None` if this
     /// process has published none.
-    pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
+    pub fn publish_status(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let pod = &self.newest(pod);
         // The lock is held until the status is stored: a worker and the sync loop call this concurrently, and a status
@@ -446,7 +446,7 @@ impl StatusPublisher {
     /// Publishes the status after the last container has ended, and marks it to be sent: a terminal phase is sent to the
     /// API server only now.
     pub(super) fn publish_stopped(&self, pod: &Arc<Pod>) {
-        self.publish(pod);
+        self.publish_status(pod);
         self.status_manager.mark(&pod.uid());
     }
 

@@ -35,9 +35,9 @@ impl PodSync {
         self.status_publisher.reject(pod, failure);
     }
 
-    /// Publishes the pod's status as of now.
-    pub fn publish(&self, pod: &Arc<Pod>) {
-        self.status_publisher.publish(pod);
+    /// Generates the pod's API status as of now and sets it in the status manager.
+    pub fn publish_status(&self, pod: &Arc<Pod>) {
+        self.status_publisher.publish_status(pod);
     }
 
     /// Whether the published status has a terminal phase, which includes rejected pods.

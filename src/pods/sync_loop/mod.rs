@@ -271,7 +271,7 @@ impl SyncLoop {
             match step {
                 DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
-                    self.publish_first(&pod);
+                    self.publish_first_status(&pod);
                     self.pod_manager.set(pod);
                 }
                 DispatchStep::Remove(uid) => {
@@ -286,7 +286,7 @@ impl SyncLoop {
                 }
                 DispatchStep::Reconcile(pod) => {
                     let pod = current(pod);
-                    self.publish(&pod);
+                    self.publish_status(&pod);
                     self.workers.refresh(pod);
                 }
                 // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration
@@ -318,7 +318,7 @@ impl SyncLoop {
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While
     /// an earlier pod of its UID is being stopped or removed, the status of that pod is kept.
-    fn publish_first(&self, pod: &Arc<Pod>) {
+    fn publish_first_status(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let terminating = self.workers.is_pod_termination_requested(&uid);
         if self.pod_manager.reader().get(&uid).is_none()
@@ -326,7 +326,7 @@ impl SyncLoop {
             && !self.removals.contains(&uid)
             && self.uid_owner(pod) == UidOwner::Itself
         {
-            self.pod_sync.publish(pod);
+            self.pod_sync.publish_status(pod);
         }
     }
 
@@ -395,19 +395,19 @@ impl SyncLoop {
     }
 
     fn sync(&self, pod: Arc<Pod>) {
-        self.publish(&pod);
+        self.publish_status(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Sync, pod);
         self.workers.update_known_pod(update);
     }
 
-    fn publish(&self, pod: &Arc<Pod>) {
+    fn publish_status(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
         let belongs_to_earlier_pod = self.workers.restart_requested(&uid)
             || self.removals.contains(&uid)
             || self.deferred.contains(&uid);
         if !belongs_to_earlier_pod {
-            self.pod_sync.publish(pod);
+            self.pod_sync.publish_status(pod);
         }
     }
 

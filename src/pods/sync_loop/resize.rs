@@ -248,7 +248,7 @@ impl SyncLoop {
         self.pod_sync
             .normal_event(&pod, event::RESIZE_STARTED, text);
         self.pod_manager.set(pod.clone());
-        self.publish(&pod);
+        self.publish_status(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Update, pod);
         self.workers.update_known_pod(update);
     }
@@ -281,7 +281,7 @@ impl SyncLoop {
             self.resizes.pending.remove(&uid);
         }
         if changed {
-            self.publish(before);
+            self.publish_status(before);
         }
     }
 

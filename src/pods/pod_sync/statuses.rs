@@ -201,7 +201,7 @@ impl StatusPublisher {
     /// Adds recorded exits of containers that the runtime no longer has.
     fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let status = self.state_store.read(&runtime_status.uid, |record| {
-            record.exits.complete(&runtime_status)
+            record.exits.with_removed_instances(&runtime_status)
         });
         status.map_or(runtime_status, Arc::new)
     }
@@ -433,7 +433,7 @@ impl StatusPublisher {
                 stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
             });
         };
-        self.state_store.record(uid, change).await
+        self.state_store.update_and_wait(uid, change).await
     }
 
     /// Publishes the last status of a pod whose containers have ended and whose volumes are torn down, and marks the

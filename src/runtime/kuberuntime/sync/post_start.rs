@@ -39,7 +39,7 @@ impl PostStart {
         if lifecycle.is_some_and(|l| l.post_start.is_some()) {
             let pending = id.to_string();
             self.state_store
-                .record(&pod.uid(), |r| r.post_start_pending.push(pending))
+                .update_and_wait(&pod.uid(), |r| r.post_start_pending.push(pending))
                 .await;
         }
     }

@@ -105,7 +105,7 @@ impl PodRestarter {
             record.initialized_in = None;
             record.exits = Exits::default();
         };
-        self.state_store.record(&pod.uid(), record).await;
+        self.state_store.update_and_wait(&pod.uid(), record).await;
     }
 
     async fn reset_one(

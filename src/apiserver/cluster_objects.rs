@@ -23,7 +23,7 @@ pub struct ClusterObjects {
     pub bundles: TrustBundles,
     /// PersistentVolumeClaims.
     pub claims: ApiPersistentVolumeClaims,
-    in_cluster: bool,
+    has_api_server: bool,
 }
 
 impl ClusterObjects {
@@ -31,7 +31,7 @@ impl ClusterObjects {
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
         let objects = ConfigMapSecretReader::new(local, api.clone());
         Self {
-            in_cluster: api.is_some(),
+            has_api_server: api.is_some(),
             services: Services::new(api.clone(), objects.changes()),
             runtime_classes: RuntimeClasses::new(api.clone(), objects.changes()),
             tokens: Tokens::new(api.clone(), objects.changes()),
@@ -44,7 +44,7 @@ impl ClusterObjects {
     /// Starts the tasks that watch Services and RuntimeClasses; other objects are watched while a pod refers to them.
     /// `known_services` is the file with the Services that an earlier kubelet saw.
     pub fn start(&self, known_services: PathBuf, tasks: &mut Tasks) {
-        if !self.in_cluster {
+        if !self.has_api_server {
             return;
         }
         let services = self.services.clone();

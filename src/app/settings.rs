@@ -45,7 +45,7 @@ pub(super) fn state(config: &KubeletConfig) -> state::Config {
         // The name is kept for compatibility with directories of older versions.
         pod_state_dir: config.root_dir.join("journal"),
         address_order: AddressOrder::new(config.ipv6_first),
-        in_cluster: config.kubeconfig.is_some(),
+        has_api_server: config.kubeconfig.is_some(),
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Config {
     /// Order of IPv4 and IPv6 among a pod's addresses.
     pub address_order: AddressOrder,
     /// Whether the kubelet reports to an API server (false in standalone mode).
-    pub in_cluster: bool,
+    pub has_api_server: bool,
 }
 
 /// The reading ends of all stores; cheap to clone. Events, pod history and the pod state store have several writers,
@@ -76,7 +76,7 @@ pub struct Writers {
 pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(Stores, Writers)> {
     let (pod_cache_writer, pod_cache) = pod_cache_with(config.address_order);
     let (probe_results_writer, probe_results) = probe_results();
-    let changes = config.in_cluster.then(Arc::<PodChanges>::default);
+    let changes = config.has_api_server.then(Arc::<PodChanges>::default);
     let writers = Writers {
         node_object: NodeObjectWriter::default(),
         pressure: NodePressureWriter::default(),

@@ -9,7 +9,7 @@ use crate::{
     },
     state::events::ObjectRef,
     state::pod_cache::{PodRef, RuntimeListed},
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
     state::pod_state_store::PodOrigin,
     volumes::VolumeError,
 };
@@ -166,7 +166,7 @@ impl PodSync {
             let text = error_chain(error);
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
-            self.record_history(pod, Action::Fail, text);
+            self.record_history(pod, DecisionKind::Fail, text);
         }
     }
 

@@ -31,7 +31,7 @@ use crate::{
     state::Stores,
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{PodCache, PodRef},
-    state::pod_history::{Action, HistoryEntry, PodHistory},
+    state::pod_history::{DecisionKind, HistoryEntry, PodHistory},
     state::pod_state_store::PodStateStore,
     volumes::{VolumeError, VolumeManager},
 };
@@ -122,7 +122,7 @@ impl PodSync {
         }
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
-            self.record_history(&pod, Action::Wait, text);
+            self.record_history(&pod, DecisionKind::Wait, text);
             self.wait_for_runtime(deadline, &cancel).await;
             // The next sync has the pod and the runtime status of then.
             return sync_outcome(Ok(false), NextSync::at(Instant::now()));
@@ -136,7 +136,7 @@ impl PodSync {
             let object = ObjectRef::pod(&pod);
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
-            self.record_history(&pod, Action::Wait, text.clone());
+            self.record_history(&pod, DecisionKind::Wait, text.clone());
             return sync_outcome(Err(anyhow::anyhow!(text)), SyncDelay::NetworkNotReady);
         }
         let sync_cancel = cancel.child_token();
@@ -189,16 +189,16 @@ impl PodSync {
     }
 
     /// Records a decision about a pod in its history.
-    pub fn record_history(&self, pod: &Pod, action: Action, why: String) {
+    pub fn record_history(&self, pod: &Pod, kind: DecisionKind, why: String) {
         self.pod_history
-            .record(&pod.uid(), HistoryEntry::about_pod(action, why));
+            .record(&pod.uid(), HistoryEntry::about_pod(kind, why));
     }
 
     /// Ends the sync of a pod with a terminal status: records the status.
     async fn end_sync(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> SyncPodOutcome {
         self.status_publisher.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
-        self.record_history(pod, Action::Finish, format!("phase {phase}"));
+        self.record_history(pod, DecisionKind::Finish, format!("phase {phase}"));
         sync_outcome(Ok(true), SyncDelay::Resync)
     }
 
@@ -232,7 +232,7 @@ impl PodSync {
         self.pod_history
             .set_current_step(&pod.uid(), Some("setting up volumes".into()));
         let failed = |text: &str| {
-            self.record_history(pod, Action::Fail, text.to_owned());
+            self.record_history(pod, DecisionKind::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
@@ -366,7 +366,7 @@ impl PodSync {
             disruption: false,
         };
         if self.status_publisher.record_failed(&pod.uid(), failure) {
-            self.record_history(pod, Action::StopPod, message.into());
+            self.record_history(pod, DecisionKind::StopPod, message.into());
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         }
@@ -381,7 +381,7 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let left = grace.borrow().left(Instant::now());
-        let stop = HistoryEntry::about_pod(Action::StopPod, reason.to_string());
+        let stop = HistoryEntry::about_pod(DecisionKind::StopPod, reason.to_string());
         self.pod_history
             .record(&uid, stop.until(Timestamp::now() + left));
         self.pod_history
@@ -409,7 +409,7 @@ impl PodSync {
             let text = format!("error killing pod: {}", error_chain(error.as_ref()));
             self.events
                 .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
-            self.record_history(&pod, Action::Fail, text);
+            self.record_history(&pod, DecisionKind::Fail, text);
             return Err(error);
         }
         self.probes.remove_pod(&uid);

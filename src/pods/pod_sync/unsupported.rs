@@ -5,7 +5,7 @@ use crate::{
     model::{Pod, PodExt, reasons::event, validation::unsupported_api_fields},
     pods::pod_sync::syncer::{SyncDelay, SyncPodOutcome},
     state::events::ObjectRef,
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
 };
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl PodSync {
         self.probes.add_pod(pod);
         self.events
             .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-        self.record_history(pod, Action::Wait, text);
+        self.record_history(pod, DecisionKind::Wait, text);
         Some(sync_outcome(Ok(false), SyncDelay::Resync))
     }
 }

@@ -48,7 +48,7 @@ use crate::{
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
     state::pod_cache::PodCache,
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
     state::pod_manager::PodManagerWriter,
     state::probe_results::ProbeResults,
 };
@@ -439,7 +439,8 @@ impl SyncLoop {
     /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping; a pod
     /// that waits for admission also by [`Self::retry_pending_admissions`].
     fn defer(&mut self, pod: &Pod, why: &str) {
-        self.pod_sync.record_history(pod, Action::Wait, why.into());
+        self.pod_sync
+            .record_history(pod, DecisionKind::Wait, why.into());
         self.deferred.insert(pod.uid());
     }
 

@@ -24,7 +24,7 @@ use crate::{
         kill::StopCause,
     },
     state::events::ObjectRef,
-    state::pod_history::{Action, HistoryEntry},
+    state::pod_history::{DecisionKind, HistoryEntry},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -95,7 +95,7 @@ impl KubeGenericRuntimeManager {
         if let Some(reset) = &actions.reset {
             self.record_history(
                 request.pod,
-                HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
+                HistoryEntry::about_pod(DecisionKind::RestartAll, reset.to_string()),
             );
             self.set_current_step(request.pod, "removing all containers".into());
             Box::pin(self.restarter.reset(&request, reset, &mut result)).await;
@@ -105,7 +105,10 @@ impl KubeGenericRuntimeManager {
             // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
             if result.next_sync_at.is_none() {
                 let text = error_chain(error.as_ref());
-                self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, text));
+                self.record_history(
+                    request.pod,
+                    HistoryEntry::about_pod(DecisionKind::Fail, text),
+                );
             }
             result.error = Some(error);
             return result;
@@ -130,7 +133,7 @@ impl KubeGenericRuntimeManager {
         {
             if let Some(failure) = result.failures.last() {
                 let text = format!("restarting all containers: {}", failure.reason);
-                let entry = HistoryEntry::about(Action::Wait, &failure.container, text);
+                let entry = HistoryEntry::about(DecisionKind::Wait, &failure.container, text);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, entry.until(Timestamp::now() + left));
             }
@@ -180,7 +183,7 @@ impl KubeGenericRuntimeManager {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
                     result.retry_after(left);
-                    let entry = HistoryEntry::about_pod(Action::Wait, change.to_string());
+                    let entry = HistoryEntry::about_pod(DecisionKind::Wait, change.to_string());
                     self.record_history(pod, entry.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "back-off {} s recreating the pod sandbox: {change}",
@@ -201,7 +204,7 @@ impl KubeGenericRuntimeManager {
             let first_sandbox = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
             if *reason != first_sandbox {
                 let text = reason.to_string();
-                self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, text));
+                self.record_history(pod, HistoryEntry::about_pod(DecisionKind::StopPod, text));
                 self.set_current_step(pod, "stopping the pod".into());
             }
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
@@ -231,7 +234,7 @@ impl KubeGenericRuntimeManager {
         let (pod, status) = (request.pod, &request.status);
         for kill in &actions.containers_to_kill {
             result.changed_runtime = true;
-            let stop = Action::StopContainer;
+            let stop = DecisionKind::StopContainer;
             self.record_history(
                 pod,
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
@@ -269,7 +272,10 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let text = change.to_string();
-            self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, text));
+            self.record_history(
+                pod,
+                HistoryEntry::about_pod(DecisionKind::CreateSandbox, text),
+            );
         }
         self.set_current_step(pod, "creating the sandbox".into());
         self.metrics.pod_start_attempted(pod);
@@ -278,7 +284,7 @@ impl KubeGenericRuntimeManager {
             Err(error) => {
                 self.metrics.pod_start_failed();
                 let text = error_chain(error.as_ref());
-                self.record_history(pod, HistoryEntry::about_pod(Action::Fail, text));
+                self.record_history(pod, HistoryEntry::about_pod(DecisionKind::Fail, text));
                 if error
                     .downcast_ref::<CriError>()
                     .is_some_and(CriError::may_have_created)
@@ -369,8 +375,8 @@ impl KubeGenericRuntimeManager {
                 result.changed_runtime = true;
                 self.metrics
                     .record_container_start(request.pod, container, None);
-                let (action, text) = (Action::StartContainer, start.reason.to_string());
-                self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
+                let (kind, text) = (DecisionKind::StartContainer, start.reason.to_string());
+                self.record_history(request.pod, HistoryEntry::about(kind, &start.name, text));
                 result.started.push(start.name.clone());
                 true
             }
@@ -408,9 +414,9 @@ impl KubeGenericRuntimeManager {
         };
         let history_entry = match failure.retry_in {
             Some(left) => {
-                HistoryEntry::about(Action::Wait, name, text).until(Timestamp::now() + left)
+                HistoryEntry::about(DecisionKind::Wait, name, text).until(Timestamp::now() + left)
             }
-            None => HistoryEntry::about(Action::Fail, name, text),
+            None => HistoryEntry::about(DecisionKind::Fail, name, text),
         };
         self.record_history(pod, history_entry);
     }

@@ -23,7 +23,7 @@ pub struct ClusterObjects {
     pub bundles: TrustBundles,
     /// PersistentVolumeClaims.
     pub claims: ApiPersistentVolumeClaims,
-    in_cluster: bool,
+    has_api_server: bool,
 }
 
 impl ClusterObjects {
@@ -32,7 +32,7 @@ impl ClusterObjects {
         let configmaps_and_secrets = ConfigMapSecretReader::new(local, api.clone());
         let pods_to_sync = configmaps_and_secrets.pods_to_sync();
         Self {
-            in_cluster: api.is_some(),
+            has_api_server: api.is_some(),
             services: Services::new(api.clone(), pods_to_sync.clone()),
             runtime_classes: RuntimeClasses::new(api.clone(), pods_to_sync.clone()),
             tokens: Tokens::new(api.clone(), pods_to_sync.clone()),
@@ -45,7 +45,7 @@ impl ClusterObjects {
     /// Starts the tasks that watch Services and RuntimeClasses; other objects are watched while a pod refers to them.
     /// `known_services` is the file with the Services that an earlier kubelet saw.
     pub fn start(&self, known_services: PathBuf, tasks: &mut Tasks) {
-        if !self.in_cluster {
+        if !self.has_api_server {
             return;
         }
         let services = self.services.clone();

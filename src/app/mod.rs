@@ -29,7 +29,7 @@ use crate::{
         process_metrics as host_process_metrics,
     },
     node::certificates,
-    pods::{Pods, pleg, sync_loop::HOUSEKEEPING_PERIOD},
+    pods::{PodsHandles, pleg, sync_loop::HOUSEKEEPING_PERIOD},
     server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps},
     state::pod_state_store::PodStateStore,
 };
@@ -197,7 +197,7 @@ impl App {
             tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
         }
         if let Some(identity) = settings::identity(&self.config, self.opened.api.clone()) {
-            let node = self.opened.state.node_object.clone();
+            let node = self.opened.stores.node_object.clone();
             certificates::start(identity, node, &self.opened.metrics, &mut tasks);
         }
         self.serve(&mut tasks);
@@ -233,7 +233,7 @@ impl App {
                 return stop(&mut tasks, None).await;
             }
         };
-        let state_store = self.opened.state.state_store.clone();
+        let state_store = self.opened.stores.state_store.clone();
         let started = start::start(&self.config, self.periods, self.opened, &info, &mut tasks);
         let started = tokio::select! {
             pods = started => Ok(pods?),
@@ -292,7 +292,7 @@ impl App {
         let volumes_for_pending = opened.volumes.clone();
         let volumes_for_claims = opened.volumes.clone();
         let deps = ServerDeps {
-            state: &opened.state,
+            stores: &opened.stores,
             pods: &opened.pods,
             runtime: &opened.runtime,
             pending_volumes: Arc::new(move |uid| volumes_for_pending.pending(uid)),
@@ -312,8 +312,8 @@ impl App {
         tasks.spawn("server.streams", streams.drained());
         if self.config.is_on(FeatureGate::PodsApi) {
             let socket = self.config.root_dir.join("pods-api/pods-api.sock");
-            let (state, pods) = (&self.opened.state, &self.opened.pods);
-            let api = server::pods_api(state, pods, tasks.shutdown());
+            let (stores, pods) = (&self.opened.stores, &self.opened.pods);
+            let api = server::pods_api(stores, pods, tasks.shutdown());
             tasks.spawn("pods_api", async move { api?.serve(socket).await });
         }
         let ports = std::mem::take(&mut self.ports);
@@ -347,7 +347,10 @@ fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn stop(tasks: &mut Tasks, pods: Option<(&Pods, &PodStateStore)>) -> anyhow::Result<()> {
+async fn stop(
+    tasks: &mut Tasks,
+    pods: Option<(&PodsHandles, &PodStateStore)>,
+) -> anyhow::Result<()> {
     let draining = async {
         tasks.shutdown().cancel();
         if let Some((pods, _)) = pods {

@@ -18,7 +18,7 @@ use crate::{
     },
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
-    state::{self, State, Writers},
+    state::{self, Stores, Writers},
     volumes::{ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
 };
 use anyhow::Context as _;
@@ -40,7 +40,7 @@ pub(super) struct Opened {
     pub(super) runtime: RuntimeClient,
     pub(super) api: Option<ApiServer>,
     pub(super) objects: ClusterObjects,
-    pub(super) state: State,
+    pub(super) stores: Stores,
     pub(super) writers: Writers,
     /// The socket is already listening.
     pub(super) pod_resources: PodResourcesSocket,
@@ -85,7 +85,7 @@ pub(super) fn open(
     let (runtime, image_client) =
         cri::connect(&config.runtime, prefer_streaming_lists, &tracer, &metrics)?;
     let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
-    let (state, writers) = state::open(settings::state(config), &metrics)?;
+    let (stores, writers) = state::open(settings::state(config), &metrics)?;
     let pod_resources = resources::bind_pod_resources(&config.root_dir);
     let images = Images::open(
         &config.images,
@@ -98,13 +98,13 @@ pub(super) fn open(
     let facts = Arc::new(facts);
     let pods_to_sync = objects.configmaps_and_secrets.pods_to_sync();
     let (certificates, certificate_notices) =
-        pod_certificates::open(config, api.as_ref(), pods_to_sync, &state, &metrics);
+        pod_certificates::open(config, api.as_ref(), pods_to_sync, &stores, &metrics);
     let cluster = ClusterSources {
         tokens: objects.tokens.clone(),
         bundles: objects.bundles.clone(),
         certificates,
         claims: objects.claims.clone(),
-        node: state.node_object.clone(),
+        node: stores.node_object.clone(),
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
     let volumes = VolumeManager::new(
@@ -116,12 +116,12 @@ pub(super) fn open(
         HostMounter,
     );
     let volumes_for_sizes = volumes.clone();
-    state
+    stores
         .sizes
         .add("prepared_volumes", move || volumes_for_sizes.count());
     let posted =
         settings::posted_pods(config).context("cannot open the directory of posted pods")?;
-    let (pods, pods_writers) = pods::open(&state, posted);
+    let (pods, pods_writers) = pods::open(&stores, posted);
     let pods_cgroup = watch::Sender::new(None);
     let volumes_for_stats = volumes.clone();
     let (period, root_dir) = (
@@ -131,7 +131,7 @@ pub(super) fn open(
     let stats = StatsDeps {
         runtime: runtime.clone(),
         images: image_client,
-        cache: state.cache.clone(),
+        cache: stores.pod_cache.clone(),
         volumes: Arc::new(move |uid| volumes_for_stats.measurable(uid)),
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         node_name: config.node_name.clone(),
@@ -146,7 +146,7 @@ pub(super) fn open(
     };
     let stats = Stats::new(stats, &machine);
     let stats_for_sizes = stats.clone();
-    state.sizes.add("stats", move || stats_for_sizes.count());
+    stores.sizes.add("stats", move || stats_for_sizes.count());
     Ok(Opened {
         metrics,
         probe_metrics: Metrics::new(),
@@ -158,7 +158,7 @@ pub(super) fn open(
         runtime,
         api,
         objects,
-        state,
+        stores,
         writers,
         pod_resources,
         images,

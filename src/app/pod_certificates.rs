@@ -9,7 +9,7 @@ use crate::{
     config::{FeatureGate, KubeletConfig},
     model::PodUid,
     state::{
-        State,
+        Stores,
         events::{EventRecorder, ObjectRef},
     },
 };
@@ -26,14 +26,14 @@ pub(super) fn open(
     config: &KubeletConfig,
     api: Option<&ApiServer>,
     pods_to_sync: Arc<DirtySet<PodUid>>,
-    state: &State,
+    stores: &Stores,
     metrics: &Metrics,
 ) -> (PodCertificates, Option<CertificateNotices>) {
     let is_on = config.is_on(FeatureGate::PodCertificateRequest);
     let Some(api) = api.filter(|_| is_on) else {
         return (PodCertificates::default(), None);
     };
-    let node = state.node_object.clone();
+    let node = stores.node_object.clone();
     let (certificates, notices) = PodCertificates::new(api.clone(), pods_to_sync, node);
     (certificates.measured(metrics), Some(notices))
 }

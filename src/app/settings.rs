@@ -34,7 +34,7 @@ use crate::{
         logs::rotation,
     },
     server::{self, tls::ServingCertificate},
-    state::{self, State, node_object::HostIps},
+    state::{self, Stores, node_object::HostIps},
     volumes::KubeletRoot,
 };
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
@@ -45,7 +45,7 @@ pub(super) fn state(config: &KubeletConfig) -> state::Config {
         // The name is kept for compatibility with directories of older versions.
         pod_state_dir: config.root_dir.join("journal"),
         address_order: AddressOrder::new(config.ipv6_first),
-        in_cluster: config.kubeconfig.is_some(),
+        has_api_server: config.kubeconfig.is_some(),
     }
 }
 
@@ -178,14 +178,14 @@ pub(super) fn pods(
     config: &KubeletConfig,
     periods: Periods,
     api: Option<ApiServer>,
-    state: &State,
+    stores: &Stores,
     machine: &HostMachine,
     enforcement: &ResourceEnforcement,
     node: &NodeFacts,
 ) -> pods::Config {
     pods::Config {
         node_name: config.node_name.clone(),
-        sources: sources(config, api, state),
+        sources: sources(config, api, stores),
         sync_frequency: config.sync_frequency,
         pleg: periods.pleg,
         housekeeping_period: periods.housekeeping,
@@ -218,7 +218,7 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     .map(Some)
 }
 
-fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
+fn sources(config: &KubeletConfig, api: Option<ApiServer>, stores: &Stores) -> pod_config::Config {
     let sources = &config.static_pods;
     let config_maps_and_secrets =
         LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some());
@@ -245,10 +245,10 @@ fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod
         api: api.map(|api| ApiConfig {
             api,
             directory: config.root_dir.join("api-pods"),
-            cache: state.cache.clone(),
-            node: state.node_object.clone(),
+            cache: stores.pod_cache.clone(),
+            node: stores.node_object.clone(),
         }),
-        cache: state.cache.clone(),
+        cache: stores.pod_cache.clone(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     host::{memory, own_address},
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
     node::{self, NodeDeps},
-    pods::{self, Pods, PodsDeps, PodsReader, sync_loop::PodAdmission},
+    pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::AdmissionDeps},
     resources::{self, Deps, PluginDeps, PodSetReader},
     runtime::{
         kuberuntime::{
@@ -16,7 +16,7 @@ use crate::{
         },
         logs::rotation::Rotation,
     },
-    state::{State, node_object::HostIps},
+    state::{Stores, node_object::HostIps},
 };
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ pub(super) async fn start(
     opened: Opened,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
-) -> anyhow::Result<Pods> {
+) -> anyhow::Result<PodsHandles> {
     let Opened {
         metrics,
         tracer,
         machine,
         system,
-        state,
+        stores,
         writers,
         images,
         volumes,
@@ -47,7 +47,7 @@ pub(super) async fn start(
     let known_services = config.root_dir.join("services.json");
     opened.objects.start(known_services, tasks);
 
-    let store = state.state_store.clone();
+    let store = stores.state_store.clone();
     tasks.spawn("pod_state_store", store.run(tasks.shutdown()));
 
     let deps = Deps {
@@ -57,11 +57,11 @@ pub(super) async fn start(
         system: system.clone(),
         api: opened.api.clone(),
         runtime: opened.runtime.clone(),
-        cache: state.cache.clone(),
-        events: state.events.clone(),
+        cache: stores.pod_cache.clone(),
+        events: stores.events.clone(),
         metrics: metrics.clone(),
         all_sources_seen: reader.all_sources_seen.clone(),
-        active_pods: active_pods(&state, &reader),
+        active_pods: active_pods(&stores, &reader),
     };
     let resources = resources::start(settings::resources(config, &machine), &deps, tasks).await?;
     opened
@@ -69,13 +69,13 @@ pub(super) async fn start(
         .send_replace(resources.cgroups.all_pods());
 
     if let Some(notices) = opened.certificate_notices {
-        pod_certificates::start(notices, state.events.clone(), tasks);
+        pod_certificates::start(notices, stores.events.clone(), tasks);
     }
 
     images.recover_pulls().await;
 
     let own = own_address(config.ipv6_first);
-    let host_ips = HostIps::new(state.node_object.clone(), &config.node_ips, own);
+    let host_ips = HostIps::new(stores.node_object.clone(), &config.node_ips, own);
     let containers = settings::containers(
         config,
         opened.root.clone(),
@@ -85,8 +85,8 @@ pub(super) async fn start(
     );
     let runtime = KubeGenericRuntimeManager::new(RuntimeManagerDeps {
         runtime: opened.runtime.clone(),
-        images: images.manager(&config.images, state.events.clone(), &metrics),
-        state: state.clone(),
+        images: images.manager(&config.images, stores.events.clone(), &metrics),
+        stores: stores.clone(),
         volumes: volumes.clone(),
         user_namespaces: UserNamespaces::of_node(opened.root, config.user_namespaces).await?,
         resources: resources.clone(),
@@ -98,17 +98,17 @@ pub(super) async fn start(
     });
     if let Some(rotation) = settings::log_rotation(config) {
         let path = log_path(config.container_logs.pod_logs_dir.clone());
-        let (client, cache) = (opened.runtime.clone(), state.cache.clone());
+        let (client, cache) = (opened.runtime.clone(), stores.pod_cache.clone());
         let rotation = Rotation::new(client, cache, path, rotation);
         tasks.spawn("logs.rotation", rotation.run(tasks.shutdown()));
     }
 
     let profile = settings::profile(config);
     let node = match opened.api {
-        Some(_) => state.node_object.clone(),
+        Some(_) => stores.node_object.clone(),
         None => node::standalone_node(&profile, &machine, system.sys.clone()).await?,
     };
-    let admission = PodAdmission {
+    let admission = AdmissionDeps {
         resources: resources.managers.clone(),
         sysctls: Allowlist::new(
             &machine.kernel_release,
@@ -116,8 +116,8 @@ pub(super) async fn start(
         )?,
         app_armor: machine.app_armor,
         pod_certificates: volumes.supports_pod_certificates(),
-        pressure: state.pressure.clone(),
-        shutting_down: state.shutting_down.clone(),
+        pressure: stores.pressure.clone(),
+        shutting_down: stores.shutting_down.clone(),
         features,
         standalone: opened.api.is_none(),
         node,
@@ -126,7 +126,7 @@ pub(super) async fn start(
     let enforcement = &resources.enforcement;
     let (api, facts) = (opened.api.clone(), &opened.facts);
     let (pods, pods_tasks) = pods::build(
-        settings::pods(config, periods, api, &state, &machine, enforcement, facts),
+        settings::pods(config, periods, api, &stores, &machine, enforcement, facts),
         &reader,
         opened.pods_writers,
         PodsDeps {
@@ -134,10 +134,10 @@ pub(super) async fn start(
             client: opened.runtime.clone(),
             info,
             features: features_writer,
-            state: &state,
-            cache: writers.cache,
-            desired: writers.pods,
-            results: writers.results,
+            stores: &stores,
+            cache: writers.pod_cache,
+            pod_manager: writers.pod_manager,
+            results: writers.probe_results,
             resources: &resources,
             volumes,
             runtime,
@@ -155,7 +155,7 @@ pub(super) async fn start(
         client: opened.runtime,
         info,
         images: &images,
-        state: &state,
+        stores: &stores,
         node_object: writers.node_object,
         pressure: writers.pressure,
         shutting_down: writers.shutting_down,
@@ -173,11 +173,11 @@ pub(super) async fn start(
     tasks.spawn("memory", trimming);
 
     // From here on pods are started.
-    let (desired, workers) = (state.pods, pods.workers.clone());
+    let (pod_manager, workers) = (stores.pod_manager, pods.workers.clone());
     resources.serve_plugins(
         PluginDeps {
             root_dir: config.root_dir.clone(),
-            pods: Arc::new(move || desired.pods()),
+            pods: Arc::new(move || pod_manager.pods()),
             is_active: Arc::new(move |pod| workers.is_active(pod)),
             list_inactive: !config.is_on(FeatureGate::KubeletPodResourcesListUseActivePods),
             socket: opened.pod_resources,
@@ -190,10 +190,10 @@ pub(super) async fn start(
 }
 
 /// Desired pods that are not terminated according to their status.
-fn active_pods(state: &State, pods: &PodsReader) -> PodSetReader {
-    let (desired, statuses) = (state.pods.clone(), pods.statuses.clone());
+fn active_pods(stores: &Stores, pods: &PodsReader) -> PodSetReader {
+    let (pod_manager, statuses) = (stores.pod_manager.clone(), pods.statuses.clone());
     Arc::new(move || {
-        let mut pods = desired.pods();
+        let mut pods = pod_manager.pods();
         let has_ended = |pod: &Arc<Pod>| {
             let status = statuses.get(&pod.uid());
             status.is_some_and(|status| is_terminal(&status))

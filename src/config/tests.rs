@@ -351,9 +351,9 @@ syncFrequency: 30s
         ["--cloud-provider", "eventBurst"]
     );
     // On a node of a cluster these have a Node object to act on.
-    let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
+    let with_api_server = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
-        resolved(&in_cluster, &[file]).unwrap().unsupported,
+        resolved(&with_api_server, &[file]).unwrap().unsupported,
         Vec::<String>::new()
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";

@@ -164,7 +164,7 @@ impl PodStatus {
     }
 
     /// Instances that are running, or may be (state unknown).
-    pub fn maybe_running(&self) -> impl Iterator<Item = &ContainerStatus> {
+    pub fn maybe_running_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.containers
             .iter()
             .filter(|c| matches!(c.state, ContainerState::Running | ContainerState::Unknown))
@@ -172,7 +172,8 @@ impl PodStatus {
 
     /// Whether an instance of a container runs, or may.
     pub fn runs(&self, name: &str) -> bool {
-        self.maybe_running().any(|instance| &*instance.name == name)
+        self.maybe_running_containers()
+            .any(|instance| &*instance.name == name)
     }
 
     /// Newest sandbox.
@@ -218,7 +219,9 @@ impl PodStatus {
 
     /// The maximum grace period, in seconds, of the running containers at their creation.
     pub fn grace_seconds(&self) -> Option<u32> {
-        self.maybe_running().filter_map(|c| c.grace_seconds).max()
+        self.maybe_running_containers()
+            .filter_map(|c| c.grace_seconds)
+            .max()
     }
 
     /// Whether the runtime has no sandbox and no container of the pod.
@@ -226,9 +229,9 @@ impl PodStatus {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// Whether a container runs (or may run) or a sandbox is ready, so that the pod uses resources of the node.
-    pub fn is_active(&self) -> bool {
-        self.maybe_running().next().is_some() || self.ready_sandboxes().next().is_some()
+    /// Whether a container may be running or a sandbox is ready, so that the pod uses resources of the node.
+    pub fn may_be_running(&self) -> bool {
+        self.maybe_running_containers().next().is_some() || self.ready_sandboxes().next().is_some()
     }
 
     /// Sorts sandboxes and containers as documented at the fields.

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 pub(super) const TERMINATION_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Desired pods that may have running containers.
-pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
-    let mut pods = pods.pods();
+pub(super) fn active_pods(pod_manager: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
+    let mut pods = pod_manager.pods();
     pods.retain(|pod| workers.is_active(pod));
     pods
 }

@@ -17,10 +17,10 @@ use crate::{
         Images,
         gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
     },
-    pods::Pods,
+    pods::PodsHandles,
     resources::ResourceArea,
     state::{
-        State, node_object::NodeObjectWriter, node_pressure::NodePressureWriter,
+        Stores, node_object::NodeObjectWriter, node_pressure::NodePressureWriter,
         node_shutdown::NodeShutdownWriter,
     },
 };
@@ -49,7 +49,7 @@ pub struct NodeDeps<'a> {
     /// The image manager, with its pull records.
     pub images: &'a Images,
     /// The stores.
-    pub state: &'a State,
+    pub stores: &'a Stores,
     /// Writing end of the Node object.
     pub node_object: NodeObjectWriter,
     /// Writing end of the node's pressure.
@@ -63,7 +63,7 @@ pub struct NodeDeps<'a> {
     /// The container, device and resource managers.
     pub resources: &'a ResourceArea,
     /// The pod workers, and the stores of pods.
-    pub pods: &'a Pods,
+    pub pods: &'a PodsHandles,
     /// Resource usage of pods and the node.
     pub stats: Stats,
     /// Registry for the area's metrics.
@@ -77,7 +77,7 @@ pub struct NodeDeps<'a> {
 /// # Errors
 /// The machine cannot be read.
 pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> anyhow::Result<()> {
-    let (state, name) = (deps.state, &config.profile.name);
+    let (stores, name) = (deps.stores, &config.profile.name);
     let has_api_server = deps.api.is_some();
     if let Some(api) = deps.api {
         let membership = MembershipDeps {
@@ -86,7 +86,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             images: deps.images.client.clone(),
             info: deps.info,
             runtime_state: deps.pods.runtime_state.clone(),
-            state,
+            stores,
             node_object: deps.node_object,
             machine: deps.machine,
             devices: &deps.resources.devices.plugins,
@@ -94,7 +94,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         };
         membership::start(&config.profile, membership, tasks).await?;
     }
-    let (log, events) = (KERNEL_LOG.into(), state.events.clone());
+    let (log, events) = (KERNEL_LOG.into(), stores.events.clone());
     tasks.spawn_until_shutdown("node.oom", oom::run(log, name.clone(), events));
     if !config.shutdown_phases.is_empty() {
         let shutdown = ShutdownDeps {
@@ -103,9 +103,9 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             root: config.profile.root_dir.clone(),
             logind_config: LOGIND_CONFIG_DIRECTORY.into(),
             logind: Logind::new(deps.system.bus.clone()),
-            pods: state.pods.clone(),
+            pod_manager: stores.pod_manager.clone(),
             workers: deps.pods.workers.clone(),
-            events: state.events.clone(),
+            events: stores.events.clone(),
             shutting_down: deps.shutting_down,
             has_api_server,
         };
@@ -116,9 +116,9 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
     let collector = CollectorDeps {
         images: deps.images.client.clone(),
         runtime: deps.client,
-        pods: state.pods.clone(),
+        pod_manager: stores.pod_manager.clone(),
         records: deps.images.records.clone(),
-        events: state.events.clone(),
+        events: stores.events.clone(),
         node_name: name.clone(),
         policy: config.image_gc,
         root: config.profile.root_dir.clone(),
@@ -126,9 +126,9 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
     let reclaim = Arc::new(Reclaim {
         collector: ImageCollector::new(collector, deps.metrics),
         runtime: deps.pods.runtime.clone(),
-        cache: state.cache.clone(),
+        cache: stores.pod_cache.clone(),
         workers: deps.pods.workers.clone(),
-        events: state.events.clone(),
+        events: stores.events.clone(),
         node_name: name.clone(),
         tracer: deps.tracer.clone(),
     });
@@ -140,9 +140,9 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         reclaim: reclaim.clone(),
         stats: deps.stats,
         sources: sources.clone(),
-        pods: state.pods.clone(),
+        pod_manager: stores.pod_manager.clone(),
         workers: deps.pods.workers.clone(),
-        events: state.events.clone(),
+        events: stores.events.clone(),
         pressure: deps.pressure,
     };
     if !config.eviction.thresholds.is_empty() || config.eviction.local_storage {

@@ -20,7 +20,7 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     resources::devices::DeviceManager,
     state::{
-        State,
+        Stores,
         device_capacity::Capacities,
         events::ObjectRef,
         node_object::{NodeObject, NodeObjectWriter},
@@ -99,7 +99,7 @@ pub(super) struct MembershipDeps<'a> {
     /// Name and version of the runtime, as reported at start.
     pub(super) info: &'a RuntimeInfo,
     pub(super) runtime_state: RuntimeStateReader,
-    pub(super) state: &'a State,
+    pub(super) stores: &'a Stores,
     /// Writing end of the Node object.
     pub(super) node_object: NodeObjectWriter,
     pub(super) machine: &'a HostMachine,
@@ -117,23 +117,23 @@ pub(super) async fn start(
     deps: MembershipDeps<'_>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let (api, state) = (deps.api, deps.state);
+    let (api, stores) = (deps.api, deps.stores);
     let node = &profile.node;
     let dropped = event_sink::dropped(deps.metrics);
-    if let Some(outbox) = event_sink::outbox(&state.events, &dropped) {
+    if let Some(outbox) = event_sink::outbox(&stores.events, &dropped) {
         let (name, rate) = (profile.name.clone(), node.events);
         let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
         tasks.spawn_until_shutdown("node.events", sink.run());
     }
     let object = ObjectRef::node(&profile.name);
-    state
+    stores
         .events
         .normal(&object, "Starting", "Starting kubelet.");
     let (version, status) = (&deps.info.version, &deps.info.status);
     let (facts, runtime) = RuntimeFactsReader::new(deps.client, deps.images, version, status);
     tasks.spawn_until_shutdown("node.runtime", facts.run());
     let (name, seconds) = (profile.name.clone(), node.lease_seconds);
-    let lease = NodeLease::new(api.unlimited(), state.node_object.clone(), name, seconds);
+    let lease = NodeLease::new(api.unlimited(), stores.node_object.clone(), name, seconds);
     tasks.spawn_until_shutdown("node.lease", lease.run());
     let (host, node_profile) = (deps.machine.clone(), profile.clone());
     let read = move || node_machine_info(&host, &node_profile);
@@ -142,11 +142,11 @@ pub(super) async fn start(
     let manager = NodeManager::new(NodeManagerDeps {
         api: api.unlimited(),
         node: deps.node_object,
-        events: state.events.clone(),
+        events: stores.events.clone(),
         runtime,
         state: deps.runtime_state,
-        pressure: state.pressure.clone(),
-        shutting_down: state.shutting_down.clone(),
+        pressure: stores.pressure.clone(),
+        shutting_down: stores.shutting_down.clone(),
         default_route_ip: default_route_ip(profile.ipv6_first),
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))

@@ -58,7 +58,7 @@ impl Reclaim {
     async fn wait_for(&self, sources: &SourcesReadyReader) {
         let _listed = self.cache.wait_runtime_listed().await;
         let until = Instant::now() + PERIOD;
-        while !sources.all_ready() && Instant::now() < until {
+        while !sources.all_delivered() && Instant::now() < until {
             tokio::time::sleep(SOURCES_CHECK_INTERVAL).await;
         }
     }

@@ -1,5 +1,5 @@
-//! Public interface of the area: its stores, which are readable at once, and its parts, which exist once the runtime is
-//! reachable.
+//! Public interface of the area: its stores, which are readable at once, and the handles of its components, which exist
+//! once the runtime is reachable.
 
 use super::{
     mirror::{MirrorDeps, MirrorPods},
@@ -11,7 +11,7 @@ use super::{
     status::{StatusManager, Statuses},
     status_writer::{StatusWriter, StatusWriterDeps},
     sync_loop::{
-        Heartbeat, LoopMetrics, PodAdmission, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
+        AdmissionDeps, Heartbeat, LoopMetrics, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
     },
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     resources::ResourceArea,
     runtime::{handlers::runtime_exec, kuberuntime::KubeGenericRuntimeManager},
     state::{
-        State, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
+        Stores, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
         probe_results::ProbeResultsWriter,
     },
     volumes::VolumeManager,
@@ -47,47 +47,47 @@ pub struct PodsReader {
     pub heartbeat: Heartbeat,
     /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
-    /// The parts of the area; `None` until the runtime is reachable.
-    pub parts: watch::Receiver<Option<Pods>>,
+    /// The handles of the area's components; `None` until the runtime is reachable.
+    pub handles: watch::Receiver<Option<PodsHandles>>,
 }
 
 /// The writing ends of the area's stores, for [`build`].
 pub struct PodsWriters {
-    statuses: StatusManager,
+    status_manager: StatusManager,
     all_sources_seen: watch::Sender<bool>,
-    parts: watch::Sender<Option<Pods>>,
+    handles: watch::Sender<Option<PodsHandles>>,
 }
 
 /// Opens the stores of the area.
-pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
-    let changed = state.changes.as_ref();
-    let statuses = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
+pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
+    let changed = stores.changes.as_ref();
+    let status_manager = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
-        statuses,
+        status_manager,
         all_sources_seen: watch::Sender::new(false),
-        parts: watch::Sender::new(None),
+        handles: watch::Sender::new(None),
     };
-    let statuses = writers.statuses.reader();
+    let statuses = writers.status_manager.reader();
     let counted = statuses.clone();
-    state.sizes.add("statuses", move || counted.count());
+    stores.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
         lister: PodLister {
-            manager: state.pods.clone(),
+            pod_manager: stores.pod_manager.clone(),
             statuses: statuses.clone(),
-            state_store: state.state_store.clone(),
+            state_store: stores.state_store.clone(),
         },
         statuses,
         posted,
         heartbeat: Heartbeat::new(),
         all_sources_seen: writers.all_sources_seen.subscribe(),
-        parts: writers.parts.subscribe(),
+        handles: writers.handles.subscribe(),
     };
     (reader, writers)
 }
 
-/// The parts of the area that others use; cheap to clone.
+/// Handles of the area's components that other areas use; cheap to clone.
 #[derive(Clone)]
-pub struct Pods {
+pub struct PodsHandles {
     /// One worker per pod.
     pub workers: PodWorkers,
     /// Makes the runtime match a pod.
@@ -100,7 +100,7 @@ pub struct Pods {
     pub sources: SourcesReadyReader,
 }
 
-impl Pods {
+impl PodsHandles {
     /// Pods that are terminating.
     pub fn terminating(&self) -> HashSet<PodUid> {
         let known = self.workers.worker_pods().into_iter();
@@ -149,11 +149,11 @@ pub struct PodsDeps<'a> {
     /// What the runtime can do, to be kept up to date.
     pub features: FeaturesWriter,
     /// The stores.
-    pub state: &'a State,
+    pub stores: &'a Stores,
     /// The one writing end of the pod cache.
     pub cache: PodCacheWriter,
     /// The one writing end of the desired pods.
-    pub desired: PodManagerWriter,
+    pub pod_manager: PodManagerWriter,
     /// The one writing end of the probe results.
     pub results: ProbeResultsWriter,
     /// Resources of pods.
@@ -162,8 +162,8 @@ pub struct PodsDeps<'a> {
     pub volumes: VolumeManager,
     /// Makes the runtime match a pod.
     pub runtime: KubeGenericRuntimeManager,
-    /// The inputs of admission.
-    pub admission: PodAdmission,
+    /// What admission reads.
+    pub admission: AdmissionDeps,
     /// The node's addresses.
     pub host_ips: HostIps,
     /// When the kubelet started.
@@ -186,7 +186,7 @@ pub struct PodsTasks {
     sync_loop: SyncLoop,
 }
 
-/// Builds the parts of the area and publishes them to the readers. Nothing runs until [`PodsTasks::start`].
+/// Builds the area's components and publishes their handles to the readers. Nothing runs until [`PodsTasks::start`].
 ///
 /// # Errors
 /// The URL of static pods, or one of its headers, is invalid.
@@ -195,8 +195,8 @@ pub fn build(
     reader: &PodsReader,
     writers: PodsWriters,
     deps: PodsDeps<'_>,
-) -> anyhow::Result<(Pods, PodsTasks)> {
-    let state = deps.state;
+) -> anyhow::Result<(PodsHandles, PodsTasks)> {
+    let stores = deps.stores;
     let (events, changes) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
     let (pleg, runtime_state) = pleg::build(
         deps.client.clone(),
@@ -205,16 +205,16 @@ pub fn build(
         config.pleg,
         &deps.info.status,
         deps.features,
-        PlegMetrics::new(deps.metrics, &state.cache),
+        PlegMetrics::new(deps.metrics, &stores.pod_cache),
     );
     let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
-        writers.statuses,
-        state,
+        writers.status_manager,
+        stores,
         PodStartMetrics::new(deps.metrics),
         deps.api.as_ref().map(|_| ClusterInputs {
-            pods: state.pods.clone(),
+            pod_manager: stores.pod_manager.clone(),
             host_ips: deps.host_ips,
         }),
     );
@@ -222,22 +222,22 @@ pub fn build(
         started_at: deps.started_at,
         exec: runtime_exec(deps.client),
         view: container_view(
-            state.cache.clone(),
-            state.pods.clone(),
+            stores.pod_cache.clone(),
+            stores.pod_manager.clone(),
             reader.statuses.clone(),
-            state.state_store.clone(),
+            stores.state_store.clone(),
             config.node_ip,
         ),
         results: deps.results,
-        state_store: state.state_store.clone(),
-        events: state.events.clone(),
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
     };
     let (status_publisher, probes) = (
         Arc::new(status_publisher),
         ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
     );
     let pod_sync = Arc::new(PodSync::new(
-        state,
+        stores,
         deps.runtime.clone(),
         status_publisher.clone(),
         probes.clone(),
@@ -251,28 +251,29 @@ pub fn build(
     };
     let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let desired = state.pods.clone();
-    pod_workers::metrics::register_working_pods(&workers, move || desired.uids(), deps.metrics);
-    let (sources, updates, sources_ready) = PodConfig::build(config.sources, state.events.clone())?;
-    let pods = Pods {
+    let pod_manager = stores.pod_manager.clone();
+    pod_workers::metrics::register_working_pods(&workers, move || pod_manager.uids(), deps.metrics);
+    let (sources, updates, sources_ready) =
+        PodConfig::build(config.sources, stores.events.clone())?;
+    let handles = PodsHandles {
         workers: workers.clone(),
         runtime: deps.runtime,
         probes,
         runtime_state,
         sources: sources_ready.reader(),
     };
-    register_sizes(state, &pods, status_publisher);
+    register_sizes(stores, &handles, status_publisher);
     let cluster = deps
         .api
-        .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
+        .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, stores));
     let sync_loop = SyncLoop::new(SyncLoopDeps {
         updates,
         sources: sources_ready,
-        metrics: LoopMetrics::new(deps.metrics, &state.pods, &workers),
-        manager: deps.desired,
+        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
+        pod_manager: deps.pod_manager,
         workers,
-        cache: state.cache.clone(),
-        results: state.results.clone(),
+        cache: stores.pod_cache.clone(),
+        results: stores.probe_results.clone(),
         pod_sync,
         admission: deps.admission,
         heartbeat: reader.heartbeat.clone(),
@@ -281,7 +282,7 @@ pub fn build(
         all_sources_seen: writers.all_sources_seen,
         runtime_recovered: pleg.recovered.clone(),
     });
-    writers.parts.send_replace(Some(pods.clone()));
+    writers.handles.send_replace(Some(handles.clone()));
     let tasks = PodsTasks {
         sources,
         pleg,
@@ -290,19 +291,19 @@ pub fn build(
         all_sources_seen: reader.all_sources_seen.clone(),
         sync_loop,
     };
-    Ok((pods, tasks))
+    Ok((handles, tasks))
 }
 
-fn register_sizes(state: &State, pods: &Pods, status_publisher: Arc<StatusPublisher>) {
-    let probes = pods.probes.clone();
-    state.sizes.add("probed_pods", move || probes.count());
-    state
+fn register_sizes(stores: &Stores, handles: &PodsHandles, status_publisher: Arc<StatusPublisher>) {
+    let probes = handles.probes.clone();
+    stores.sizes.add("probed_pods", move || probes.count());
+    stores
         .sizes
         .add("status_inputs", move || status_publisher.count());
-    let workers = pods.workers.clone();
-    state.sizes.add_all(move || workers.sizes());
-    let runtime = pods.runtime.clone();
-    state.sizes.add_all(move || runtime.sizes());
+    let workers = handles.workers.clone();
+    stores.sizes.add_all(move || workers.sizes());
+    let runtime = handles.runtime.clone();
+    stores.sizes.add_all(move || runtime.sizes());
 }
 
 /// Builds the tasks that write mirror pods and statuses to the API server.
@@ -310,27 +311,37 @@ fn cluster_writers(
     api: ApiServer,
     node_name: String,
     reader: &PodsReader,
-    pods: &Pods,
-    state: &State,
+    handles: &PodsHandles,
+    stores: &Stores,
 ) -> Option<(MirrorPods, StatusWriter)> {
-    let changes = state.changes.as_ref()?;
-    let (in_use, may_run) = (pods.workers.clone(), pods.workers.clone());
-    let (mirrors, sources) = (pods.sources.clone(), pods.sources.clone());
+    let changes = stores.changes.as_ref()?;
     let mirror_pods = MirrorPods::new(MirrorDeps {
         api: api.clone(),
         node_name,
-        node: state.node_object.clone(),
-        pods: state.pods.clone(),
-        name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
-        mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),
-        pods_known: Box::new(move || sources.all_complete()),
+        node: stores.node_object.clone(),
+        pod_manager: stores.pod_manager.clone(),
+        name_in_use: {
+            let workers = handles.workers.clone();
+            Box::new(move |name, except| workers.is_name_in_use(name, except))
+        },
+        mirrors_known: {
+            let sources = handles.sources.clone();
+            Box::new(move || sources.delivered(PodSource::Api))
+        },
+        pods_known: {
+            let sources = handles.sources.clone();
+            Box::new(move || sources.all_complete())
+        },
         changed: changes.mirrors.clone(),
     });
     let status_writer = StatusWriter::new(StatusWriterDeps {
         api,
         statuses: reader.statuses.clone(),
-        pods: state.pods.clone(),
-        may_run: Box::new(move |uid| may_run.could_have_running_containers(uid)),
+        pod_manager: stores.pod_manager.clone(),
+        may_be_running: {
+            let workers = handles.workers.clone();
+            Box::new(move |uid| workers.could_have_running_containers(uid))
+        },
         changed: changes.pods.clone(),
     });
     Some((mirror_pods, status_writer))

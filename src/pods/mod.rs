@@ -11,4 +11,4 @@ pub mod status_writer;
 pub mod sync_loop;
 mod area;
 
-pub use area::{Config, Pods, PodsDeps, PodsReader, PodsTasks, PodsWriters, build, open};
+pub use area::{Config, PodsDeps, PodsHandles, PodsReader, PodsTasks, PodsWriters, build, open};

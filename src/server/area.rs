@@ -25,7 +25,7 @@ use crate::{
     node::stats::{ClaimMeter, ClaimPaths, Stats},
     pods::PodsReader,
     runtime::logs::{ContainerLogs, LogPathFn},
-    state::State,
+    state::Stores,
 };
 use futures::future::BoxFuture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -60,7 +60,7 @@ pub struct Config {
 /// The dependencies of the server.
 pub struct ServerDeps<'a> {
     /// The stores.
-    pub state: &'a State,
+    pub stores: &'a Stores,
     /// The stores of pods.
     pub pods: &'a PodsReader,
     /// The runtime, for streaming requests and checkpoints.
@@ -100,25 +100,25 @@ pub fn build(
     let streams = StreamDeps {
         runtime: deps.runtime.clone(),
         metrics: StreamMetrics::new(deps.metrics),
-        cache: deps.state.cache.clone(),
+        cache: deps.stores.pod_cache.clone(),
         pods: pods.clone(),
         wait_for_pods: wait_for_pods.clone(),
         idle: config.stream_idle,
     };
     let logs = LogDeps {
-        logs: ContainerLogs::new(deps.state.cache.clone(), config.log_path),
+        logs: ContainerLogs::new(deps.stores.pod_cache.clone(), config.log_path),
         pods: pods.clone(),
         wait_for_pods: wait_for_pods.clone(),
         split_streams: config.split_log_streams,
         write_timeout: config.stream_idle,
     };
-    let state_store = deps.state.state_store.clone();
+    let state_store = deps.stores.state_store.clone();
     let flush: FlushStatuses = Arc::new(move || -> BoxFuture<'static, ()> {
         let state_store = state_store.clone();
         Box::pin(async move { state_store.flush().await })
     });
     let explainer = PodExplainer::new(
-        deps.state.clone(),
+        deps.stores.clone(),
         deps.pods.clone(),
         deps.pending_volumes,
         node_name.clone(),
@@ -140,11 +140,11 @@ pub fn build(
         explanations: explainer.explanations(deps.process.version),
         pods: PodLists {
             pods,
-            cache: deps.state.cache.clone(),
+            cache: deps.stores.pod_cache.clone(),
             wait_for_pods,
             flush,
         },
-        events: deps.state.events.clone(),
+        events: deps.stores.events.clone(),
         node_name,
         process: deps.process,
         node_logs: if config.log_query {
@@ -168,13 +168,13 @@ pub fn build(
 /// # Errors
 /// The compiled-in protobuf descriptors cannot be decoded.
 pub fn pods_api(
-    state: &State,
+    stores: &Stores,
     pods: &PodsReader,
     shutdown: CancellationToken,
 ) -> anyhow::Result<PodsApi> {
     let lister = pods.lister.clone();
     let changes = Changes {
-        pods: state.pods.subscribe(),
+        pods: stores.pod_manager.subscribe(),
         statuses: pods.statuses.subscribe(),
     };
     let wait_for_pods = wait_for_sources(pods.all_sources_seen.clone());

@@ -4,13 +4,13 @@ use super::explanations::{ExplainQuery, Explanations, OverviewVersion};
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
-        Pods, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus, prober::ProbeView,
-        status::Statuses,
+        PodsHandles, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus,
+        prober::ProbeView, status::Statuses,
     },
     server::explain::{
         EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
     },
-    state::{State, events::EventRecord, pod_history::PodHistory},
+    state::{Stores, events::EventRecord, pod_history::PodHistory},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -23,7 +23,7 @@ pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + S
 /// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]
 pub(super) struct PodExplainer {
-    state: State,
+    stores: Stores,
     pods: PodsReader,
     pending_volumes: PendingVolumesOf,
     node_name: Arc<str>,
@@ -34,17 +34,17 @@ pub(super) struct PodExplainer {
 impl PodExplainer {
     /// Reads these stores. `endpoint` is the runtime's; `started` identifies this process.
     pub(super) fn new(
-        state: State,
+        stores: Stores,
         pods: PodsReader,
         pending_volumes: PendingVolumesOf,
         node_name: Arc<str>,
         endpoint: String,
         started: Timestamp,
     ) -> Self {
-        let (statuses, history) = (pods.statuses.clone(), state.pod_history.clone());
+        let (statuses, history) = (pods.statuses.clone(), stores.pod_history.clone());
         Self {
             overview_version: overview_version(statuses, history, started),
-            state,
+            stores,
             pods,
             pending_volumes,
             node_name,
@@ -66,8 +66,11 @@ impl PodExplainer {
     fn overview(&self) -> Overview {
         // Read before the stores, so that a concurrent change is not missed.
         let (version, _) = (self.overview_version)();
-        let parts = self.pods.parts.borrow().clone();
-        let terminating = parts.as_ref().map(Pods::terminating).unwrap_or_default();
+        let handles = self.pods.handles.borrow().clone();
+        let terminating = handles
+            .as_ref()
+            .map(PodsHandles::terminating)
+            .unwrap_or_default();
         let pods = self.pods.lister.list();
         let line = |(pod, status): &PodWithStatus| {
             row(pod, status.as_deref(), terminating.contains(&pod.uid()))
@@ -81,7 +84,7 @@ impl PodExplainer {
         Overview {
             version,
             node: self.node_name.to_string(),
-            warnings: parts.map_or_else(waiting_for_runtime, |parts| parts.runtime_errors()),
+            warnings: handles.map_or_else(waiting_for_runtime, |handles| handles.runtime_errors()),
             pods,
         }
     }
@@ -97,18 +100,23 @@ impl PodExplainer {
                     .as_ref()
                     .is_none_or(|uid| *uid == *pod.uid().as_str())
         })?;
-        let parts = self.pods.parts.borrow().clone()?;
-        Some(self.explain_pod(&parts, &pod, status.as_deref()))
+        let handles = self.pods.handles.borrow().clone()?;
+        Some(self.explain_pod(&handles, &pod, status.as_deref()))
     }
 
-    fn explain_pod(&self, parts: &Pods, pod: &Arc<Pod>, status: Option<&PodStatus>) -> Explanation {
+    fn explain_pod(
+        &self,
+        handles: &PodsHandles,
+        pod: &Arc<Pod>,
+        status: Option<&PodStatus>,
+    ) -> Explanation {
         let uid = pod.uid();
         let now = (Timestamp::now(), Instant::now());
-        let worker: Option<WorkerStatus> = parts.workers.worker_status(&uid);
-        let record = self.state.pod_history.of(&uid);
-        let runtime_status = self.state.cache.latest(&uid);
+        let worker: Option<WorkerStatus> = handles.workers.worker_status(&uid);
+        let record = self.stores.pod_history.of(&uid);
+        let runtime_status = self.stores.pod_cache.latest(&uid);
         let restart = |name: &String| {
-            let back_off = parts
+            let back_off = handles
                 .runtime
                 .restart_back_off(pod, name, &runtime_status, now.0);
             back_off.map(|(delay, at)| (name.clone(), delay, at))
@@ -120,11 +128,11 @@ impl PodExplainer {
         let probe = |view: ProbeView| {
             let newest = runtime_status.newest(&view.container);
             let probe_result =
-                newest.and_then(|seen| self.state.results.get(&seen.id).get(view.kind));
+                newest.and_then(|seen| self.stores.probe_results.get(&seen.id).get(view.kind));
             probe_report(view, probe_result, now)
         };
-        let probes = parts.probes.views(&uid).into_iter().map(probe).collect();
-        let mut events = self.state.events.recent();
+        let probes = handles.probes.views(&uid).into_iter().map(probe).collect();
+        let mut events = self.stores.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(ExplainInputs {
             pod,

@@ -22,13 +22,13 @@ pub struct Config {
     /// Order of IPv4 and IPv6 among a pod's addresses.
     pub address_order: AddressOrder,
     /// Whether the kubelet reports to an API server (false in standalone mode).
-    pub in_cluster: bool,
+    pub has_api_server: bool,
 }
 
 /// The reading ends of all stores; cheap to clone. Events, pod history and the pod state store have several writers,
 /// which write through this end.
 #[derive(Clone)]
-pub struct State {
+pub struct Stores {
     /// Recent events.
     pub events: EventRecorder,
     /// The Node object of the API server.
@@ -42,13 +42,13 @@ pub struct State {
     /// Facts about pods that survive a restart.
     pub state_store: PodStateStore,
     /// The runtime status of every pod.
-    pub cache: PodCache,
+    pub pod_cache: PodCache,
     /// The desired pods.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Pods that changed since they were last reported; `None` without an API server.
     pub changes: Option<Arc<PodChanges>>,
     /// Probe results.
-    pub results: ProbeResults,
+    pub probe_results: ProbeResults,
     /// The metric of store sizes, to which each area adds its own.
     pub sizes: StoreSizes,
 }
@@ -62,57 +62,57 @@ pub struct Writers {
     /// For the shutdown manager.
     pub shutting_down: NodeShutdownWriter,
     /// For the PLEG.
-    pub cache: PodCacheWriter,
+    pub pod_cache: PodCacheWriter,
     /// For the sync loop.
-    pub pods: PodManagerWriter,
+    pub pod_manager: PodManagerWriter,
     /// For the prober.
-    pub results: ProbeResultsWriter,
+    pub probe_results: ProbeResultsWriter,
 }
 
 /// Opens the stores. The pod state store is read from disk; the others start empty.
 ///
 /// # Errors
 /// The directory of the pod state store cannot be used.
-pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(State, Writers)> {
-    let (cache_writer, cache) = pod_cache_with(config.address_order);
-    let (results_writer, results) = probe_results();
-    let changes = config.in_cluster.then(Arc::<PodChanges>::default);
+pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(Stores, Writers)> {
+    let (pod_cache_writer, pod_cache) = pod_cache_with(config.address_order);
+    let (probe_results_writer, probe_results) = probe_results();
+    let changes = config.has_api_server.then(Arc::<PodChanges>::default);
     let writers = Writers {
         node_object: NodeObjectWriter::default(),
         pressure: NodePressureWriter::default(),
         shutting_down: NodeShutdownWriter::default(),
-        cache: cache_writer,
-        pods: PodManagerWriter::default().with_changes(changes.clone()),
-        results: results_writer,
+        pod_cache: pod_cache_writer,
+        pod_manager: PodManagerWriter::default().with_changes(changes.clone()),
+        probe_results: probe_results_writer,
     };
-    let state = State {
+    let stores = Stores {
         events: EventRecorder::new(),
         node_object: writers.node_object.reader(),
         pressure: writers.pressure.subscribe(),
         shutting_down: writers.shutting_down.subscribe(),
         pod_history: PodHistory::new(),
         state_store: PodStateStore::open(config.pod_state_dir)?,
-        cache,
-        pods: writers.pods.reader(),
+        pod_cache,
+        pod_manager: writers.pod_manager.reader(),
         changes,
-        results,
+        probe_results,
         sizes: StoreSizes::new(metrics),
     };
-    state.register_sizes();
-    Ok((state, writers))
+    stores.register_sizes();
+    Ok((stores, writers))
 }
 
-impl State {
+impl Stores {
     fn register_sizes(&self) {
-        let state = self.clone();
+        let stores = self.clone();
         self.sizes.add_all(move || {
             let mut sizes = vec![
-                ("desired_pods", state.pods.count()),
-                ("pod_state_store", state.state_store.count()),
-                ("pod_history", state.pod_history.count()),
-                ("probe_results", state.results.count()),
+                ("desired_pods", stores.pod_manager.count()),
+                ("pod_state_store", stores.state_store.count()),
+                ("pod_history", stores.pod_history.count()),
+                ("probe_results", stores.probe_results.count()),
             ];
-            sizes.extend(state.cache.sizes());
+            sizes.extend(stores.pod_cache.sizes());
             sizes
         });
     }

@@ -14,5 +14,5 @@ pub mod probe_results;
 mod store_sizes;
 mod area;
 
-pub use area::{Config, State, Writers, open};
+pub use area::{Config, Stores, Writers, open};
 pub use store_sizes::StoreSizes;

@@ -216,8 +216,8 @@ impl Page<'_> {
     fn pod_history(&mut self) {
         let row = |history_entry: &HistoryReport| {
             let container = match history_entry.container.as_str() {
-                "" => history_entry.action.to_string(),
-                name => format!("{} {name}", history_entry.action),
+                "" => history_entry.kind.to_string(),
+                name => format!("{} {name}", history_entry.kind),
             };
             let mut notes = Vec::new();
             if history_entry.count > 1 {
@@ -278,7 +278,7 @@ fn ended(code: i32, reason: &str) -> String {
 mod tests {
     use super::*;
     use crate::server::explain::{EventReport, PodRow, Upcoming, Wait};
-    use crate::state::pod_history::Action;
+    use crate::state::pod_history::DecisionKind;
 
     fn t(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_225_600 + seconds).unwrap()
@@ -323,7 +323,7 @@ mod tests {
                 ..ExplainedContainer::default()
             }],
             pod_history: vec![HistoryReport {
-                action: Action::StartContainer,
+                kind: DecisionKind::StartContainer,
                 container: "main".into(),
                 why: "exited with code 2".into(),
                 until: None,

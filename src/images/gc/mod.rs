@@ -49,7 +49,7 @@ pub struct CollectorDeps {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// The desired pods.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Records of pulls, which are pruned along with the images.
     pub records: PullRecords,
     /// Events of the node.
@@ -123,7 +123,7 @@ impl ImageCollector {
         let containers = self.deps.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
         let names = ImageNames::of(&images);
-        let in_use = names.in_use(&containers, &self.deps.pods.pods());
+        let in_use = names.in_use(&containers, &self.deps.pod_manager.pods());
         let sandbox_image = self.sandbox_image().await;
         let pinned = sandbox_image
             .iter()
@@ -291,7 +291,7 @@ impl ImageCollector {
     ) -> Result<(), String> {
         let id = image.id.as_str();
         if ImageNames::of(&inventory.listed)
-            .in_use(&[], &self.deps.pods.pods())
+            .in_use(&[], &self.deps.pod_manager.pods())
             .contains(id)
         {
             return Ok(());

@@ -24,7 +24,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct World {
     runtime: TestRuntime,
     events: EventRecorder,
-    pods: PodManagerWriter,
+    pod_manager: PodManagerWriter,
     records: PullRecords,
     images: Arc<Mutex<Vec<Image>>>,
     removed: Arc<Mutex<Vec<String>>>,
@@ -55,7 +55,7 @@ impl World {
         let world = World {
             runtime: TestRuntime::started(),
             events: EventRecorder::new(),
-            pods: PodManagerWriter::default(),
+            pod_manager: PodManagerWriter::default(),
             records: PullRecords::open(root.path(), VerificationPolicy::default()).unwrap(),
             images: Arc::new(Mutex::new(images.iter().map(|id| image(id)).collect())),
             removed: Arc::default(),
@@ -127,7 +127,7 @@ impl World {
         let deps = CollectorDeps {
             images: self.runtime.images(),
             runtime: self.runtime.client(Duration::from_secs(10)),
-            pods: self.pods.reader(),
+            pod_manager: self.pod_manager.reader(),
             records: self.records.clone(),
             events: self.events.clone(),
             node_name: "node1".into(),
@@ -157,7 +157,7 @@ impl World {
         let text = format!(
             r#"{{"metadata": {{"uid": "u"}}, "spec": {{"containers": [{{"name": "c", "image": "{image}"}}]}}}}"#
         );
-        self.pods
+        self.pod_manager
             .set(Arc::new(serde_json::from_str(&text).unwrap()));
     }
 }

@@ -98,7 +98,7 @@ pub struct EvictionDeps {
     /// Whether all desired pods are known.
     pub sources: SourcesReadyReader,
     /// The desired pods.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Stops evicted pods.
     pub workers: PodWorkers,
     /// Events.
@@ -242,7 +242,7 @@ impl EvictionManager {
     /// Whether disk space may be reclaimed: unused images are known only once all desired pods are.
     fn may_free_disks(&self) -> bool {
         let pods_are_known =
-            self.deps.sources.all_ready() || self.started.elapsed() > SOURCES_TIMEOUT;
+            self.deps.sources.all_delivered() || self.started.elapsed() > SOURCES_TIMEOUT;
         pods_are_known && self.measurements.paths_are_known()
     }
 
@@ -268,7 +268,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         // Bypasses the cache, because the pod that uses up the memory may grow fast.
-        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
         let stats = self.deps.stats.read_pod_usage().await;
         let usage = stats.map(|stats| PodUsage { pods, stats });
         let Some(candidates) = self.candidates(usage, resource) else {
@@ -334,7 +334,7 @@ impl EvictionManager {
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
-        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
         let reading = async move {
             let stats = stats.summary(false).await?.pods;
             Some(PodUsage { pods, stats })
@@ -360,7 +360,7 @@ impl EvictionManager {
         self.terminating.update(&usage);
         let cache = &self.deps.reclaim.cache;
         let was_listed = cache.runtime_listed().is_some();
-        let active = active_pods(&self.deps.pods, &self.deps.workers);
+        let active = active_pods(&self.deps.pod_manager, &self.deps.workers);
         let active: HashSet<PodUid> = active.iter().map(|pod| pod.uid()).collect();
         let pods = pods.into_iter().filter(|pod| {
             let uid = pod.uid();
@@ -388,7 +388,7 @@ impl EvictionManager {
         };
         if self.local_storage_usage.is_none() && self.local_storage_due <= Instant::now() {
             self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
-            let pods = active_pods(&self.deps.pods, &self.deps.workers);
+            let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
             if self.settings.local_storage && pods.iter().any(limited) {
                 self.local_storage_usage = Some(self.read_disk_usage());
             }

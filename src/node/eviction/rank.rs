@@ -81,7 +81,8 @@ pub fn can_free(
     resource: EvictionResource,
 ) -> bool {
     let runs = settled.is_none_or(|status| {
-        status.ready_sandboxes().next().is_some() || status.maybe_running().next().is_some()
+        status.ready_sandboxes().next().is_some()
+            || status.maybe_running_containers().next().is_some()
     });
     runs || resource.is_on_disk() && candidate.usage.is_some()
 }

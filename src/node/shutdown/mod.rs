@@ -56,7 +56,7 @@ pub struct ShutdownDeps {
     /// The D-Bus client of logind.
     pub logind: Logind,
     /// The desired pods.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Terminates the pods.
     pub workers: PodWorkers,
     /// Events.
@@ -257,7 +257,7 @@ impl ShutdownManager {
             end_time: None,
         };
         self.store_record(started.clone()).await;
-        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
         for (phase, pods) in plan::groups(&self.deps.phases, &pods) {
             self.stop_phase(phase, &pods).await;
         }
@@ -308,7 +308,7 @@ impl ShutdownManager {
 
     /// Whether the API server has the final status of a pod. Static and removed pods count as reported.
     fn is_reported(&self, pod: &Pod) -> bool {
-        let known = self.deps.pods.get(&pod.uid());
+        let known = self.deps.pod_manager.get(&pod.uid());
         pod.is_static() || known.is_none_or(|pod| pod.is_terminal())
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
-        pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, SyncPodType},
+        pod_sync::syncer::{NextSync, PodSyncer, SyncPodOutcome, SyncPodType},
         pod_workers::Delays,
     },
     state::pod_manager::PodManagerWriter,
@@ -30,10 +30,10 @@ struct Stops {
 }
 
 impl PodSyncer for Stops {
-    fn sync_pod(&self, _: Arc<Pod>, _: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
+    fn sync_pod(&self, _: Arc<Pod>, _: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
         let next = NextSync::default();
         let result = Ok(false);
-        Box::pin(async move { PodSyncResult { result, next } })
+        Box::pin(async move { SyncPodOutcome { result, next } })
     }
 
     fn sync_terminating_pod(
@@ -119,9 +119,9 @@ impl World {
             stops.takes.lock().insert(PodUid::from(*name), *time);
         }
         let workers = PodWorkers::new(stops.clone(), None, Delays::default());
-        let pods = PodManagerWriter::default();
+        let pod_manager = PodManagerWriter::default();
         for pod in [pod("low", 1), pod("high", 10)] {
-            pods.set(pod.clone());
+            pod_manager.set(pod.clone());
             workers.update_pod(UpdatePodOptions::sync(SyncPodType::Create, pod));
         }
         let (events, shutting_down) = (EventRecorder::new(), watch::Sender::new(false));
@@ -133,7 +133,7 @@ impl World {
             root: directory.path().to_owned(),
             logind_config: directory.path().join("logind.conf.d"),
             logind: Logind::new(Arc::new(SystemBus::at(bus.address.clone()))),
-            pods: pods.reader(),
+            pod_manager: pod_manager.reader(),
             workers: workers.clone(),
             events: events.clone(),
             shutting_down,

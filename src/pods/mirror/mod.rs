@@ -56,7 +56,7 @@ pub struct MirrorDeps {
     /// This node's object.
     pub node: NodeObject,
     /// Static pods and mirrors.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// Which names are in use by pods that have not ended.
     pub name_in_use: NameInUse,
     /// Whether the API server has delivered its pods.
@@ -145,7 +145,10 @@ impl MirrorPods {
             return;
         }
         self.known = known;
-        let (pods, mirrors) = (self.deps.pods.pods(), self.deps.pods.mirrors());
+        let (pods, mirrors) = (
+            self.deps.pod_manager.pods(),
+            self.deps.pod_manager.mirrors(),
+        );
         let pods = pods.iter().filter(|pod| pod.is_static());
         let names: HashSet<_> = pods.chain(&mirrors).map(|pod| pod.full_name()).collect();
         for name in names {
@@ -155,7 +158,7 @@ impl MirrorPods {
 
     /// The mirror of a name: a request of this kubelet counts before the watch shows it.
     fn mirror(&mut self, name: &PodFullName, now: Instant) -> Option<Arc<Pod>> {
-        let watched = self.deps.pods.mirror_of(name);
+        let watched = self.deps.pod_manager.mirror_of(name);
         let Some(watched) = watched else {
             self.deleted.remove(name);
             let created = self.created.get(name).filter(|(_, until)| now < *until);
@@ -173,7 +176,7 @@ impl MirrorPods {
     fn begin(&mut self, name: PodFullName, now: Instant) {
         let mirror = self.mirror(&name, now);
         let deps = &self.deps;
-        let pod = deps.pods.static_of(&name);
+        let pod = deps.pod_manager.static_of(&name);
         let uid = pod.as_ref().map(|pod| pod.uid());
         let known = KnownMirror {
             pod: pod.as_deref(),

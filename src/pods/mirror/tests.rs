@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// An API server with one node and the mirror of one static pod.
 struct Cluster {
     server: Scripted,
-    manager: PodManagerWriter,
+    pod_manager: PodManagerWriter,
     node: NodeObjectWriter,
     object: Arc<Mutex<Option<Pod>>>,
     delivered: watch::Sender<bool>,
@@ -83,7 +83,7 @@ impl Cluster {
         let kubeconfig = server.kubeconfig(dir.path());
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
-        let manager = PodManagerWriter::default().with_changes(changes.clone());
+        let pod_manager = PodManagerWriter::default().with_changes(changes.clone());
         let known = Arc::new(Mutex::new([true, true, false]));
         let is = |fact: usize| {
             let known = known.clone();
@@ -95,7 +95,7 @@ impl Cluster {
             api,
             node_name: "n".into(),
             node: node.reader(),
-            pods: manager.reader(),
+            pod_manager: pod_manager.reader(),
             name_in_use: Box::new(move |_, _| in_use()),
             mirrors_known: Box::new(is(MIRRORS)),
             pods_known: Box::new(is(PODS)),
@@ -104,7 +104,7 @@ impl Cluster {
         let (delivered, changed) = watch::channel(false);
         Self {
             server,
-            manager,
+            pod_manager,
             node,
             object,
             delivered,
@@ -121,11 +121,11 @@ impl Cluster {
     /// The watch delivers what there is.
     fn watch(&self) {
         let name = pod("h").full_name();
-        let before = self.manager.reader().mirror_of(&name);
+        let before = self.pod_manager.reader().mirror_of(&name);
         match (self.object.lock().clone(), before) {
-            (Some(mirror), _) => self.manager.set_mirror(Arc::new(mirror)),
+            (Some(mirror), _) => self.pod_manager.set_mirror(Arc::new(mirror)),
             (None, Some(before)) => {
-                self.manager.unset_mirror(&name, &before.uid());
+                self.pod_manager.unset_mirror(&name, &before.uid());
             }
             (None, None) => {}
         }
@@ -168,7 +168,7 @@ fn pod(hash: &str) -> Arc<Pod> {
 #[tokio::test]
 async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
     let cluster = Cluster::start(|_| None).await;
-    cluster.manager.set(pod("h"));
+    cluster.pod_manager.set(pod("h"));
     cluster.expect(&["POST"]).await;
     let owner = &cluster.server.received()[1].body["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], "node-uid");
@@ -197,7 +197,7 @@ async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
     cluster.watch();
     cluster.expect(&["POST", "POST", "DELETE", "POST"]).await;
     assert!(
-        cluster.manager.reader().contains(&"h".into()),
+        cluster.pod_manager.reader().contains(&"h".into()),
         "the static pod stays"
     );
 }
@@ -205,12 +205,12 @@ async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
 #[tokio::test]
 async fn the_mirror_of_another_version_is_replaced_when_that_one_has_ended() {
     let cluster = Cluster::start(|_| None).await;
-    cluster.manager.set(pod("old"));
+    cluster.pod_manager.set(pod("old"));
     cluster.expect(&["POST"]).await;
     cluster.watch();
     cluster.set(IN_USE, true);
-    cluster.manager.remove(&"old".into());
-    cluster.manager.set(pod("new"));
+    cluster.pod_manager.remove(&"old".into());
+    cluster.pod_manager.set(pod("new"));
     cluster.expect(&["POST"]).await;
     cluster.set(IN_USE, false);
     cluster.expect(&["POST", "DELETE", "POST"]).await;
@@ -236,7 +236,7 @@ async fn an_orphaned_mirror_goes_when_the_sources_have_delivered_and_its_pod_has
 #[tokio::test]
 async fn a_mirror_that_is_refused_is_tried_again() {
     let cluster = Cluster::start(|number| [Some(404), None, Some(403)].get(number).copied()?).await;
-    cluster.manager.set(pod("h"));
+    cluster.pod_manager.set(pod("h"));
     cluster.expect(&["POST", "POST"]).await;
     assert_eq!(cluster.mirrored().as_deref(), Some("h"));
 }
@@ -245,7 +245,7 @@ async fn a_mirror_that_is_refused_is_tried_again() {
 async fn nothing_is_created_before_the_api_server_has_delivered_its_pods() {
     let cluster = Cluster::start(|_| None).await;
     cluster.set(MIRRORS, false);
-    cluster.manager.set(pod("h"));
+    cluster.pod_manager.set(pod("h"));
     cluster.expect(&[]).await;
     cluster.set(MIRRORS, true);
     cluster.expect(&["POST"]).await;
@@ -255,11 +255,11 @@ async fn nothing_is_created_before_the_api_server_has_delivered_its_pods() {
 async fn a_mirror_whose_deletion_was_refused_is_deleted_again() {
     // The requests before are for the node and the first mirror.
     let cluster = Cluster::start(|number| (number == 2).then_some(409)).await;
-    cluster.manager.set(pod("old"));
+    cluster.pod_manager.set(pod("old"));
     cluster.expect(&["POST"]).await;
     cluster.watch();
-    cluster.manager.remove(&"old".into());
-    cluster.manager.set(pod("new"));
+    cluster.pod_manager.remove(&"old".into());
+    cluster.pod_manager.set(pod("new"));
     cluster.expect(&["POST", "DELETE", "DELETE", "POST"]).await;
     assert_eq!(cluster.mirrored().as_deref(), Some("new"));
 }
@@ -267,13 +267,13 @@ async fn a_mirror_whose_deletion_was_refused_is_deleted_again() {
 #[tokio::test]
 async fn a_mirror_that_is_still_there_after_its_deletion_is_deleted_again() {
     let cluster = Cluster::start(|_| None).await;
-    cluster.manager.set(pod("old"));
+    cluster.pod_manager.set(pod("old"));
     cluster.expect(&["POST"]).await;
     cluster.watch();
     let old = cluster.object.lock().clone();
     cluster.set(IN_USE, true);
-    cluster.manager.remove(&"old".into());
-    cluster.manager.set(pod("new"));
+    cluster.pod_manager.remove(&"old".into());
+    cluster.pod_manager.set(pod("new"));
     cluster.set(IN_USE, false);
     cluster.expect(&["POST", "DELETE", "POST"]).await;
     // As after a restore of what the API server stores: nothing of that is known any more.

@@ -18,7 +18,7 @@ const GENERATED_UID_DIGITS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct AdoptedUids {
     /// Running pods whose UID no manifest has adopted yet.
-    found: HashMap<PodFullName, Arc<PodStatus>>,
+    candidates: HashMap<PodFullName, Arc<PodStatus>>,
     /// By the UID that this kubelet generates.
     adopted: HashMap<PodUid, AdoptedPod>,
 }
@@ -39,7 +39,7 @@ fn is_running_static_pod(status: &PodStatus) -> bool {
 }
 
 /// Whether a pod of the runtime was started by this kubelet implementation, of any version.
-pub(super) fn is_own_implementation(status: &PodStatus) -> bool {
+pub(super) fn started_by_this_implementation(status: &PodStatus) -> bool {
     let newest = status.newest_sandbox();
     newest.is_some_and(|sandbox| sandbox.manifest_digest.is_some())
 }
@@ -47,19 +47,19 @@ pub(super) fn is_own_implementation(status: &PodStatus) -> bool {
 impl AdoptedUids {
     /// The candidates for adoption, from the runtime statuses at the start of the kubelet.
     pub(super) fn new(statuses: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {
-        let mut found: HashMap<_, Arc<PodStatus>> = HashMap::new();
+        let mut candidates: HashMap<_, Arc<PodStatus>> = HashMap::new();
         for status in statuses {
             let name = PodFullName::of(&status.name, &status.namespace);
             let created = |status: &PodStatus| status.newest_sandbox().map(|one| one.created_at);
-            let newer = found
+            let newer = candidates
                 .get(&name)
                 .is_none_or(|other| created(other) < created(&status));
             if is_running_static_pod(&status) && newer {
-                found.insert(name, status);
+                candidates.insert(name, status);
             }
         }
         Self {
-            found,
+            candidates,
             adopted: HashMap::new(),
         }
     }
@@ -73,10 +73,10 @@ impl AdoptedUids {
             }
             return known.adopted.clone();
         }
-        if self.found.is_empty() || !is_generated(&pod.uid()) {
+        if self.candidates.is_empty() || !is_generated(&pod.uid()) {
             return pod;
         }
-        match self.found.remove(&pod.full_name()) {
+        match self.candidates.remove(&pod.full_name()) {
             Some(status)
                 if status.source() == source
                     && status.uid != pod.uid()
@@ -95,8 +95,9 @@ impl AdoptedUids {
     }
 
     /// The source has delivered all its manifests: one that is added later is a new pod and adopts nothing.
-    pub(super) fn delivered(&mut self, source: PodSource) {
-        self.found.retain(|_, status| status.source() != source);
+    pub(super) fn on_source_delivered(&mut self, source: PodSource) {
+        self.candidates
+            .retain(|_, status| status.source() != source);
     }
 }
 
@@ -258,8 +259,8 @@ mod tests {
     #[test]
     fn a_manifest_that_comes_after_the_first_list_is_a_new_pod() {
         let mut adopted_uids = AdoptedUids::new([status(GO, |_| {})]);
-        adopted_uids.delivered(PodSource::Http);
-        adopted_uids.delivered(PodSource::File);
+        adopted_uids.on_source_delivered(PodSource::Http);
+        adopted_uids.on_source_delivered(PodSource::File);
         let late = adopted_uids.adopt(PodSource::File, pod(OWN, "web", "image"));
         assert_eq!(late.uid(), OWN.into());
     }

@@ -45,7 +45,7 @@ use crate::base::Tasks;
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::PodCache;
-use adopted_uids::{AdoptedUids, is_generated, is_own_implementation};
+use adopted_uids::{AdoptedUids, is_generated, started_by_this_implementation};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -199,7 +199,7 @@ async fn merge_all(
                 let adopt = |pod| adopted_uids.adopt(source, pod);
                 pods = pods.into_iter().map(adopt).collect();
                 if completeness == Completeness::Complete {
-                    adopted_uids.delivered(source);
+                    adopted_uids.on_source_delivered(source);
                 }
             }
             let known = sources
@@ -252,7 +252,7 @@ async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
             return status;
         }
         let status = cache.latest(uid);
-        if is_own_implementation(&status) {
+        if started_by_this_implementation(&status) {
             return status;
         }
         sleep(STATUS_POLL_INTERVAL).await;

@@ -17,7 +17,7 @@ pub struct SourcesReady {
 /// |---|---|---|---|
 /// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
 /// | [`Self::delivered`] | one | complete | allowed |
-/// | [`Self::all_ready`] | all | complete | allowed |
+/// | [`Self::all_delivered`] | all | complete | allowed |
 /// | [`Self::all_complete`] | all | complete | none |
 #[derive(Clone, Debug)]
 pub struct SourcesReadyReader {
@@ -52,14 +52,14 @@ impl SourcesReady {
         self.reader.is_removed(source, uid, manifest)
     }
 
-    /// Whether every configured source has sent a list, complete or not.
+    /// Whether every configured source has sent a list, complete or not (upstream's `AllReady`).
     pub fn all_seen(&self) -> bool {
         self.reader.all_seen()
     }
 
-    /// See [`SourcesReadyReader::all_ready`].
-    pub fn all_ready(&self) -> bool {
-        self.reader.all_ready()
+    /// See [`SourcesReadyReader::all_delivered`].
+    pub fn all_delivered(&self) -> bool {
+        self.reader.all_delivered()
     }
 }
 
@@ -98,7 +98,7 @@ impl SourcesReadyReader {
 
     /// Whether every configured source has delivered: a running pod that is in no list was removed from its source, or
     /// its manifest is invalid or unreadable.
-    pub fn all_ready(&self) -> bool {
+    pub fn all_delivered(&self) -> bool {
         let partial = |known: &Completeness| *known == Completeness::Partial;
         self.all_seen() && !self.seen.lock().values().any(partial)
     }
@@ -123,7 +123,7 @@ mod tests {
     fn all_are_ready_only_when_each_configured_source_was_seen() {
         let sources = ready(&[PodSource::File, PodSource::Http]);
         let reader = sources.reader();
-        assert!(!reader.all_ready());
+        assert!(!reader.all_delivered());
         sources.mark_seen(PodSource::File, Complete);
         assert!(reader.is_removed(PodSource::File, &"u".into(), None));
         assert!(!reader.is_removed(PodSource::Http, &"u".into(), None));
@@ -131,9 +131,9 @@ mod tests {
             !reader.is_removed(PodSource::Posted, &"u".into(), None),
             "not configured: gone when all have delivered"
         );
-        assert!(!sources.all_ready());
+        assert!(!sources.all_delivered());
         sources.mark_seen(PodSource::Http, Complete);
-        assert!(reader.all_ready());
+        assert!(reader.all_delivered());
         assert!(sources.is_removed(PodSource::Posted, &"u".into(), None));
     }
 
@@ -141,7 +141,7 @@ mod tests {
     fn api_pods_are_removed_only_after_the_api_source_delivered() {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
-        assert!(alone.all_ready());
+        assert!(alone.all_delivered());
         assert!(!alone.is_removed(PodSource::Api, &"u".into(), None));
         assert!(!ready(&[]).is_removed(PodSource::Api, &"u".into(), None));
         let joined = ready(&[PodSource::File, PodSource::Api]);
@@ -158,10 +158,10 @@ mod tests {
         assert!(
             sources.all_seen() && !sources.is_removed(PodSource::File, &"u".into(), Some("/m/a"))
         );
-        assert!(!sources.all_ready());
+        assert!(!sources.all_delivered());
         sources.mark_seen(PodSource::File, Complete);
         assert!(sources.is_removed(PodSource::File, &"u".into(), None));
-        assert!(sources.all_ready());
+        assert!(sources.all_delivered());
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
             let ready = sources.is_removed(source, &"u".into(), manifest);
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
-        assert!(sources.all_ready(), "clean-ups go on");
+        assert!(sources.all_delivered(), "clean-ups go on");
         let reader = sources.reader();
         assert!(reader.delivered(PodSource::File) && !reader.delivered(PodSource::Posted));
         assert!(!sources.reader().all_complete());
@@ -206,6 +206,6 @@ mod tests {
 
     #[test]
     fn without_sources_everything_is_ready() {
-        assert!(ready(&[]).all_ready());
+        assert!(ready(&[]).all_delivered());
     }
 }

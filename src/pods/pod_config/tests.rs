@@ -48,9 +48,9 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
     let (sources, mut updates, ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
     sources.start(&mut tasks);
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
-    assert!(!ready.all_ready(), "the sync loop has not said so");
+    assert!(!ready.all_delivered(), "the sync loop has not said so");
     ready.mark_seen(PodSource::File, Completeness::Complete);
-    assert!(ready.all_ready());
+    assert!(ready.all_delivered());
     std::fs::write(&path, manifest("a", "1")).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
     std::fs::write(&path, manifest("a", "2")).unwrap();
@@ -106,7 +106,7 @@ async fn without_sources_the_merger_waits_for_shutdown() {
     };
     let (sources, mut updates, ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
     sources.start(&mut tasks);
-    assert!(ready.all_ready());
+    assert!(ready.all_delivered());
     assert!(updates.try_recv().is_err());
     timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }

@@ -9,7 +9,7 @@ use crate::{
     },
     state::events::ObjectRef,
     state::pod_cache::{PodRef, RuntimeListed},
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
     state::pod_state_store::PodOrigin,
     volumes::VolumeError,
 };
@@ -35,7 +35,7 @@ impl PodSync {
         let Some(Ok(runtime_status)) = stop.run_until_cancelled(settled).await else {
             return false;
         };
-        if runtime_status.maybe_running().next().is_some() {
+        if runtime_status.maybe_running_containers().next().is_some() {
             tracing::warn!(podUID = %uid, "Pod still has running containers, not removing it");
             return false;
         }
@@ -166,7 +166,7 @@ impl PodSync {
             let text = error_chain(error);
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
-            self.record_history(pod, Action::Fail, text);
+            self.record_history(pod, DecisionKind::Fail, text);
         }
     }
 

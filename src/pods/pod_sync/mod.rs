@@ -27,11 +27,11 @@ use crate::{
         allocation::{ResizeInProgress, event_message},
         cm::ContainerManager,
     },
-    runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    state::State,
+    runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, SyncRequest},
+    state::Stores,
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{PodCache, PodRef},
-    state::pod_history::{Action, HistoryEntry, PodHistory},
+    state::pod_history::{DecisionKind, HistoryEntry, PodHistory},
     state::pod_state_store::PodStateStore,
     volumes::{VolumeError, VolumeManager},
 };
@@ -42,7 +42,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::PodStage;
 use std::{sync::Arc, time::Duration};
-use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
+use syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +73,7 @@ pub struct PodSync {
 impl PodSync {
     /// Builds the syncer.
     pub fn new(
-        state: &State,
+        stores: &Stores,
         runtime: KubeGenericRuntimeManager,
         status_publisher: Arc<StatusPublisher>,
         probes: ProbeManager,
@@ -83,56 +83,49 @@ impl PodSync {
     ) -> Self {
         Self {
             runtime,
-            cache: state.cache.clone(),
+            cache: stores.pod_cache.clone(),
             status_publisher,
             probes,
             volumes,
             cgroups,
-            state_store: state.state_store.clone(),
-            events: state.events.clone(),
-            pod_history: state.pod_history.clone(),
+            state_store: stores.state_store.clone(),
+            events: stores.events.clone(),
+            pod_history: stores.pod_history.clone(),
             runtime_state,
         }
     }
 
-    async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> PodSyncResult {
+    async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncPodOutcome {
         let uid = pod.uid();
         let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
-            () = cancel.cancelled() => return sync_result(Ok(false), RetryDelay::Resync),
-            () = deadline.elapsed() => return self.past_deadline(&pod).await,
+            () = cancel.cancelled() => return sync_outcome(Ok(false), SyncDelay::Resync),
+            () = deadline.elapsed() => return self.end_sync_past_deadline(&pod).await,
         };
-        let Some(status) = self.status_publisher.publish(&pod) else {
+        let Some(status) = self.status_publisher.publish_status(&pod) else {
             // No status was published yet, usually because the runtime status is unsettled again, which is no failure.
-            // If one had been published, `publish` would have returned it, and the sync would go on.
-            let next = NextSync {
-                at: Some(Instant::now() + UNSETTLED_RETRY_DELAY),
-                ..NextSync::default()
-            };
-            return sync_result(Ok(false), next);
+            // If one had been published, `publish_status` would have returned it, and the sync would go on.
+            let next = NextSync::at(Instant::now() + UNSETTLED_RETRY_DELAY);
+            return sync_outcome(Ok(false), next);
         };
         if is_terminal(&status) {
             return self.end_sync(&pod, &status).await;
         }
         let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
         if deadline.is_over() {
-            return self.past_deadline(&pod).await;
+            return self.end_sync_past_deadline(&pod).await;
         }
-        if let Some(result) = self.skip_unsupported(&pod) {
-            return result;
+        if let Some(outcome) = self.skip_unsupported(&pod) {
+            return outcome;
         }
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
-            self.record_history(&pod, Action::Wait, text);
+            self.record_history(&pod, DecisionKind::Wait, text);
             self.wait_for_runtime(deadline, &cancel).await;
             // The next sync reads the pod and its runtime status again.
-            let next = NextSync {
-                at: Some(Instant::now()),
-                ..NextSync::default()
-            };
-            return sync_result(Ok(false), next);
+            return sync_outcome(Ok(false), NextSync::at(Instant::now()));
         }
         let network = if pod.host_network() {
             None
@@ -143,16 +136,16 @@ impl PodSync {
             let object = ObjectRef::pod(&pod);
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
-            self.record_history(&pod, Action::Wait, text.clone());
-            return sync_result(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
+            self.record_history(&pod, DecisionKind::Wait, text.clone());
+            return sync_outcome(Err(anyhow::anyhow!(text)), SyncDelay::NetworkNotReady);
         }
         let sync_cancel = cancel.child_token();
         let mut syncing =
             Box::pin(self.sync_volumes_and_containers(&pod, runtime_status, &sync_cancel));
-        let report = loop {
+        let result = loop {
             tokio::select! {
                 biased;
-                report = &mut syncing => break Some(report),
+                result = &mut syncing => break Some(result),
                 () = deadline.elapsed() => {
                     // Long steps such as pulls end now; a container that is being created is still started first.
                     self.fail_for_deadline(&pod);
@@ -161,15 +154,15 @@ impl PodSync {
                     break None;
                 }
                 () = self.restart_due(&pod) => {
-                    self.status_publisher.publish(&pod);
+                    self.status_publisher.publish_status(&pod);
                 }
             }
         };
         self.pod_history.set_current_step(&uid, None);
-        match report {
-            Some(Ok(report)) => self.finish_sync(&pod, report, deadline).await,
-            Some(Err(error)) => sync_result(Err(error), RetryDelay::Error),
-            None => self.past_deadline(&pod).await,
+        match result {
+            Some(Ok(result)) => self.finish_sync(&pod, result, deadline).await,
+            Some(Err(error)) => sync_outcome(Err(error), SyncDelay::Error),
+            None => self.end_sync_past_deadline(&pod).await,
         }
     }
 
@@ -196,26 +189,26 @@ impl PodSync {
     }
 
     /// Records a decision about a pod in its history.
-    pub fn record_history(&self, pod: &Pod, action: Action, why: String) {
+    pub fn record_history(&self, pod: &Pod, kind: DecisionKind, why: String) {
         self.pod_history
-            .record(&pod.uid(), HistoryEntry::about_pod(action, why));
+            .record(&pod.uid(), HistoryEntry::about_pod(kind, why));
     }
 
     /// Ends the sync of a pod with a terminal status: records the status.
-    async fn end_sync(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
+    async fn end_sync(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> SyncPodOutcome {
         self.status_publisher.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
-        self.record_history(pod, Action::Finish, format!("phase {phase}"));
-        sync_result(Ok(true), RetryDelay::Resync)
+        self.record_history(pod, DecisionKind::Finish, format!("phase {phase}"));
+        sync_outcome(Ok(true), SyncDelay::Resync)
     }
 
     /// Ends the sync of a pod whose active deadline is exceeded. The pod is terminated even if its runtime status
     /// cannot be read, so that no new status can be published.
-    async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
+    async fn end_sync_past_deadline(&self, pod: &Arc<Pod>) -> SyncPodOutcome {
         self.fail_for_deadline(pod);
         match self.status_publisher.statuses().get(&pod.uid()) {
             Some(status) if is_terminal(&status) => self.end_sync(pod, &status).await,
-            _ => sync_result(Ok(true), RetryDelay::Resync),
+            _ => sync_outcome(Ok(true), SyncDelay::Resync),
         }
     }
 
@@ -235,11 +228,11 @@ impl PodSync {
         pod: &Arc<Pod>,
         runtime_status: Arc<PodStatus>,
         cancel: &CancellationToken,
-    ) -> anyhow::Result<SyncReport> {
+    ) -> anyhow::Result<PodSyncResult> {
         self.pod_history
             .set_current_step(&pod.uid(), Some("setting up volumes".into()));
         let failed = |text: &str| {
-            self.record_history(pod, Action::Fail, text.to_owned());
+            self.record_history(pod, DecisionKind::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
@@ -281,13 +274,13 @@ impl PodSync {
             volumes: &volumes.paths,
             cancel,
         };
-        let report = Box::pin(self.runtime.sync_pod(request)).await;
-        if report.changed_runtime {
+        let result = Box::pin(self.runtime.sync_pod(request)).await;
+        if result.changed_runtime {
             // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
             let removal = Box::pin(self.remove_superseded(pod));
             cancel.run_until_cancelled(removal).await;
         }
-        Ok(report)
+        Ok(result)
     }
 
     /// Removes dead instances as soon as newer ones have replaced them.
@@ -306,41 +299,42 @@ impl PodSync {
     async fn finish_sync(
         &self,
         pod: &Arc<Pod>,
-        report: SyncReport,
+        result: PodSyncResult,
         deadline: Deadline,
-    ) -> PodSyncResult {
-        if report.is_clean() && !report.cancelled {
+    ) -> SyncPodOutcome {
+        if result.is_clean() && !result.cancelled {
             self.pod_history.record_success(&pod.uid());
         }
-        self.status_publisher.record_report(&pod.uid(), &report);
-        self.record_resize_progress(pod, &report);
-        self.status_publisher.publish(pod);
-        let at = [report.next_sync_at, deadline.at()]
+        self.status_publisher
+            .record_start_failures(&pod.uid(), &result);
+        self.record_resize_progress(pod, &result);
+        self.status_publisher.publish_status(pod);
+        let at = [result.next_sync_at, deadline.at()]
             .into_iter()
             .flatten()
             .min();
-        let delay = if report.needs_retry() {
-            RetryDelay::Error
+        let delay = if result.needs_retry() {
+            SyncDelay::Error
         } else {
-            RetryDelay::Resync
+            SyncDelay::Resync
         };
-        let result = match (report.error, report.cancelled) {
+        let is_terminal = match (result.error, result.cancelled) {
             (Some(error), false) => Err(error),
             _ => Ok(false),
         };
-        sync_result(result, NextSync { at, delay })
+        sync_outcome(is_terminal, NextSync { at, delay })
     }
 
     /// Records the progress of the pod's resize after a sync.
-    fn record_resize_progress(&self, pod: &Arc<Pod>, report: &SyncReport) {
+    fn record_resize_progress(&self, pod: &Arc<Pod>, result: &PodSyncResult) {
         let (uid, allocations) = (pod.uid(), self.runtime.allocations());
         // A resize may have been accepted during this sync.
         let pod = &allocations.apply(pod);
         let before = allocations.conditions(&uid).in_progress;
-        let error = report.resize_error.clone();
+        let error = result.resize_error.clone();
         let goes_on = error.is_some()
             || before.is_some()
-                && (report.cancelled || self.runtime.is_resizing(pod, &self.cache.latest(&uid)));
+                && (result.cancelled || self.runtime.is_resizing(pod, &self.cache.latest(&uid)));
         let generation = before
             .as_ref()
             .map_or(pod.metadata.generation, |before| before.generation);
@@ -372,11 +366,11 @@ impl PodSync {
             disruption: false,
         };
         if self.status_publisher.record_failed(&pod.uid(), failure) {
-            self.record_history(pod, Action::StopPod, message.into());
+            self.record_history(pod, DecisionKind::StopPod, message.into());
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         }
-        self.status_publisher.publish(pod);
+        self.status_publisher.publish_status(pod);
     }
 
     async fn sync_terminating(
@@ -387,7 +381,7 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let left = grace.borrow().left(Instant::now());
-        let stop = HistoryEntry::about_pod(Action::StopPod, reason.to_string());
+        let stop = HistoryEntry::about_pod(DecisionKind::StopPod, reason.to_string());
         self.pod_history
             .record(&uid, stop.until(Timestamp::now() + left));
         self.pod_history
@@ -401,7 +395,7 @@ impl PodSync {
         self.runtime.stop_prefetches(&uid);
         self.status_publisher
             .record_stage(&uid, PodStage::Terminating);
-        self.status_publisher.publish(&pod);
+        self.status_publisher.publish_status(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let (left, pod_ref) = (grace.borrow().left(Instant::now()), PodRef::of(&pod));
         let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
@@ -415,7 +409,7 @@ impl PodSync {
             let text = format!("error killing pod: {}", error_chain(error.as_ref()));
             self.events
                 .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
-            self.record_history(&pod, Action::Fail, text);
+            self.record_history(&pod, DecisionKind::Fail, text);
             return Err(error);
         }
         self.probes.remove_pod(&uid);
@@ -426,7 +420,7 @@ impl PodSync {
             .record_stage(&uid, PodStage::Terminated);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("failed to check whether the pod has ended")?;
-        self.status_publisher.publish(&pod);
+        self.status_publisher.publish_status(&pod);
         Ok(())
     }
 
@@ -466,7 +460,7 @@ impl PodSync {
 }
 
 impl PodSyncer for PodSync {
-    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
         Box::pin(self.sync(pod, cancel))
     }
 
@@ -492,8 +486,8 @@ impl PodSyncer for PodSync {
     }
 }
 
-fn sync_result(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> PodSyncResult {
-    PodSyncResult {
+fn sync_outcome(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> SyncPodOutcome {
+    SyncPodOutcome {
         result,
         next: next.into(),
     }

@@ -15,7 +15,7 @@ pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 /// Reads the pods of this node; cheap to clone.
 #[derive(Clone)]
 pub struct PodLister {
-    pub(in crate::pods) manager: PodManager,
+    pub(in crate::pods) pod_manager: PodManager,
     pub(in crate::pods) statuses: Statuses,
     pub(in crate::pods) state_store: PodStateStore,
 }
@@ -34,7 +34,7 @@ impl PodLister {
             let status = self.statuses.get(&uid).or_else(stored);
             (pod, status)
         };
-        let desired = self.manager.pods().into_iter();
+        let desired = self.pod_manager.pods().into_iter();
         let mut list = desired.map(with_status).collect::<Vec<_>>();
         let uids = list
             .iter()
@@ -56,15 +56,15 @@ mod tests {
     #[test]
     fn a_stored_status_without_a_phase_does_not_replace_that_of_the_pod() {
         let dir = tempfile::tempdir().unwrap();
-        let manager = PodManagerWriter::default();
+        let pod_manager = PodManagerWriter::default();
         let lister = PodLister {
-            manager: manager.reader(),
+            pod_manager: pod_manager.reader(),
             statuses: StatusManager::new().reader(),
             state_store: PodStateStore::open(dir.path().to_path_buf()).unwrap(),
         };
         let mut pod = Pod::default();
         pod.metadata.uid = Some("u".into());
-        manager.set(Arc::new(pod));
+        pod_manager.set(Arc::new(pod));
         for phase in [None, Some("Running".to_owned())] {
             let status = Arc::new(PodStatus {
                 phase: phase.clone(),

@@ -4,7 +4,7 @@ use super::PodSync;
 use crate::{
     model::{Pod, PodExt, PodStatus, reasons::event},
     state::events::ObjectRef,
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
@@ -43,7 +43,7 @@ impl PodSync {
             let text = format!("error determining status: {stale}");
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-            self.record_history(pod, Action::Wait, text);
+            self.record_history(pod, DecisionKind::Wait, text);
         }
     }
 }

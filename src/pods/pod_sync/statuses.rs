@@ -12,8 +12,8 @@ use crate::{
         generate_api_pod_status, lacks_container_statuses, restored,
     },
     resources,
-    runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    state::State,
+    runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, StartFailure},
+    state::Stores,
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
@@ -55,7 +55,7 @@ struct RecordedInputs {
 pub struct StatusPublisher {
     runtime: KubeGenericRuntimeManager,
     runtime_name: String,
-    manager: StatusManager,
+    status_manager: StatusManager,
     cache: PodCache,
     results: ProbeResults,
     state_store: PodStateStore,
@@ -67,7 +67,7 @@ pub struct StatusPublisher {
 /// The inputs that exist only on a node with an API server.
 pub struct ClusterInputs {
     /// The newest pod objects of the API server.
-    pub pods: PodManager,
+    pub pod_manager: PodManager,
     /// The node's addresses.
     pub host_ips: HostIps,
 }
@@ -77,18 +77,18 @@ impl StatusPublisher {
     pub fn new(
         runtime: KubeGenericRuntimeManager,
         runtime_name: String,
-        manager: StatusManager,
-        state: &State,
+        status_manager: StatusManager,
+        stores: &Stores,
         starts: PodStartMetrics,
         cluster: Option<ClusterInputs>,
     ) -> Self {
         Self {
             runtime,
             runtime_name,
-            manager,
-            cache: state.cache.clone(),
-            results: state.results.clone(),
-            state_store: state.state_store.clone(),
+            status_manager,
+            cache: stores.pod_cache.clone(),
+            results: stores.probe_results.clone(),
+            state_store: stores.state_store.clone(),
             starts,
             cluster,
             recorded: Mutex::default(),
@@ -97,11 +97,11 @@ impl StatusPublisher {
 
     /// The status of a pod at the API server; for a static pod, that of its mirror pod.
     fn remote_status(&self, pod: &Pod) -> Option<api::PodStatus> {
-        let pods = &self.cluster.as_ref()?.pods;
+        let pod_manager = &self.cluster.as_ref()?.pod_manager;
         let object = if pod.is_static() {
-            pods.mirror_of(&pod.full_name())
+            pod_manager.mirror_of(&pod.full_name())
         } else {
-            pods.get(&pod.uid())
+            pod_manager.get(&pod.uid())
         };
         match object {
             Some(object) => object.status.clone(),
@@ -113,19 +113,19 @@ impl StatusPublisher {
     /// The newest version of a pod of the API server; the version of a worker may be older.
     fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let newest = self.cluster.as_ref().filter(|_| !pod.is_static());
-        let newest = newest.and_then(|remote| remote.pods.get(&pod.uid()));
+        let newest = newest.and_then(|remote| remote.pod_manager.get(&pod.uid()));
         newest.unwrap_or_else(|| pod.clone())
     }
 
     /// The store of statuses.
     pub fn statuses(&self) -> Statuses {
-        self.manager.reader()
+        self.status_manager.reader()
     }
 
     /// Generates and publishes a pod's status. Returns the published one, which is the previous one while the runtime
     /// status is not settled, if the pod is rejected, or if the new status is an illegal transition; `None` if this
     /// process has published none.
-    pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
+    pub fn publish_status(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let pod = &self.newest(pod);
         // The lock is held until the status is stored: a worker and the sync loop call this concurrently, and a status
@@ -149,7 +149,7 @@ impl StatusPublisher {
                 let pulling = || self.runtime.take_pulling_time(&uid);
                 self.starts
                     .published(&mut recorded.start, pod, &status, pulling);
-                if self.manager.set_pod_status(pod, status) {
+                if self.status_manager.set_pod_status(pod, status) {
                     self.record_status(pod);
                 }
             }
@@ -164,7 +164,7 @@ impl StatusPublisher {
                 if self.statuses().get(&uid).is_none()
                     && let Some(kept) = old.0.or(old.1.filter(|_| !pod.is_static()))
                 {
-                    self.manager.set_pod_status(pod, kept.clone());
+                    self.status_manager.set_pod_status(pod, kept.clone());
                 }
             }
         }
@@ -201,7 +201,7 @@ impl StatusPublisher {
     /// Adds recorded exits of containers that the runtime no longer has.
     fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let status = self.state_store.read(&runtime_status.uid, |record| {
-            record.exits.complete(&runtime_status)
+            record.exits.with_removed_instances(&runtime_status)
         });
         status.map_or(runtime_status, Arc::new)
     }
@@ -341,15 +341,15 @@ impl StatusPublisher {
 
     /// Stores the start failures of a sync. A restart back-off is not stored: the status is generated from the back-off
     /// itself, which ends with time.
-    pub(super) fn record_report(&self, uid: &PodUid, report: &SyncReport) {
+    pub(super) fn record_start_failures(&self, uid: &PodUid, result: &PodSyncResult) {
         let mut recorded = self.recorded.lock();
         let failures = &mut recorded.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
-            let again = report.failures.iter();
+            let again = result.failures.iter();
             let mut again = again.filter(|failure| failure.container == known.container);
-            !report.started.contains(&known.container) && again.next().is_none()
+            !result.started.contains(&known.container) && again.next().is_none()
         });
-        let kept = report.failures.iter();
+        let kept = result.failures.iter();
         let kept = kept.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
         failures.extend(kept.cloned());
     }
@@ -372,7 +372,7 @@ impl StatusPublisher {
             ..api::PodStatus::default()
         };
         recorded.pod_failure = Some(failure);
-        self.manager.set_pod_status(pod, status);
+        self.status_manager.set_pod_status(pod, status);
     }
 
     /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
@@ -433,21 +433,21 @@ impl StatusPublisher {
                 stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
             });
         };
-        self.state_store.record(uid, change).await
+        self.state_store.update_and_wait(uid, change).await
     }
 
     /// Publishes the last status of a pod whose containers have ended and whose volumes are torn down, and marks the
     /// pod as finished: from then on the status writer may delete it from the API server.
     pub(super) fn terminate_pod(&self, pod: &Arc<Pod>) {
         let remote = self.remote_status(pod).filter(|_| !pod.is_static());
-        self.manager.terminate_pod(pod, remote.as_ref());
+        self.status_manager.terminate_pod(pod, remote.as_ref());
     }
 
     /// Publishes the status after the last container has ended, and marks it to be sent: a terminal phase is sent to the
     /// API server only now.
     pub(super) fn publish_stopped(&self, pod: &Arc<Pod>) {
-        self.publish(pod);
-        self.manager.mark(&pod.uid());
+        self.publish_status(pod);
+        self.status_manager.mark(&pod.uid());
     }
 
     /// Number of pods with recorded inputs.
@@ -458,7 +458,7 @@ impl StatusPublisher {
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
         self.recorded.lock().remove(uid);
-        self.manager.remove(uid);
+        self.status_manager.remove(uid);
     }
 }
 

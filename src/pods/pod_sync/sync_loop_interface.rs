@@ -7,7 +7,7 @@ use crate::{
     resources::{ContainerDevices, allocation::Allocations},
     state::events::ObjectRef,
     state::pod_cache::RuntimeListed,
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
     state::pod_state_store::PodOrigin,
 };
 use std::{borrow::Cow, collections::HashSet, sync::Arc};
@@ -26,7 +26,7 @@ impl PodSync {
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let rejection = format!("the node rejects the pod: {reason}: {message}");
-        self.record_history(pod, Action::Fail, rejection);
+        self.record_history(pod, DecisionKind::Fail, rejection);
         let failure = PodFailure {
             reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
@@ -35,9 +35,9 @@ impl PodSync {
         self.status_publisher.reject(pod, failure);
     }
 
-    /// Publishes the pod's status as of now.
-    pub fn publish(&self, pod: &Arc<Pod>) {
-        self.status_publisher.publish(pod);
+    /// Generates the pod's API status as of now and sets it in the status manager.
+    pub fn publish_status(&self, pod: &Arc<Pod>) {
+        self.status_publisher.publish_status(pod);
     }
 
     /// Whether the published status has a terminal phase, which includes rejected pods.

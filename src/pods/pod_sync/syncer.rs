@@ -94,16 +94,16 @@ impl fmt::Display for TerminationReason {
     }
 }
 
-/// When to sync a pod again. The delays have up to a half of jitter.
+/// How long after a sync the pod is synced again if nothing changes. Each delay has up to a half of jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RetryDelay {
+pub enum SyncDelay {
     /// Nothing is left to do: `syncFrequency`.
     #[default]
     Resync,
     /// Something failed: 10 to 15 s.
     Error,
-    /// After this many failures in a row of a stop or a clean-up: 2 to 3 s after the first one, doubling to that of
-    /// [`Self::Error`] after the fourth one (upstream's housekeeping retries every 2 s).
+    /// A stop or a clean-up failed this many times in a row: 2 to 3 s, doubled with each failure up to the delay of
+    /// [`Self::Error`] (upstream's housekeeping retries every 2 s).
     Stop(u32),
     /// The runtime's network is not ready: 1 to 1.5 s.
     NetworkNotReady,
@@ -115,18 +115,28 @@ pub struct NextSync {
     /// At this instant, without jitter; or after `delay`, whichever is earlier.
     pub at: Option<Instant>,
     /// The delay.
-    pub delay: RetryDelay,
+    pub delay: SyncDelay,
 }
 
-impl From<RetryDelay> for NextSync {
-    fn from(delay: RetryDelay) -> Self {
+impl NextSync {
+    /// At this instant, or after `syncFrequency`, whichever is earlier.
+    pub(super) fn at(instant: Instant) -> Self {
+        Self {
+            at: Some(instant),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<SyncDelay> for NextSync {
+    fn from(delay: SyncDelay) -> Self {
         Self { at: None, delay }
     }
 }
 
-/// The result of [`PodSyncer::sync_pod`].
+/// The outcome of [`PodSyncer::sync_pod`] (the return values of upstream's `Kubelet.SyncPod`).
 #[derive(Debug)]
-pub struct PodSyncResult {
+pub struct SyncPodOutcome {
     /// Whether the pod has reached a terminal phase, or why the sync failed.
     pub result: anyhow::Result<bool>,
     /// When it is synced next.
@@ -136,7 +146,7 @@ pub struct PodSyncResult {
 /// The syncs of one pod. A worker never runs two of them for one UID at once.
 pub trait PodSyncer: Send + Sync + 'static {
     /// Makes the runtime match the pod. After `cancel` fires, it returns between two steps.
-    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult>;
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, SyncPodOutcome>;
 
     /// Stops all containers of the pod. The grace period may get shorter meanwhile.
     fn sync_terminating_pod(

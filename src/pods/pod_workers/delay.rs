@@ -1,6 +1,6 @@
 //! The delay until the next sync of a pod. Pure.
 
-use crate::pods::pod_sync::syncer::{NextSync, RetryDelay};
+use crate::pods::pod_sync::syncer::{NextSync, SyncDelay};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,14 +35,14 @@ impl Default for Delays {
 /// counts.
 pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, jitter: f64) -> Instant {
     let delay = match next.delay {
-        RetryDelay::Resync => delays.resync,
-        RetryDelay::Error => delays.error,
-        RetryDelay::Stop(failures) => {
+        SyncDelay::Resync => delays.resync,
+        SyncDelay::Error => delays.error,
+        SyncDelay::Stop(failures) => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
             let delay = delays.stop.saturating_mul(doubled.unwrap_or(u32::MAX));
             delay.min(delays.error)
         }
-        RetryDelay::NetworkNotReady => delays.network_not_ready,
+        SyncDelay::NetworkNotReady => delays.network_not_ready,
     };
     let latest = now + delay.mul_f64(1.0 + 0.5 * jitter.clamp(0.0, 1.0));
     next.at.map_or(latest, |at| at.clamp(now, latest))
@@ -56,17 +56,17 @@ mod tests {
     fn delays_are_stretched_by_up_to_a_half() {
         let now = Instant::now();
         for (delay, roll, millis) in [
-            (RetryDelay::Resync, 0.0, 60_000),
-            (RetryDelay::Resync, 1.0, 90_000),
-            (RetryDelay::Error, 0.0, 10_000),
-            (RetryDelay::Error, 0.5, 12_500),
-            (RetryDelay::NetworkNotReady, 1.0, 1_500),
-            (RetryDelay::Stop(1), 0.0, 2_000),
-            (RetryDelay::Stop(1), 1.0, 3_000),
-            (RetryDelay::Stop(2), 0.0, 4_000),
-            (RetryDelay::Stop(3), 0.0, 8_000),
-            (RetryDelay::Stop(4), 0.0, 10_000),
-            (RetryDelay::Stop(u32::MAX), 1.0, 15_000),
+            (SyncDelay::Resync, 0.0, 60_000),
+            (SyncDelay::Resync, 1.0, 90_000),
+            (SyncDelay::Error, 0.0, 10_000),
+            (SyncDelay::Error, 0.5, 12_500),
+            (SyncDelay::NetworkNotReady, 1.0, 1_500),
+            (SyncDelay::Stop(1), 0.0, 2_000),
+            (SyncDelay::Stop(1), 1.0, 3_000),
+            (SyncDelay::Stop(2), 0.0, 4_000),
+            (SyncDelay::Stop(3), 0.0, 8_000),
+            (SyncDelay::Stop(4), 0.0, 10_000),
+            (SyncDelay::Stop(u32::MAX), 1.0, 15_000),
         ] {
             let due = due(delay.into(), &Delays::default(), now, roll);
             assert_eq!(due, now + Duration::from_millis(millis), "{delay:?} {roll}");
@@ -77,11 +77,11 @@ mod tests {
     fn an_exact_instant_is_exact_but_never_later_than_the_delay() {
         let now = Instant::now();
         for (delay, seconds, millis) in [
-            (RetryDelay::Resync, 7, 7_000),
-            (RetryDelay::Resync, 300, 87_000),
-            (RetryDelay::Error, 7, 7_000),
-            (RetryDelay::Error, 3_600, 14_500),
-            (RetryDelay::NetworkNotReady, 3_600, 1_450),
+            (SyncDelay::Resync, 7, 7_000),
+            (SyncDelay::Resync, 300, 87_000),
+            (SyncDelay::Error, 7, 7_000),
+            (SyncDelay::Error, 3_600, 14_500),
+            (SyncDelay::NetworkNotReady, 3_600, 1_450),
         ] {
             let next = NextSync {
                 at: Some(now + Duration::from_secs(seconds)),
@@ -92,7 +92,7 @@ mod tests {
         }
         let past = NextSync {
             at: Some(now),
-            delay: RetryDelay::Resync,
+            delay: SyncDelay::Resync,
         };
         let later = now + Duration::from_secs(5);
         assert_eq!(due(past, &Delays::default(), later, 0.0), later);

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug, Default)]
 struct FullNameQueue {
-    /// Pods that run, or may run.
+    /// Pods that may be running.
     started: Vec<PodUid>,
     waiting: VecDeque<PodUid>,
 }
@@ -61,7 +61,7 @@ impl StartGate {
         next
     }
 
-    /// The pods of a name that run, or may run.
+    /// The pods of a name that may be running.
     pub(super) fn started(&self, name: &PodFullName) -> Vec<PodUid> {
         let queue = self.by_full_name.get(name);
         queue.map(|queue| queue.started.clone()).unwrap_or_default()

@@ -35,7 +35,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use registry::WorkerMap;
-use state::{Input, PodWorkerState};
+use state::{Input, PodSyncStatus};
 use std::{collections::HashSet, sync::Arc};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -265,7 +265,7 @@ impl PodWorkers {
 
     /// Whether the pod was added again while or after it was terminated.
     pub fn restart_requested(&self, uid: &PodUid) -> bool {
-        self.check_state(uid, PodWorkerState::restart_requested, |_| false)
+        self.check_state(uid, PodSyncStatus::restart_requested, |_| false)
     }
 
     /// Whether the pod is terminating or terminated.
@@ -273,16 +273,16 @@ impl PodWorkers {
         self.check_state(uid, |state| state.termination().is_some(), |_| false)
     }
 
-    /// Whether containers of the pod may run.
+    /// Whether containers of the pod may be running.
     pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        let may_run = |state: &PodWorkerState| {
+        let may_be_running = |state: &PodSyncStatus| {
             !matches!(
                 state.phase(),
                 WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }
             )
         };
         let map = self.shared.map.lock();
-        map.state(uid).map_or(!map.pods_synced, may_run)
+        map.state(uid).map_or(!map.pods_synced, may_be_running)
     }
 
     /// Whether the pod may have running containers: a terminating pod is active until they have exited. The opposite of
@@ -305,7 +305,7 @@ impl PodWorkers {
 
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
-        self.check_state(uid, PodWorkerState::is_finished, |pods_synced| pods_synced)
+        self.check_state(uid, PodSyncStatus::is_finished, |pods_synced| pods_synced)
     }
 
     /// Applies `known` to the state of a pod. For a pod without a worker, applies `unknown` to whether the workers have
@@ -313,7 +313,7 @@ impl PodWorkers {
     fn check_state(
         &self,
         uid: &PodUid,
-        known: impl FnOnce(&PodWorkerState) -> bool,
+        known: impl FnOnce(&PodSyncStatus) -> bool,
         unknown: impl FnOnce(bool) -> bool,
     ) -> bool {
         let map = self.shared.map.lock();

@@ -9,7 +9,7 @@ use crate::{
         panics::Panicked,
     },
     model::{Pod, PodExt, keys},
-    pods::pod_sync::syncer::{PodSyncResult, SyncPodType},
+    pods::pod_sync::syncer::{SyncPodOutcome, SyncPodType},
 };
 use jiff::Timestamp;
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
@@ -42,7 +42,7 @@ impl PodSyncObserver {
 
     pub(super) async fn observe<F>(&self, call: &PodSyncCall, sync: F) -> F::Output
     where
-        F: Future<Output = Result<PodSyncResult, Panicked>>,
+        F: Future<Output = Result<SyncPodOutcome, Panicked>>,
     {
         let started_at = Instant::now();
         let kind = match call {
@@ -90,7 +90,7 @@ impl PodSyncObserver {
     }
 }
 
-fn failure(done: &Result<PodSyncResult, Panicked>) -> Option<String> {
+fn failure(done: &Result<SyncPodOutcome, Panicked>) -> Option<String> {
     match done {
         Ok(done) => Some(error_chain(done.result.as_ref().err()?.as_ref())),
         Err(panicked) => Some(panicked.to_string()),

@@ -33,21 +33,21 @@ pub struct Grace {
     deadline: Option<GraceDeadline>,
 }
 
-/// The phase of a pod worker. `Syncing`, `Terminating` and `Terminated` are upstream's `SyncPod`, `TerminatingPod` and
-/// `TerminatedPod`.
+/// The phase of a pod worker (upstream's `PodWorkerState`). `Syncing`, `Terminating` and `Terminated` are upstream's
+/// `SyncPod`, `TerminatingPod` and `TerminatedPod`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
     /// A static pod that waits for the end of another one of its full name.
     WaitingToStart {
         /// The kind of its first sync.
         kind: SyncPodType,
-        /// Whether containers of it may run already.
-        may_run: bool,
+        /// Whether containers of it may be running already.
+        may_be_running: bool,
     },
     /// It may start; its first sync has not begun.
     Starting {
-        /// Whether containers of it may run already.
-        may_run: bool,
+        /// Whether containers of it may be running already.
+        may_be_running: bool,
     },
     /// It is kept running.
     Syncing,
@@ -68,6 +68,21 @@ pub enum WorkerPhase {
         /// Why it ended.
         termination: Termination,
     },
+}
+
+impl WorkerPhase {
+    /// Whether the pod has not started yet, and no container of it may be running already.
+    pub(super) fn never_ran(&self) -> bool {
+        matches!(
+            self,
+            Self::WaitingToStart {
+                may_be_running: false,
+                ..
+            } | Self::Starting {
+                may_be_running: false
+            }
+        )
+    }
 }
 
 impl Termination {

@@ -4,7 +4,7 @@ use super::{
     PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
     phase::{WorkerPhase, WorkerTarget},
-    state::{Effect, Input, PodWorkerState, SyncOutcome},
+    state::{Effect, Input, PodSyncStatus, SyncOutcome},
     task::{self, SyncJob},
     update::UpdatePodOptions,
 };
@@ -39,7 +39,7 @@ pub(super) struct WorkerMap {
 }
 
 struct WorkerEntry {
-    state: PodWorkerState,
+    state: PodSyncStatus,
     full_name: PodFullName,
     worker_id: u64,
     /// The task; `None` before the first update is delivered and after the pod is finished.
@@ -64,7 +64,7 @@ struct WorkerHandle {
 }
 
 impl WorkerMap {
-    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodWorkerState> {
+    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodSyncStatus> {
         self.entries.get(uid).map(|entry| &entry.state)
     }
 
@@ -116,7 +116,7 @@ impl WorkerMap {
     /// the pods that may start now.
     pub(super) fn update_start_gate(&mut self, pods: &[Arc<PodStatus>]) -> Vec<PodUid> {
         let mut running = HashSet::new();
-        for pod in pods.iter().filter(|pod| pod.is_active()) {
+        for pod in pods.iter().filter(|pod| pod.may_be_running()) {
             running.insert(pod.uid.clone());
             let is_static = pod.source() != PodSource::Api;
             if is_static && !self.entries.contains_key(&pod.uid) {
@@ -173,7 +173,7 @@ impl PodWorkersInner {
             // The finished pod of this UID is removed first. The sync loop creates this one after that.
             return;
         }
-        let Some((state, effects)) = PodWorkerState::from_update(options, now) else {
+        let Some((state, effects)) = PodSyncStatus::from_update(options, now) else {
             return;
         };
         map.last_worker_id += 1;

@@ -10,9 +10,9 @@
 //!
 //! A worker's phase only moves to the right. The worker of an orphan is forgotten as soon as the orphan has stopped: it
 //! is never Terminated or Finished, unless the pod's spec arrives meanwhile, and `PodSync::remove_pod` removes the
-//! rest. A pod whose API status already has a terminal phase begins as `Terminated`, unless containers of it may run:
-//! then it begins as `Terminating`. A create of a finished pod only sets `restart_requested`: the sync loop then
-//! replaces the worker.
+//! rest. A pod whose API status already has a terminal phase begins as `Terminated`, unless containers of it may be
+//! running: then it begins as `Terminating`. A create of a finished pod only sets `restart_requested`: the sync loop
+//! then replaces the worker.
 
 use super::{
     phase::{Grace, Termination, WorkerPhase, WorkerTarget},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
-    pods::pod_sync::syncer::{NextSync, RetryDelay, SyncPodType, TerminationReason},
+    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -127,30 +127,31 @@ pub(super) enum Effect {
     Forget,
 }
 
+/// The state of one pod worker (upstream's `podSyncStatus`).
 #[derive(Clone, Debug)]
-pub(super) struct PodWorkerState {
+pub(super) struct PodSyncStatus {
     target: WorkerTarget,
     phase: WorkerPhase,
     running: Option<PodSyncCall>,
-    /// The last sync failed.
+    /// The last sync failed for another reason than the runtime's network.
     failed: bool,
     /// Failures in a row of stopping or cleaning up; determines the retry delay.
     failed_stops: u32,
 }
 
-impl PodWorkerState {
+impl PodSyncStatus {
     /// The state of a new pod; `None` when there is nothing to do about it.
     pub(super) fn from_update(
         options: UpdatePodOptions,
         now: Instant,
     ) -> Option<(Self, Vec<Effect>)> {
         let runtime_status = options.runtime_status.as_ref();
-        let may_run = runtime_status.is_none_or(|status| status.is_active());
+        let may_be_running = runtime_status.is_none_or(|status| status.may_be_running());
         let Some(pod) = options.pod.clone() else {
             return Self::from_orphan_update(options);
         };
         let target = WorkerTarget::Pod(pod.clone());
-        if pod.is_terminal() && !may_run {
+        if pod.is_terminal() && !may_be_running {
             // It had ended before this kubelet started; only the clean-up may be missing.
             let termination = Termination::new(TerminationReason::PodTerminal);
             let state = Self::new(target, WorkerPhase::Terminated { termination });
@@ -158,9 +159,12 @@ impl PodWorkerState {
         }
         let kind = options.kind;
         let phase = if pod.is_static() {
-            WorkerPhase::WaitingToStart { kind, may_run }
+            WorkerPhase::WaitingToStart {
+                kind,
+                may_be_running,
+            }
         } else {
-            WorkerPhase::Starting { may_run }
+            WorkerPhase::Starting { may_be_running }
         };
         let mut state = Self::new(target, phase);
         let mut effects = state.on(Input::Update(options), now);
@@ -274,12 +278,7 @@ impl PodWorkerState {
             return Vec::new();
         };
         let termination = Termination::new(reason);
-        let never_ran = matches!(
-            self.phase,
-            WorkerPhase::WaitingToStart { may_run: false, .. }
-                | WorkerPhase::Starting { may_run: false }
-        );
-        if never_ran && pod.is_static() {
+        if self.phase.never_ran() && pod.is_static() {
             self.phase = WorkerPhase::Finished { termination };
             return vec![Effect::ReleaseName, Effect::MarkFinished];
         }
@@ -321,10 +320,14 @@ impl PodWorkerState {
     }
 
     fn on_may_start(&mut self) -> Vec<Effect> {
-        let WorkerPhase::WaitingToStart { kind, may_run } = self.phase else {
+        let WorkerPhase::WaitingToStart {
+            kind,
+            may_be_running,
+        } = self.phase
+        else {
             return Vec::new();
         };
-        self.phase = WorkerPhase::Starting { may_run };
+        self.phase = WorkerPhase::Starting { may_be_running };
         vec![Effect::Deliver(kind)]
     }
 
@@ -380,12 +383,12 @@ impl PodWorkerState {
                 (self.on_sync_ended(terminal, next), Vec::new())
             }
             (PodSyncCall::Sync(..), _) => (
-                self.on_sync_ended(false, RetryDelay::Error.into()),
+                self.on_sync_ended(false, SyncDelay::Error.into()),
                 Vec::new(),
             ),
             (_, SyncOutcome::StopFailed | SyncOutcome::SyncEnded { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
-                let delay = RetryDelay::Stop(self.failed_stops);
+                let delay = SyncDelay::Stop(self.failed_stops);
                 (Some(delay.into()), Vec::new())
             }
             (PodSyncCall::Terminating(..), SyncOutcome::StopSucceeded) => {
@@ -418,7 +421,7 @@ impl PodWorkerState {
         if self.phase != WorkerPhase::Syncing {
             return None;
         }
-        self.failed = next.delay == RetryDelay::Error;
+        self.failed = next.delay == SyncDelay::Error;
         if terminal {
             // The effects are dropped: the name has been blocked since the pod started, no sync is running, and `None`
             // begins the stop immediately.
@@ -431,10 +434,7 @@ impl PodWorkerState {
     fn on_not_desired(&mut self) -> Vec<Effect> {
         match &self.phase {
             WorkerPhase::Finished { .. } => vec![Effect::Forget],
-            WorkerPhase::WaitingToStart { may_run: false, .. }
-            | WorkerPhase::Starting { may_run: false } => {
-                vec![Effect::ReleaseName, Effect::Forget]
-            }
+            _ if self.phase.never_ran() => vec![Effect::ReleaseName, Effect::Forget],
             WorkerPhase::WaitingToStart { .. }
             | WorkerPhase::Starting { .. }
             | WorkerPhase::Syncing => self.terminate(TerminationReason::Deleted, None),
@@ -453,7 +453,7 @@ impl PodWorkerState {
     }
 }
 
-impl PodWorkerState {
+impl PodSyncStatus {
     pub(super) fn phase(&self) -> &WorkerPhase {
         &self.phase
     }

@@ -11,7 +11,7 @@ use crate::{
         wait_until,
     },
     model::{GraceDeadline, PodUid},
-    pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, SyncPodType},
+    pods::pod_sync::syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, SyncPodType},
 };
 use std::sync::Arc;
 use tokio::{
@@ -82,16 +82,16 @@ async fn run_job(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
             Some(observer) => observer.observe(&call, syncing).await,
             None => syncing.await,
         };
-        let result = done.unwrap_or_else(|panicked| PodSyncResult {
+        let result = done.unwrap_or_else(|panicked| SyncPodOutcome {
             result: Err(panicked.into()),
-            next: RetryDelay::Error.into(),
+            next: SyncDelay::Error.into(),
         });
         outcome(&call, result, cancel.is_cancelled())
     };
     work.instrument(span).await
 }
 
-async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
+async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> SyncPodOutcome {
     let SyncJob {
         call,
         cancel,
@@ -108,19 +108,19 @@ async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
         PodSyncCall::Terminated(pod) => syncer.sync_terminated_pod(pod).await,
     };
     // `outcome` ignores the flag: only a sync reports whether the pod is terminal.
-    PodSyncResult {
+    SyncPodOutcome {
         result: result.map(|()| true),
         next: NextSync::default(),
     }
 }
 
 /// Converts the result for the state machine, and logs a failure: it is not passed on, as the next call retries.
-fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> SyncOutcome {
-    let PodSyncResult { result, mut next } = done;
+fn outcome(call: &PodSyncCall, done: SyncPodOutcome, cancelled: bool) -> SyncOutcome {
+    let SyncPodOutcome { result, mut next } = done;
     let is_sync = matches!(call, PodSyncCall::Sync(..));
     if let Err(error) = &result {
-        if next.delay == RetryDelay::Resync {
-            next.delay = RetryDelay::Error;
+        if next.delay == SyncDelay::Resync {
+            next.delay = SyncDelay::Error;
         }
         if !(is_sync && cancelled) {
             tracing::warn!(err = %error_chain(error.as_ref()), "Error syncing pod, retrying");

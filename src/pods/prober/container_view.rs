@@ -11,14 +11,14 @@ use std::sync::Arc;
 /// Reads the stores. A pod on the host network is probed at `node_ip`, and a container only after its postStart hook.
 pub fn container_view(
     cache: PodCache,
-    manager: PodManager,
+    pod_manager: PodManager,
     statuses: Statuses,
     state_store: PodStateStore,
     node_ip: String,
 ) -> ProbedContainerReader {
     Arc::new(move |uid: &PodUid, name: &str| {
         let runtime_status = cache.latest(uid);
-        let pod: Option<Arc<Pod>> = manager.get(uid);
+        let pod: Option<Arc<Pod>> = pod_manager.get(uid);
         // A static pod that terminates because its manifest was removed is not in the pod manager.
         let host_network = match &pod {
             Some(pod) => pod.host_network(),

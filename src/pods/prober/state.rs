@@ -105,15 +105,15 @@ struct CurrentInstance {
     id: ContainerId,
     /// The published result.
     probe_result: Option<ProbeResult>,
-    /// Whether an earlier kubelet started it.
-    origin: ResultOrigin,
+    /// Which kubelet process started it, and whether its result was recorded.
+    origin: InstanceOrigin,
     stage: ProbeStage,
     /// The result of the last probe, and how many probes in a row had it (upstream's `lastResult` and `resultRun`).
     result_run: Option<(ProbeResult, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ResultOrigin {
+enum InstanceOrigin {
     /// Started by this kubelet process.
     Fresh,
     /// Started by an earlier process, with a recorded result.
@@ -245,17 +245,17 @@ impl CurrentInstance {
         rules: &ProbeRules,
     ) -> Self {
         let origin = match (recorded_result, seen.predates_kubelet) {
-            (Some(_), _) => ResultOrigin::Resumed,
-            (None, true) => ResultOrigin::Adopted,
-            (None, false) => ResultOrigin::Fresh,
+            (Some(_), _) => InstanceOrigin::Resumed,
+            (None, true) => InstanceOrigin::Adopted,
+            (None, false) => InstanceOrigin::Fresh,
         };
         let probe_result = match (origin, rules.kind) {
             // Without a published result, the status keeps the readiness of the old status.
-            (ResultOrigin::Adopted, _) => None,
-            (ResultOrigin::Resumed, _) => recorded_result,
-            (ResultOrigin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
-            (ResultOrigin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
-            (ResultOrigin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
+            (InstanceOrigin::Adopted, _) => None,
+            (InstanceOrigin::Resumed, _) => recorded_result,
+            (InstanceOrigin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
+            (InstanceOrigin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
+            (InstanceOrigin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
         };
         let is_on_hold =
             recorded_result.is_some_and(|probe_result| ends_probing(rules.kind, probe_result));
@@ -332,11 +332,11 @@ impl CurrentInstance {
     /// during a slow start count towards the failure threshold.
     fn first_wait(&self, rules: &ProbeRules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
-            (ResultOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
-            (ResultOrigin::Adopted, ProbeKind::Readiness | ProbeKind::Startup) => {
+            (InstanceOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
+            (InstanceOrigin::Adopted, ProbeKind::Readiness | ProbeKind::Startup) => {
                 rules.period.min(ADOPTION_SPREAD).mul_f64(spread)
             }
-            (_, ProbeKind::Liveness) | (ResultOrigin::Resumed, _) => rules.period.mul_f64(spread),
+            (_, ProbeKind::Liveness) | (InstanceOrigin::Resumed, _) => rules.period.mul_f64(spread),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `generateAPIPodStatus` and `pkg/kubelet/status/generate.go`.
 
 mod conditions;
-mod container_states;
+mod container_status;
 mod phase;
 mod resources;
 mod restart_all;
@@ -15,7 +15,7 @@ mod tests;
 pub(in crate::pods) mod transition;
 
 pub use conditions::{DISRUPTION_TARGET, carry_transition_times, is_owned};
-pub(in crate::pods::status) use container_states::{
+pub(in crate::pods::status) use container_status::{
     CONTAINER_LOST, INIT_CONTAINER_LOST, unknown_exit,
 };
 pub use phase::PodPhase;
@@ -28,7 +28,7 @@ use crate::{
     state::probe_results::ContainerProbeResults,
 };
 use conditions::generate_conditions;
-use container_states::{ContainerList, container_statuses};
+use container_status::{ContainerList, container_statuses};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus},

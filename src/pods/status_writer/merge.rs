@@ -37,23 +37,24 @@ const QOS_CLASS: &str = "qosClass";
 /// Lists that the API server merges by a key.
 const MERGED_LISTS: [&str; 2] = ["podIPs", "hostIPs"];
 
-/// The `status` of a strategic merge patch from `remote` to `ours`; `None` if there is no difference. While containers of
-/// the pod may run, a terminal phase is not sent, because the scheduler would give its resources to another pod.
+/// The `status` of a strategic merge patch from `remote` to `ours`; `None` if there is no difference. While containers
+/// of the pod may be running, a terminal phase is not sent, because the scheduler would give its resources to another
+/// pod.
 pub(super) fn merge(
     pod: &Pod,
     ours: &PodStatus,
     remote: &PodStatus,
-    may_run: bool,
+    may_be_running: bool,
 ) -> Result<Option<Value>, IllegalTransition> {
     transition::check(pod, remote, ours)?;
     let mut merged = ours.clone();
     let ends = is_terminal(ours) && !is_terminal(remote);
-    if ends && may_run {
+    if ends && may_be_running {
         merged.phase.clone_from(&remote.phase);
         merged.reason.clone_from(&remote.reason);
         merged.message.clone_from(&remote.message);
     }
-    merged.conditions = Some(conditions(ours, remote, ends && !may_run));
+    merged.conditions = Some(conditions(ours, remote, ends && !may_be_running));
     Ok(diff(&merged, remote))
 }
 

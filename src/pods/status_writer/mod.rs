@@ -44,9 +44,9 @@ pub struct StatusWriterDeps {
     /// Statuses of pods.
     pub statuses: Statuses,
     /// Pods and mirrors as the API server has them.
-    pub pods: PodManager,
-    /// Whether containers of a pod may run.
-    pub may_run: Box<dyn Fn(&PodUid) -> bool + Send>,
+    pub pod_manager: PodManager,
+    /// Whether containers of a pod may be running.
+    pub may_be_running: Box<dyn Fn(&PodUid) -> bool + Send>,
     /// Pods whose status, object or mirror changed.
     pub changed: Arc<DirtySet<PodUid>>,
 }
@@ -122,9 +122,9 @@ impl StatusWriter {
     fn object_of(&self, entry: &VersionedPodStatus) -> Option<Arc<Pod>> {
         let pod = &entry.pod;
         if !pod.is_static() {
-            return self.deps.pods.get(&pod.uid());
+            return self.deps.pod_manager.get(&pod.uid());
         }
-        let mirror = self.deps.pods.mirror_of(&pod.full_name())?;
+        let mirror = self.deps.pod_manager.mirror_of(&pod.full_name())?;
         (is_mirror_of(&mirror, pod) && !mirror.is_being_deleted()).then_some(mirror)
     }
 
@@ -137,7 +137,7 @@ impl StatusWriter {
             self.queue.done(&uid);
             return;
         };
-        let may_run = (self.deps.may_run)(&uid);
+        let may_be_running = (self.deps.may_be_running)(&uid);
         let sent_statuses = self
             .sent_statuses
             .entry(uid.clone())
@@ -148,7 +148,7 @@ impl StatusWriter {
             })
             .or_insert_with(|| SentStatuses::new(&object));
         sent_statuses.watched(&object);
-        let request = match sent_statuses.next(&entry, &object, may_run, now) {
+        let request = match sent_statuses.next(&entry, &object, may_be_running, now) {
             NextStatusRequest::Patch(version_sent, status) => {
                 StatusRequest::Patch(version_sent, status)
             }

@@ -57,7 +57,7 @@ impl SentPatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatusVersion {
     version: u64,
-    may_run: bool,
+    may_be_running: bool,
 }
 
 /// The next request.
@@ -105,7 +105,7 @@ impl SentStatuses {
         &self,
         entry: &VersionedPodStatus,
         watched: &Pod,
-        may_run: bool,
+        may_be_running: bool,
         now: Instant,
     ) -> NextStatusRequest {
         // After a deletion, wait for the watch to deliver it. If the storage was restored, it never does.
@@ -119,9 +119,12 @@ impl SentStatuses {
         let newest = self.newest(watched, now);
         let remote = newest.status.clone().unwrap_or_default();
         let version = entry.version;
-        let version_sent = StatusVersion { version, may_run };
+        let version_sent = StatusVersion {
+            version,
+            may_be_running,
+        };
         let rejected = Some((version_sent, version_of(newest)));
-        let may_delete = !may_run && entry.pod_is_finished && newest.is_being_deleted();
+        let may_delete = !may_be_running && entry.pod_is_finished && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();
         let sent = self.sent.as_ref();
         let again = sent.and_then(|sent| sent.counts_until(watched, now));
@@ -133,7 +136,7 @@ impl SentStatuses {
         if self.rejected == rejected {
             return rest();
         }
-        let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_run) {
+        let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_be_running) {
             Ok(Some(patch)) => patch,
             Ok(None) => return rest(),
             // The pod has nothing left on this node, so it is deleted although its last status cannot be sent.
@@ -155,8 +158,8 @@ impl SentStatuses {
         let Some(response) = &sent.response.status else {
             return false;
         };
-        let may_run = sent.version_sent.may_run;
-        let left = merge::merge(&entry.pod, &entry.status, response, may_run);
+        let may_be_running = sent.version_sent.may_be_running;
+        let left = merge::merge(&entry.pod, &entry.status, response, may_be_running);
         left.is_ok_and(|left| left.as_ref().map(hash) == Some(sent.patch))
     }
 

@@ -17,9 +17,9 @@ use crate::{
 use k8s_openapi::api::core::v1::Node;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-/// The inputs of the admission rules: the state of the node, and facts about the one pod.
+/// The inputs of the admission rules besides the pod itself: the state of the node, and facts about the pod.
 #[derive(Clone, Copy, Debug)]
-pub struct NodeView<'a> {
+pub struct PodAdmitAttributes<'a> {
     /// Sysctls that pods may set.
     pub sysctls: &'a Allowlist,
     /// The kernel enforces AppArmor profiles.
@@ -32,13 +32,13 @@ pub struct NodeView<'a> {
     pub pressure: NodePressure,
     /// The machine is shutting down.
     pub shutting_down: bool,
-    /// The pod already runs here, or may, so rules about resources and placement do not apply.
-    pub may_run: bool,
+    /// The pod may be running here already, so rules about resources and placement do not apply.
+    pub may_be_running: bool,
     /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
     /// would register.
-    pub object: Option<&'a Node>,
+    pub node: Option<&'a Node>,
     /// The Node object as the kubelet registers it, without a status.
-    pub initial: &'a Node,
+    pub initial_node: &'a Node,
     /// There is no API server.
     pub standalone: bool,
     /// The other pods that were admitted and have not ended.
@@ -117,20 +117,20 @@ impl Rejection {
 }
 
 /// The first rule that a pod breaks, if there is one.
-pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
-    admit_before_devices(pod, node)?;
-    if let Some(error) = node.device_error {
+pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
+    admit_before_devices(pod, attributes)?;
+    if let Some(error) = attributes.device_error {
         return Err(error.clone());
     }
     operating_system(pod)?;
-    supplemental_groups(pod, node.supplemental_groups_policy)?;
-    let fits = fits(pod, node);
+    supplemental_groups(pod, attributes.supplemental_groups_policy)?;
+    let fits = fits(pod, attributes);
     if let Err(AdmissionError::Rejected(_)) = fits {
         return fits;
     }
-    app_armor::admit(pod, node.app_armor)?;
-    declared_features(pod, node.may_run)?;
-    shutdown(node.shutting_down)?;
+    app_armor::admit(pod, attributes.app_armor)?;
+    declared_features(pod, attributes.may_be_running)?;
+    shutdown(attributes.shutting_down)?;
     fits
 }
 
@@ -153,12 +153,15 @@ pub(super) fn may_resize(
 }
 
 /// The rules that come before devices are allocated.
-pub(super) fn admit_before_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    unsupported(pod, node)?;
-    if !node.may_run {
-        pressure::admit(pod, node.pressure)?;
+pub(super) fn admit_before_devices(
+    pod: &Pod,
+    attributes: &PodAdmitAttributes<'_>,
+) -> Result<(), Rejection> {
+    unsupported(pod, attributes)?;
+    if !attributes.may_be_running {
+        pressure::admit(pod, attributes.pressure)?;
     }
-    sysctls(pod, node.sysctls)
+    sysctls(pod, attributes.sysctls)
 }
 
 /// Rejects a pod with a kernel parameter that it may not set.
@@ -177,29 +180,35 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 }
 
 /// Whether the pod fits on the node: its resources, ports, selectors and taints.
-fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
-    let staying = &node.others.staying;
-    match node.object {
-        _ if node.may_run => Ok(()),
-        None if pod.is_static() && predicates::matches_node(pod, node.initial) => Ok(()),
+fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
+    let staying = &attributes.others.staying;
+    match attributes.node {
+        _ if attributes.may_be_running => Ok(()),
+        None if pod.is_static() && predicates::matches_node(pod, attributes.initial_node) => Ok(()),
         None => Err(AdmissionError::Deferred {
             message: "the Node object is not known yet".into(),
             on_timeout: None,
             delay_event: true,
         }),
         Some(object) if pod.is_critical() => {
-            let lenient = pod.is_static() && !node.standalone;
-            fits_critical(pod, object, node.others, node.allocated_devices, lenient)
+            let lenient = pod.is_static() && !attributes.standalone;
+            fits_critical(
+                pod,
+                object,
+                attributes.others,
+                attributes.allocated_devices,
+                lenient,
+            )
         }
         Some(object) => {
-            predicates::admit(pod, object, staying, node.allocated_devices)?;
-            fits_with(pod, object, node.others, node.allocated_devices).map_err(|rejection| {
-                AdmissionError::Deferred {
+            predicates::admit(pod, object, staying, attributes.allocated_devices)?;
+            fits_with(pod, object, attributes.others, attributes.allocated_devices).map_err(
+                |rejection| AdmissionError::Deferred {
                     message: format!("waiting for terminating pods: {}", rejection.message),
                     on_timeout: Some(rejection),
                     delay_event: false,
-                }
-            })
+                },
+            )
         }
     }
 }
@@ -260,11 +269,11 @@ pub(super) fn fits_with(
 
 /// Rejects a pod of the API server with a field that this kubelet does not support; manifests with such a field are
 /// rejected when they are read. A pod that another kubelet started keeps running. Upstream has no counterpart.
-fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || node.may_run {
+fn unsupported(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Rejection> {
+    let fields = if pod.is_static() || attributes.may_be_running {
         Vec::new()
     } else {
-        unsupported_api_fields(pod, node.pod_certificates)
+        unsupported_api_fields(pod, attributes.pod_certificates)
     };
     if fields.is_empty() {
         return Ok(());
@@ -311,9 +320,9 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
 
 /// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
 /// this one.
-fn declared_features(pod: &Pod, may_run: bool) -> Result<(), Rejection> {
+fn declared_features(pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
     let host_users = pod.spec().and_then(|spec| spec.host_users);
-    if may_run || host_users != Some(false) || !pod.host_network() {
+    if may_be_running || host_users != Some(false) || !pod.host_network() {
         return Ok(());
     }
     Err(Rejection::new(

@@ -2,7 +2,9 @@
 
 use super::{
     SyncLoop,
-    admission::{AdmissionError, AdmittedPods, NodeView, Rejection, admit, admit_before_devices},
+    admission::{
+        AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
+    },
     dispatch::AdmissionOrder,
     pending_admission::{AdmissionWait, RETRY_INTERVAL},
 };
@@ -25,17 +27,17 @@ const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusi
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
-/// Whether a pod runs here, or may: if its runtime status is not settled (`None`), something of it may run that was not
-/// read yet.
-pub(super) fn may_run(settled: Option<&PodStatus>) -> bool {
-    settled.is_none_or(PodStatus::is_active)
+/// Whether a pod may be running here already: if its runtime status is not settled (`None`), something of it may run
+/// that was not read yet.
+pub(super) fn may_be_running(settled: Option<&PodStatus>) -> bool {
+    settled.is_none_or(PodStatus::may_be_running)
 }
 
 impl SyncLoop {
     /// How a new pod ran before.
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
-        if may_run(self.cache.try_settled(uid).as_deref()) {
-            AdmissionOrder::MayRun
+        if may_be_running(self.cache.try_settled(uid).as_deref()) {
+            AdmissionOrder::MayBeRunning
         } else if self.pod_sync.allocations().is_allocated(uid) {
             AdmissionOrder::Admitted
         } else {
@@ -45,8 +47,8 @@ impl SyncLoop {
 
     /// Admits or rejects a pod; false if that is not decided yet and the pod is deferred. The status of a rejected pod
     /// is published as Failed; its worker then terminates it.
-    pub(super) fn decide_admission(&mut self, pod: &Arc<Pod>, may_run: bool) -> bool {
-        let rejection = match self.check_admission(pod, may_run) {
+    pub(super) fn decide_admission(&mut self, pod: &Arc<Pod>, may_be_running: bool) -> bool {
+        let rejection = match self.check_admission(pod, may_be_running) {
             Ok(()) => None,
             Err(AdmissionError::Rejected(rejection)) => Some(rejection),
             Err(AdmissionError::Deferred {
@@ -74,12 +76,12 @@ impl SyncLoop {
         };
         let rejection = match rejection {
             Some(rejection) => Some(self.prefer_manager_rejection(pod, rejection)),
-            None => self.allocate(pod, may_run).err(),
+            None => self.allocate(pod, may_be_running).err(),
         };
         if let Some(rejection) = rejection {
             self.metrics.rejected(&rejection);
-            // The containers of a pod that may run use its devices until they have stopped.
-            if !may_run {
+            // The containers of a pod that may be running use its devices until they have stopped.
+            if !may_be_running {
                 self.devices().release(&pod.uid());
             }
             self.pod_sync
@@ -92,10 +94,10 @@ impl SyncLoop {
 
     /// Kills the victims of a critical pod.
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         // The victims carry the requests of `with_actuated_requests`; the stored pod is killed instead.
         for victim in victims {
-            let victim = manager.get(&victim.uid()).unwrap_or(victim);
+            let victim = pod_manager.get(&victim.uid()).unwrap_or(victim);
             tracing::info!(
                 pod = %victim.log_name(),
                 podUID = %victim.uid(),
@@ -116,13 +118,13 @@ impl SyncLoop {
         }
     }
 
-    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that may run keeps
-    /// what it has.
-    fn allocate(&self, pod: &Pod, may_run: bool) -> Result<(), Rejection> {
-        let Err(error) = self.admit_resources(pod, may_run) else {
+    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that may be running
+    /// keeps what it has.
+    fn allocate(&self, pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
+        let Err(error) = self.admit_resources(pod, may_be_running) else {
             return Ok(());
         };
-        if may_run {
+        if may_be_running {
             tracing::warn!(
                 pod = %pod.log_name(),
                 podUID = %pod.uid(),
@@ -139,10 +141,14 @@ impl SyncLoop {
         })
     }
 
-    fn admit_resources(&self, pod: &Pod, may_run: bool) -> Result<Affinities, TopologyError> {
+    fn admit_resources(
+        &self,
+        pod: &Pod,
+        may_be_running: bool,
+    ) -> Result<Affinities, TopologyError> {
         self.release_resources();
         let devices = |nodes| self.devices().hints(pod, nodes);
-        self.admission.resources.admit(pod, may_run, devices)
+        self.admission.resources.admit(pod, may_be_running, devices)
     }
 
     /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream runs
@@ -166,49 +172,49 @@ impl SyncLoop {
     /// according to their worker nor to the runtime status. Before the first full housekeeping, a pod without a worker
     /// counts as running.
     pub(super) fn release_resources(&self) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         self.admission.resources.release(|uid| {
-            manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
+            pod_manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
-                || may_run(self.cache.try_settled(uid).as_deref())
+                || may_be_running(self.cache.try_settled(uid).as_deref())
         });
     }
 
-    fn check_admission(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
+    fn check_admission(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
-        let object = admission.node.borrow().clone();
-        let others = if object.is_some() && !may_run {
+        let node = admission.node.borrow().clone();
+        let others = if node.is_some() && !may_be_running {
             self.admitted_except(&pod.uid())
         } else {
             AdmittedPods::default()
         };
-        let before = NodeView {
+        let before = PodAdmitAttributes {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             pod_certificates: admission.pod_certificates,
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),
-            may_run,
-            object: object.as_deref(),
-            initial: &admission.initial_node,
+            may_be_running,
+            node: node.as_deref(),
+            initial_node: &admission.initial_node,
             standalone: admission.standalone,
             others: &others,
             device_error: None,
             allocated_devices: &BTreeMap::new(),
         };
-        let device_error = if may_run || admit_before_devices(pod, &before).is_ok() {
-            self.allocate_devices(pod, may_run).err()
+        let device_error = if may_be_running || admit_before_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod, may_be_running).err()
         } else {
             None
         };
         let allocated_devices = self.devices().allocated_for_admission(&pod.uid());
-        let node = NodeView {
+        let attributes = PodAdmitAttributes {
             device_error: device_error.as_ref(),
             allocated_devices: &allocated_devices.unwrap_or_default(),
             ..before
         };
-        admit(pod, &node)
+        admit(pod, &attributes)
     }
 
     /// Whether the pod is terminating, so its resources become free without eviction.
@@ -222,7 +228,7 @@ impl SyncLoop {
     /// The admitted pods other than `uid` that still use resources of the node.
     pub(super) fn admitted_except(&self, uid: &PodUid) -> AdmittedPods {
         let mut others = AdmittedPods::default();
-        for pod in self.manager.reader().pods() {
+        for pod in self.pod_manager.reader().pods() {
             let other = pod.uid();
             let in_use = || {
                 !self.pod_sync.has_terminal_status(&other)
@@ -277,9 +283,9 @@ impl SyncLoop {
 
     /// Retries the admission of waiting pods, longest wait first.
     pub(super) fn retry_pending_admissions(&mut self) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in self.pending_admissions.in_order() {
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 self.create_deferred(pod);
             } else {
                 self.pending_admissions.remove(&uid);
@@ -291,11 +297,11 @@ impl SyncLoop {
         &self.pod_sync.devices().plugins
     }
 
-    /// Allocates devices to a pod. A pod that may run keeps those that it has. CPUs and memory are allocated before the
-    /// devices near to them: while device plugins respond, no other pod gets them. A new pod that waits for devices has
-    /// none; one that was admitted before a restart of the kubelet keeps its own.
-    fn allocate_devices(&self, pod: &Pod, may_run: bool) -> Result<(), AdmissionError> {
-        if may_run {
+    /// Allocates devices to a pod. A pod that may be running keeps those that it has. CPUs and memory are allocated
+    /// before the devices near to them: while device plugins respond, no other pod gets them. A new pod that waits for
+    /// devices has none; one that was admitted before a restart of the kubelet keeps its own.
+    fn allocate_devices(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
+        if may_be_running {
             self.devices().mark_running(pod);
             return Ok(());
         }
@@ -343,7 +349,7 @@ impl SyncLoop {
 
     /// Whether a pod is terminating or gone, so that its devices become free.
     fn will_release(&self, uid: &PodUid) -> bool {
-        let pod = self.manager.reader().get(uid);
+        let pod = self.pod_manager.reader().get(uid);
         pod.is_none_or(|pod| self.is_terminating(&pod))
     }
 }

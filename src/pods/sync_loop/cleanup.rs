@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admit::may_run,
+    admit::may_be_running,
     orphans::{OrphanCriteria, find},
     removals::EndedRemoval,
     resize::ResizeTrigger,
@@ -23,9 +23,9 @@ impl SyncLoop {
     /// Handles finished workers. A pod that no source has any more, or that was added again under the same UID, is
     /// removed. The containers and logs of a pod that ended by itself are kept for users.
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            let is_desired = manager.get(&uid).is_some();
+            let is_desired = pod_manager.get(&uid).is_some();
             if !is_desired || self.workers.restart_requested(&uid) || !self.workers.has_worker(&uid)
             {
                 self.start_removal(uid);
@@ -38,11 +38,11 @@ impl SyncLoop {
 
     /// After a cancelled node shutdown, starts the static pods again that the shutdown stopped. Pods of an API server
     /// stay failed there and are replaced.
-    pub(super) fn on_node_shutdown(&mut self) {
+    pub(super) fn on_node_shutdown_changed(&mut self) {
         if *self.admission.shutting_down.borrow_and_update() {
             return;
         }
-        let mut pods = self.manager.reader().pods();
+        let mut pods = self.pod_manager.reader().pods();
         pods.retain(|pod| pod.is_static() && self.pod_sync.ended_by_shutdown(&pod.uid()));
         for pod in pods {
             self.create(pod);
@@ -76,15 +76,15 @@ impl SyncLoop {
     /// Handles ended removals: forgets the workers, and creates pods that were added again meanwhile. False if
     /// something could not be removed.
     pub(super) fn on_removals_ended(&mut self, ended: HashSet<EndedRemoval>) -> bool {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut all_complete = true;
         for EndedRemoval { uid, complete } in ended {
             all_complete &= complete;
             if !complete {
-                self.metrics.cleanup_failed();
+                self.metrics.removal_incomplete();
             }
             self.removals.finish(&uid);
-            let desired = manager.get(&uid);
+            let desired = pod_manager.get(&uid);
             let had_worker = self.workers.has_worker(&uid);
             let removal = self.workers.remove_terminated(&uid, desired.is_some());
             if let (WorkerRemoval::Removed, Some(pod)) = (removal, desired) {
@@ -104,10 +104,10 @@ impl SyncLoop {
     }
 
     /// Removes orphans that housekeeping found by their record or cgroup, unless such a pod was added since.
-    pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+    pub(super) fn on_orphans_outside_runtime(&mut self, uids: HashSet<PodUid>) {
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            if manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
+            if pod_manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
                 self.start_removal(uid);
             }
         }
@@ -119,7 +119,7 @@ impl SyncLoop {
         if self.removals.contains(&uid) {
             return;
         }
-        let readded = self.manager.reader().get(&uid);
+        let readded = self.pod_manager.reader().get(&uid);
         let readded = readded.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
         let pod_sync = self.pod_sync.clone();
         self.removals.start(uid.clone(), |stop| async move {
@@ -141,11 +141,11 @@ impl SyncLoop {
     /// releases devices and allocations of pods that are gone, and starts the background part. Orphans are taken only
     /// from settled runtime statuses of a complete list, and only if the source of the pod has delivered.
     pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let deferred: Vec<_> = self
             .deferred
             .iter()
-            .filter_map(|uid| manager.get(uid))
+            .filter_map(|uid| pod_manager.get(uid))
             .collect();
         deferred
             .into_iter()
@@ -155,7 +155,7 @@ impl SyncLoop {
         let (pods, unsettled): (Vec<_>, Vec<_>) = pods
             .into_iter()
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
-        let desired = self.manager.reader().uids();
+        let desired = self.pod_manager.reader().uids();
         let is_known = |uid: &PodUid| {
             desired.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
         };
@@ -164,11 +164,11 @@ impl SyncLoop {
             is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
-        // Desired pods that may run are marked as running; others may have devices that are not known.
+        // Desired pods that may be running are marked as running; others may have devices that are not known.
         let all_known = unsettled.is_empty()
             && pods
                 .iter()
-                .all(|pod| !pod.is_active() || desired.contains(&pod.uid));
+                .all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
         let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
@@ -184,8 +184,8 @@ impl SyncLoop {
         }
         // Workers are compared with the desired pods only once every source has delivered. Unusable manifests are
         // allowed: their pods keep their last valid version, or have had no worker in this process.
-        let all_ready = self.sources.all_ready();
-        let is_full = self.housekeeping_schedule.begin(all_ready);
+        let all_delivered = self.sources.all_delivered();
+        let is_full = self.housekeeping_schedule.begin(all_delivered);
         if unsettled_orphans {
             // Reading the items of such a pod wakes the loop only if its runtime status changes.
             self.housekeeping_schedule.retry_later();
@@ -194,7 +194,7 @@ impl SyncLoop {
             self.repair_workers(&desired);
         }
         self.start_background_housekeeping(pods, desired, listed);
-        if all_ready && all_known {
+        if all_delivered && all_known {
             self.devices().inventory_complete();
         }
     }
@@ -203,14 +203,14 @@ impl SyncLoop {
     /// more.
     fn repair_workers(&mut self, desired: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(desired);
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in found.to_create {
             // Pods that were forgotten just now are removed first.
             let waits = self.removals.contains(&uid) || self.deferred.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
             }
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 tracing::warn!(
                     pod = %pod.log_name(),
                     "podUID" = %uid,
@@ -236,25 +236,26 @@ impl SyncLoop {
                 .into_iter()
                 .map(|known| known.uid),
         );
-        let all_ready = self.sources.all_ready();
-        if all_ready {
+        let all_delivered = self.sources.all_delivered();
+        if all_delivered {
             self.release_devices(&known_pods);
             let allocations = self.pod_sync.allocations();
             allocations.retain(|uid| known_pods.contains(uid));
         }
-        let (pod_sync, orphans_on_disk) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
+        let (pod_sync, orphans_outside_runtime) =
+            (self.pod_sync.clone(), self.orphans_outside_runtime.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
-            if all_ready {
+            if all_delivered {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| {
                     is_removed_from_source(&sources, uid, origin)
                 };
                 let found = pod_sync.recorded_orphans(&known_pods, gone, listed);
-                metrics.volumes_cleaned(found.len());
-                orphans_on_disk.mark_all(found);
+                metrics.orphans_found(found.len());
+                orphans_outside_runtime.mark_all(found);
                 let cgroups = pod_sync.orphans_with_cgroups(&known_pods, gone, listed);
                 match cgroups.await {
-                    Ok(found) => orphans_on_disk.mark_all(found),
+                    Ok(found) => orphans_outside_runtime.mark_all(found),
                     Err(error) => {
                         tracing::error!(err = %error_chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
                     }
@@ -270,7 +271,7 @@ impl SyncLoop {
     /// known.
     fn release_devices(&self, known_pods: &HashSet<PodUid>) {
         let is_here = |uid: &PodUid| {
-            known_pods.contains(uid) || may_run(self.cache.try_settled(uid).as_deref())
+            known_pods.contains(uid) || may_be_running(self.cache.try_settled(uid).as_deref())
         };
         let devices = self.pod_sync.devices();
         devices.plugins.retain(is_here);
@@ -290,7 +291,7 @@ impl SyncLoop {
             }
             UidOwner::Other => {
                 let other = self.cache.latest(&uid);
-                if other.is_active() {
+                if other.may_be_running() {
                     self.workers
                         .update_pod(UpdatePodOptions::replaced_orphan(other));
                     return true;
@@ -321,11 +322,11 @@ impl SyncLoop {
     /// as well, until housekeeping decides. False if the source of one of them is not known yet: it may be a pod of the
     /// API server.
     pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
-        let (uid, manager) = (pod.uid(), self.manager.reader());
+        let (uid, pod_manager) = (pod.uid(), self.pod_manager.reader());
         let mut all_read = true;
         for other in pods {
             let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
-            let replaced = same_name && other.uid != uid && manager.get(&other.uid).is_none();
+            let replaced = same_name && other.uid != uid && pod_manager.get(&other.uid).is_none();
             if !replaced {
                 continue;
             }

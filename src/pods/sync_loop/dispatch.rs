@@ -27,8 +27,8 @@ pub enum DispatchStep {
 /// How a new pod ran before, in the order in which pods are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AdmissionOrder {
-    /// It runs here, or may.
-    MayRun,
+    /// It may be running here.
+    MayBeRunning,
     /// It was admitted and does not run, for example after a reboot.
     Admitted,
     /// It is new, or was rejected.
@@ -124,7 +124,7 @@ mod tests {
             pod(uid, (day != "0").then_some(created.as_str()))
         });
         let admission_order = |uid: &PodUid| match uid.as_str().split(' ').next() {
-            Some("running") => AdmissionOrder::MayRun,
+            Some("running") => AdmissionOrder::MayBeRunning,
             Some("admitted") => AdmissionOrder::Admitted,
             _ => AdmissionOrder::New,
         };

@@ -71,11 +71,11 @@ impl HousekeepingSchedule {
         }
     }
 
-    /// Records that a run begins. True if it is a full one, which needs all sources to be ready.
-    pub(super) fn begin(&mut self, all_ready: bool) -> bool {
+    /// Records that a run begins. True if it is a full one, which needs all sources to have delivered.
+    pub(super) fn begin(&mut self, all_delivered: bool) -> bool {
         let now = Instant::now();
         self.next = now + self.period;
-        let is_full = all_ready && now >= self.next_full;
+        let is_full = all_delivered && now >= self.next_full;
         if is_full {
             self.next_full = now + self.period;
         }

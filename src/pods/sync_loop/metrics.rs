@@ -23,20 +23,20 @@ pub struct LoopMetrics {
     orphans: Counter,
     restarts: Family<Labels, Counter>,
     containers: Histogram,
-    cleaned: Gauge,
-    clean_errors: Gauge,
+    orphans_found: Gauge,
+    incomplete_removals: Gauge,
 }
 
 impl LoopMetrics {
     /// Registers the metrics.
-    pub fn new(metrics: &Metrics, manager: &PodManager, workers: &PodWorkers) -> Self {
-        let pods = manager.clone();
+    pub fn new(metrics: &Metrics, pod_manager: &PodManager, workers: &PodWorkers) -> Self {
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_desired_pods",
             "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
             AtScrape::gauge(move || by_static(&pods.pods(), |_| true)),
         );
-        let (pods, workers) = (manager.clone(), workers.clone());
+        let (pods, workers) = (pod_manager.clone(), workers.clone());
         metrics.register(
             "kubelet_active_pods",
             "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
@@ -48,13 +48,13 @@ impl LoopMetrics {
                 by_static(&pods.pods(), active)
             }),
         );
-        let pods = manager.clone();
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_mirror_pods",
             "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
             AtScrape::number(move || pods.mirrors().len() as f64),
         );
-        let pods = manager.clone();
+        let pods = pod_manager.clone();
         metrics.register(
             "kubelet_managed_ephemeral_containers",
             "Current number of ephemeral containers in pods managed by this kubelet.",
@@ -82,13 +82,13 @@ impl LoopMetrics {
                 "The number of containers per pod.",
                 Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             ),
-            cleaned: metrics.register_default(
+            orphans_found: metrics.register_default(
                 "kubelet_orphan_pod_cleaned_volumes",
-                "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.",
+                "The number of orphaned Pods with a record that the last periodic sweep found, to be removed.",
             ),
-            clean_errors: metrics.register_default(
+            incomplete_removals: metrics.register_default(
                 "kubelet_orphan_pod_cleaned_volumes_errors",
-                "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
+                "The number of removals of Pods that were incomplete since the last periodic sweep.",
             ),
         }
     }
@@ -129,15 +129,16 @@ impl LoopMetrics {
         self.containers.observe(pod.containers().len() as f64);
     }
 
-    /// Housekeeping found remains of so many pods on disk, which are removed now.
-    pub(super) fn volumes_cleaned(&self, orphans: usize) {
-        self.cleaned.set(i64::try_from(orphans).unwrap_or(i64::MAX));
-        self.clean_errors.set(0);
+    /// Housekeeping found records of `orphans` pods, which are removed now. Upstream counts those with a pod directory.
+    pub(super) fn orphans_found(&self, orphans: usize) {
+        let orphans = i64::try_from(orphans).unwrap_or(i64::MAX);
+        self.orphans_found.set(orphans);
+        self.incomplete_removals.set(0);
     }
 
-    /// Something of a pod could not be removed.
-    pub(super) fn cleanup_failed(&self) {
-        self.clean_errors.inc();
+    /// Something of a pod, an orphan or not, could not be removed.
+    pub(super) fn removal_incomplete(&self) {
+        self.incomplete_removals.inc();
     }
 }
 

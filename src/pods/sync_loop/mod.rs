@@ -48,7 +48,7 @@ use crate::{
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
     state::pod_cache::PodCache,
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
     state::pod_manager::PodManagerWriter,
     state::probe_results::ProbeResults,
 };
@@ -67,8 +67,8 @@ const FIRST_INSPECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time between two iterations of a healthy loop; `/healthz` fails if one takes much longer.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The inputs of admission.
-pub struct PodAdmission {
+/// What admission reads: stores, the managers of exclusive resources, and settings.
+pub struct AdmissionDeps {
     /// Sysctls that pods may set.
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
@@ -99,7 +99,7 @@ pub struct SyncLoopDeps {
     /// Which sources have delivered.
     pub sources: SourcesReady,
     /// Desired pods.
-    pub manager: PodManagerWriter,
+    pub pod_manager: PodManagerWriter,
     /// Workers.
     pub workers: PodWorkers,
     /// The runtime status of every pod.
@@ -108,8 +108,8 @@ pub struct SyncLoopDeps {
     pub results: ProbeResults,
     /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
-    /// The inputs of admission.
-    pub admission: PodAdmission,
+    /// What admission reads.
+    pub admission: AdmissionDeps,
     /// The loop's metrics.
     pub metrics: LoopMetrics,
     /// For `/healthz`.
@@ -128,12 +128,12 @@ pub struct SyncLoopDeps {
 pub struct SyncLoop {
     updates: mpsc::Receiver<PodUpdate>,
     sources: SourcesReady,
-    manager: PodManagerWriter,
+    pod_manager: PodManagerWriter,
     workers: PodWorkers,
     cache: PodCache,
     results: ProbeResults,
     pod_sync: Arc<PodSync>,
-    admission: PodAdmission,
+    admission: AdmissionDeps,
     metrics: LoopMetrics,
     heartbeat: Heartbeat,
     resizes: Resizes,
@@ -146,8 +146,8 @@ pub struct SyncLoop {
     deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     pending_admissions: PendingAdmissions,
-    /// Orphans that housekeeping found only by their record or cgroup.
-    orphans_on_disk: Arc<DirtySet<PodUid>>,
+    /// Orphans that the runtime does not list: housekeeping found them only by their record or cgroup.
+    orphans_outside_runtime: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
@@ -156,7 +156,7 @@ impl SyncLoop {
         Self {
             updates: deps.updates,
             sources: deps.sources,
-            manager: deps.manager,
+            pod_manager: deps.pod_manager,
             workers: deps.workers,
             cache: deps.cache,
             results: deps.results,
@@ -171,7 +171,7 @@ impl SyncLoop {
             removals: Removals::default(),
             deferred: HashSet::new(),
             pending_admissions: PendingAdmissions::default(),
-            orphans_on_disk: Arc::default(),
+            orphans_outside_runtime: Arc::default(),
         }
     }
 
@@ -219,13 +219,14 @@ impl SyncLoop {
                 uids = self.pod_sync.devices().dra.changed() => self.sync_pods(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 ended = self.removals.ended() => if self.on_removals_ended(ended) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
-                uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
+                uids = self.orphans_outside_runtime.take() => self.on_orphans_outside_runtime(uids),
                 () = self.pod_sync.allocations().completed() => self.retry_resizes(ResizeTrigger::PodResized),
                 () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(listed),
-                Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
+                Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown_changed(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
                     self.retry_pending_admissions();
+                    // Upstream has no such trigger. It is counted as upstream's periodic retry, which it replaces.
                     self.retry_resizes(ResizeTrigger::PeriodicRetry);
                 }
                 () = sleep_until(next_beat) => {}
@@ -256,36 +257,36 @@ impl SyncLoop {
     }
 
     fn handle_pod_update(&mut self, update: PodUpdate) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         // Computed once for all pods of the update, because it reads all pods of the runtime.
         let predecessors = match update.op {
             PodOp::Add => self.predecessors(&update.pods),
             _ => Vec::new(),
         };
         // The version in the store has the allocated resources, which may differ from the requested ones of the update.
-        let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
-        let known = |uid: &PodUid| manager.get(uid);
+        let current = |pod: Arc<Pod>| pod_manager.get(&pod.uid()).unwrap_or(pod);
+        let known = |uid: &PodUid| pod_manager.get(uid);
         let mut resized = Vec::new();
         for step in dispatch(&update, &known, &|uid| self.admission_order(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
-                    self.publish_first(&pod);
-                    self.manager.set(pod);
+                    self.publish_first_status(&pod);
+                    self.pod_manager.set(pod);
                 }
                 DispatchStep::Remove(uid) => {
-                    self.manager.remove(&uid);
+                    self.pod_manager.remove(&uid);
                 }
-                DispatchStep::SetMirror(mirror) => self.manager.set_mirror(mirror),
+                DispatchStep::SetMirror(mirror) => self.pod_manager.set_mirror(mirror),
                 DispatchStep::RemoveMirror(name, uid) => {
-                    self.manager.unset_mirror(&name, &uid);
+                    self.pod_manager.unset_mirror(&name, &uid);
                 }
                 DispatchStep::Create(pod) => {
                     self.create_after(&predecessors, current(pod));
                 }
                 DispatchStep::Reconcile(pod) => {
                     let pod = current(pod);
-                    self.publish(&pod);
+                    self.publish_status(&pod);
                     self.workers.refresh(pod);
                 }
                 // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration
@@ -317,15 +318,15 @@ impl SyncLoop {
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While
     /// an earlier pod of its UID is being stopped or removed, the status of that pod is kept.
-    fn publish_first(&self, pod: &Arc<Pod>) {
+    fn publish_first_status(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let terminating = self.workers.is_pod_termination_requested(&uid);
-        if self.manager.reader().get(&uid).is_none()
+        if self.pod_manager.reader().get(&uid).is_none()
             && !terminating
             && !self.removals.contains(&uid)
             && self.uid_owner(pod) == UidOwner::Itself
         {
-            self.pod_sync.publish(pod);
+            self.pod_sync.publish_status(pod);
         }
     }
 
@@ -348,25 +349,26 @@ impl SyncLoop {
         if names.is_empty() {
             return Vec::new();
         }
-        let desired = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
-            let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
+            let may_be_running =
+                || pod.may_be_running() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
                 && (pod.source() != PodSource::Api || self.is_source_unknown(pod))
-                && !desired.contains(&pod.uid)
-                && may_run()
+                && !pod_manager.contains(&pod.uid)
+                && may_be_running()
         });
         pods
     }
 
     /// Updates the probes, statuses and workers of pods whose runtime status changed. True if one of them is an orphan.
     fn on_runtime_status_changed(&mut self, uids: HashSet<PodUid>) -> bool {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut orphans = false;
         for uid in uids {
             self.pod_sync.runtime_status_changed(&uid);
-            match manager.get(&uid) {
+            match pod_manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
                 None if self.workers.has_worker(&uid) => self.workers.runtime_status_changed(&uid),
@@ -378,9 +380,9 @@ impl SyncLoop {
 
     /// Syncs pods with a changed input other than the runtime status: probe results, volumes, devices or claims.
     fn sync_pods(&self, uids: HashSet<PodUid>) {
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         for uid in uids {
-            if let Some(pod) = manager.get(&uid) {
+            if let Some(pod) = pod_manager.get(&uid) {
                 self.sync(pod);
             }
         }
@@ -393,19 +395,19 @@ impl SyncLoop {
     }
 
     fn sync(&self, pod: Arc<Pod>) {
-        self.publish(&pod);
+        self.publish_status(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Sync, pod);
         self.workers.update_known_pod(update);
     }
 
-    fn publish(&self, pod: &Arc<Pod>) {
+    fn publish_status(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
         let belongs_to_earlier_pod = self.workers.restart_requested(&uid)
             || self.removals.contains(&uid)
             || self.deferred.contains(&uid);
         if !belongs_to_earlier_pod {
-            self.pod_sync.publish(pod);
+            self.pod_sync.publish_status(pod);
         }
     }
 
@@ -437,7 +439,8 @@ impl SyncLoop {
     /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping; a pod
     /// that waits for admission also by [`Self::retry_pending_admissions`].
     fn defer(&mut self, pod: &Pod, why: &str) {
-        self.pod_sync.record_history(pod, Action::Wait, why.into());
+        self.pod_sync
+            .record_history(pod, DecisionKind::Wait, why.into());
         self.deferred.insert(pod.uid());
     }
 
@@ -450,20 +453,20 @@ impl SyncLoop {
             return;
         }
         let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
-        if self.manager.reader().contains(&uid) && is_new {
+        if self.pod_manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
         }
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let runtime_status = self.cache.try_settled(&uid);
-        // A pod that may run already is not rejected for resources.
-        let may_run = admit::may_run(runtime_status.as_deref());
+        // A pod that may be running already is not rejected for resources.
+        let may_be_running = admit::may_be_running(runtime_status.as_deref());
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
-        if !waits && is_over && may_run {
+        if !waits && is_over && may_be_running {
             // Its containers keep their devices and exclusive CPUs and memory until they have stopped.
             self.devices().mark_running(&pod);
             self.admission.resources.mark_running(&pod);
-        } else if !waits && !is_over && !self.decide_admission(&pod, may_run) {
+        } else if !waits && !is_over && !self.decide_admission(&pod, may_be_running) {
             return;
         }
         self.pending_admissions.remove(&uid);

@@ -27,7 +27,7 @@ pub fn find(pods: &[Arc<PodStatus>], criteria: &OrphanCriteria<'_>) -> Orphans {
         if (criteria.is_known)(&pod.uid) || !(criteria.is_removed_from_source)(pod) {
             continue;
         }
-        if pod.is_active() {
+        if pod.may_be_running() {
             orphans.running.push(pod.clone());
         } else {
             orphans.stopped.push(pod.clone());

@@ -106,7 +106,7 @@ impl SyncLoop {
             return pod;
         }
         let (uid, allocations) = (pod.uid(), self.allocations().clone());
-        let known = self.manager.reader().get(&uid);
+        let known = self.pod_manager.reader().get(&uid);
         if known.is_none() {
             let reported = pod
                 .status
@@ -147,17 +147,17 @@ impl SyncLoop {
 
     /// Tries to accept the resizes that wait.
     pub(super) fn retry_resizes(&mut self, trigger: ResizeTrigger) {
-        if self.resizes.pending.is_empty() || !self.sources.all_ready() {
+        if self.resizes.pending.is_empty() || !self.sources.all_delivered() {
             return;
         }
-        let manager = self.manager.reader();
+        let pod_manager = self.pod_manager.reader();
         let mut accepted = true;
         let mut trigger = trigger;
         // A resize that shrinks a pod may make room for another one.
         while std::mem::take(&mut accepted) {
-            for wanted in self.resizes.in_order(|uid| manager.get(uid)) {
+            for wanted in self.resizes.in_order(|uid| pod_manager.get(uid)) {
                 let uid = wanted.uid();
-                let Some(before) = manager.get(&uid) else {
+                let Some(before) = pod_manager.get(&uid) else {
                     self.resizes.pending.remove(&uid);
                     continue;
                 };
@@ -247,8 +247,8 @@ impl SyncLoop {
         let text = event_message("Pod resize started", &pod, generation, "");
         self.pod_sync
             .normal_event(&pod, event::RESIZE_STARTED, text);
-        self.manager.set(pod.clone());
-        self.publish(&pod);
+        self.pod_manager.set(pod.clone());
+        self.publish_status(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Update, pod);
         self.workers.update_known_pod(update);
     }
@@ -281,7 +281,7 @@ impl SyncLoop {
             self.resizes.pending.remove(&uid);
         }
         if changed {
-            self.publish(before);
+            self.publish_status(before);
         }
     }
 

@@ -60,7 +60,7 @@ impl ExitRecords {
         let runtime_status = self.cache.latest(uid);
         if let Some(superseded) = is_last_exit(&runtime_status, container) {
             let change = |record: &mut PodRecord| record.exits.record(container, superseded);
-            self.state_store.record(uid, change).await;
+            self.state_store.update_and_wait(uid, change).await;
         }
     }
 
@@ -94,7 +94,7 @@ impl ExitRecords {
             exited.cloned()
         };
         exited(status).or_else(|| {
-            let record = |record: &PodRecord| record.exits.complete(status);
+            let record = |record: &PodRecord| record.exits.with_removed_instances(status);
             exited(&self.state_store.read(&pod.uid(), record)?)
         })
     }

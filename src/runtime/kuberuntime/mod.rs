@@ -3,7 +3,7 @@
 //! * Owns: all requests about sandboxes and containers, and their order. The parts are [`actions`] (computes what to do),
 //!   `sync` (carries it out), [`generate`] (CRI configurations), [`kill`] (stops) and [`gc`] (removals).
 //! * Woken by: the syncs of a pod's worker; clean-up.
-//! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a report per sync.
+//! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a result per sync.
 //! * Must never stop a sandbox before the runtime reported that its containers have exited.
 //! * Upstream: `pkg/kubelet/kuberuntime`.
 
@@ -35,7 +35,7 @@ use crate::{
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     resources::{ContainerDevices, ResourceArea, allocation::Allocations},
     runtime::handlers::{Hooks, runtime_exec},
-    state::State,
+    state::Stores,
     state::events::EventRecorder,
     state::pod_cache::{PodRef, RuntimeListed},
     state::pod_history::PodHistory,
@@ -62,7 +62,7 @@ use tokio::sync::watch;
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
 pub use generate::{GenerateSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;
-pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
+pub use sync::{PodSyncResult, RestartAllStage, StartFailure, SyncRequest, short_id};
 
 /// The dependencies of the manager.
 pub struct RuntimeManagerDeps {
@@ -71,7 +71,7 @@ pub struct RuntimeManagerDeps {
     /// Images.
     pub images: ImageManager,
     /// The stores.
-    pub state: State,
+    pub stores: Stores,
     /// Volumes: sub-paths, and the config maps and secrets of environment variables and pulls.
     pub volumes: VolumeManager,
     /// Allocates the host ids of user namespaces.
@@ -143,25 +143,25 @@ impl KubeGenericRuntimeManager {
     pub fn new(deps: RuntimeManagerDeps) -> Self {
         let metrics = StartMetrics::new(&deps.metrics);
         let exec = runtime_exec(deps.runtime.clone());
-        let hooks = Hooks::new(exec, deps.state.events.clone(), &deps.metrics);
+        let hooks = Hooks::new(exec, deps.stores.events.clone(), &deps.metrics);
         let logs = deps.settings.pod_logs_dir.clone();
         let lookup = Arc::new(SandboxLookup::new(
             deps.runtime.clone(),
-            deps.state.cache.clone(),
+            deps.stores.pod_cache.clone(),
         ));
         let log_files = Arc::new(ContainerLogFiles::new(logs, deps.config.log_links.clone()));
         let back_off = RestartBackOff::new(
             deps.config.max_restart_back_off,
-            deps.state.state_store.clone(),
+            deps.stores.state_store.clone(),
         );
         let back_off = Arc::new(back_off);
         let exits = ExitRecords {
-            state_store: deps.state.state_store.clone(),
-            cache: deps.state.cache.clone(),
+            state_store: deps.stores.state_store.clone(),
+            cache: deps.stores.pod_cache.clone(),
         };
         let images = ContainerImages {
             images: deps.images.clone(),
-            events: deps.state.events.clone(),
+            events: deps.stores.events.clone(),
         };
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &log_files, &killer));
@@ -180,7 +180,7 @@ impl KubeGenericRuntimeManager {
         let cgroups = PodCgroups::new(
             deps.resources.cgroups,
             deps.runtime.clone(),
-            deps.state.events.clone(),
+            deps.stores.events.clone(),
         );
         let sandboxes = SandboxCreator {
             cgroups,
@@ -188,8 +188,8 @@ impl KubeGenericRuntimeManager {
             dra: deps.resources.devices.dra.clone(),
             allocations: deps.resources.allocations.clone(),
             runtime: deps.runtime.clone(),
-            cache: deps.state.cache.clone(),
-            events: deps.state.events.clone(),
+            cache: deps.stores.pod_cache.clone(),
+            events: deps.stores.events.clone(),
             builder: builder.clone(),
             images: images.clone(),
             metrics: metrics.clone(),
@@ -204,9 +204,9 @@ impl KubeGenericRuntimeManager {
         };
         let starter = ContainerStarter {
             runtime: deps.runtime,
-            cache: deps.state.cache,
-            events: deps.state.events.clone(),
-            pod_history: deps.state.pod_history.clone(),
+            cache: deps.stores.pod_cache,
+            events: deps.stores.events.clone(),
+            pod_history: deps.stores.pod_history.clone(),
             exits: exits.clone(),
             builder: builder.clone(),
             images,
@@ -220,10 +220,10 @@ impl KubeGenericRuntimeManager {
         Self {
             images: deps.images,
             volumes: deps.volumes,
-            events: deps.state.events,
-            pod_history: deps.state.pod_history,
-            state_store: deps.state.state_store,
-            results: deps.state.results,
+            events: deps.stores.events,
+            pod_history: deps.stores.pod_history,
+            state_store: deps.stores.state_store,
+            results: deps.stores.probe_results,
             metrics,
             devices: deps.resources.devices,
             exits,
@@ -447,8 +447,8 @@ fn container_gc(
 ) -> ContainerGc {
     ContainerGc {
         runtime: deps.runtime.clone(),
-        cache: deps.state.cache.clone(),
-        state_store: deps.state.state_store.clone(),
+        cache: deps.stores.pod_cache.clone(),
+        state_store: deps.stores.state_store.clone(),
         exits: exits.clone(),
         log_files: log_files.clone(),
         killer: killer.clone(),
@@ -460,10 +460,10 @@ fn post_start(deps: &RuntimeManagerDeps, hooks: Hooks, killer: &PodKiller) -> Po
     PostStart {
         hooks,
         killer: killer.clone(),
-        cache: deps.state.cache.clone(),
-        events: deps.state.events.clone(),
-        pod_history: deps.state.pod_history.clone(),
-        state_store: deps.state.state_store.clone(),
+        cache: deps.stores.pod_cache.clone(),
+        events: deps.stores.events.clone(),
+        pod_history: deps.stores.pod_history.clone(),
+        state_store: deps.stores.state_store.clone(),
         node: deps.settings.node.clone(),
     }
 }
@@ -475,8 +475,8 @@ fn all_containers_restarter(
     back_off: &Arc<RestartBackOff>,
 ) -> AllContainersRestarter {
     AllContainersRestarter {
-        events: deps.state.events.clone(),
-        state_store: deps.state.state_store.clone(),
+        events: deps.stores.events.clone(),
+        state_store: deps.stores.state_store.clone(),
         killer: killer.clone(),
         gc: gc.clone(),
         back_off: back_off.clone(),

@@ -378,7 +378,7 @@ fn conditions(status: Option<&PodStatus>) -> Vec<ConditionView> {
 
 fn history_entry(noted: &RecordedDecision) -> HistoryReport {
     HistoryReport {
-        action: noted.action,
+        kind: noted.kind,
         container: noted.container.to_string(),
         why: noted.why.to_string(),
         until: noted.until(),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use crate::pods::pod_workers::{Grace, Termination};
-use crate::state::pod_history::{Action, HistoryEntry};
+use crate::state::pod_history::{DecisionKind, HistoryEntry};
 use serde_json::{Value, json};
 
 fn t(seconds: i64) -> Timestamp {
@@ -106,7 +106,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     let mut bed = bed(
         json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
     );
-    let held = HistoryEntry::about(Action::Wait, "main", "ImagePullBackOff: …".into());
+    let held = HistoryEntry::about(DecisionKind::Wait, "main", "ImagePullBackOff: …".into());
     bed.record.push(held.until(t(7)), t(-3));
     let explanation = bed.explain();
     assert_eq!(
@@ -115,7 +115,11 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     );
     assert_eq!(explanation.waits[0].until, Some(t(7)));
     assert_eq!(next(&explanation), [(7, "main is tried again")]);
-    let started = HistoryEntry::about(Action::StartContainer, "main", "has no instance yet".into());
+    let started = HistoryEntry::about(
+        DecisionKind::StartContainer,
+        "main",
+        "has no instance yet".into(),
+    );
     bed.record.push(started, t(-1));
     assert_eq!(
         bed.explain().waits[0].until,
@@ -182,7 +186,7 @@ fn a_pod_in_line_names_the_one_before_it() {
     let kind = SyncPodType::Create;
     bed.worker.phase = WorkerPhase::WaitingToStart {
         kind,
-        may_run: false,
+        may_be_running: false,
     };
     bed.worker.waits_for = vec!["old".into()];
     let explanation = bed.explain();
@@ -217,8 +221,10 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
 #[test]
 fn failures_of_the_whole_pod_come_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
-    let failed =
-        HistoryEntry::about_pod(Action::Fail, "failed to create pod sandbox: no CNI".into());
+    let failed = HistoryEntry::about_pod(
+        DecisionKind::Fail,
+        "failed to create pod sandbox: no CNI".into(),
+    );
     bed.record.push(failed, t(-5));
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
     let explanation = bed.explain();
@@ -279,7 +285,7 @@ fn a_volume_that_is_not_ready_is_named_with_what_it_waits_for() {
     assert!(explanation.summary.ends_with(&what));
     // A failure that was reported is shown once.
     let failed = r#"MountVolume.SetUp failed for volume "a""#;
-    let failure = HistoryEntry::about_pod(Action::Fail, failed.into());
+    let failure = HistoryEntry::about_pod(DecisionKind::Fail, failed.into());
     bed.record.push(failure, t(-8));
     bed.volumes.push(volume("a", "failed", Some(failed)));
     bed.volumes.push(volume("b", "failed", Some("another way")));

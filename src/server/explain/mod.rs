@@ -15,7 +15,7 @@ pub mod times;
 pub use generate::explain;
 pub use row::row;
 
-use crate::state::pod_history::Action;
+use crate::state::pod_history::DecisionKind;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -260,8 +260,9 @@ pub struct ProbeReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryReport {
-    /// The action.
-    pub action: Action,
+    /// The kind of the decision.
+    #[serde(rename = "action")]
+    pub kind: DecisionKind,
     /// The container; empty for the pod.
     pub container: String,
     /// The reason.

@@ -5,7 +5,7 @@
 use super::{EventReport, PastEvent, row::terminated};
 use crate::{
     model::{Pod, PodExt, keys, reasons::event},
-    state::pod_history::{Action, PodHistoryRecord},
+    state::pod_history::{DecisionKind, PodHistoryRecord},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
@@ -104,7 +104,7 @@ pub fn timeline(
     let source = source.map(|source| format!("from {source}"));
     steps.push(seen, 1, "queued", source.unwrap_or_default());
     let mut entries = record.entries().iter();
-    if let Some(noted) = entries.find(|noted| noted.action == Action::CreateSandbox) {
+    if let Some(noted) = entries.find(|noted| noted.kind == DecisionKind::CreateSandbox) {
         let why = noted.why.to_string();
         steps.push(Some(noted.first()), 3, "sandbox creation started", why);
     }
@@ -242,7 +242,7 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
         let mut record = PodHistoryRecord::default();
         record.push(
-            HistoryEntry::about_pod(Action::CreateSandbox, "it has none".into()),
+            HistoryEntry::about_pod(DecisionKind::CreateSandbox, "it has none".into()),
             t(300),
         );
         let events = [

@@ -262,7 +262,7 @@ fn conditions(explanation: &Explanation) -> Html {
 
 fn pod_history(explanation: &Explanation) -> Html {
     let row = |history_entry: &HistoryReport| {
-        let what = long(&history_entry.action.to_string());
+        let what = long(&history_entry.kind.to_string());
         let until = history_entry.until.filter(|until| *until > explanation.now);
         vec![
             Html::new().time(history_entry.last, explanation.now),

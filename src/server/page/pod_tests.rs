@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     server::explain::{ConditionView, EventReport, LastEnd, PodRow, Upcoming, Wait},
-    state::pod_history::Action,
+    state::pod_history::DecisionKind,
 };
 
 const HOSTILE: &str = "</td><script>alert('x')</script>\u{202e}\x1b[2J\"";
@@ -91,7 +91,7 @@ fn everything(text: &str) -> Explanation {
             next: Some(t(8)),
         }],
         pod_history: vec![HistoryReport {
-            action: Action::StartContainer,
+            kind: DecisionKind::StartContainer,
             container: text(),
             why: text(),
             until: Some(t(7)),

@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 240;
 
 /// The kind of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Action {
+pub enum DecisionKind {
     /// Create a sandbox.
     CreateSandbox,
     /// Kill the pod.
@@ -30,7 +30,7 @@ pub enum Action {
     Finish,
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for DecisionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CreateSandbox => "create the sandbox",
@@ -49,7 +49,7 @@ impl fmt::Display for Action {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistoryEntry<'a> {
     /// The kind.
-    pub action: Action,
+    pub kind: DecisionKind,
     /// Name of the container; empty for the pod as a whole.
     pub container: &'a str,
     /// The reason, for people.
@@ -60,9 +60,9 @@ pub struct HistoryEntry<'a> {
 
 impl HistoryEntry<'_> {
     /// A decision about the pod as a whole.
-    pub fn about_pod(action: Action, why: String) -> Self {
+    pub fn about_pod(kind: DecisionKind, why: String) -> Self {
         Self {
-            action,
+            kind,
             container: "",
             why,
             until: None,
@@ -81,9 +81,9 @@ impl<'a> HistoryEntry<'a> {
     }
 
     /// A decision about one container.
-    pub fn about(action: Action, container: &'a str, why: String) -> Self {
+    pub fn about(kind: DecisionKind, container: &'a str, why: String) -> Self {
         Self {
-            action,
+            kind,
             container,
             why,
             until: None,
@@ -95,7 +95,7 @@ impl<'a> HistoryEntry<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedDecision {
     /// The kind.
-    pub action: Action,
+    pub kind: DecisionKind,
     /// Number of occurrences.
     pub count: u32,
     /// Name of the container; empty for the pod as a whole.
@@ -161,7 +161,7 @@ impl PodHistoryRecord {
     pub fn pending_problem(&self, container: &str) -> Option<&RecordedDecision> {
         let mut newest = self.entries.iter().rev();
         let newest = newest.find(|decision| *decision.container == *container)?;
-        let is_problem = matches!(newest.action, Action::Wait | Action::Fail);
+        let is_problem = matches!(newest.kind, DecisionKind::Wait | DecisionKind::Fail);
         (is_problem && newest.last > self.last_success).then_some(newest)
     }
 
@@ -174,21 +174,21 @@ impl PodHistoryRecord {
     /// removed to make room.
     pub fn push(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
         let HistoryEntry {
-            action,
+            kind,
             container,
             why,
             until,
         } = history_entry;
         let why = why.get(..why.floor_char_boundary(MAX_TEXT)).unwrap_or("");
         let same = |decision: &RecordedDecision| {
-            decision.action == action && *decision.container == *container && *decision.why == *why
+            decision.kind == kind && *decision.container == *container && *decision.why == *why
         };
         let known = self.entries.iter().position(same);
         let now = now.as_millisecond();
         let mut decision = match known {
             Some(at) => self.entries.remove(at),
             None => RecordedDecision {
-                action,
+                kind,
                 count: 0,
                 container: container.into(),
                 why: why.into(),
@@ -245,7 +245,8 @@ mod tests {
     fn equal_decisions_are_counted_together_with_their_first_and_last_time() {
         let mut record = PodHistoryRecord::default();
         for (second, why) in [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")] {
-            let history_entry = HistoryEntry::about(Action::StartContainer, "main", why.into());
+            let history_entry =
+                HistoryEntry::about(DecisionKind::StartContainer, "main", why.into());
             record.push(history_entry, t(second));
         }
         assert_eq!(whys(&record), [("b", 1), ("c", 1), ("a", 3)]);
@@ -256,12 +257,12 @@ mod tests {
     #[test]
     fn another_container_or_another_action_is_another_decision() {
         let mut record = PodHistoryRecord::default();
-        for (action, container) in [
-            (Action::StartContainer, "a"),
-            (Action::StartContainer, "b"),
-            (Action::StopContainer, "b"),
+        for (kind, container) in [
+            (DecisionKind::StartContainer, "a"),
+            (DecisionKind::StartContainer, "b"),
+            (DecisionKind::StopContainer, "b"),
         ] {
-            record.push(HistoryEntry::about(action, container, "why".into()), t(0));
+            record.push(HistoryEntry::about(kind, container, "why".into()), t(0));
         }
         assert_eq!(record.entries().len(), 3);
     }
@@ -270,7 +271,7 @@ mod tests {
     fn the_newest_until_counts() {
         let mut record = PodHistoryRecord::default();
         for until in [Some(t(9)), None, Some(t(20))] {
-            let history_entry = HistoryEntry::about(Action::Wait, "main", "why".into());
+            let history_entry = HistoryEntry::about(DecisionKind::Wait, "main", "why".into());
             record.push(
                 HistoryEntry {
                     until,
@@ -285,12 +286,12 @@ mod tests {
     #[test]
     fn trouble_is_over_after_another_decision_or_a_sync_that_succeeds() {
         let mut record = PodHistoryRecord::default();
-        let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
+        let fail = || HistoryEntry::about_pod(DecisionKind::Fail, "no network".into());
         record.push(fail(), t(0));
         assert_eq!(&*record.pending_problem("").unwrap().why, "no network");
         assert_eq!(record.pending_problem("main"), None);
         record.push(
-            HistoryEntry::about_pod(Action::CreateSandbox, String::new()),
+            HistoryEntry::about_pod(DecisionKind::CreateSandbox, String::new()),
             t(1),
         );
         assert_eq!(record.pending_problem(""), None);
@@ -306,7 +307,7 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
-            record.push(HistoryEntry::about(Action::Fail, "main", why), t(0));
+            record.push(HistoryEntry::about(DecisionKind::Fail, "main", why), t(0));
             let bytes: usize = record.entries().iter().map(RecordedDecision::bytes).sum();
             assert!(bytes <= MAX_BYTES, "{bytes}");
             assert!(record.entries.capacity() * size_of::<RecordedDecision>() <= 1024);

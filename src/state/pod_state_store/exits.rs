@@ -118,9 +118,9 @@ impl Exits {
         self.0.retain(|name, _| keep(name));
     }
 
-    /// The runtime status, completed by removed instances that the API status needs: as the current state of a
+    /// The runtime status with the removed instances that the API status needs: as the current state of a
     /// container without an instance, or as the last state of one with a single instance. `None` if there are none.
-    pub fn complete(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
+    pub fn with_removed_instances(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
             let mut known = runtime_status.instances(name);
             let is_needed = match (known.next(), known.next()) {
@@ -195,10 +195,12 @@ mod tests {
         exits.record(&dead, false);
         let (name, exit) = exits.last().next().unwrap();
         assert_eq!((name, exit.exit_code), ("a", 7));
-        let shown = exits.complete(&runtime_status(vec![])).unwrap();
+        let shown = exits
+            .with_removed_instances(&runtime_status(vec![]))
+            .unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
         // With a later instance, it is the last state of that one.
-        let shown = exits.complete(&runtime_status(vec![instance("a", 2, Running)]));
+        let shown = exits.with_removed_instances(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
         // Other instances have a last state of their own.
         for known in [
@@ -206,7 +208,7 @@ mod tests {
             vec![instance("a", 0, Exited)],
             vec![instance("a", 3, Running), instance("a", 2, Exited)],
         ] {
-            assert_eq!(exits.complete(&runtime_status(known)), None);
+            assert_eq!(exits.with_removed_instances(&runtime_status(known)), None);
         }
     }
 
@@ -215,8 +217,8 @@ mod tests {
         let mut exits = Exits::default();
         exits.record(&instance("a", 1, Exited), true);
         assert_eq!(exits.last().count(), 0);
-        assert_eq!(exits.complete(&runtime_status(vec![])), None);
-        let shown = exits.complete(&runtime_status(vec![instance("a", 2, Running)]));
+        assert_eq!(exits.with_removed_instances(&runtime_status(vec![])), None);
+        let shown = exits.with_removed_instances(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
     }
 

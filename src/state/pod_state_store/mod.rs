@@ -2,7 +2,7 @@
 //!
 //! * Owns: one small JSON file per pod below `<root-dir>/journal` (the name of earlier versions), written only when a
 //!   fact changes.
-//! * Woken by: updates. A task writes coalesced changes; [`PodStateStore::record`] waits for the write.
+//! * Woken by: updates. A task writes coalesced changes; [`PodStateStore::update_and_wait`] waits for the write.
 //! * Publishes: [`PodRecord`]s, which are read at start.
 //! * Must never duplicate facts of the runtime or the manifest, nor fail a pod because the disk is full: a failed write
 //!   is retried, and the fact kept in memory.
@@ -123,7 +123,7 @@ impl PodStateStore {
 
     /// Changes the record of a pod and waits for the write. A failed write is logged and retried later, and this
     /// returns. If the caller drops the future, the record is written all the same.
-    pub async fn record(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
+    pub async fn update_and_wait(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
             self.shared.dirty.mark(uid.clone());
             self.write(Some(uid.clone())).await;

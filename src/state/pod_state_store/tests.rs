@@ -13,7 +13,7 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
     let uid = PodUid::from("abc");
     let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     state_store(dir.path())
-        .record(&uid, |r| {
+        .update_and_wait(&uid, |r| {
             r.initialized_in = Some("s1".into());
             r.set_probe_result(&"c1".into(), ProbeKind::Readiness, ProbeResult::Success);
             r.back_off.insert(
@@ -40,12 +40,14 @@ async fn a_pod_without_facts_has_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let state_store = state_store(dir.path());
     let uid = PodUid::from("abc");
-    state_store.record(&uid, |_| {}).await;
+    state_store.update_and_wait(&uid, |_| {}).await;
     state_store
-        .record(&uid, |r| r.initialized_in = Some("s".into()))
+        .update_and_wait(&uid, |r| r.initialized_in = Some("s".into()))
         .await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    state_store.record(&uid, |r| r.initialized_in = None).await;
+    state_store
+        .update_and_wait(&uid, |r| r.initialized_in = None)
+        .await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -120,7 +122,7 @@ async fn an_earlier_version_finds_the_end_of_a_pod() {
         };
         let uid = PodUid::from("abc");
         state_store(dir.path())
-            .record(&uid, |record| record.terminal = Some(terminal))
+            .update_and_wait(&uid, |record| record.terminal = Some(terminal))
             .await;
         let text = fs::read(dir.path().join("abc.json")).unwrap();
         let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -134,7 +136,7 @@ async fn a_uid_cannot_leave_the_directory() {
     let state_store = state_store(&dir.path().join("journal"));
     let uid = PodUid::from("../escape");
     state_store
-        .record(&uid, |r| r.initialized_in = Some("s".into()))
+        .update_and_wait(&uid, |r| r.initialized_in = Some("s".into()))
         .await;
     assert!(!dir.path().join("escape.json").exists());
     assert_eq!(state_store.get(&uid).initialized_in.as_deref(), Some("s"));
@@ -198,7 +200,7 @@ async fn a_record_is_written_also_when_its_caller_stops_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
     let busy = state_store.shared.writing.lock().await;
-    let recording = state_store.record(&uid, |r| r.initialized_in = Some("s".into()));
+    let recording = state_store.update_and_wait(&uid, |r| r.initialized_in = Some("s".into()));
     assert!(
         recording.now_or_never().is_none(),
         "it waits for the running write"
@@ -223,7 +225,7 @@ fn a_write_is_not_overtaken_by_a_later_one_when_its_caller_stops_waiting() {
         let busy = tokio::task::spawn_blocking(move || busy.recv());
         let set =
             |text: &'static str| move |r: &mut PodRecord| r.initialized_in = Some(text.into());
-        let mut first = Box::pin(state_store.record(&uid, set("first")));
+        let mut first = Box::pin(state_store.update_and_wait(&uid, set("first")));
         assert!(futures::poll!(&mut first).is_pending());
         tokio::task::yield_now().await;
         drop(first);
@@ -231,7 +233,7 @@ fn a_write_is_not_overtaken_by_a_later_one_when_its_caller_stops_waiting() {
             state_store.shared.writing.try_lock().is_err(),
             "it is still being written"
         );
-        let second = state_store.record(&uid, set("second"));
+        let second = state_store.update_and_wait(&uid, set("second"));
         free.send(()).unwrap();
         second.await;
         busy.await.unwrap().unwrap();

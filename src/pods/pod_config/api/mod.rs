@@ -193,7 +193,7 @@ impl ApiSource {
             let settled = timeout(left, self.cache.settled(&uid)).await;
             let runs = settled.map_or_else(
                 |_| !self.cache.latest(&uid).is_empty(),
-                |status| status.is_active(),
+                |status| status.may_be_running(),
             );
             if !runs {
                 continue;

@@ -27,12 +27,12 @@ pub(super) struct ManifestStamp {
 
 /// How long the result of a read is used without another read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Validity {
+pub(super) enum Freshness {
     /// Until the stamp changes.
-    Until(ManifestStamp),
+    UntilStampChanges(ManifestStamp),
     /// The file was changed just now, and may be changed again without a new stamp.
     Changing,
-    /// It could not be read; every scan tries again.
+    /// It could not be read, or is no regular file; every scan tries again.
     UntilNextScan,
 }
 
@@ -54,14 +54,14 @@ pub(super) enum ManifestReading {
 /// A message for the node's events or the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// The manifest cannot be used.
-    Invalid(String),
+    /// A manifest or the whole path cannot be used.
+    Unusable(String),
     /// The manifest is used, with a warning.
     Warning(String),
 }
 
 struct CachedManifest {
-    validity: Validity,
+    freshness: Freshness,
     digest: Option<ManifestDigest>,
     /// The last valid version.
     last_valid: Option<Arc<Pod>>,
@@ -102,7 +102,7 @@ impl ManifestCache {
     /// Whether the file must be read: it is new, changed, or may have changed.
     pub(super) fn must_read(&self, path: &Path, stamp: ManifestStamp) -> bool {
         let cached = self.files.get(path.as_os_str());
-        cached.is_none_or(|cached| cached.validity != Validity::Until(stamp))
+        cached.is_none_or(|cached| cached.freshness != Freshness::UntilStampChanges(stamp))
     }
 
     /// Digest of the bytes last read.
@@ -122,18 +122,18 @@ impl ManifestCache {
     }
 
     /// Records what was read from a file.
-    pub(super) fn record(&mut self, path: &Path, validity: Validity, reading: ManifestReading) {
+    pub(super) fn record(&mut self, path: &Path, freshness: Freshness, reading: ManifestReading) {
         let cached = match self.files.get_mut(path.as_os_str()) {
             Some(cached) => cached,
             None => self.files.entry(path.into()).or_insert(CachedManifest {
-                validity,
+                freshness,
                 digest: None,
                 last_valid: None,
                 error: None,
                 not_a_file: false,
             }),
         };
-        cached.validity = validity;
+        cached.freshness = freshness;
         cached.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
             ManifestReading::SameBytes => {}
@@ -185,7 +185,7 @@ impl ManifestCache {
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
         let unreported = |error: &ManifestError| error.report != ReportState::Reported;
         let reread = self.files.iter().filter(|(_, cached)| {
-            cached.validity == Validity::Changing || cached.error.as_ref().is_some_and(unreported)
+            cached.freshness == Freshness::Changing || cached.error.as_ref().is_some_and(unreported)
         });
         let names = reread.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
@@ -240,7 +240,7 @@ impl ManifestCache {
                     };
                     let path = Path::new(path).display();
                     let text = format!("{path}: {}{kept}", error.why);
-                    self.notices.push(Notice::Invalid(text));
+                    self.notices.push(Notice::Unusable(text));
                 }
                 ReportState::Reported => {}
             }
@@ -259,7 +259,7 @@ impl ManifestCache {
             let files = (duplicate.file.clone(), duplicate.owner.clone());
             if !reported.contains(&files) {
                 self.notices
-                    .push(Notice::Invalid(format!("{file}: {duplicate}")));
+                    .push(Notice::Unusable(format!("{file}: {duplicate}")));
             }
             self.reported_duplicates.insert(files);
         }

@@ -235,7 +235,7 @@ fn is_same_list(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
 fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     for notice in notices {
         match notice {
-            Notice::Invalid(text) => {
+            Notice::Unusable(text) => {
                 recorder.warning(node, reasons::event::FAILED_VALIDATION, text.as_str());
             }
             Notice::Warning(text) => {

@@ -1,7 +1,7 @@
 //! One scan of the manifest path. Blocking.
 
 use super::manifest_cache::{
-    ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice, Validity,
+    Freshness, ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice,
 };
 use super::watch::ScanScope;
 use crate::host::files::{PATH_ONLY, reopen};
@@ -179,7 +179,7 @@ impl Scanner {
             return Vec::new();
         }
         self.root_error = Some(text.clone());
-        vec![Notice::Invalid(format!(
+        vec![Notice::Unusable(format!(
             "{text}; keeping the current static pods"
         ))]
     }
@@ -192,20 +192,20 @@ impl Scanner {
         if known.is_some_and(|stamp| !self.cache.must_read(path, stamp)) {
             return;
         }
-        let (validity, reading) = match open(path) {
+        let (freshness, reading) = match open(path) {
             Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
-            Ok(Opened::Other(what)) => (Validity::UntilNextScan, ManifestReading::NotAFile(what)),
+            Ok(Opened::Other(what)) => (Freshness::UntilNextScan, ManifestReading::NotAFile(what)),
             // Removed since the listing, or a dangling link.
             Err(error) if is_missing(&error) => (
-                Validity::UntilNextScan,
+                Freshness::UntilNextScan,
                 ManifestReading::NotAFile(NO_FILE.into()),
             ),
             Err(error) => (
-                Validity::UntilNextScan,
+                Freshness::UntilNextScan,
                 ManifestReading::ReadFailed(error.to_string()),
             ),
         };
-        self.cache.record(path, validity, reading);
+        self.cache.record(path, freshness, reading);
     }
 
     fn read_manifest_file(
@@ -213,13 +213,13 @@ impl Scanner {
         path: &Path,
         file: File,
         meta: &Metadata,
-    ) -> (Validity, ManifestReading) {
+    ) -> (Freshness, ManifestReading) {
         let before = stamp(meta);
         let bytes = match read(&file) {
             Ok(bytes) => bytes,
             Err(error) => {
                 return (
-                    Validity::UntilNextScan,
+                    Freshness::UntilNextScan,
                     ManifestReading::ReadFailed(error.to_string()),
                 );
             }
@@ -227,12 +227,12 @@ impl Scanner {
         let now = Timestamp::now();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
-        let validity = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {
-            Validity::Until(before)
+        let freshness = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {
+            Freshness::UntilStampChanges(before)
         } else {
-            Validity::Changing
+            Freshness::Changing
         };
-        (validity, self.parse(path, &bytes, now))
+        (freshness, self.parse(path, &bytes, now))
     }
 
     fn parse(&self, path: &Path, bytes: &[u8], now: Timestamp) -> ManifestReading {

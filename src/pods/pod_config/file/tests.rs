@@ -483,7 +483,7 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
         .map(|pod| pod.full_name().to_string())
         .collect();
     assert_eq!(names, ["good-n_default"]);
-    let [Notice::Invalid(text)] = &scan.notices[..] else {
+    let [Notice::Unusable(text)] = &scan.notices[..] else {
         panic!("{:?}", scan.notices)
     };
     assert!(

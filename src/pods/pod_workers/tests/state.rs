@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{ContainerState, ContainerStatus},
-    pods::pod_sync::syncer::{NextSync, RetryDelay, SyncPodType, TerminationReason},
+    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
 };
 use SyncPodType::{Create, Sync, Update};
 use TerminationReason::{Deleted, Orphaned, PodTerminal};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 const REST: NextSync = NextSync {
     at: None,
-    delay: RetryDelay::Resync,
+    delay: SyncDelay::Resync,
 };
 const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
     terminal: false,
@@ -24,13 +24,13 @@ const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
 
 /// A state machine with a fake clock; each step returns its effects as one line.
 struct Pod1 {
-    state: PodWorkerState,
+    state: PodSyncStatus,
     now: Instant,
 }
 
 fn first(options: UpdatePodOptions) -> (Pod1, String) {
     let now = Instant::now();
-    let (state, effects) = PodWorkerState::from_update(options, now).unwrap();
+    let (state, effects) = PodSyncStatus::from_update(options, now).unwrap();
     let pod = Pod1 { state, now };
     let words = pod.words(&effects);
     (pod, words)

@@ -3,7 +3,7 @@
 use super::super::*;
 use crate::{
     model::{GraceDeadline, Pod, PodExt},
-    pods::pod_sync::syncer::{NextSync, PodSyncResult, RetryDelay, TerminationReason},
+    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodOutcome, TerminationReason},
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::{collections::HashMap, time::Duration};
@@ -167,7 +167,7 @@ impl Running {
 }
 
 impl PodSyncer for Scripted {
-    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
         async move {
             let call = Call {
                 static_name: pod.is_static().then(|| pod.full_name()),
@@ -176,7 +176,7 @@ impl PodSyncer for Scripted {
             };
             let running = self.begins("sync", pod.uid(), call);
             let how = running.wait.await.unwrap_or(How::Well);
-            let mut done = PodSyncResult {
+            let mut done = SyncPodOutcome {
                 result: Ok(false),
                 next: NextSync::default(),
             };
@@ -186,7 +186,7 @@ impl PodSyncer for Scripted {
                 How::Badly => done.result = Err(anyhow::anyhow!("failed on purpose")),
                 How::NetworkNotReady => {
                     done.result = Err(anyhow::anyhow!("the network is not ready"));
-                    done.next = RetryDelay::NetworkNotReady.into();
+                    done.next = SyncDelay::NetworkNotReady.into();
                 }
                 How::AgainIn(delay) => done.next.at = Some(Instant::now() + delay),
                 How::Panic => quiet_panic(),

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// An API server with one pod, which fails as a test wants.
 struct Cluster {
     server: Scripted,
-    manager: PodManagerWriter,
-    statuses: StatusManager,
+    pod_manager: PodManagerWriter,
+    status_manager: StatusManager,
     object: Arc<Mutex<Option<Pod>>>,
-    may_run: Arc<AtomicBool>,
+    may_be_running: Arc<AtomicBool>,
     _running: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -75,23 +75,23 @@ impl Cluster {
         let kubeconfig = server.kubeconfig(dir.path());
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
-        let manager = PodManagerWriter::default().with_changes(changes.clone());
-        let statuses = StatusManager::with_changes(changes.pods.clone());
-        let may_run = Arc::new(AtomicBool::new(true));
-        let runs = may_run.clone();
+        let pod_manager = PodManagerWriter::default().with_changes(changes.clone());
+        let status_manager = StatusManager::with_changes(changes.pods.clone());
+        let may_be_running = Arc::new(AtomicBool::new(true));
+        let runs = may_be_running.clone();
         let writer = StatusWriter::new(StatusWriterDeps {
             api,
-            statuses: statuses.reader(),
-            pods: manager.reader(),
-            may_run: Box::new(move |_| runs.load(Ordering::SeqCst)),
+            statuses: status_manager.reader(),
+            pod_manager: pod_manager.reader(),
+            may_be_running: Box::new(move |_| runs.load(Ordering::SeqCst)),
             changed: changes.pods.clone(),
         });
         Self {
             server,
-            manager,
-            statuses,
+            pod_manager,
+            status_manager,
             object,
-            may_run,
+            may_be_running,
             _running: tokio::spawn(writer.run(CancellationToken::new())),
         }
     }
@@ -99,8 +99,8 @@ impl Cluster {
     /// The watch delivers what there is.
     fn watch(&self) {
         match self.object.lock().clone() {
-            Some(pod) => self.manager.set(Arc::new(pod)),
-            None => drop(self.manager.remove(&"u".into())),
+            Some(pod) => self.pod_manager.set(Arc::new(pod)),
+            None => drop(self.pod_manager.remove(&"u".into())),
         }
     }
 
@@ -138,14 +138,14 @@ fn running() -> PodStatus {
 async fn a_status_is_sent_once_and_again_when_it_changes() {
     let cluster = Cluster::start(pod("api"), |_| None).await;
     let own = Arc::new(pod("api"));
-    cluster.statuses.set_pod_status(&own, running());
+    cluster.status_manager.set_pod_status(&own, running());
     cluster.watch();
     cluster.expect(&["PATCH"]).await;
     assert_eq!(cluster.phase().as_deref(), Some("Running"));
     cluster.watch();
     cluster.expect(&["PATCH"]).await;
     let message = Some("m".to_owned());
-    cluster.statuses.set_pod_status(
+    cluster.status_manager.set_pod_status(
         &own,
         PodStatus {
             message,
@@ -165,7 +165,9 @@ async fn a_status_that_the_api_server_has_is_not_sent_after_a_restart() {
     own.status = Some(status.clone());
     let cluster = Cluster::start(own.clone(), |_| None).await;
     cluster.watch();
-    cluster.statuses.set_pod_status(&Arc::new(own), status);
+    cluster
+        .status_manager
+        .set_pod_status(&Arc::new(own), status);
     cluster.expect(&[]).await;
 }
 
@@ -175,8 +177,10 @@ async fn failures_that_pass_are_retried_and_the_newest_status_arrives() {
     let cluster = Cluster::start(pod("api"), fails).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster.statuses.set_pod_status(&own, phase("Pending"));
-    cluster.statuses.set_pod_status(&own, running());
+    cluster
+        .status_manager
+        .set_pod_status(&own, phase("Pending"));
+    cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH"; 4]).await;
     assert_eq!(cluster.phase().as_deref(), Some("Running"));
 }
@@ -186,11 +190,13 @@ async fn a_status_that_is_invalid_waits_for_the_next_change() {
     let cluster = Cluster::start(pod("api"), |number| (number == 1).then_some(422)).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster.statuses.set_pod_status(&own, phase("Running"));
+    cluster
+        .status_manager
+        .set_pod_status(&own, phase("Running"));
     cluster.expect(&["PATCH"]).await;
-    cluster.statuses.mark(&"u".into());
+    cluster.status_manager.mark(&"u".into());
     cluster.expect(&["PATCH"]).await;
-    cluster.statuses.set_pod_status(&own, running());
+    cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH", "PATCH"]).await;
 }
 
@@ -201,16 +207,16 @@ async fn a_pod_is_deleted_once_when_nothing_of_it_is_left_and_its_end_was_sent()
     let cluster = Cluster::start(own.clone(), |number| (number == 3).then_some(500)).await;
     let own = Arc::new(own);
     cluster.watch();
-    cluster.statuses.set_pod_status(&own, running());
+    cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH"]).await;
-    cluster.may_run.store(false, Ordering::SeqCst);
-    cluster.statuses.terminate_pod(&own, None);
+    cluster.may_be_running.store(false, Ordering::SeqCst);
+    cluster.status_manager.terminate_pod(&own, None);
     cluster
         .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
         .await;
-    cluster.statuses.mark(&"u".into());
+    cluster.status_manager.mark(&"u".into());
     cluster.watch();
-    cluster.statuses.remove(&"u".into());
+    cluster.status_manager.remove(&"u".into());
     cluster
         .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
         .await;
@@ -223,9 +229,11 @@ async fn a_pod_that_ended_by_itself_stays_until_a_client_deletes_it() {
     let cluster = Cluster::start(pod("api"), |_| None).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster.may_run.store(false, Ordering::SeqCst);
-    cluster.statuses.set_pod_status(&own, phase("Succeeded"));
-    cluster.statuses.terminate_pod(&own, None);
+    cluster.may_be_running.store(false, Ordering::SeqCst);
+    cluster
+        .status_manager
+        .set_pod_status(&own, phase("Succeeded"));
+    cluster.status_manager.terminate_pod(&own, None);
     cluster.expect(&["PATCH"]).await;
     let deletion = Some(epoch());
     cluster
@@ -250,15 +258,15 @@ async fn a_static_pod_shows_its_status_in_its_mirror_and_nowhere_else() {
     annotations.insert(keys::CONFIG_HASH.into(), "h".into());
     let own = Arc::new(own);
     let cluster = Cluster::start(mirror.clone(), |_| None).await;
-    cluster.manager.set(own.clone());
-    cluster.statuses.set_pod_status(&own, running());
+    cluster.pod_manager.set(own.clone());
+    cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&[]).await;
     let mut others = mirror.clone();
     let annotations = others.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::CONFIG_MIRROR.into(), "another version".into());
-    cluster.manager.set_mirror(Arc::new(others));
+    cluster.pod_manager.set_mirror(Arc::new(others));
     cluster.expect(&[]).await;
-    cluster.manager.set_mirror(Arc::new(mirror));
+    cluster.pod_manager.set_mirror(Arc::new(mirror));
     cluster.expect(&["PATCH"]).await;
     assert_eq!(cluster.phase().as_deref(), Some("Running"));
 }

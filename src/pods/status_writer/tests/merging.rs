@@ -2,11 +2,11 @@ use super::{merge::merge, *};
 use k8s_openapi::api::core::v1::{HostIP, PodResourceClaimStatus};
 
 /// What the API server has after a merge, and what was sent.
-fn merged(ours: &PodStatus, remote: &PodStatus, may_run: bool) -> (PodStatus, Value) {
-    let patch = merge(&pod("api"), ours, remote, may_run).unwrap();
+fn merged(ours: &PodStatus, remote: &PodStatus, may_be_running: bool) -> (PodStatus, Value) {
+    let patch = merge(&pod("api"), ours, remote, may_be_running).unwrap();
     let patch = patch.unwrap_or_else(|| json!({}));
     let after = patched(remote, &patch);
-    let again = merge(&pod("api"), ours, &after, may_run).unwrap();
+    let again = merge(&pod("api"), ours, &after, may_be_running).unwrap();
     assert_eq!(again, None, "a patch that was taken is not sent again");
     (after, patch)
 }

@@ -46,7 +46,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 struct World {
     entry: VersionedPodStatus,
-    may_run: bool,
+    may_be_running: bool,
     /// What the API server has; `None` when it was deleted.
     server: Option<Pod>,
     watched: Pod,
@@ -71,7 +71,7 @@ impl World {
                 version: 1,
                 pod_is_finished: false,
             },
-            may_run: true,
+            may_be_running: true,
             sent_statuses: SentStatuses::new(&pod),
             server: Some(pod.clone()),
             watched: pod,
@@ -133,10 +133,10 @@ impl World {
                 }
             }),
             Happens::Stopped => {
-                self.may_run = false;
+                self.may_be_running = false;
                 self.on(&Happens::Exits(1));
             }
-            Happens::Ended if !self.may_run => self.entry.pod_is_finished = true,
+            Happens::Ended if !self.may_be_running => self.entry.pod_is_finished = true,
             Happens::Ended => {}
             Happens::DeletionRequested => {
                 self.on_server(|pod| pod.metadata.deletion_timestamp = Some(epoch()));
@@ -158,7 +158,7 @@ impl World {
         }
         match self
             .sent_statuses
-            .next(&self.entry, &self.watched, self.may_run, self.now)
+            .next(&self.entry, &self.watched, self.may_be_running, self.now)
         {
             NextStatusRequest::Nothing => {}
             NextStatusRequest::Later(at) => assert!(at > self.now),
@@ -171,7 +171,10 @@ impl World {
                 let status = patched(server.status.as_ref().unwrap(), &patch);
                 let ends =
                     |s: &PodStatus| matches!(s.phase.as_deref(), Some("Failed" | "Succeeded"));
-                assert!(!self.may_run || !ends(&status), "terminal while it may run");
+                assert!(
+                    !self.may_be_running || !ends(&status),
+                    "terminal while it may run"
+                );
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
                     self.sent_statuses.patched(
@@ -186,7 +189,7 @@ impl World {
             NextStatusRequest::Delete if arrives => {
                 if let Some(pod) = self.server.take() {
                     assert!(
-                        self.entry.pod_is_finished && !self.may_run,
+                        self.entry.pod_is_finished && !self.may_be_running,
                         "something is left of it"
                     );
                     assert!(
@@ -247,10 +250,10 @@ proptest! {
                 prop_assert!(!(wanted && world.entry.pod_is_finished), "it has ended and is still there");
                 let remote = pod.status.as_ref().unwrap();
                 let mut expected = PodStatus::clone(&world.entry.status);
-                if world.may_run && expected.phase.as_deref() != Some("Running") {
+                if world.may_be_running && expected.phase.as_deref() != Some("Running") {
                     expected.phase = remote.phase.clone();
                 }
-                let left = merge(pod, &expected, remote, world.may_run).unwrap();
+                let left = merge(pod, &expected, remote, world.may_be_running).unwrap();
                 prop_assert_eq!(left, None);
                 let known = remote.conditions.iter().flatten();
                 let mut known = known.filter(|c| c.type_ == "example.com/gate");

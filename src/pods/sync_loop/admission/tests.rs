@@ -6,7 +6,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-/// What views refer to: nothing, and a kernel of version 6.1.
+/// What attributes refer to: nothing, and a kernel of version 6.1.
 struct EmptyNode {
     sysctls: Allowlist,
     others: AdmittedPods,
@@ -25,17 +25,17 @@ impl EmptyNode {
     }
 
     /// A node without pods, of which nothing is known.
-    fn view(&self) -> NodeView<'_> {
-        NodeView {
+    fn attributes(&self) -> PodAdmitAttributes<'_> {
+        PodAdmitAttributes {
             sysctls: &self.sysctls,
             app_armor: false,
             pod_certificates: false,
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,
-            may_run: false,
-            object: None,
-            initial: &self.initial,
+            may_be_running: false,
+            node: None,
+            initial_node: &self.initial,
             standalone: false,
             others: &self.others,
             device_error: None,
@@ -46,13 +46,13 @@ impl EmptyNode {
 
 fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
     let empty = EmptyNode::new();
-    let node = NodeView {
+    let attributes = PodAdmitAttributes {
         app_armor,
         supplemental_groups_policy: strict_groups,
-        may_run: true,
-        ..empty.view()
+        may_be_running: true,
+        ..empty.attributes()
     };
-    admit(pod, &node).map_err(|error| match error {
+    admit(pod, &attributes).map_err(|error| match error {
         AdmissionError::Rejected(rejection) => (rejection.reason.into(), rejection.message),
         AdmissionError::Deferred { message, .. } => ("Deferred".into(), message),
         AdmissionError::Preempts { resource, .. } => ("Preempts".into(), resource),
@@ -65,7 +65,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
     let volume = json!({"containers": [{"name": "c"}], "volumes": [volume]});
     let users = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
     let node = Node::default();
-    for (may_run, spec, expected) in [
+    for (may_be_running, spec, expected) in [
         (true, volume.clone(), None),
         (false, volume, Some("UnexpectedAdmissionError")),
         (true, users.clone(), None),
@@ -74,12 +74,12 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
         let annotations = json!({"kubernetes.io/config.source": "api"});
         let pod = pod(json!({"annotations": annotations}), spec);
         let empty = EmptyNode::new();
-        let view = NodeView {
-            may_run,
-            object: Some(&node),
-            ..empty.view()
+        let attributes = PodAdmitAttributes {
+            may_be_running,
+            node: Some(&node),
+            ..empty.attributes()
         };
-        let reason = match admit(&pod, &view) {
+        let reason = match admit(&pod, &attributes) {
             Err(AdmissionError::Rejected(rejection)) => Some(rejection.reason),
             _ => None,
         };
@@ -105,12 +105,12 @@ fn a_static_pod_is_placed_by_the_labels_that_are_known() {
         let annotations = json!({"kubernetes.io/config.source": source});
         let pod = pod(json!({"annotations": annotations}), spec.clone());
         let empty = EmptyNode::new();
-        let view = NodeView {
-            initial,
-            object,
-            ..empty.view()
+        let attributes = PodAdmitAttributes {
+            initial_node: initial,
+            node: object,
+            ..empty.attributes()
         };
-        let shown = match admit(&pod, &view) {
+        let shown = match admit(&pod, &attributes) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(_) => "not yet".to_owned(),
@@ -142,7 +142,7 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
         terminating: vec![other.clone()],
     };
     let api = || with_port("api", 8080);
-    for (pod, may_run, object, others, expected) in [
+    for (pod, may_be_running, object, others, expected) in [
         (api(), false, Some(&node), none(), "admitted"),
         (api(), false, Some(&node), staying(), "NodePorts"),
         (api(), false, Some(&node), both(), "NodePorts"),
@@ -173,13 +173,13 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
         ),
     ] {
         let empty = EmptyNode::new();
-        let view = NodeView {
-            may_run,
-            object,
+        let attributes = PodAdmitAttributes {
+            may_be_running,
+            node: object,
             others: &others,
-            ..empty.view()
+            ..empty.attributes()
         };
-        let shown = match admit(&pod, &view) {
+        let shown = match admit(&pod, &attributes) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(AdmissionError::Deferred { on_timeout, .. }) => {
@@ -193,7 +193,7 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
         let mut confined = pod;
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
-        let error = admit(&confined, &view).unwrap_err();
+        let error = admit(&confined, &attributes).unwrap_err();
         assert!(matches!(error, AdmissionError::Rejected(_)), "{error:?}");
     }
 }
@@ -275,12 +275,12 @@ fn others_make_room_for_a_critical_pod() {
         ),
     ] {
         let empty = EmptyNode::new();
-        let view = NodeView {
-            object: Some(&node),
+        let attributes = PodAdmitAttributes {
+            node: Some(&node),
             others: &others,
-            ..empty.view()
+            ..empty.attributes()
         };
-        let shown = |view: &NodeView<'_>| match admit(&pod, view) {
+        let shown = |attributes: &PodAdmitAttributes<'_>| match admit(&pod, attributes) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(AdmissionError::Deferred { on_timeout, .. }) => {
@@ -291,10 +291,10 @@ fn others_make_room_for_a_critical_pod() {
                 format!("{} for {resource}", victims.len())
             }
         };
-        assert_eq!(shown(&view), expected, "{case}");
-        let alone = NodeView {
+        assert_eq!(shown(&attributes), expected, "{case}");
+        let alone = PodAdmitAttributes {
             standalone: true,
-            ..view
+            ..attributes
         };
         let is_lenient = ["a control plane", "more than there is"].contains(&case);
         let expected = if is_lenient {
@@ -445,13 +445,13 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
         });
         assert_eq!(message, expected, "{spec} {is_static}");
         let empty = EmptyNode::new();
-        let mut node = NodeView {
+        let mut attributes = PodAdmitAttributes {
             app_armor: true,
             pressure,
-            ..empty.view()
+            ..empty.attributes()
         };
         assert_eq!(
-            admit_before_devices(&pod, &node).is_err(),
+            admit_before_devices(&pod, &attributes).is_err(),
             conditions.is_some()
         );
         assert_eq!(
@@ -462,8 +462,8 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             .unwrap_err()
             .message;
         assert_eq!(message, "Pod was rejected as the node is shutting down.");
-        node.may_run = true;
-        assert_eq!(admit_before_devices(&pod, &node), Ok(()), "it runs");
+        attributes.may_be_running = true;
+        assert_eq!(admit_before_devices(&pod, &attributes), Ok(()), "it runs");
     }
 }
 
@@ -475,15 +475,18 @@ fn a_node_that_goes_down_takes_no_pod() {
     );
     for priority in [0, 2_000_001_000] {
         let empty = EmptyNode::new();
-        let view = |shutting_down| NodeView {
+        let attributes = |shutting_down| PodAdmitAttributes {
             app_armor: true,
             shutting_down,
-            ..empty.view()
+            ..empty.attributes()
         };
         let metadata = json!({"annotations": {"kubernetes.io/config.source": "file"}});
         let spec = json!({"containers": [{"name": "c"}], "priority": priority});
         let pod = pod(metadata, spec);
-        assert_eq!(admit(&pod, &view(false)), Ok(()));
-        assert_eq!(admit(&pod, &view(true)), Err(rejection.clone().into()));
+        assert_eq!(admit(&pod, &attributes(false)), Ok(()));
+        assert_eq!(
+            admit(&pod, &attributes(true)),
+            Err(rejection.clone().into())
+        );
     }
 }

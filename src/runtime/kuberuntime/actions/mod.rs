@@ -187,7 +187,7 @@ impl PodActions {
             kills.any(|kill| kill.id == container.id)
                 && starts.iter().any(|start| start.name == *container.name)
         };
-        let replaced = status.maybe_running().filter(is_replaced);
+        let replaced = status.maybe_running_containers().filter(is_replaced);
         replaced.map(|container| container.id.clone()).collect()
     }
 
@@ -209,7 +209,7 @@ impl PodActions {
 pub fn compute_pod_actions(inputs: &PodActionInputs<'_>) -> PodActions {
     let mut actions = sandbox::check(inputs);
     if inputs.facts.terminal {
-        let active = inputs.status.is_active();
+        let active = inputs.status.may_be_running();
         actions.kill_pod = active.then_some(KillPodReason::Terminal);
         return actions;
     }

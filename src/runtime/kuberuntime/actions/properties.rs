@@ -197,7 +197,9 @@ impl Model {
     }
 
     fn is_over(&self, actions: &PodActions) -> bool {
-        actions.kill_pod.is_some() && !actions.create_sandbox && !self.runtime.status.is_active()
+        actions.kill_pod.is_some()
+            && !actions.create_sandbox
+            && !self.runtime.status.may_be_running()
     }
 }
 

@@ -167,7 +167,7 @@ pub fn container_stops(
     status: &PodStatus,
     annotated_info: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
 ) -> Vec<ContainerStop> {
-    let live: Vec<&ContainerStatus> = status.maybe_running().collect();
+    let live: Vec<&ContainerStatus> = status.maybe_running_containers().collect();
     let ids_of = |containers: &[Container]| -> Vec<ContainerId> {
         live.iter()
             .filter(|status| containers.iter().any(|c| c.name == *status.name))

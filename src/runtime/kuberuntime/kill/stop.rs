@@ -84,19 +84,19 @@ impl PodKiller {
         hooks: Hooks,
         lookup: Arc<SandboxLookup>,
     ) -> Self {
-        let (runtime, state) = (&deps.runtime, &deps.state);
+        let (runtime, stores) = (&deps.runtime, &deps.stores);
         Self {
             reader: StopStatusReader {
                 runtime: runtime.clone(),
-                cache: state.cache.clone(),
+                cache: stores.pod_cache.clone(),
                 lookup,
             },
-            stops: Arc::new(StopTracker::new(state.state_store.clone())),
+            stops: Arc::new(StopTracker::new(stores.state_store.clone())),
             runtime: runtime.clone(),
-            cache: state.cache.clone(),
-            events: state.events.clone(),
+            cache: stores.pod_cache.clone(),
+            events: stores.events.clone(),
             hooks,
-            state_store: state.state_store.clone(),
+            state_store: stores.state_store.clone(),
             node: deps.settings.node.clone(),
         }
     }
@@ -230,7 +230,10 @@ impl PodKiller {
                 Arc::new(self.reader.completed(&pod_ref.uid, Some(&listed)))
             }
         };
-        let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
+        let running: Vec<_> = status
+            .maybe_running_containers()
+            .map(|c| &*c.name)
+            .collect();
         anyhow::ensure!(
             running.is_empty(),
             "containers still run after they were stopped: {}",
@@ -349,7 +352,7 @@ impl PodKiller {
         status: &PodStatus,
         grace: &watch::Receiver<GraceDeadline>,
     ) -> HashMap<ContainerId, AnnotatedContainerInfo> {
-        if status.maybe_running().next().is_none() {
+        if status.maybe_running_containers().next().is_none() {
             return HashMap::new();
         }
         let limit = plan::status_timeout(grace.borrow().left(Instant::now()));

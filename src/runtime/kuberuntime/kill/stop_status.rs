@@ -85,7 +85,7 @@ impl StopStatusReader {
         let listed = self.list_pod(uid).await?;
         let status = self.completed(uid, Some(&listed));
         anyhow::ensure!(
-            !status.is_active(),
+            !status.may_be_running(),
             "containers or sandboxes of the pod still run after the stop"
         );
         let (pod_ref, read) = (PodRef::of_status(&status), self.cache.latest(uid));

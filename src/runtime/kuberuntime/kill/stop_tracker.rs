@@ -132,7 +132,7 @@ impl StopTracker {
     pub(super) async fn record_hook_ran(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store
-                .record(uid, |r| r.pre_stop_ran.push(id.to_string()))
+                .update_and_wait(uid, |r| r.pre_stop_ran.push(id.to_string()))
                 .await;
         }
     }

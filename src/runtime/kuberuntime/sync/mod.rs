@@ -3,7 +3,7 @@
 //! * Owns: the order of the steps. Advances the back-offs of containers and sandboxes (`restart_back_off`,
 //!   `sandbox_back_off`).
 //! * Woken by: `KubeGenericRuntimeManager::sync_pod`.
-//! * Publishes: changed items to the pod cache, events, entries of the pod history; one report per sync.
+//! * Publishes: changed items to the pod cache, events, entries of the pod history; one result per sync.
 //! * Must never create a second container or sandbox of one name while the outcome of the first is
 //!   unknown, or be cancelled between creating a container and starting it.
 //! * Upstream: `SyncPod`, `startContainer` and `createPodSandbox`.
@@ -20,7 +20,7 @@ mod restart_all;
 mod sandbox;
 mod sync_pod;
 
-pub use request::{StartFailure, SyncReport, SyncRequest, short_id};
+pub use request::{PodSyncResult, StartFailure, SyncRequest, short_id};
 pub use restart_all::RestartAllStage;
 
 pub(super) use container::ContainerStarter;

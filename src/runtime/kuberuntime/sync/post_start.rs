@@ -1,7 +1,7 @@
 //! postStart hooks: run after a container was started, or in a later sync if the outcome of StartContainer was unknown
 //! or the kubelet restarted before the hook ended.
 
-use super::request::{StartContainerError, StartFailure, SyncReport, SyncRequest};
+use super::request::{PodSyncResult, StartContainerError, StartFailure, SyncRequest};
 use crate::{
     base::error_chain,
     model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons, reasons::event},
@@ -39,7 +39,7 @@ impl PostStart {
         if lifecycle.is_some_and(|l| l.post_start.is_some()) {
             let pending = id.to_string();
             self.state_store
-                .record(&pod.uid(), |r| r.post_start_pending.push(pending))
+                .update_and_wait(&pod.uid(), |r| r.post_start_pending.push(pending))
                 .await;
         }
     }
@@ -50,7 +50,7 @@ impl PostStart {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
         if actions.kill_pod.is_some() {
             return;
@@ -73,14 +73,14 @@ impl PostStart {
             if status.state != ContainerState::Running {
                 continue;
             }
-            report.changed_runtime = true;
+            result.changed_runtime = true;
             match self.run(request, container, &id).await {
-                Ok(()) => report.started.push(container.name.clone()),
+                Ok(()) => result.started.push(container.name.clone()),
                 Err(StartContainerError::Cancelled) => {
-                    report.cancelled = true;
+                    result.cancelled = true;
                     return;
                 }
-                Err(StartContainerError::Failed(failure)) => report.add_failure(failure),
+                Err(StartContainerError::Failed(failure)) => result.add_failure(failure),
             }
         }
     }

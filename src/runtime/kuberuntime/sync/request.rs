@@ -1,4 +1,4 @@
-//! The input and the report of a sync.
+//! The input and the result of a sync.
 
 use crate::{
     cri::v1::PodSandboxConfig,
@@ -65,9 +65,9 @@ pub struct StartFailure {
     pub retry_in: Option<Duration>,
 }
 
-/// The outcome of one sync.
+/// The result of one sync (upstream's `PodSyncResult`).
 #[derive(Debug, Default)]
-pub struct SyncReport {
+pub struct PodSyncResult {
     /// The runtime was changed, or may have been.
     pub changed_runtime: bool,
     /// Containers that were started; clears their earlier start failures.
@@ -85,7 +85,7 @@ pub struct SyncReport {
     pub next_sync_at: Option<Instant>,
 }
 
-impl SyncReport {
+impl PodSyncResult {
     pub(super) fn add_failure(&mut self, failure: StartFailure) {
         if let Some(retry) = failure.retry_in {
             self.retry_after(retry);
@@ -141,29 +141,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
         let started_at = Instant::now();
-        let mut report = SyncReport::default();
-        report.add_failure(StartFailure::crash_loop(
+        let mut result = PodSyncResult::default();
+        result.add_failure(StartFailure::crash_loop(
             "a",
             "m".into(),
             Duration::from_secs(20),
         ));
-        report.add_failure(StartFailure::crash_loop(
+        result.add_failure(StartFailure::crash_loop(
             "b",
             "m".into(),
             Duration::from_secs(10),
         ));
         assert_eq!(
-            report.next_sync_at,
+            result.next_sync_at,
             Some(started_at + Duration::from_secs(10))
         );
         tokio::time::advance(Duration::from_secs(300)).await;
-        report.retry_after(Duration::from_secs(1));
+        result.retry_after(Duration::from_secs(1));
         assert_eq!(
-            report.next_sync_at,
+            result.next_sync_at,
             Some(started_at + Duration::from_secs(10))
         );
-        assert!(!report.needs_retry());
-        report.add_failure(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
-        assert!(report.needs_retry());
+        assert!(!result.needs_retry());
+        result.add_failure(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
+        assert!(result.needs_retry());
     }
 }

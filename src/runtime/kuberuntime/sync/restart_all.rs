@@ -4,7 +4,7 @@
 //! What is to be removed is recorded first, with the exit that was the reason, so that a kubelet that is
 //! killed in the middle resumes, and so that the pod's back-off counts from that exit.
 
-use super::request::{StartFailure, SyncReport, SyncRequest};
+use super::request::{PodSyncResult, StartFailure, SyncRequest};
 use crate::{
     model::{Pod, PodExt},
     runtime::kuberuntime::{
@@ -66,9 +66,9 @@ impl AllContainersRestarter {
         &self,
         request: &SyncRequest<'_>,
         reset: &ContainersReset,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
-        report.changed_runtime = true;
+        result.changed_runtime = true;
         if let Some(trigger) = &reset.trigger {
             self.record_reset(request.pod, reset, trigger).await;
         }
@@ -76,15 +76,15 @@ impl AllContainersRestarter {
             let removals = group.iter().map(|one| self.reset_one(request, one));
             let removed = Box::pin(join_all(removals));
             let Some(removed) = request.cancel.run_until_cancelled(removed).await else {
-                report.cancelled = true;
+                result.cancelled = true;
                 return;
             };
             if let Some(error) = removed.into_iter().find_map(Result::err) {
-                report.error = Some(error);
+                result.error = Some(error);
                 return;
             }
         }
-        report.retry_after(Duration::ZERO);
+        result.retry_after(Duration::ZERO);
     }
 
     async fn record_reset(&self, pod: &Pod, reset: &ContainersReset, trigger: &RestartAllTrigger) {
@@ -105,7 +105,7 @@ impl AllContainersRestarter {
             record.initialized_in = None;
             record.exits = Exits::default();
         };
-        self.state_store.record(&pod.uid(), record).await;
+        self.state_store.update_and_wait(&pod.uid(), record).await;
     }
 
     async fn reset_one(
@@ -132,7 +132,7 @@ impl AllContainersRestarter {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> bool {
         let pod = request.pod;
         let read = |r: &PodRecord| r.restart_all.clone();
@@ -146,7 +146,7 @@ impl AllContainersRestarter {
             if let BackOffDecision::Wait { delay, left } = decision {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);
-                report.add_failure(StartFailure::crash_loop(&container.name, text, left));
+                result.add_failure(StartFailure::crash_loop(&container.name, text, left));
                 return true;
             }
         }

@@ -3,7 +3,7 @@
 use super::{
     images::ContainerImages,
     pod_cgroups::PodCgroups,
-    request::{ReadySandbox, SyncReport, SyncRequest},
+    request::{PodSyncResult, ReadySandbox, SyncRequest},
 };
 use crate::{
     base::error_chain,
@@ -46,7 +46,7 @@ impl SandboxCreator {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> Option<ReadySandbox> {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
@@ -66,7 +66,7 @@ impl SandboxCreator {
                 fresh_logs: false,
             }),
             Err(error) => {
-                report.error = Some(error);
+                result.error = Some(error);
                 None
             }
         }

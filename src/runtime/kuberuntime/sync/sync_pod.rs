@@ -16,7 +16,7 @@
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
 use super::request::{
-    RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncReport, SyncRequest,
+    PodSyncResult, RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest,
 };
 use crate::{
     base::error_chain,
@@ -32,7 +32,7 @@ use crate::{
         kill::StopCause,
     },
     state::events::ObjectRef,
-    state::pod_history::{Action, HistoryEntry},
+    state::pod_history::{DecisionKind, HistoryEntry},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -65,9 +65,9 @@ impl KubeGenericRuntimeManager {
         })
     }
 
-    /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the report.
-    pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
-        let mut report = SyncReport::default();
+    /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the result.
+    pub async fn sync_pod(&self, request: SyncRequest<'_>) -> PodSyncResult {
+        let mut result = PodSyncResult::default();
         self.allocations.save_resizes().await;
         self.exits.record_final_exits(request.pod, &request.status);
         let actions = self.compute_pod_actions(request.pod, &request.status);
@@ -81,80 +81,83 @@ impl KubeGenericRuntimeManager {
             Box::pin(
                 self.starter
                     .post_start
-                    .resume(&request, &actions, &mut report),
+                    .resume(&request, &actions, &mut result),
             )
             .await;
-            return report;
+            return result;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
         let replaced = actions.replaced_containers(request.pod, &request.status);
         let replaced = self.replaced.mark(request.pod.uid(), replaced);
-        let report = self.carry_out(request, &actions, report).await;
+        let result = self.carry_out(request, &actions, result).await;
         drop(replaced);
-        report
+        result
     }
 
     async fn carry_out(
         &self,
         request: SyncRequest<'_>,
         actions: &PodActions,
-        mut report: SyncReport,
-    ) -> SyncReport {
+        mut result: PodSyncResult,
+    ) -> PodSyncResult {
         if let Some(reset) = &actions.reset {
             self.record_history(
                 request.pod,
-                HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
+                HistoryEntry::about_pod(DecisionKind::RestartAll, reset.to_string()),
             );
             self.set_current_step(request.pod, "removing all containers".into());
-            Box::pin(self.restart_all.reset(&request, reset, &mut report)).await;
-            return report;
+            Box::pin(self.restart_all.reset(&request, reset, &mut result)).await;
+            return result;
         }
-        if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
+        if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut result)).await {
             // If replacing the sandbox is in back-off, a wait with the end of the delay is recorded already.
-            if report.next_sync_at.is_none() {
+            if result.next_sync_at.is_none() {
                 let text = error_chain(error.as_ref());
-                self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, text));
+                self.record_history(
+                    request.pod,
+                    HistoryEntry::about_pod(DecisionKind::Fail, text),
+                );
             }
-            report.error = Some(error);
-            return report;
+            result.error = Some(error);
+            return result;
         }
-        if !report.cancelled {
+        if !result.cancelled {
             self.starter
                 .post_start
-                .resume(&request, actions, &mut report)
+                .resume(&request, actions, &mut result)
                 .await;
         }
-        if actions.resizes() && !report.cancelled {
-            report.changed_runtime = true;
+        if actions.resizes() && !result.cancelled {
+            result.changed_runtime = true;
             let resized = self.resizer.resize(&request, actions);
-            report.resize_error = Box::pin(resized).await.err();
+            result.resize_error = Box::pin(resized).await.err();
         }
-        if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
-            return report;
+        if result.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
+            return result;
         }
         if self
             .restart_all
-            .waits_after_reset(&request, actions, &mut report)
+            .waits_after_reset(&request, actions, &mut result)
         {
-            if let Some(failure) = report.failures.last() {
+            if let Some(failure) = result.failures.last() {
                 let text = format!("restarting all containers: {}", failure.reason);
-                let entry = HistoryEntry::about(Action::Wait, &failure.container, text);
+                let entry = HistoryEntry::about(DecisionKind::Wait, &failure.container, text);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, entry.until(Timestamp::now() + left));
             }
-            return report;
+            return result;
         }
         let Some(permit) = request
             .cancel
             .run_until_cancelled(self.start_permits.acquire())
             .await
         else {
-            report.cancelled = true;
-            return report;
+            result.cancelled = true;
+            return result;
         };
-        let starting = Box::pin(self.start(&request, actions, &mut report));
+        let starting = Box::pin(self.start(&request, actions, &mut result));
         permit.run(starting).await;
-        report
+        result
     }
 
     /// Creates the sandbox if needed, then starts containers.
@@ -162,13 +165,13 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
-        let sandbox = Box::pin(self.ensure_sandbox(request, actions, report)).await;
+        let sandbox = Box::pin(self.ensure_sandbox(request, actions, result)).await;
         if let Some(sandbox) = sandbox {
-            Box::pin(self.start_all(request, actions, &sandbox, report)).await;
+            Box::pin(self.start_all(request, actions, &sandbox, result)).await;
         }
-        if actions.create_sandbox && !report.is_clean() {
+        if actions.create_sandbox && !result.is_clean() {
             self.metrics.user_namespaced_pod_failed(request.pod);
         }
     }
@@ -178,7 +181,7 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         if let Some(reason) = &actions.kill_pod {
@@ -187,8 +190,8 @@ impl KubeGenericRuntimeManager {
             {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
-                    report.retry_after(left);
-                    let entry = HistoryEntry::about_pod(Action::Wait, change.to_string());
+                    result.retry_after(left);
+                    let entry = HistoryEntry::about_pod(DecisionKind::Wait, change.to_string());
                     self.record_history(pod, entry.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "back-off {} s recreating the pod sandbox: {change}",
@@ -205,28 +208,28 @@ impl KubeGenericRuntimeManager {
                         .normal(&object, reasons::event::SANDBOX_CHANGED, text);
                 }
             }
-            report.changed_runtime = true;
+            result.changed_runtime = true;
             let first_sandbox = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
             if *reason != first_sandbox {
                 let text = reason.to_string();
-                self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, text));
+                self.record_history(pod, HistoryEntry::about_pod(DecisionKind::StopPod, text));
                 self.set_current_step(pod, "stopping the pod".into());
             }
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
             // The stops run in tasks of their own. If the pod is deleted, its termination joins them.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
-                report.cancelled = true;
+                result.cancelled = true;
                 return Ok(());
             };
             killed?;
             if actions.create_sandbox {
                 let purged = self.gc.purge_init_containers(pod, status);
                 let purged = request.cancel.run_until_cancelled(purged).await;
-                report.cancelled = purged.is_none();
+                result.cancelled = purged.is_none();
             }
             return Ok(());
         }
-        self.kill_containers(request, actions, report).await
+        self.kill_containers(request, actions, result).await
     }
 
     /// Step 3.
@@ -234,12 +237,12 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         for kill in &actions.containers_to_kill {
-            report.changed_runtime = true;
-            let stop = Action::StopContainer;
+            result.changed_runtime = true;
+            let stop = DecisionKind::StopContainer;
             self.record_history(
                 pod,
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
@@ -251,7 +254,7 @@ impl KubeGenericRuntimeManager {
                     .kill_container(pod, status, &kill.name, &kill.id, cause),
             );
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
-                report.cancelled = true;
+                result.cancelled = true;
                 return Ok(());
             };
             killed?;
@@ -259,25 +262,28 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    /// Step 4. `None` ends the sync; the report says why.
+    /// Step 4. `None` ends the sync; the result says why.
     async fn ensure_sandbox(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> Option<ReadySandbox> {
         if request.cancel.is_cancelled() {
-            report.cancelled = true;
+            result.cancelled = true;
             return None;
         }
         if !actions.create_sandbox {
-            return self.sandboxes.existing(request, actions, report).await;
+            return self.sandboxes.existing(request, actions, result).await;
         }
-        report.changed_runtime = true;
+        result.changed_runtime = true;
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let text = change.to_string();
-            self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, text));
+            self.record_history(
+                pod,
+                HistoryEntry::about_pod(DecisionKind::CreateSandbox, text),
+            );
         }
         self.set_current_step(pod, "creating the sandbox".into());
         self.metrics.pod_start_attempted(pod);
@@ -286,14 +292,14 @@ impl KubeGenericRuntimeManager {
             Err(error) => {
                 self.metrics.pod_start_failed();
                 let text = error_chain(error.as_ref());
-                self.record_history(pod, HistoryEntry::about_pod(Action::Fail, text));
+                self.record_history(pod, HistoryEntry::about_pod(DecisionKind::Fail, text));
                 if error
                     .downcast_ref::<CriError>()
                     .is_some_and(CriError::may_have_created)
                 {
-                    report.retry_after(RETRY_AFTER);
+                    result.retry_after(RETRY_AFTER);
                 }
-                report.error = Some(error);
+                result.error = Some(error);
                 None
             }
         }
@@ -305,7 +311,7 @@ impl KubeGenericRuntimeManager {
         request: &SyncRequest<'_>,
         actions: &PodActions,
         sandbox: &ReadySandbox,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) {
         let pod = request.pod;
         if !actions.create_sandbox {
@@ -315,7 +321,7 @@ impl KubeGenericRuntimeManager {
         }
         let pruned = self.gc.prune_init_containers(pod, &request.status);
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
-            report.cancelled = true;
+            result.cancelled = true;
             return;
         }
         for start in &actions.ephemeral_containers_to_start {
@@ -323,9 +329,9 @@ impl KubeGenericRuntimeManager {
                 continue;
             };
             let container = as_container(ephemeral);
-            self.start_one(request, sandbox, start, &container, report)
+            self.start_one(request, sandbox, start, &container, result)
                 .await;
-            if report.cancelled {
+            if result.cancelled {
                 return;
             }
         }
@@ -334,10 +340,10 @@ impl KubeGenericRuntimeManager {
                 continue;
             };
             let started = self
-                .start_one(request, sandbox, start, container, report)
+                .start_one(request, sandbox, start, container, result)
                 .await;
             // A plain init container that cannot start ends the sync; a sidecar is skipped.
-            if report.cancelled || (!started && !is_sidecar(container)) {
+            if result.cancelled || (!started && !is_sidecar(container)) {
                 return;
             }
         }
@@ -350,48 +356,48 @@ impl KubeGenericRuntimeManager {
             let Some(container) = pod.containers().get(start.index) else {
                 continue;
             };
-            self.start_one(request, sandbox, start, container, report)
+            self.start_one(request, sandbox, start, container, result)
                 .await;
-            if report.cancelled {
+            if result.cancelled {
                 return;
             }
         }
     }
 
-    /// Starts one container and adds the result to the report; true if it was started and its postStart hook succeeded.
+    /// Starts one container and adds its outcome to `result`; true if it was started and its postStart hook succeeded.
     async fn start_one(
         &self,
         request: &SyncRequest<'_>,
         sandbox: &ReadySandbox,
         start: &ContainerStart,
         container: &Container,
-        report: &mut SyncReport,
+        result: &mut PodSyncResult,
     ) -> bool {
         if request.cancel.is_cancelled() {
-            report.cancelled = true;
+            result.cancelled = true;
             return false;
         }
         tracing::debug!(containerName = start.name, reason = ?start.reason, "Starting a container");
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
-                report.changed_runtime = true;
+                result.changed_runtime = true;
                 self.metrics
                     .record_container_start(request.pod, container, None);
-                let (action, text) = (Action::StartContainer, start.reason.to_string());
-                self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
-                report.started.push(start.name.clone());
+                let (kind, text) = (DecisionKind::StartContainer, start.reason.to_string());
+                self.record_history(request.pod, HistoryEntry::about(kind, &start.name, text));
+                result.started.push(start.name.clone());
                 true
             }
             Err(StartContainerError::Cancelled) => {
-                report.cancelled = true;
+                result.cancelled = true;
                 false
             }
             Err(StartContainerError::Failed(failure)) => {
-                report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
+                result.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
                 self.metrics
                     .record_container_start(request.pod, container, Some(&failure));
-                report.add_failure(failure);
+                result.add_failure(failure);
                 false
             }
         }
@@ -416,9 +422,9 @@ impl KubeGenericRuntimeManager {
         };
         let history_entry = match failure.retry_in {
             Some(left) => {
-                HistoryEntry::about(Action::Wait, name, text).until(Timestamp::now() + left)
+                HistoryEntry::about(DecisionKind::Wait, name, text).until(Timestamp::now() + left)
             }
-            None => HistoryEntry::about(Action::Fail, name, text),
+            None => HistoryEntry::about(DecisionKind::Fail, name, text),
         };
         self.record_history(pod, history_entry);
     }

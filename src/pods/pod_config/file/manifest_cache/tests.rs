@@ -19,7 +19,11 @@ fn good(name: &str) -> ManifestReading {
 }
 
 fn note(cache: &mut ManifestCache, path: &str, reading: ManifestReading) {
-    cache.record(Path::new(path), Validity::Until(STAMP), reading);
+    cache.record(
+        Path::new(path),
+        Freshness::UntilStampChanges(STAMP),
+        reading,
+    );
 }
 
 fn names(cache: &mut ManifestCache) -> Vec<String> {
@@ -33,7 +37,7 @@ fn names(cache: &mut ManifestCache) -> Vec<String> {
 
 fn reports(cache: &mut ManifestCache) -> Vec<String> {
     let text = |notice| match notice {
-        Notice::Invalid(text) | Notice::Warning(text) => text,
+        Notice::Unusable(text) | Notice::Warning(text) => text,
     };
     cache
         .outcome(&ScanScope::Everything)
@@ -48,7 +52,7 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     let mut cache = ManifestCache::default();
     let path = Path::new("a");
     assert!(cache.must_read(path, STAMP));
-    cache.record(path, Validity::Until(STAMP), good("a"));
+    cache.record(path, Freshness::UntilStampChanges(STAMP), good("a"));
     assert!(!cache.must_read(path, STAMP));
     for change in [
         ManifestStamp { inode: 9, ..STAMP },
@@ -65,11 +69,11 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     ] {
         assert!(cache.must_read(path, change));
     }
-    cache.record(path, Validity::Changing, ManifestReading::SameBytes);
+    cache.record(path, Freshness::Changing, ManifestReading::SameBytes);
     assert!(cache.must_read(path, STAMP) && !cache.to_reread().is_empty());
     cache.record(
         path,
-        Validity::UntilNextScan,
+        Freshness::UntilNextScan,
         ManifestReading::ReadFailed("no".into()),
     );
     assert!(cache.must_read(path, STAMP));
@@ -179,7 +183,7 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
     note(&mut cache, "a", good("a"));
     cache.record(
         Path::new("a"),
-        Validity::UntilNextScan,
+        Freshness::UntilNextScan,
         ManifestReading::ReadFailed("permission denied".into()),
     );
     assert_eq!(names(&mut cache), ["a"]);
@@ -207,7 +211,7 @@ fn an_error_is_reported_after_its_file_was_read_again() {
     assert_eq!(cache.outcome(&entries("a")).1, []);
     assert_eq!(cache.to_reread(), ["a".into()].into());
     assert_eq!(cache.outcome(&entries("b")).1, []);
-    let expected = vec![Notice::Invalid("dir/a: half".into())];
+    let expected = vec![Notice::Unusable("dir/a: half".into())];
     assert_eq!(cache.outcome(&entries("a")).1, expected);
     assert!(cache.to_reread().is_empty());
 }

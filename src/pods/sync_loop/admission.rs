@@ -193,6 +193,9 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
         }
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated_devices)?;
+            if node.others.terminating.is_empty() {
+                return Ok(());
+            }
             fits_with(pod, object, node.others, node.allocated_devices).map_err(|rejection| {
                 AdmissionError::Deferred {
                     message: format!("waiting for terminating pods: {}", rejection.message),
@@ -241,6 +244,9 @@ pub(super) fn fits_critical(
         on_timeout: Some(rejection).filter(|_| is_final),
         delay_event: false,
     };
+    if others.terminating.is_empty() {
+        return Ok(());
+    }
     let all = others.all();
     let without_resources = predicates::admit_except_resources(pod, object, &all);
     without_resources.map_err(|rejection| deferred(rejection, true))?;

@@ -140,7 +140,10 @@ impl SyncLoop {
     }
 
     fn admit_resources(&self, pod: &Pod, may_run: bool) -> Result<Affinities, TopologyError> {
-        self.release_resources();
+        // Without a policy, ended pods have nothing that this one could get; `on_finished` forgets them.
+        if self.admission.resources.is_on() {
+            self.release_resources();
+        }
         let devices = |nodes| self.devices().hints(pod, nodes);
         self.admission.resources.admit(pod, may_run, devices)
     }

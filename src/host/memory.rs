@@ -6,11 +6,13 @@
 )]
 
 use std::{fs, time::Duration};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Delay after the start or a change; changes during the delay belong to the same burst.
+/// How long nothing has to change after the start or a change; changes before that belong to the same burst.
 const BURST_DELAY: Duration = Duration::from_secs(5);
+/// Longest delay after the start or the first change of a burst, for a node on which something changes all the time.
+const MAX_BURST: Duration = Duration::from_secs(60);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod gnu {
@@ -49,8 +51,7 @@ pub async fn trim_after_bursts(
 ) -> anyhow::Result<()> {
     let work = async {
         loop {
-            tokio::time::sleep(BURST_DELAY).await;
-            changes.mark_unchanged();
+            end_of_burst(&mut changes).await;
             tokio::task::spawn_blocking(trim).await?;
             if changes.changed().await.is_err() {
                 return Ok(());
@@ -61,6 +62,13 @@ pub async fn trim_after_bursts(
         () = shutdown.cancelled() => Ok(()),
         result = work => result,
     }
+}
+
+/// Waits until nothing has changed for [`BURST_DELAY`], at most [`MAX_BURST`]: in the middle of a burst, returned pages
+/// are needed again at once.
+async fn end_of_burst(changes: &mut watch::Receiver<u64>) {
+    let burst = async { while let Ok(Ok(())) = timeout(BURST_DELAY, changes.changed()).await {} };
+    let _ = timeout(MAX_BURST, burst).await;
 }
 
 /// Unmaps the pages of the executable from this process. They stay in the page cache, so that using them again needs
@@ -122,6 +130,7 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::{Instant, sleep};
 
     const MAPS: &str = "\
 55f0a000-55f0b000 r--p 00000000 fe:00 77                                 /usr/bin/kubelet
@@ -140,6 +149,31 @@ garbage
         assert_eq!(ranges(0x55f0_b123), code);
         assert!(ranges(0x1).is_empty());
         assert!(program_ranges("", 0x55f0_b123).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_ends_when_nothing_changes_for_a_while_or_after_a_minute() {
+        let interval = BURST_DELAY - Duration::from_secs(1);
+        for (number, expected) in [
+            (0, BURST_DELAY),
+            (3, 3 * interval + BURST_DELAY),
+            (99, MAX_BURST),
+        ] {
+            let (sender, mut changes) = watch::channel(0);
+            let changing = async {
+                for _ in 0..number {
+                    sleep(interval).await;
+                    sender.send_modify(|version| *version += 1);
+                }
+                std::future::pending::<()>().await;
+            };
+            let started_at = Instant::now();
+            tokio::select! {
+                () = end_of_burst(&mut changes) => {}
+                () = changing => {}
+            }
+            assert_eq!(started_at.elapsed(), expected, "{number} changes");
+        }
     }
 
     #[test]

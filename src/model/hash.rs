@@ -2,7 +2,7 @@
 //! the Go one adopt each other's containers.
 
 use k8s_openapi::api::core::v1::Container;
-use std::fmt::Write as _;
+use std::{fmt::Write as _, iter};
 
 const FNV32_OFFSET: u32 = 0x811c_9dc5;
 const FNV32_PRIME: u32 = 0x0100_0193;
@@ -32,16 +32,23 @@ pub fn container_hash(container: &Container) -> String {
     json.push_str(",\"name\":");
     push_go_json_string(&mut json, &container.name);
     json.push('}');
-    let mut dump = String::with_capacity(json.len() * 4 + 16);
-    dump.push_str("([]uint8)[");
-    for (index, byte) in json.bytes().enumerate() {
-        if index > 0 {
-            dump.push(' ');
-        }
-        let _ = write!(dump, "{byte}");
-    }
-    dump.push(']');
-    format!("{:x}", fnv32a(dump.bytes()))
+    let numbers = json
+        .bytes()
+        .flat_map(|byte| iter::once(b' ').chain(decimal(byte)));
+    let dump = b"([]uint8)[".iter().copied();
+    let dump = dump.chain(numbers.skip(1)).chain([b']']);
+    format!("{:x}", fnv32a(dump))
+}
+
+/// The digits of a decimal number.
+fn decimal(number: u8) -> impl Iterator<Item = u8> {
+    let leading_zeros = match number {
+        0..=9 => 2,
+        10..=99 => 1,
+        100.. => 0,
+    };
+    let digits = [number / 100, number / 10 % 10, number % 10].into_iter();
+    digits.skip(leading_zeros).map(|digit| b'0' + digit)
 }
 
 /// Appends a JSON string as Go's encoder does, with HTML escaping.
@@ -91,5 +98,20 @@ pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
             version == other_version && digest != other
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_has_its_decimal_digits() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(
+                decimal(byte).collect::<Vec<_>>(),
+                byte.to_string().bytes().collect::<Vec<_>>()
+            );
+        }
     }
 }

@@ -63,13 +63,18 @@ impl CheckpointFile {
         &self,
         work: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,
     ) -> Result<(), String> {
-        let mut writer = CheckpointWriter {
+        let mut writer = self.writer().await;
+        let done = spawn_blocking(move || work(&mut writer)).await;
+        done.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// The writer of the file; waits until no other one exists.
+    pub(super) async fn writer(&self) -> CheckpointWriter {
+        CheckpointWriter {
             path: self.path.clone(),
             damaged: self.damaged.clone(),
             written: self.written.clone().lock_owned().await,
-        };
-        let done = spawn_blocking(move || work(&mut writer)).await;
-        done.unwrap_or_else(|error| Err(error.to_string()))
+        }
     }
 }
 
@@ -81,6 +86,10 @@ pub(super) struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes the content, unless the file has it already.
     pub(super) fn write(&mut self, bytes: Vec<u8>) -> Result<(), String> {
         if *self.written != bytes {

@@ -110,7 +110,13 @@ impl Cgroups {
 
     fn create_in(&self, point: &Path, path: &CgroupPath) -> io::Result<()> {
         let is_cpuset = self.hierarchies.of("cpuset") == Some(point);
-        for step in path.steps_from(&self.root) {
+        let steps = path.steps_from(&self.root);
+        // If it can be created, its ancestors exist and were set up; only its parent may not enable controllers yet.
+        let set_up = match fs::create_dir(path.under(point)) {
+            Ok(()) => steps.len().saturating_sub(2),
+            Err(_) => 0,
+        };
+        for step in steps.into_iter().skip(set_up) {
             let directory = step.under(point);
             if step != self.root {
                 make(&directory)?;

@@ -66,6 +66,9 @@ impl AdoptedUids {
 
     /// The pod of a manifest, with the UID of the running pod that was started from this manifest.
     pub(super) fn adopt(&mut self, source: PodSource, pod: Arc<Pod>) -> Arc<Pod> {
+        if self.adopted.is_empty() && self.candidates.is_empty() {
+            return pod;
+        }
         if let Some(known) = self.adopted.get_mut(&pod.uid()) {
             if !Arc::ptr_eq(&known.generated, &pod) {
                 known.adopted = with_uid(&pod, &known.adopted.uid());

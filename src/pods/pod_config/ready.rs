@@ -43,8 +43,10 @@ impl SourcesReady {
 
     /// Records that a message of the source was applied, and how complete the source's list is now. While a new list is
     /// applied in several updates, the source does not count as delivered: only the last one carries the completeness.
-    pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
-        self.reader.seen.lock().insert(source, completeness);
+    /// Returns whether the completeness changed.
+    pub fn mark_seen(&self, source: PodSource, completeness: Completeness) -> bool {
+        let mut seen = self.reader.seen.lock();
+        seen.insert(source, completeness.clone()) != Some(completeness)
     }
 
     /// See [`SourcesReadyReader::is_removed`].
@@ -154,12 +156,13 @@ mod tests {
     #[test]
     fn a_list_that_is_still_being_delivered_makes_no_pod_gone() {
         let sources = ready(&[PodSource::File]);
-        sources.mark_seen(PodSource::File, Partial);
+        assert!(sources.mark_seen(PodSource::File, Partial));
+        assert!(!sources.mark_seen(PodSource::File, Partial));
         assert!(
             sources.all_seen() && !sources.is_removed(PodSource::File, &"u".into(), Some("/m/a"))
         );
         assert!(!sources.all_delivered());
-        sources.mark_seen(PodSource::File, Complete);
+        assert!(sources.mark_seen(PodSource::File, Complete));
         assert!(sources.is_removed(PodSource::File, &"u".into(), None));
         assert!(sources.all_delivered());
     }

@@ -108,7 +108,7 @@ impl PodSync {
         };
         let recorded = self.state_store.uids().into_iter();
         recorded
-            .filter(|uid| is_gone(uid) && self.is_orphan(uid, known_pods))
+            .filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid))
             .collect()
     }
 
@@ -125,7 +125,7 @@ impl PodSync {
         };
         let found = self.cgroups.pods_with_cgroups().await?.into_iter();
         Ok(found
-            .filter(|uid| is_gone(uid) && self.is_orphan(uid, known_pods))
+            .filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid))
             .collect())
     }
 

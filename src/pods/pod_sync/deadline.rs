@@ -13,8 +13,9 @@ use tokio::time::Instant;
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// The deadline of a pod that has been active since `started`, as far as that is known.
-    pub(super) fn of(pod: &Pod, started: Option<Timestamp>) -> Self {
+    /// The deadline of a pod that has been active since `started`, as far as that is known, which is called only for a
+    /// pod with `activeDeadlineSeconds`.
+    pub(super) fn of(pod: &Pod, started: impl FnOnce() -> Option<Timestamp>) -> Self {
         let left = left(pod, started, Timestamp::now());
         Self(left.and_then(|left| Instant::now().checked_add(left)))
     }
@@ -37,11 +38,15 @@ impl Deadline {
 
 /// What is left at `now` of the seconds that the pod may be active. Without a start time there is no
 /// deadline yet.
-fn left(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+fn left(
+    pod: &Pod,
+    started: impl FnOnce() -> Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Duration> {
     let seconds = pod.spec()?.active_deadline_seconds?;
     let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     // If the clock was set back, the pod gets the whole time again, but not more.
-    let passed = Duration::try_from(now.duration_since(started?)).unwrap_or_default();
+    let passed = Duration::try_from(now.duration_since(started()?)).unwrap_or_default();
     Some(allowed.saturating_sub(passed))
 }
 
@@ -70,7 +75,11 @@ mod tests {
                 }),
                 ..Pod::default()
             };
-            let left = left(&pod, started.map(at), at(now));
+            let started_at = || {
+                assert!(seconds.is_some(), "a pod without deadline needs no start");
+                started.map(at)
+            };
+            let left = left(&pod, started_at, at(now));
             let case = (seconds, started, now);
             assert_eq!(left.map(|left| left.as_secs()), expected, "{case:?}");
         }

@@ -97,7 +97,7 @@ impl PodSync {
 
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncPodOutcome {
         let uid = pod.uid();
-        let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
+        let deadline = Deadline::of(&pod, || self.status_publisher.start_time(&pod));
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
@@ -113,7 +113,7 @@ impl PodSync {
         if is_terminal(&status) {
             return self.end_sync(&pod, &status).await;
         }
-        let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
+        let deadline = Deadline::of(&pod, || self.status_publisher.start_time(&pod));
         if deadline.is_over() {
             return self.end_sync_past_deadline(&pod).await;
         }

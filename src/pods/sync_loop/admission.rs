@@ -202,6 +202,9 @@ fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionE
         }
         Some(object) => {
             predicates::admit(pod, object, staying, attributes.allocated_devices)?;
+            if attributes.others.terminating.is_empty() {
+                return Ok(());
+            }
             fits_with(pod, object, attributes.others, attributes.allocated_devices).map_err(
                 |rejection| AdmissionError::Deferred {
                     message: format!("waiting for terminating pods: {}", rejection.message),
@@ -250,6 +253,9 @@ pub(super) fn fits_critical(
         on_timeout: Some(rejection).filter(|_| is_final),
         delay_event: false,
     };
+    if others.terminating.is_empty() {
+        return Ok(());
+    }
     let all = others.all();
     let without_resources = predicates::admit_except_resources(pod, object, &all);
     without_resources.map_err(|rejection| deferred(rejection, true))?;

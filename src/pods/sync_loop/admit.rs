@@ -146,7 +146,10 @@ impl SyncLoop {
         pod: &Pod,
         may_be_running: bool,
     ) -> Result<Affinities, TopologyError> {
-        self.release_resources();
+        // Without a policy, ended pods have nothing that this one could get; `on_finished` forgets them.
+        if self.admission.resources.is_on() {
+            self.release_resources();
+        }
         let devices = |nodes| self.devices().hints(pod, nodes);
         self.admission.resources.admit(pod, may_be_running, devices)
     }

@@ -186,6 +186,7 @@ impl SyncLoop {
         // allowed: their pods keep their last valid version, or have had no worker in this process.
         let all_delivered = self.sources.all_delivered();
         let is_full = self.housekeeping_schedule.begin(all_delivered);
+        let with_cgroups = all_delivered && self.housekeeping_schedule.searches_cgroups(is_full);
         if unsettled_orphans {
             // Reading the items of such a pod wakes the loop only if its runtime status changes.
             self.housekeeping_schedule.retry_later();
@@ -193,7 +194,7 @@ impl SyncLoop {
         if is_full {
             self.repair_workers(&desired);
         }
-        self.start_background_housekeeping(pods, desired, listed);
+        self.start_background_housekeeping(pods, desired, listed, with_cgroups);
         if all_delivered && all_known {
             self.devices().inventory_complete();
         }
@@ -222,12 +223,13 @@ impl SyncLoop {
     }
 
     /// Starts the background part of housekeeping: removes superseded containers of static pods, and finds orphans of
-    /// which only a record or a cgroup is left.
+    /// which only a record or, `with_cgroups`, a cgroup is left.
     fn start_background_housekeeping(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut known_pods: HashSet<PodUid>,
         listed: RuntimeListed,
+        with_cgroups: bool,
     ) {
         known_pods.extend(self.removals.uids().cloned());
         known_pods.extend(
@@ -246,13 +248,15 @@ impl SyncLoop {
             (self.pod_sync.clone(), self.orphans_outside_runtime.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
+            let gone = |uid: &PodUid, origin: Option<&PodOrigin>| {
+                is_removed_from_source(&sources, uid, origin)
+            };
             if all_delivered {
-                let gone = |uid: &PodUid, origin: Option<&PodOrigin>| {
-                    is_removed_from_source(&sources, uid, origin)
-                };
                 let found = pod_sync.recorded_orphans(&known_pods, gone, listed);
                 metrics.orphans_found(found.len());
                 orphans_outside_runtime.mark_all(found);
+            }
+            if with_cgroups {
                 let cgroups = pod_sync.orphans_with_cgroups(&known_pods, gone, listed);
                 match cgroups.await {
                     Ok(found) => orphans_outside_runtime.mark_all(found),

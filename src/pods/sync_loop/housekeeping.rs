@@ -21,13 +21,15 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) struct HousekeepingSchedule {
     period: Duration,
     next: Instant,
-    /// When the next full run is due. A full run also compares workers with the desired pods; everything else,
-    /// including the background part, belongs to every run.
+    /// When the next full run is due. A full run also compares workers with the desired pods, and searches for orphaned
+    /// cgroups; everything else, including the rest of the background part, belongs to every run.
     next_full: Instant,
     /// The running background part. It hangs if the runtime does, so a second one is not started beside it.
     running: Option<JoinHandle<Result<(), Panicked>>>,
     /// A run was due while the background part of the last one was running: it is repeated after that.
     missed: bool,
+    /// The next run repeats what failed or was missed.
+    repeats: bool,
 }
 
 impl HousekeepingSchedule {
@@ -40,6 +42,7 @@ impl HousekeepingSchedule {
             next_full: now,
             running: None,
             missed: false,
+            repeats: false,
         }
     }
 
@@ -50,6 +53,7 @@ impl HousekeepingSchedule {
 
     /// Schedules a run after [`RETRY_DELAY`]: something could not be removed.
     pub(super) fn retry_later(&mut self) {
+        self.repeats = true;
         self.within(RETRY_DELAY);
     }
 
@@ -66,6 +70,7 @@ impl HousekeepingSchedule {
             }
             self.running = None;
             if std::mem::take(&mut self.missed) {
+                self.repeats = true;
                 self.run_soon();
             }
         }
@@ -80,6 +85,11 @@ impl HousekeepingSchedule {
             self.next_full = now + self.period;
         }
         is_full
+    }
+
+    /// Whether a run, full or not, searches for orphans that have only a cgroup, which is expensive.
+    pub(super) fn searches_cgroups(&mut self, is_full: bool) -> bool {
+        std::mem::take(&mut self.repeats) || is_full
     }
 
     /// Starts the background part, which reads the runtime and the disk, unless it is running.
@@ -134,6 +144,7 @@ mod tests {
             "the missed one follows"
         );
         schedule.begin(true);
+        assert!(schedule.searches_cgroups(false));
         schedule.start(work());
         gate.add_permits(1);
         schedule.due().await;
@@ -156,11 +167,13 @@ mod tests {
         schedule.run_soon();
         schedule.due().await;
         assert!(!schedule.begin(true), "only what may just have been left");
+        assert!(!schedule.searches_cgroups(false));
         schedule.due().await;
-        assert!(schedule.begin(true));
+        assert!(schedule.begin(true) && schedule.searches_cgroups(true));
         let before = Instant::now();
         schedule.retry_later();
         schedule.due().await;
         assert_eq!(before.elapsed(), RETRY_DELAY);
+        assert!(schedule.searches_cgroups(false) && !schedule.searches_cgroups(false));
     }
 }

@@ -203,8 +203,9 @@ impl SyncLoop {
             tokio::select! {
                 update = self.updates.recv() => match update {
                     Some(update) => {
-                        self.handle_pod_update(update);
-                        self.housekeeping_schedule.run_soon();
+                        if self.handle_pod_update(update) {
+                            self.housekeeping_schedule.run_soon();
+                        }
                     }
                     None => anyhow::bail!("all pod sources ended"),
                 },
@@ -256,7 +257,9 @@ impl SyncLoop {
         }
     }
 
-    fn handle_pod_update(&mut self, update: PodUpdate) {
+    /// Handles an update of a source. Returns whether it leaves something to housekeeping: removed pods, orphans of a
+    /// source whose completeness changed, or deferred pods.
+    fn handle_pod_update(&mut self, update: PodUpdate) -> bool {
         let pod_manager = self.pod_manager.reader();
         // Computed once for all pods of the update, because it reads all pods of the runtime.
         let predecessors = match update.op {
@@ -303,7 +306,7 @@ impl SyncLoop {
                 DispatchStep::Kill(pod) => self.handle_pod_removal(pod),
             }
         }
-        self.sources.mark_seen(update.source, update.completeness);
+        let delivered = self.sources.mark_seen(update.source, update.completeness);
         self.all_sources_seen.send_replace(self.sources.all_seen());
         self.retry_pending_admissions();
         self.retry_resizes(match update.op {
@@ -314,6 +317,7 @@ impl SyncLoop {
             let update = UpdatePodOptions::sync(SyncPodType::Update, current(pod));
             self.workers.update_known_pod(update);
         }
+        update.op == PodOp::Remove || delivered || !self.deferred.is_empty()
     }
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While

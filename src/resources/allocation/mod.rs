@@ -32,7 +32,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 /// The file of allocated amounts.
@@ -70,10 +70,18 @@ struct AllocationState {
     allocated: AmountsByPod,
     actuated: AmountsByPod,
     conditions: HashMap<PodUid, ResizeConditions>,
-    /// Number of accepted resizes.
-    resizes: u64,
-    /// Number of accepted resizes that the checkpoint contains.
-    saved_resizes: u64,
+    allocated_changes: Changes,
+    actuated_changes: Changes,
+    /// The number of the change of allocated amounts by the last accepted resize.
+    resized: Option<u64>,
+}
+
+/// Counts the changes of a map that has a checkpoint.
+#[derive(Clone, Copy, Default)]
+struct Changes {
+    number: u64,
+    /// The number of changes that the checkpoint contains; `None` if this process has not written it.
+    saved: Option<u64>,
 }
 
 /// Numbers of pods with resizes.
@@ -129,6 +137,7 @@ impl Allocations {
             return;
         }
         state.allocated.insert(pod.uid(), Arc::new(amounts));
+        state.allocated_changes.number += 1;
         drop(state);
         self.0.changed.notify_one();
     }
@@ -141,7 +150,9 @@ impl Allocations {
         let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
         actuated.fill_missing_from(PodAmounts::of(before));
         state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
-        state.resizes += 1;
+        state.allocated_changes.number += 1;
+        state.actuated_changes.number += 1;
+        state.resized = Some(state.allocated_changes.number);
         drop(state);
         self.0.changed.notify_one();
     }
@@ -191,6 +202,7 @@ impl Allocations {
         }
         let actuated = deduplicated(&state.allocated, uid, Arc::new(actuated));
         state.actuated.insert(uid.clone(), actuated);
+        state.actuated_changes.number += 1;
         drop(state);
         self.0.changed.notify_one();
     }
@@ -247,9 +259,12 @@ impl Allocations {
     pub fn remove(&self, uid: &PodUid) {
         let mut state = self.0.state.lock();
         state.conditions.remove(uid);
-        let known = state.allocated.remove(uid).is_some() | state.actuated.remove(uid).is_some();
+        let allocated = state.allocated.remove(uid).is_some();
+        let actuated = state.actuated.remove(uid).is_some();
+        state.allocated_changes.number += u64::from(allocated);
+        state.actuated_changes.number += u64::from(actuated);
         drop(state);
-        if known {
+        if allocated || actuated {
             self.0.changed.notify_one();
         }
     }
@@ -290,7 +305,7 @@ impl Allocations {
     pub async fn save_resizes(&self) {
         let is_saved = {
             let state = self.0.state.lock();
-            state.saved_resizes == state.resizes
+            state.resized <= state.allocated_changes.saved
         };
         if !is_saved {
             self.flush().await;
@@ -302,23 +317,57 @@ impl Allocations {
         let Some([allocated, actuated]) = &self.0.files else {
             return true;
         };
+        let mut allocated = allocated.writer().await;
+        let mut actuated = actuated.writer().await;
         let inner = self.0.clone();
-        let allocated = save(allocated, move |file| {
-            let (resizes, amounts) = {
-                let state = inner.state.lock();
-                (state.resizes, state.allocated.clone())
-            };
-            file.write(encode(&amounts)?)?;
-            inner.state.lock().saved_resizes = resizes;
-            Ok(())
-        });
-        let allocated = allocated.await;
-        let inner = self.0.clone();
-        let actuated = save(actuated, move |file| {
-            let amounts = inner.state.lock().actuated_with_pod_limits();
-            file.write(encode(&amounts)?)
-        });
-        actuated.await && allocated
+        let write = move || {
+            let allocated = inner.save(
+                &mut allocated,
+                |state| &mut state.allocated_changes,
+                |state| state.allocated.clone(),
+            );
+            let actuated = inner.save(
+                &mut actuated,
+                |state| &mut state.actuated_changes,
+                AllocationState::actuated_with_pod_limits,
+            );
+            allocated && actuated
+        };
+        spawn_blocking(write).await.unwrap_or_else(|err| {
+            tracing::error!(%err, "Failed to save pod resource information checkpoint");
+            false
+        })
+    }
+}
+
+impl AllocationInner {
+    /// Writes a checkpoint if its map changed; false on an error, which is logged. Takes the `amounts` to write itself,
+    /// so that an older state never replaces a newer one. Blocking.
+    fn save(
+        &self,
+        file: &mut CheckpointWriter,
+        changes: fn(&mut AllocationState) -> &mut Changes,
+        amounts: fn(&AllocationState) -> AmountsByPod,
+    ) -> bool {
+        let (number, amounts) = {
+            let mut state = self.state.lock();
+            let Changes { number, saved } = *changes(&mut state);
+            if saved == Some(number) {
+                return true;
+            }
+            (number, amounts(&state))
+        };
+        let encoded = checkpoint::encode(&amounts).map_err(|error| error_chain(&error));
+        let saved = encoded.and_then(|bytes| file.write(bytes));
+        match &saved {
+            Ok(()) => changes(&mut self.state.lock()).saved = Some(number),
+            Err(err) => tracing::error!(
+                err,
+                file = %file.path().display(),
+                "Failed to save pod resource information checkpoint"
+            ),
+        }
+        saved.is_ok()
     }
 }
 
@@ -334,26 +383,6 @@ impl AllocationState {
         });
         actuated.collect()
     }
-}
-
-fn encode(amounts: &AmountsByPod) -> Result<Vec<u8>, String> {
-    checkpoint::encode(amounts).map_err(|error| error_chain(&error))
-}
-
-/// Runs `write`, which takes the amounts to write itself, so that an older state never replaces a newer one; false on an
-/// error, which is logged.
-async fn save(
-    file: &CheckpointFile,
-    write: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,
-) -> bool {
-    let saved = file.update(write).await.inspect_err(|err| {
-        tracing::error!(
-            err,
-            file = %file.path().display(),
-            "Failed to save pod resource information checkpoint"
-        );
-    });
-    saved.is_ok()
 }
 
 /// The actuated amounts of a pod: the same object as the allocated ones if they are equal, as they are for most pods.

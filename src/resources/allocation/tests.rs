@@ -108,6 +108,33 @@ async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
     );
 }
 
+#[tokio::test]
+async fn a_checkpoint_is_written_when_its_map_changed_or_an_earlier_write_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let after = || Allocations::read(dir.path()).unwrap();
+    let [one, two] = ["u", "v"].map(|uid| pod(uid, json!({"requests": {"cpu": "1"}})));
+    allocations.allocate(&one);
+    allocations.set_actuated(&one, one.container("a").unwrap());
+    assert!(allocations.flush().await);
+    // This change is not counted.
+    allocations.0.state.lock().actuated.clear();
+    allocations.allocate(&two);
+    assert!(allocations.flush().await);
+    assert!(after().is_allocated(&"v".into()));
+    assert!(after().actuated(&"u".into()).is_some());
+
+    let file = dir.path().join(ACTUATED_FILE);
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    allocations.set_actuated(&two, two.container("a").unwrap());
+    assert!(!allocations.flush().await);
+    fs::remove_dir(&file).unwrap();
+    assert!(allocations.flush().await);
+    assert!(after().actuated(&"v".into()).is_some());
+    assert!(after().actuated(&"u".into()).is_none());
+}
+
 #[test]
 fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
     let allocations = Allocations::default();

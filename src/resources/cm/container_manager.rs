@@ -4,7 +4,7 @@ use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
     node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup},
-    resource_config,
+    resource_config::{self, QosSettings},
 };
 use crate::{
     base::{error_chain, run_file_io},
@@ -68,8 +68,9 @@ struct ContainerManagerInner {
     events: EventRecorder,
     /// Shows which pods have exclusive CPUs.
     managers: ResourceManagers,
-    /// Serializes updates of the QoS classes: with two at once, older values could overwrite newer ones.
-    updating: Mutex<()>,
+    /// The settings of the QoS classes that were written last, unless that failed. The lock serializes updates: with
+    /// two at once, older values could overwrite newer ones.
+    written_classes: Mutex<Option<QosSettings>>,
     systemd_calls: Arc<Semaphore>,
     /// Set until all pods are known after a restart: the CPU shares computed from some pods would throttle the others,
     /// so the QoS classes keep the limits that the earlier kubelet set.
@@ -127,11 +128,11 @@ impl ContainerManager {
             active_pods,
             events,
             managers,
-            updating: Mutex::new(()),
+            written_classes: Mutex::default(),
             systemd_calls: Arc::new(Semaphore::new(MAX_SYSTEMD_CALLS)),
         };
         inner
-            .update_qos_cgroups()
+            .update_qos_cgroups(true)
             .context("failed to initialize top level QOS containers")?;
         inner.enforce_reserved()?;
         Ok(Self(Some(Arc::new(inner))))
@@ -297,7 +298,7 @@ impl ContainerManagerInner {
     /// Updates all limits; returns whether the limit of the node is enforced.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
         let updated = self.clone().run(move |inner| {
-            let updated = inner.update_qos_cgroups();
+            let updated = inner.update_qos_cgroups(true);
             (updated, enforced || inner.enforce_node())
         });
         let Ok((updated, enforced)) = updated.await else {
@@ -342,37 +343,37 @@ impl ContainerManagerInner {
         }
     }
 
-    /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes.
-    fn update_qos_cgroups(&self) -> std::io::Result<()> {
-        let _updating = self.updating.lock();
+    /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes: those that changed,
+    /// or `all`, because others may have changed them.
+    fn update_qos_cgroups(&self, all: bool) -> std::io::Result<()> {
+        let mut written = self.written_classes.lock();
+        let mut before = written.take().filter(|_| !all);
         if !self.manager.exists(&self.all_pods) {
+            before = None;
             self.manager.create(&self.all_pods)?;
             if let Err(error) = self.manager.update(&self.all_pods, &self.node_settings()) {
                 tracing::error!(err = %error, "cgroup manager.Set failed");
             }
         }
-        let pods = (self.active_pods)();
-        let node = &self.node;
+        let (pods, node) = ((self.active_pods)(), &self.node);
         let settings = resource_config::of_classes(
             pods.iter().map(|pod| &**pod),
             &node.rules,
             node.memory_qos,
             node.qos_reserved,
         );
-        for (class, settings) in [
-            (QosClass::Guaranteed, settings.guaranteed),
-            (QosClass::Burstable, settings.burstable),
-            (QosClass::BestEffort, settings.best_effort),
-        ] {
-            let name = self.qos_cgroup(class);
+        for class in QOS_CLASSES {
+            let (name, settings) = (self.qos_cgroup(class), settings.of(class));
             let is_new = !self.manager.exists(&name);
             if is_new {
                 self.manager.create(&name)?;
             }
-            if is_new || !self.keeps_earlier_limits.load(Ordering::Relaxed) {
-                self.manager.update(&name, &settings)?;
+            let differs = before.as_ref().map(|before| before.of(class)) != Some(settings);
+            if is_new || differs && !self.keeps_earlier_limits.load(Ordering::Relaxed) {
+                self.manager.update(&name, settings)?;
             }
         }
+        *written = Some(settings);
         Ok(())
     }
 
@@ -424,7 +425,7 @@ impl ContainerManagerInner {
     }
 
     fn ensure_exists(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<PodCgroup> {
-        if let Err(error) = self.update_qos_cgroups() {
+        if let Err(error) = self.update_qos_cgroups(false) {
             tracing::info!(
                 pod = %pod.log_name(),
                 err = %error,
@@ -463,7 +464,7 @@ impl ContainerManagerInner {
     }
 
     fn set_limits(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<()> {
-        self.update_qos_cgroups()
+        self.update_qos_cgroups(false)
             .context("failed to update QoS cgroups")?;
         let settings = self.higher_settings(pod, actuated)?;
         let name = self.pod_cgroup(pod)?;

@@ -166,6 +166,16 @@ pub struct QosSettings {
     pub best_effort: CgroupSettings,
 }
 
+impl QosSettings {
+    pub(super) fn of(&self, class: QosClass) -> &CgroupSettings {
+        match class {
+            QosClass::Guaranteed => &self.guaranteed,
+            QosClass::Burstable => &self.burstable,
+            QosClass::BestEffort => &self.best_effort,
+        }
+    }
+}
+
 /// Computes [`QosSettings`]. `qos_reserved` is set with `qosReserved`: allocatable memory, and the percentage of
 /// memory requests that lower classes cannot use.
 pub fn of_classes<'p>(

@@ -143,6 +143,34 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
     assert_eq!(found, ["idle"].map(Into::into).into());
 }
 
+#[tokio::test(start_paused = true)]
+async fn limits_of_classes_are_written_when_they_change_and_once_a_minute() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let (small, large) = (pod("small", "100m"), pod("large", "400m"));
+    let file = "cpu/r/kubepods/burstable/cpu.shares";
+    let overwrite = || fs::write(tree.dir.path().join(file), "7").unwrap();
+    for (pods, expected) in [
+        (vec![small.clone()], "102"),
+        (vec![small.clone()], "7"),
+        (vec![small.clone(), large], "512"),
+    ] {
+        *tree.pods.lock() = pods;
+        manager.ensure_exists(&small, None).await.unwrap();
+        assert_eq!(tree.read(file), expected);
+        overwrite();
+    }
+    let (_delivered, delivered) = watch::channel(true);
+    let running = tokio::spawn(manager.run(delivered));
+    for _ in 0..2 {
+        while tree.read(file) != "512" {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        overwrite();
+    }
+    running.abort();
+}
+
 #[tokio::test]
 async fn removed_cgroups_are_created_again() {
     let tree = Tree::new();

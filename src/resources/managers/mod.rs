@@ -132,6 +132,14 @@ impl ResourceManagers {
         })))
     }
 
+    /// Whether the CPU or the memory manager has a policy.
+    pub fn is_on(&self) -> bool {
+        self.0.as_ref().is_some_and(|inner| {
+            let managers = inner.managers.lock();
+            managers.cpu.is_on() || managers.memory.is_on()
+        })
+    }
+
     /// Allocates the exclusive resources of a pod, and returns the NUMA affinities for its devices. On an error nothing is
     /// allocated, and if the pod `is_running` already, its containers get the shared CPUs. An earlier allocation is
     /// kept, unless the pod is not running and its requests have changed. `devices` returns the NUMA hints of its

@@ -227,6 +227,17 @@ impl PodStateStore {
     /// write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let one_at_a_time = self.shared.writing.clone().lock_owned().await;
+        // An earlier write may have included the changes.
+        let dirty = &self.shared.dirty;
+        let is_written = only
+            .as_ref()
+            .map_or_else(|| dirty.is_empty(), |uid| !dirty.contains(uid));
+        if is_written {
+            return WriteResult {
+                number: 0,
+                all: true,
+            };
+        }
         let state_store = self.clone();
         let write = move || {
             let written = state_store.write_marked(only);
@@ -243,15 +254,11 @@ impl PodStateStore {
     /// Blocking; one at a time.
     fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
         let dirty = &self.shared.dirty;
-        // Taken only now: changes that another write has written meanwhile are not written again.
         let uids: Vec<PodUid> = match only {
             Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
             None => dirty.take_now().into_iter().collect(),
         };
         let number = uids.len();
-        if number == 0 {
-            return WriteResult { number, all: true };
-        }
         let batch: Vec<_> = {
             let records = self.shared.records.lock();
             let entry = |uid: &PodUid| {

@@ -211,6 +211,21 @@ async fn a_record_is_written_also_when_its_caller_stops_waiting() {
     assert_eq!(again.initialized_in.as_deref(), Some("s"));
 }
 
+#[tokio::test]
+async fn changes_that_an_earlier_write_included_need_no_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
+    for only in [None, Some(uid.clone())] {
+        let busy = state_store.shared.writing.lock().await;
+        state_store.shared.dirty.mark(uid.clone());
+        let mut write = Box::pin(state_store.write(only));
+        assert!(futures::poll!(&mut write).is_pending());
+        assert!(state_store.shared.dirty.unmark(&uid));
+        drop(busy);
+        assert!(futures::poll!(&mut write).is_ready());
+    }
+}
+
 #[test]
 fn a_write_is_not_overtaken_by_a_later_one_when_its_caller_stops_waiting() {
     // One thread for blocking work, and that is busy: the first write cannot end.

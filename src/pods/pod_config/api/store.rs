@@ -42,12 +42,26 @@ enum StoredItem {
 }
 
 /// What the files are to have.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Wanted {
     /// The pods to write; the file of one that is not in it is to be removed.
     pods: HashMap<PodUid, Arc<Pod>>,
     /// The identity of the cluster, once this kubelet has learned it.
     cluster: Option<String>,
+}
+
+impl Wanted {
+    /// What these files are to have.
+    fn of(&self, items: &HashSet<StoredItem>) -> Self {
+        let pods = items.iter().filter_map(|item| match item {
+            StoredItem::Pod(uid) => Some((uid.clone(), self.pods.get(uid)?.clone())),
+            StoredItem::Cluster => None,
+        });
+        Self {
+            pods: pods.collect(),
+            cluster: self.cluster.clone(),
+        }
+    }
 }
 
 impl ApiPodStore {
@@ -122,7 +136,10 @@ impl ApiPodStore {
                 () = shutdown.cancelled() => return Ok(()),
             };
             let (directory, wanted) = (self.directory.clone(), self.wanted.clone());
-            let work = move || write(&directory, items, &wanted.lock().clone());
+            let work = move || {
+                let wanted = wanted.lock().of(&items);
+                write(&directory, items, &wanted)
+            };
             let failed = match run_file_io(work).await {
                 Ok(failed) => failed,
                 Err(error) => anyhow::bail!("writing pods panicked: {error}"),

@@ -52,7 +52,8 @@ pub(super) fn admit_except_resources(
             "node(s) didn't match Pod's node affinity/selector",
         ));
     }
-    if others.iter().any(|other| ports_collide(pod, other)) {
+    let ports = host_ports(pod);
+    if !ports.is_empty() && others.iter().any(|other| ports_collide(&ports, other)) {
         return Err(failed(
             "NodePorts",
             "node(s) didn't have free ports for the requested pod ports",
@@ -242,8 +243,11 @@ pub(super) fn matches_node(pod: &Pod, node: &Node) -> bool {
 
 // -- host ports --------------------------------------------------------------------------------------------------
 
-fn ports_collide(one: &Pod, other: &Pod) -> bool {
-    let (one, other) = (host_ports(one), host_ports(other));
+/// Address, protocol and port on the host.
+type HostPort<'a> = (&'a str, &'a str, i32);
+
+fn ports_collide(one: &HashSet<HostPort<'_>>, other: &Pod) -> bool {
+    let other = host_ports(other);
     let everywhere = |address: &str| address == "0.0.0.0" || address == "::";
     one.iter().any(|(address, protocol, port)| {
         other
@@ -258,8 +262,8 @@ fn ports_collide(one: &Pod, other: &Pod) -> bool {
     })
 }
 
-/// Address, protocol and port on the host; those of init containers only where they are sidecars.
-fn host_ports(pod: &Pod) -> HashSet<(&str, &str, i32)> {
+/// The ports on the host; those of init containers only where they are sidecars.
+fn host_ports(pod: &Pod) -> HashSet<HostPort<'_>> {
     let init = pod.init_containers().iter();
     let sidecars = init.filter(|container| crate::model::is_sidecar(container));
     let containers = pod.containers().iter().chain(sidecars);
@@ -271,7 +275,7 @@ fn host_ports(pod: &Pod) -> HashSet<(&str, &str, i32)> {
 fn container_host_ports(
     container: &Container,
     host_network: bool,
-) -> impl Iterator<Item = (&str, &str, i32)> {
+) -> impl Iterator<Item = HostPort<'_>> {
     let ports = container.ports.iter().flatten();
     ports.filter_map(move |port| {
         let implied = host_network.then_some(port.container_port);

@@ -51,6 +51,8 @@ const MAX_MESSAGE_BYTES: usize = 240;
 pub struct ProbedContainer {
     /// The newest instance of the container.
     pub container: Option<ContainerStatus>,
+    /// The pod's status says that this instance has started (upstream's `Started`).
+    pub was_started: bool,
     /// Primary address of the pod; of the node for host-network pods.
     pub pod_ip: Option<String>,
     /// The pod is Failed or Succeeded.

@@ -58,6 +58,8 @@ pub(super) struct ProbeFacts {
     pub(super) started: bool,
     /// The recorded result of this instance; only needed for the first decision about it.
     pub(super) recorded_result: Option<ProbeResult>,
+    /// The pod's status says that the instance has started; only needed for the first decision about it.
+    pub(super) was_started: bool,
 }
 
 impl ProbeFacts {
@@ -116,7 +118,7 @@ struct CurrentInstance {
 enum InstanceOrigin {
     /// Started by this kubelet process.
     Fresh,
-    /// Started by an earlier process, with a recorded result.
+    /// Started by an earlier process, with a recorded result, or shown as started where the startup probe has none.
     Resumed,
     /// Started by an earlier process, without a recorded result.
     Adopted,
@@ -185,10 +187,9 @@ impl ProbeState {
         let is_new = known.is_none();
         decision.forget = self.current.take().map(|replaced| replaced.id);
         let rules = self.rules;
-        let current =
-            self.current.insert(known.unwrap_or_else(|| {
-                CurrentInstance::first_seen(seen, facts.recorded_result, &rules)
-            }));
+        let current = self
+            .current
+            .insert(known.unwrap_or_else(|| CurrentInstance::first_seen(seen, facts, &rules)));
         decision.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
         if current.probe_result != before {
@@ -239,11 +240,13 @@ impl ProbeState {
 }
 
 impl CurrentInstance {
-    fn first_seen(
-        seen: &ProbedInstance,
-        recorded_result: Option<ProbeResult>,
-        rules: &ProbeRules,
-    ) -> Self {
+    fn first_seen(seen: &ProbedInstance, facts: &ProbeFacts, rules: &ProbeRules) -> Self {
+        // Another kubelet, or a lost record, has left no result: a container that has started must not be stopped
+        // because its startup probe fails now.
+        let has_started =
+            rules.kind == ProbeKind::Startup && seen.predates_kubelet && facts.was_started;
+        let recorded_result = facts.recorded_result;
+        let recorded_result = recorded_result.or(has_started.then_some(ProbeResult::Success));
         let origin = match (recorded_result, seen.predates_kubelet) {
             (Some(_), _) => InstanceOrigin::Resumed,
             (None, true) => InstanceOrigin::Adopted,

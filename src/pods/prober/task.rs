@@ -301,6 +301,7 @@ impl ProbeTask {
                 .as_ref()
                 .is_some_and(|seen| self.probes.started(&self.container, &seen.id)),
             recorded_result,
+            was_started: view.was_started,
             container,
         }
     }

@@ -1,3 +1,4 @@
+mod adopted;
 mod bench;
 mod driver;
 mod properties;

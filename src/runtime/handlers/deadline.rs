@@ -24,9 +24,13 @@ impl TimeoutError {
     }
 }
 
-/// Number of wake-ups during a timeout, to measure how late they are. Delays of up to `1 / SLICES` of the
-/// timeout are tolerated.
+/// Number of wake-ups during a timeout, to measure how late they are.
 const SLICES: u32 = 4;
+
+/// How long this process may delay work with this timeout before a timeout is its own fault.
+pub(super) fn tolerance(timeout: Duration) -> Duration {
+    timeout / SLICES
+}
 
 /// Runs `work` for at most `timeout`. Meanwhile the task wakes up at most [`SLICES`] times and sums the
 /// delays of these wake-ups.
@@ -48,7 +52,7 @@ pub(super) async fn within<T>(
         let now = Instant::now();
         lag += now.saturating_duration_since(wake);
         if now >= deadline {
-            return Err(if lag > timeout / SLICES {
+            return Err(if lag > tolerance(timeout) {
                 TimeoutError::Starved(lag)
             } else {
                 TimeoutError::TimedOut

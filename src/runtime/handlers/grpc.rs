@@ -2,7 +2,7 @@
 
 use super::{
     ProbeOutcome,
-    deadline::{TimeoutError, within},
+    deadline::{TimeoutError, tolerance, within},
     health::{
         HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
     },
@@ -25,7 +25,8 @@ use tonic::{
 pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
     let connected = AtomicBool::new(false);
     let address = net::join_host_port(host, port);
-    match within(timeout, check(host, port, service, &connected)).await {
+    let checking = check((host, port), tolerance(timeout), service, &connected);
+    match within(timeout, checking).await {
         Ok(outcome) => outcome,
         Err(TimeoutError::Starved(lag)) => {
             ProbeOutcome::unknown(TimeoutError::starved_text(lag, timeout))
@@ -43,14 +44,19 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duratio
     }
 }
 
-async fn check(host: &str, port: u16, service: &str, connected: &AtomicBool) -> ProbeOutcome {
+async fn check(
+    (host, port): (&str, u16),
+    max_wait: Duration,
+    service: &str,
+    connected: &AtomicBool,
+) -> ProbeOutcome {
     let address = net::join_host_port(host, port);
     let no_connection = |text: &str| {
         ProbeOutcome::failure(format!(
             "error: failed to connect service at {address:?}: {text}"
         ))
     };
-    let stream = match net::dial(host, port).await {
+    let stream = match net::dial(host, port, max_wait).await {
         Ok(stream) => stream,
         Err(error) if error.local => return ProbeOutcome::unknown(error.text),
         Err(error) => return no_connection(&error.text),

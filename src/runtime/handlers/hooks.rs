@@ -182,11 +182,13 @@ impl Hooks {
         let request =
             request::of_action(action, &target.as_target(), request::HOOK_AGENT).map_err(failed)?;
         let address = join_host_port(&request.url.host, request.url.port());
-        let error = match http::get(request.clone(), &reading).await {
+        // A hook waits for a lookup within its own budget.
+        let get = |request| http::get(request, Duration::MAX, &reading);
+        let error = match get(request.clone()).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        if error.no_tls && http::get(request.in_plain_text(), &reading).await.is_ok() {
+        if error.no_tls && get(request.in_plain_text()).await.is_ok() {
             self.http_fallbacks.inc();
             self.events.warning(
                 target.pod,

@@ -2,7 +2,7 @@
 
 use super::{
     MAX_OUTPUT, ProbeOutcome,
-    deadline::{TimeoutError, within},
+    deadline::{TimeoutError, tolerance, within},
     net::{self, NetError},
     request::GetRequest,
     tls, truncated,
@@ -53,7 +53,7 @@ impl From<NetError> for FetchError {
 pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcome {
     let url = request.url.to_string();
     let reading = AtomicBool::new(false);
-    match within(timeout, get(request, &reading)).await {
+    match within(timeout, get(request, tolerance(timeout), &reading)).await {
         Ok(Ok(response)) => classify(&response),
         Ok(Err(FetchError { error, .. })) if error.local => ProbeOutcome::unknown(error.text),
         Ok(Err(FetchError { error, .. })) => ProbeOutcome::failure(error.text),
@@ -85,10 +85,11 @@ fn classify(response: &HttpResponse) -> ProbeOutcome {
     }
 }
 
-/// Sends a request and follows redirects as long as they stay on the first host. `reading` is set while the
-/// body of a response is read.
+/// Sends a request and follows redirects as long as they stay on the first host. A lookup of a host name begins within
+/// `max_wait` or is an error. `reading` is set while the body of a response is read.
 pub(super) async fn get(
     mut request: GetRequest,
+    max_wait: Duration,
     reading: &AtomicBool,
 ) -> Result<HttpResponse, FetchError> {
     let first_host = request.url.host.clone();
@@ -96,7 +97,7 @@ pub(super) async fn get(
     loop {
         requests += 1;
         reading.store(false, Ordering::Relaxed);
-        let response = send(&request, reading).await?;
+        let response = send(&request, max_wait, reading).await?;
         let Some(location) = response.redirects_to() else {
             return Ok(response);
         };
@@ -126,7 +127,11 @@ impl HttpResponse {
     }
 }
 
-async fn send(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse, FetchError> {
+async fn send(
+    request: &GetRequest,
+    max_wait: Duration,
+    reading: &AtomicBool,
+) -> Result<HttpResponse, FetchError> {
     let url = &request.url;
     let error = |text: String, local| FetchError {
         error: NetError {
@@ -135,7 +140,7 @@ async fn send(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse
         },
         no_tls: false,
     };
-    let stream = net::dial(&url.host, url.port())
+    let stream = net::dial(&url.host, url.port(), max_wait)
         .await
         .map_err(|e| error(e.text, e.local))?;
     let response = if url.https {

@@ -4,8 +4,9 @@
 //!   ([`Hooks`]); the output and error texts of both.
 //! * **Woken by** the prober, the start and the stop of a container.
 //! * **Publishes** outcomes to its caller, the `LifecycleHTTPFallback` event and its counter.
-//! * **Must never** report a lack of ports, memory or processor time of this process as a failure of the
-//!   container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of a response body.
+//! * **Must never** report a lack of ports, memory, processor time or name lookups of this process as a failure of the
+//!   container, leave a connection in TIME_WAIT, use a proxy, read more than 10 KiB of a response body, or look up any
+//!   number of names at once.
 //! * Upstream: `pkg/probe` and `pkg/kubelet/lifecycle`.
 
 mod deadline;

@@ -32,7 +32,10 @@ use rustls::{
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Only HTTP/1.1, because HTTP/2 connections cannot be upgraded to streams.
@@ -62,7 +65,8 @@ pub enum ServingCertificate {
         /// The directory.
         directory: PathBuf,
     },
-    /// `kubelet-server-current.pem` in this directory, issued by the cluster. Until it exists, handshakes fail.
+    /// `kubelet-server-current.pem` in this directory, issued by the cluster. Until it exists, handshakes fail; after
+    /// that, the last valid one is used.
     Issued {
         /// The directory.
         directory: PathBuf,
@@ -118,7 +122,15 @@ impl Tls {
             ServingCertificate::Issued { directory } => {
                 let path = directory.join("kubelet-server-current.pem");
                 let files = vec![path.clone()];
-                let read = move || Ok(issued(&path));
+                let is_start = AtomicBool::new(true);
+                // There may be no certificate at the start. Later that is an error, which keeps the one in use.
+                let read = move || {
+                    if is_start.swap(false, Ordering::Relaxed) {
+                        Ok(issued_at_start(&path))
+                    } else {
+                        CertificateKeyPair::read(&path, &path).map(Some)
+                    }
+                };
                 Reloaded::open("the serving certificate", files, read, |_| false)?
             }
         };
@@ -166,7 +178,7 @@ impl Tls {
 }
 
 /// The certificate issued by the cluster; `None` if there is no valid one. Blocking.
-fn issued(path: &Path) -> Option<CertificateKeyPair> {
+fn issued_at_start(path: &Path) -> Option<CertificateKeyPair> {
     if !path.exists() {
         return None;
     }

@@ -218,6 +218,39 @@ async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one
     assert_eq!(fs::read_dir(dir.path().join("pki")).unwrap().count(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_issued_certificate_is_used_until_another_one_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TlsSettings {
+        certificate: ServingCertificate::Issued {
+            directory: dir.path().to_owned(),
+        },
+        options: TlsOptions::default(),
+    };
+    let path = dir.path().join("kubelet-server-current.pem");
+    let [first, second] = ["a", "b"].map(Authority::new);
+    let issue = |authority: &Authority| {
+        let issued = authority.server("n");
+        fs::write(&path, format!("{}{}", issued.pem, issued.key_pem)).unwrap();
+    };
+    issue(&first);
+    let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
+    handshake(&tls, &first).await.unwrap();
+    let damages: [fn(&Path); 2] = [
+        |path| fs::write(path, "junk").unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+    ];
+    for damage in damages {
+        damage(&path);
+        // The next handshake checks the file.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        handshake(&tls, &first).await.unwrap();
+    }
+    issue(&second);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    handshake(&tls, &second).await.unwrap();
+}
+
 /// Polls until the value is made of the current files.
 async fn wait<T: Send + Sync + 'static>(
     reloaded: &Arc<Reloaded<T>>,

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::api_server::FakeApiServer;
-use crate::api_source::{bound, ids, joined, path, wait_runs};
+use crate::api_source::{ForeignMount, bound, ids, joined, path, wait_event, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::support::fake_runtime::PodView;
 use crate::support::http;
@@ -180,6 +180,27 @@ async fn a_pod_gets_what_its_devices_need_and_no_device_has_two_pods() {
     api.put(&path("fourth"), requesting("fourth", GPU, 1));
     let pod = wait_runs(&node, "fourth").await;
     assert_eq!(variable(&pod, "DEVICES").as_deref(), Some(id.as_str()));
+}
+
+#[tokio::test]
+async fn devices_of_an_ended_pod_are_free_while_its_volumes_cannot_be_torn_down() {
+    let (node, api) = started().await;
+    let plugin = listen(&node, "gpu.sock");
+    plugin.send(&["a"]);
+    register(&plugin, GPU).await;
+    let mut pod = requesting("first", GPU, 1);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    api.put(&path("first"), pod);
+    wait_runs(&node, "first").await;
+    let volume = "root/pods/uid-of-first/volumes/kubernetes.io~csi/disk/mount";
+    let Some(_mount) = ForeignMount::new(node.path(volume)) else {
+        return;
+    };
+    assert!(node.fake.exit("first/main", 0));
+    wait_event(&node, "kubernetes.io~csi/disk/mount is still mounted").await;
+    api.put(&path("second"), requesting("second", GPU, 1));
+    let second = wait_runs(&node, "second").await;
+    assert_eq!(variable(&second, "DEVICES").as_deref(), Some("a"));
 }
 
 #[tokio::test]

@@ -89,6 +89,44 @@ async fn what_an_evicted_pod_wrote_into_its_containers_goes_while_the_pod_stays_
 }
 
 #[tokio::test]
+async fn a_pod_that_starts_while_usage_is_read_is_not_evicted_before_one_that_ran() {
+    let (mut node, api) = joined().await;
+    node.start().await;
+    for name in ["web", "late"] {
+        api.put(&path(name), sized(name, 1, "64Mi"));
+        wait_runs(&node, name).await;
+    }
+    node.stop().await;
+    node.configure("evictionHard: {nodefs.available: \"99.9%\"}\nimageMinimumGCAge: 1ns");
+    node.fake.add_image("localhost/unused:1");
+    node.fake.inject(Fault::hang(Rpc::RemoveImage));
+    node.fake
+        .inject(Fault::hang(Rpc::RunPodSandbox).only("late"));
+    node.fake.inject(Fault::hang(Rpc::ListContainerStats));
+    node.fake
+        .inject(Fault::hang(Rpc::StopContainer).only("web"));
+    node.start().await;
+    wait_called(&node, Rpc::RemoveImage).await;
+    node.fake.clear_calls();
+    node.fake.kill_sandbox("late");
+    wait_called(&node, Rpc::RunPodSandbox).await;
+    node.fake.release(Rpc::RemoveImage);
+    wait_called(&node, Rpc::ListContainerStats).await;
+    node.fake.release(Rpc::RunPodSandbox);
+    wait_called(&node, Rpc::CreateContainer).await;
+    node.fake.release(Rpc::ListContainerStats);
+    let stops_web = |call: &Call| call.rpc == Rpc::StopContainer && call.subject.pod == "web";
+    node.fake
+        .wait_for_calls("web is stopped", WAIT_LIMIT, |calls| {
+            calls.iter().any(stops_web)
+        })
+        .await;
+    let status = api.object(&path("late")).unwrap()["status"].clone();
+    assert_ne!(status["reason"], "Evicted", "{status}");
+    node.fake.release(Rpc::StopContainer);
+}
+
+#[tokio::test]
 async fn a_pod_of_which_nothing_runs_is_not_evicted_for_memory() {
     let (mut node, api) = joined().await;
     node.configure(

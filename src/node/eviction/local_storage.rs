@@ -7,7 +7,7 @@ use crate::resources::requests;
 use k8s_openapi::api::core::v1::Volume;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// A nonzero limit.
+/// A limit.
 struct StorageLimit {
     bytes: i64,
     /// The quantity in canonical form, for messages.
@@ -17,10 +17,16 @@ struct StorageLimit {
 impl StorageLimit {
     fn of(quantity: &ApiQuantity) -> Option<Self> {
         let limit = Quantity::from_api(quantity).ok()?;
-        limit.is_positive().then(|| Self {
+        Some(Self {
             bytes: limit.value(),
             text: canonical(quantity).0,
         })
+    }
+
+    /// `None` for a limit of zero, which limits the pod as a whole, but no volume and no single container, as in
+    /// upstream.
+    fn nonzero(self) -> Option<Self> {
+        (self.bytes > 0).then_some(self)
     }
 }
 
@@ -59,7 +65,8 @@ fn size_limit(volume: &Volume) -> Option<StorageLimit> {
     let dir = volume.empty_dir.as_ref()?;
     // An emptyDir in memory is limited by its own file system.
     let is_on_disk = dir.medium.as_deref().unwrap_or("").is_empty();
-    StorageLimit::of(dir.size_limit.as_ref()?).filter(|_| is_on_disk)
+    let limit = StorageLimit::of(dir.size_limit.as_ref()?)?.nonzero();
+    limit.filter(|_| is_on_disk)
 }
 
 fn empty_dir_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
@@ -100,7 +107,7 @@ fn pod_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
 /// another disk do not count.
 fn container_excess(pod: &Pod, usage: &PodStats, layout: DiskLayout) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
-        let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
+        let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?.nonzero()?;
         let used = match layout {
             DiskLayout::DedicatedImages => used_on(&stats.logs),
             DiskLayout::OneDisk | DiskLayout::SplitImages => used_by_container(stats),
@@ -174,6 +181,10 @@ mod tests {
         let in_memory = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"medium":"Memory","sizeLimit":"1Ki"}}]}"#;
         let decimal =
             r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"1000M"}}}]}"#;
+        let zero =
+            r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"0"}}}]}"#;
+        let unsized_volume = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":"0"}}]}"#;
+        let zero_of_two = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"0"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
         let of_two = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
         for (spec, layer, log, volume, expected) in [
             (limited, 50, 50, 0, None),
@@ -229,6 +240,19 @@ mod tests {
                 )),
             ),
             (in_memory, 0, 0, 5000, None),
+            (unsized_volume, 0, 0, 5000, None),
+            (zero, 0, 0, 0, None),
+            (
+                zero,
+                0,
+                1,
+                0,
+                Some((
+                    "ephemeralpodfs.limit",
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 0. ",
+                )),
+            ),
+            (zero_of_two, 50, 50, 0, None),
         ] {
             let candidate = candidate(spec, layer, log, volume);
             assert_eq!(
@@ -236,7 +260,8 @@ mod tests {
                 expected.map(|(signal, text)| (signal, text.to_owned())),
                 "{spec} {layer} {log} {volume}"
             );
-            assert_eq!(has_limits(&candidate.pod), spec != in_memory, "{spec}");
+            let has_none = [in_memory, unsized_volume].contains(&spec);
+            assert_eq!(has_limits(&candidate.pod), !has_none, "{spec}");
         }
     }
 

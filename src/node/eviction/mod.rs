@@ -123,9 +123,9 @@ type DiskUsage = ScopedTask<Option<PodUsage>>;
 
 /// The resource usage of pods.
 struct PodUsage {
-    /// The pods that were active before the measurement: the usage of a pod that started since would be unknown, and a
-    /// pod with unknown usage is evicted first.
-    pods: Vec<Arc<Pod>>,
+    /// The pods that were active before the measurement, and whether each ran: the usage of a pod that started since is
+    /// unknown, and a pod with unknown usage is evicted first.
+    pods: Vec<(Arc<Pod>, bool)>,
     stats: Vec<PodStats>,
 }
 
@@ -268,7 +268,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         // Bypasses the cache, because the pod that uses up the memory may grow fast.
-        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
+        let pods = self.pods_to_measure();
         let stats = self.deps.stats.read_pod_usage().await;
         let usage = stats.map(|stats| PodUsage { pods, stats });
         let Some(candidates) = self.candidates(usage, resource) else {
@@ -330,11 +330,23 @@ impl EvictionManager {
         events.warning(&node, "EvictionThresholdMet", text);
     }
 
+    /// The active pods, and whether each runs or may.
+    fn pods_to_measure(&self) -> Vec<(Arc<Pod>, bool)> {
+        let cache = &self.deps.reclaim.cache;
+        let was_listed = cache.runtime_listed().is_some();
+        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers).into_iter();
+        let with_state = |pod: Arc<Pod>| {
+            let status = was_listed.then(|| cache.latest(&pod.uid()));
+            (pod, rank::may_run(status.as_deref()))
+        };
+        pods.map(with_state).collect()
+    }
+
     /// Starts a measurement of the disk usage of pods, in a task, because it walks directories and calls the runtime.
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
-        let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
+        let pods = self.pods_to_measure();
         let reading = async move {
             let stats = stats.summary(false).await?.pods;
             Some(PodUsage { pods, stats })
@@ -362,20 +374,18 @@ impl EvictionManager {
         let was_listed = cache.runtime_listed().is_some();
         let active = active_pods(&self.deps.pod_manager, &self.deps.workers);
         let active: HashSet<PodUid> = active.iter().map(|pod| pod.uid()).collect();
-        let pods = pods.into_iter().filter(|pod| {
+        let candidates = pods.into_iter().filter_map(|(pod, ran_before)| {
             let uid = pod.uid();
-            active.contains(&uid) && !self.terminating.contains(&uid)
+            if !active.contains(&uid) || self.terminating.contains(&uid) {
+                return None;
+            }
+            let usage = usage.remove(&uid);
+            let candidate = Candidate { pod, usage };
+            let settled = cache.try_settled(&uid).filter(|_| was_listed);
+            let can_free = rank::can_free(&candidate, ran_before, settled.as_deref(), resource);
+            can_free.then_some(candidate)
         });
-        let candidates = pods.map(|pod| Candidate {
-            usage: usage.remove(&pod.uid()),
-            pod,
-        });
-        let can_free = |candidate: &Candidate| {
-            let settled = cache.try_settled(&candidate.pod.uid());
-            let settled = settled.filter(|_| was_listed);
-            rank::can_free(candidate, settled.as_deref(), resource)
-        };
-        Some(candidates.filter(can_free).collect())
+        Some(candidates.collect())
     }
 
     /// Evicts the pods that exceed their limits on local storage (upstream's `localStorageEviction`). Returns whether

@@ -72,19 +72,26 @@ impl FilesOnDisk {
     }
 }
 
+/// Whether a pod has a ready sandbox or a running container; it counts as running without a `status`.
+pub fn may_run(status: Option<&PodStatus>) -> bool {
+    status.is_none_or(|status| {
+        status.ready_sandboxes().next().is_some()
+            || status.maybe_running_containers().next().is_some()
+    })
+}
+
 /// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no
-/// processes; it may use disk, if its usage is known. `settled` is its runtime status if that is up to date;
-/// otherwise the pod counts as running.
+/// processes; it may use disk, if its usage is known. A pod that did not run before the measurement (`ran_before`) has
+/// only just started if its usage is unknown. `settled` is its runtime status if that is up to date.
 pub fn can_free(
     candidate: &Candidate,
+    ran_before: bool,
     settled: Option<&PodStatus>,
     resource: EvictionResource,
 ) -> bool {
-    let runs = settled.is_none_or(|status| {
-        status.ready_sandboxes().next().is_some()
-            || status.maybe_running_containers().next().is_some()
-    });
-    runs || resource.is_on_disk() && candidate.usage.is_some()
+    let has_usage = candidate.usage.is_some();
+    let runs = may_run(settled) && (has_usage || ran_before);
+    runs || resource.is_on_disk() && has_usage
 }
 
 fn priority(pod: &Pod) -> i32 {

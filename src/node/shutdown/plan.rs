@@ -5,10 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Extra inhibit delay, if logind permits it, in which the final statuses of pods are sent.
 pub const FINAL_STATUS_TIME: Duration = Duration::from_secs(3);
-/// Priority of pods without one.
+/// Priority of pods without one, static pods included.
 const DEFAULT_PRIORITY: i32 = 0;
-/// Priority of static pods without one (`system-node-critical`).
-const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 
 /// The time that pods of a priority range have to terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +71,7 @@ pub fn groups(phases: &[ShutdownPhase], pods: &[Arc<Pod>]) -> Vec<(ShutdownPhase
 
 fn priority(pod: &Pod) -> i32 {
     let given = pod.spec.as_ref().and_then(|spec| spec.priority);
-    let default = if pod.is_static() {
-        NODE_CRITICAL_PRIORITY
-    } else {
-        DEFAULT_PRIORITY
-    };
-    given.unwrap_or(default)
+    given.unwrap_or(DEFAULT_PRIORITY)
 }
 
 /// The grace period of a pod in its phase, seconds.
@@ -143,9 +136,9 @@ mod tests {
         assert_eq!(
             shown(&[phase(0), phase(100), phase(1000), phase(2_000_000_000)]),
             [
-                "0: below none",
+                "0: below none manifest",
                 "100: edge between",
-                "2000000000: above manifest"
+                "2000000000: above"
             ]
         );
         assert!(shown(&[]).is_empty());

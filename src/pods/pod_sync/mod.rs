@@ -442,13 +442,13 @@ impl PodSync {
     async fn sync_terminated(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.status_publisher.publish_stopped(&pod);
+        self.runtime.devices().plugins.release(&uid);
         let torn_down = self.volumes.teardown(&uid).await;
         self.report_teardown(&pod, &torn_down);
         torn_down?;
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
-        self.runtime.devices().plugins.release(&uid);
         self.status_publisher.terminate_pod(&pod);
         if let Some(status) = self.status_publisher.statuses().get(&uid)
             && is_terminal(&status)

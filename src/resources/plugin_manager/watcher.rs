@@ -91,7 +91,7 @@ impl PluginWatcher {
         let made = move || {
             fs::DirBuilder::new()
                 .recursive(true)
-                .mode(0o755)
+                .mode(0o750)
                 .create(make)
         };
         tokio::task::spawn_blocking(made)

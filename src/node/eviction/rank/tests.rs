@@ -68,14 +68,19 @@ fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have
     };
     let running = container(ContainerState::Running);
     let exited = container(ContainerState::Exited);
-    for (status, has_usage, memory, disk) in [
-        (Some(&nothing), false, false, false),
-        (Some(&nothing), true, false, true),
-        (Some(&exited), true, false, true),
-        (Some(&running), false, true, true),
-        (Some(&sandbox), false, true, true),
+    for (status, ran_before, has_usage, memory, disk) in [
+        (Some(&nothing), true, false, false, false),
+        (Some(&nothing), true, true, false, true),
+        (Some(&exited), false, true, false, true),
+        (Some(&running), true, false, true, true),
+        (Some(&sandbox), true, false, true, true),
         // Its status is being read.
-        (None, false, true, true),
+        (None, true, false, true, true),
+        // It has started since its usage was read.
+        (Some(&running), false, false, false, false),
+        (Some(&sandbox), false, false, false, false),
+        (None, false, false, false, false),
+        (Some(&running), false, true, true, true),
     ] {
         let candidate = Candidate {
             pod: pod("a", 0, "100"),
@@ -86,8 +91,9 @@ fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have
             EvictionResource::Pids,
             EvictionResource::Disk,
         ]
-        .map(|resource| can_free(&candidate, status, resource));
-        assert_eq!(found, [memory, memory, disk], "{status:?} {has_usage}");
+        .map(|resource| can_free(&candidate, ran_before, status, resource));
+        let case = format!("{status:?} {ran_before} {has_usage}");
+        assert_eq!(found, [memory, memory, disk], "{case}");
     }
 }
 

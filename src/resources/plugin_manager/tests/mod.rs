@@ -5,7 +5,7 @@ pub(crate) mod registrar;
 use super::{Deregister, PluginHandler, PluginHandlers, RegisteredPlugin, registration_proto, run};
 use futures::future::BoxFuture;
 use registrar::FakeRegistrar;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,23 @@ impl Counting {
 
 fn registrar(socket: &Path) -> FakeRegistrar {
     FakeRegistrar::new("DevicePlugin", "example.com/gpu", socket, &["v1beta1"])
+}
+
+#[tokio::test]
+async fn the_registry_is_closed_to_other_users() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = dir.path().join("plugins_registry");
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    tokio::spawn(run(PluginHandlers::new(), registry.clone(), stop));
+    let made = async {
+        while !registry.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, made).await.expect("a directory");
+    let mode = std::fs::metadata(&registry).unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0, "{mode:o}");
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ pub(super) fn open(
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
-        pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+        pod_logs_dir: config.pod_logs_dir.clone(),
         // Zero and negative periods disable it.
         volume_period: period
             .map(GoDuration::to_std)

@@ -29,10 +29,7 @@ use crate::{
         self, HealthDetail, MemoryQos, ResourceEnforcement, SwapBehavior, cm,
         managers::NodeReserved, memory::NodeReservation,
     },
-    runtime::{
-        kuberuntime::{self, GcPolicy, GenerateSettings, log_paths},
-        logs::rotation,
-    },
+    runtime::kuberuntime::{self, GenerateSettings, log_paths},
     server::{self, tls::ServingCertificate},
     state::{self, Stores, node_object::HostIps},
     volumes::KubeletRoot,
@@ -126,18 +123,11 @@ fn resource_enforcement(config: &KubeletConfig, machine: &HostMachine) -> Resour
 }
 
 pub(super) fn runtime(config: &KubeletConfig) -> kuberuntime::Config {
-    let containers = &config.containers;
     kuberuntime::Config {
-        max_restart_back_off: containers.max_restart_back_off,
-        gc_policy: GcPolicy {
-            min_age: containers.min_dead_age,
-            max_per_container: containers.max_dead_per_container.map(|n| n as usize),
-            max_containers: containers.max_dead_total.map(|n| n as usize),
-        },
+        max_restart_back_off: config.containers.max_restart_back_off,
+        gc_policy: config.containers.gc_policy,
         resolv_conf: config.dns.resolv_conf.clone(),
-        log_links: Some(log_paths::log_links_dir(
-            &config.container_logs.pod_logs_dir,
-        )),
+        log_links: Some(log_paths::log_links_dir(&config.pod_logs_dir)),
     }
 }
 
@@ -150,7 +140,7 @@ pub(super) fn containers(
 ) -> GenerateSettings {
     GenerateSettings {
         root,
-        pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+        pod_logs_dir: config.pod_logs_dir.clone(),
         cluster_dns: config.dns.cluster_dns.clone(),
         cluster_domain: config.dns.cluster_domain.clone(),
         seccomp_default: config.containers.seccomp_default,
@@ -158,20 +148,6 @@ pub(super) fn containers(
         node,
         host_ips,
     }
-}
-
-/// `None` if logs are not rotated.
-pub(super) fn log_rotation(config: &KubeletConfig) -> Option<rotation::Config> {
-    let logs = &config.container_logs;
-    let policy = rotation::RotationPolicy {
-        max_size: logs.max_size?,
-        max_files: logs.max_files,
-    };
-    Some(rotation::Config {
-        policy,
-        workers: logs.max_workers,
-        interval: logs.monitor_interval,
-    })
 }
 
 pub(super) fn pods(
@@ -355,7 +331,7 @@ pub(super) fn server(config: &KubeletConfig) -> server::Config {
     server::Config {
         node_name: config.node_name.clone(),
         checkpoints_dir: config.root_dir.join("checkpoints"),
-        log_path: log_paths::log_path(config.container_logs.pod_logs_dir.clone()),
+        log_path: log_paths::log_path(config.pod_logs_dir.clone()),
         split_log_streams: config.is_on(FeatureGate::PodLogsQuerySplitStreams),
         log_query: config.effective.enable_system_log_query == Some(true),
         stream_idle: config.server.stream_idle,

@@ -96,8 +96,8 @@ pub(super) async fn start(
         metrics: metrics.clone(),
         config: settings::runtime(config),
     });
-    if let Some(rotation) = settings::log_rotation(config) {
-        let path = log_path(config.container_logs.pod_logs_dir.clone());
+    if let Some(rotation) = config.log_rotation {
+        let path = log_path(config.pod_logs_dir.clone());
         let (client, cache) = (opened.runtime.clone(), stores.pod_cache.clone());
         let rotation = Rotation::new(client, cache, path, rotation);
         tasks.spawn("logs.rotation", rotation.run(tasks.shutdown()));

@@ -4,47 +4,6 @@ use std::collections::BTreeMap;
 
 use super::known_gates::locked_to;
 
-/// The feature gates that change this kubelet's behavior.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeatureGate {
-    /// Lists of the runtime are requested as streams first.
-    CriListStreaming,
-    /// Options of the CPU manager that are alpha.
-    CpuManagerPolicyAlphaOptions,
-    /// Options of the CPU manager that are beta.
-    CpuManagerPolicyBetaOptions,
-    /// Containers with exclusive CPUs have no CFS quota.
-    DisableCpuQuotaWithExclusiveCpus,
-    /// Pods are terminated before the node shuts down.
-    GracefulNodeShutdown,
-    /// Shutdown grace periods may be set per pod priority.
-    GracefulNodeShutdownBasedOnPodPriority,
-    /// Pulls are recorded, and pods' access to present images is verified.
-    KubeletEnsureSecretPulledImages,
-    /// The PodResources API lists active pods only.
-    KubeletPodResourcesListUseActivePods,
-    /// Credential provider plugins may get tokens of service accounts.
-    KubeletServiceAccountTokenForCredentialProviders,
-    /// The usage of emptyDir volumes of pods in user namespaces is read from project quotas.
-    LocalStorageCapacityIsolationFsQuotaMonitoring,
-    /// Memory requests and limits are set on cgroup v2 (`memory.min`, `memory.high`).
-    MemoryQos,
-    /// `podCertificate` volumes: keys of pods with certificates of signers.
-    PodCertificateRequest,
-    /// The CPU and memory managers manage pods with pod-level resources.
-    PodLevelResourceManagers,
-    /// Clients may read stdout and stderr of a container separately.
-    PodLogsQuerySplitStreams,
-    /// Agents on the node list and watch its pods over a socket.
-    PodsApi,
-    /// Memory requested by pods is protected from pods of lower QoS classes.
-    QosReserved,
-    /// The status of a container has the health of its devices.
-    ResourceHealthStatus,
-    /// The health has messages of device plugins and drivers too.
-    ResourceHealthStatusMessage,
-}
-
 /// The stages of gates; alpha and beta gates can be set as a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GateStage {
@@ -56,69 +15,70 @@ enum GateStage {
     Deprecated,
 }
 
-impl FeatureGate {
-    const ALL: [Self; 18] = [
-        Self::CriListStreaming,
-        Self::CpuManagerPolicyAlphaOptions,
-        Self::CpuManagerPolicyBetaOptions,
-        Self::DisableCpuQuotaWithExclusiveCpus,
-        Self::GracefulNodeShutdown,
-        Self::GracefulNodeShutdownBasedOnPodPriority,
-        Self::KubeletEnsureSecretPulledImages,
-        Self::KubeletPodResourcesListUseActivePods,
-        Self::KubeletServiceAccountTokenForCredentialProviders,
-        Self::LocalStorageCapacityIsolationFsQuotaMonitoring,
-        Self::MemoryQos,
-        Self::PodCertificateRequest,
-        Self::PodLevelResourceManagers,
-        Self::PodLogsQuerySplitStreams,
-        Self::PodsApi,
-        Self::QosReserved,
-        Self::ResourceHealthStatus,
-        Self::ResourceHealthStatusMessage,
-    ];
-
-    /// The name in the configuration, the stage in v1.36, and whether the gate is on by default.
-    fn spec(self) -> (&'static str, GateStage, bool) {
-        use GateStage::{Alpha, Beta, Deprecated};
-        match self {
-            Self::CriListStreaming => ("CRIListStreaming", Alpha, false),
-            Self::CpuManagerPolicyAlphaOptions => ("CPUManagerPolicyAlphaOptions", Alpha, false),
-            Self::CpuManagerPolicyBetaOptions => ("CPUManagerPolicyBetaOptions", Beta, true),
-            Self::DisableCpuQuotaWithExclusiveCpus => {
-                ("DisableCPUQuotaWithExclusiveCPUs", Deprecated, true)
-            }
-            Self::GracefulNodeShutdown => ("GracefulNodeShutdown", Beta, true),
-            Self::GracefulNodeShutdownBasedOnPodPriority => {
-                ("GracefulNodeShutdownBasedOnPodPriority", Beta, true)
-            }
-            Self::KubeletEnsureSecretPulledImages => {
-                ("KubeletEnsureSecretPulledImages", Beta, true)
-            }
-            Self::KubeletPodResourcesListUseActivePods => {
-                ("KubeletPodResourcesListUseActivePods", Deprecated, true)
-            }
-            Self::KubeletServiceAccountTokenForCredentialProviders => (
-                "KubeletServiceAccountTokenForCredentialProviders",
-                Beta,
-                true,
-            ),
-            Self::LocalStorageCapacityIsolationFsQuotaMonitoring => (
-                "LocalStorageCapacityIsolationFSQuotaMonitoring",
-                Beta,
-                false,
-            ),
-            Self::MemoryQos => ("MemoryQoS", Alpha, false),
-            Self::PodCertificateRequest => ("PodCertificateRequest", Beta, false),
-            Self::PodLevelResourceManagers => ("PodLevelResourceManagers", Alpha, false),
-            Self::PodLogsQuerySplitStreams => ("PodLogsQuerySplitStreams", Alpha, false),
-            Self::PodsApi => ("PodsAPI", Alpha, false),
-            Self::QosReserved => ("QOSReserved", Alpha, false),
-            Self::ResourceHealthStatus => ("ResourceHealthStatus", Beta, true),
-            Self::ResourceHealthStatusMessage => ("ResourceHealthStatusMessage", Beta, true),
+/// Declares the gates, each with its name in the configuration, its stage in v1.36, and whether it is on by default.
+macro_rules! feature_gates {
+    ($($(#[$doc:meta])* $gate:ident = $name:literal, $stage:ident, $default:literal;)*) => {
+        /// The feature gates that change this kubelet's behavior.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FeatureGate {
+            $($(#[$doc])* $gate,)*
         }
-    }
 
+        impl FeatureGate {
+            const ALL: &[Self] = &[$(Self::$gate),*];
+
+            /// The name in the configuration, the stage, and whether the gate is on by default.
+            fn spec(self) -> (&'static str, GateStage, bool) {
+                match self {
+                    $(Self::$gate => ($name, GateStage::$stage, $default),)*
+                }
+            }
+        }
+    };
+}
+
+feature_gates! {
+    /// Lists of the runtime are requested as streams first.
+    CriListStreaming = "CRIListStreaming", Alpha, false;
+    /// Options of the CPU manager that are alpha.
+    CpuManagerPolicyAlphaOptions = "CPUManagerPolicyAlphaOptions", Alpha, false;
+    /// Options of the CPU manager that are beta.
+    CpuManagerPolicyBetaOptions = "CPUManagerPolicyBetaOptions", Beta, true;
+    /// Containers with exclusive CPUs have no CFS quota.
+    DisableCpuQuotaWithExclusiveCpus = "DisableCPUQuotaWithExclusiveCPUs", Deprecated, true;
+    /// Pods are terminated before the node shuts down.
+    GracefulNodeShutdown = "GracefulNodeShutdown", Beta, true;
+    /// Shutdown grace periods may be set per pod priority.
+    GracefulNodeShutdownBasedOnPodPriority = "GracefulNodeShutdownBasedOnPodPriority", Beta, true;
+    /// Pulls are recorded, and pods' access to present images is verified.
+    KubeletEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages", Beta, true;
+    /// The PodResources API lists active pods only.
+    KubeletPodResourcesListUseActivePods = "KubeletPodResourcesListUseActivePods", Deprecated, true;
+    /// Credential provider plugins may get tokens of service accounts.
+    KubeletServiceAccountTokenForCredentialProviders
+        = "KubeletServiceAccountTokenForCredentialProviders", Beta, true;
+    /// The usage of emptyDir volumes of pods in user namespaces is read from project quotas.
+    LocalStorageCapacityIsolationFsQuotaMonitoring
+        = "LocalStorageCapacityIsolationFSQuotaMonitoring", Beta, false;
+    /// Memory requests and limits are set on cgroup v2 (`memory.min`, `memory.high`).
+    MemoryQos = "MemoryQoS", Alpha, false;
+    /// `podCertificate` volumes: keys of pods with certificates of signers.
+    PodCertificateRequest = "PodCertificateRequest", Beta, false;
+    /// The CPU and memory managers manage pods with pod-level resources.
+    PodLevelResourceManagers = "PodLevelResourceManagers", Alpha, false;
+    /// Clients may read stdout and stderr of a container separately.
+    PodLogsQuerySplitStreams = "PodLogsQuerySplitStreams", Alpha, false;
+    /// Agents on the node list and watch its pods over a socket.
+    PodsApi = "PodsAPI", Alpha, false;
+    /// Memory requested by pods is protected from pods of lower QoS classes.
+    QosReserved = "QOSReserved", Alpha, false;
+    /// The status of a container has the health of its devices.
+    ResourceHealthStatus = "ResourceHealthStatus", Beta, true;
+    /// The health has messages of device plugins and drivers too.
+    ResourceHealthStatusMessage = "ResourceHealthStatusMessage", Beta, true;
+}
+
+impl FeatureGate {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         self.spec().0
@@ -139,13 +99,9 @@ impl FeatureGate {
 
 /// The warning about given gates without effect; `None` if there are none.
 pub(super) fn warning(gates: &BTreeMap<String, bool>) -> Option<String> {
-    let gate = |name: &str| {
-        FeatureGate::ALL
-            .into_iter()
-            .find(|gate| gate.name() == name)
-    };
+    let gate = |name: &str| FeatureGate::ALL.iter().find(|gate| gate.name() == name);
     let of_stage = |stage| {
-        let gates = FeatureGate::ALL.into_iter();
+        let gates = FeatureGate::ALL.iter().copied();
         let gates = gates.filter(|gate| gate.spec().1 == stage);
         gates.map(FeatureGate::name).collect::<Vec<_>>().join(", ")
     };
@@ -172,7 +128,7 @@ mod tests {
 
     #[test]
     fn gates_with_an_effect_are_known() {
-        let mut gates = FeatureGate::ALL.into_iter();
+        let mut gates = FeatureGate::ALL.iter();
         assert!(gates.all(|gate| is_known(gate.name())));
     }
 

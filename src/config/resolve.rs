@@ -28,7 +28,8 @@ use crate::images::records::VerificationPolicy;
 use crate::images::{CredentialProviders, ImagesConfig, PullConfig};
 use crate::model::Quantity;
 use crate::node::certificates::IdentityConfig;
-use crate::runtime::kuberuntime::UserNamespacesConfig;
+use crate::runtime::kuberuntime::{GcPolicy, UserNamespacesConfig};
+use crate::runtime::logs::rotation::{self, RotationPolicy};
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, applies defaults, validates, and
 /// converts to concrete types.
@@ -100,7 +101,8 @@ pub fn resolve(
         }),
         managers: managers::managers(&effective),
         user_namespaces: user_namespaces(&effective),
-        container_logs: container_logs(&effective),
+        pod_logs_dir: pod_logs_dir(&effective),
+        log_rotation: log_rotation(&effective),
         dns: dns(&effective),
         oom_score_adj: effective.oom_score_adj.unwrap_or_default(),
         max_open_files: effective.max_open_files.unwrap_or_default().unsigned_abs(),
@@ -311,9 +313,11 @@ fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig 
         seccomp_default: config.seccomp_default.unwrap_or_default(),
         cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or_default(),
         cpu_cfs_quota_period: time(config.cpu_cfs_quota_period),
-        min_dead_age: flags.minimum_container_ttl.to_std(),
-        max_dead_per_container: u32::try_from(flags.maximum_dead_containers_per_container).ok(),
-        max_dead_total: u32::try_from(flags.maximum_dead_containers).ok(),
+        gc_policy: GcPolicy {
+            min_age: flags.minimum_container_ttl.to_std(),
+            max_per_container: usize::try_from(flags.maximum_dead_containers_per_container).ok(),
+            max_containers: usize::try_from(flags.maximum_dead_containers).ok(),
+        },
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone().unwrap_or_default(),
     }
 }
@@ -326,20 +330,24 @@ fn user_namespaces(config: &KubeletConfiguration) -> UserNamespacesConfig {
     }
 }
 
-fn container_logs(config: &KubeletConfiguration) -> ContainerLogsConfig {
-    let size = config.container_log_max_size.as_deref();
-    let size = size.and_then(|size| Quantity::parse(size).ok());
+fn pod_logs_dir(config: &KubeletConfiguration) -> PathBuf {
     let directory = config
         .pod_logs_dir
         .as_deref()
         .unwrap_or(defaults::POD_LOGS_DIR);
-    ContainerLogsConfig {
-        pod_logs_dir: PathBuf::from(directory.strip_suffix('/').unwrap_or(directory)),
-        max_size: size.and_then(|size| u64::try_from(size.value()).ok()),
-        max_files: count(config.container_log_max_files),
-        max_workers: count(config.container_log_max_workers),
-        monitor_interval: time(config.container_log_monitor_interval),
-    }
+    PathBuf::from(directory.strip_suffix('/').unwrap_or(directory))
+}
+
+fn log_rotation(config: &KubeletConfiguration) -> Option<rotation::Config> {
+    let size = Quantity::parse(config.container_log_max_size.as_deref()?).ok()?;
+    Some(rotation::Config {
+        policy: RotationPolicy {
+            max_size: u64::try_from(size.value()).ok()?,
+            max_files: count(config.container_log_max_files),
+        },
+        workers: count(config.container_log_max_workers),
+        interval: time(config.container_log_monitor_interval),
+    })
 }
 
 fn dns(config: &KubeletConfiguration) -> DnsConfig {

@@ -17,7 +17,8 @@ use crate::node::NodeConfig;
 use crate::node::certificates::IdentityConfig;
 use crate::resources::cm::CgroupsConfig;
 use crate::resources::managers::ManagersConfig;
-use crate::runtime::kuberuntime::UserNamespacesConfig;
+use crate::runtime::kuberuntime::{GcPolicy, UserNamespacesConfig};
+use crate::runtime::logs::rotation;
 use crate::server::ServerConfig;
 
 /// The resolved configuration of a kubelet: defaults, file, drop-ins and flags, validated.
@@ -65,8 +66,10 @@ pub struct KubeletConfig {
     pub managers: ManagersConfig,
     /// User namespaces of pods.
     pub user_namespaces: UserNamespacesConfig,
-    /// Container log files.
-    pub container_logs: ContainerLogsConfig,
+    /// Root of the per-pod directories of container logs.
+    pub pod_logs_dir: PathBuf,
+    /// Rotation of container logs; `None` for a negative `containerLogMaxSize`, as upstream.
+    pub log_rotation: Option<rotation::Config>,
     /// DNS of pods.
     pub dns: DnsConfig,
     /// OOM score adjustment of the kubelet itself.
@@ -121,29 +124,10 @@ pub struct ContainersConfig {
     pub cpu_cfs_quota: bool,
     /// CFS period, 1 ms to 1 s.
     pub cpu_cfs_quota_period: Duration,
-    /// Minimum age of an exited container before it is removed.
-    pub min_dead_age: Duration,
-    /// Exited instances kept per container; `None` for no limit.
-    pub max_dead_per_container: Option<u32>,
-    /// Exited containers kept on the node; `None` for no limit.
-    pub max_dead_total: Option<u32>,
+    /// How many exited containers are kept.
+    pub gc_policy: GcPolicy,
     /// Sysctls that pods may set besides the safe ones; a trailing `*` is a wildcard.
     pub allowed_unsafe_sysctls: Vec<String>,
-}
-
-/// Container log files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerLogsConfig {
-    /// Root of the per-pod directories.
-    pub pod_logs_dir: PathBuf,
-    /// Size in bytes that triggers rotation; `None` for no rotation (a negative size, as upstream).
-    pub max_size: Option<u64>,
-    /// Files kept per container, 2 or more.
-    pub max_files: u32,
-    /// Maximum number of concurrent rotations.
-    pub max_workers: u32,
-    /// Size check interval.
-    pub monitor_interval: Duration,
 }
 
 /// DNS of pods.

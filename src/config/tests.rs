@@ -7,6 +7,10 @@ use super::kubelet_configuration::read;
 use super::*;
 use crate::images::{ImagesConfig, PullConfig, records::VerificationPolicy};
 use crate::node::certificates::IdentityConfig;
+use crate::runtime::{
+    kuberuntime::GcPolicy,
+    logs::rotation::{self, RotationPolicy},
+};
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -85,21 +89,25 @@ fn nothing_given_means_the_defaults() {
             seccomp_default: false,
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
-            min_dead_age: Duration::ZERO,
-            max_dead_per_container: Some(1),
-            max_dead_total: None,
+            gc_policy: GcPolicy {
+                min_age: Duration::ZERO,
+                max_per_container: Some(1),
+                max_containers: None,
+            },
             allowed_unsafe_sysctls: vec![],
         }
     );
+    assert_eq!(config.pod_logs_dir, Path::new("/var/log/pods"));
     assert_eq!(
-        config.container_logs,
-        ContainerLogsConfig {
-            pod_logs_dir: PathBuf::from("/var/log/pods"),
-            max_size: Some(10 << 20),
-            max_files: 5,
-            max_workers: 1,
-            monitor_interval: Duration::from_secs(10),
-        }
+        config.log_rotation,
+        Some(rotation::Config {
+            policy: RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+            },
+            workers: 1,
+            interval: Duration::from_secs(10),
+        })
     );
     assert_eq!(
         config.dns.resolv_conf.as_deref(),

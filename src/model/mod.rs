@@ -45,7 +45,7 @@ pub use pod::{
 pub use probe::{ProbeKind, ProbeResult};
 pub use quantity::{Quantity, QuantityError};
 pub use restart::{RestartAction, container_should_restart, may_restart_all, restart_action};
-pub use source::{PodSource, SourceSet};
+pub use source::PodSource;
 pub use status::{
     ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,
     SandboxStatus, Seq,

@@ -28,60 +28,18 @@ pub fn is_sidecar(init_container: &Container) -> bool {
 
 /// The ephemeral container as a regular one, without its target.
 pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
-    let EphemeralContainer {
-        args,
-        command,
-        env,
-        env_from,
-        image,
-        image_pull_policy,
-        lifecycle,
-        liveness_probe,
-        name,
-        ports,
-        readiness_probe,
-        resize_policy,
-        resources,
-        restart_policy,
-        restart_policy_rules,
-        security_context,
-        startup_probe,
-        stdin,
-        stdin_once,
-        target_container_name: _,
-        termination_message_path,
-        termination_message_policy,
-        tty,
-        volume_devices,
-        volume_mounts,
-        working_dir,
-    } = ephemeral.clone();
-    Container {
-        args,
-        command,
-        env,
-        env_from,
-        image,
-        image_pull_policy,
-        lifecycle,
-        liveness_probe,
-        name,
-        ports,
-        readiness_probe,
-        resize_policy,
-        resources,
-        restart_policy,
-        restart_policy_rules,
-        security_context,
-        startup_probe,
-        stdin,
-        stdin_once,
-        termination_message_path,
-        termination_message_policy,
-        tty,
-        volume_devices,
-        volume_mounts,
-        working_dir,
+    // Without `..`, so that a new field of either type is a compile error.
+    macro_rules! container_of {
+        ($($field:ident)*) => {{
+            let EphemeralContainer { $($field,)* target_container_name: _ } = ephemeral.clone();
+            Container { $($field,)* }
+        }};
+    }
+    container_of! {
+        args command env env_from image image_pull_policy lifecycle liveness_probe name ports
+        readiness_probe resize_policy resources restart_policy restart_policy_rules security_context
+        startup_probe stdin stdin_once termination_message_path termination_message_policy tty
+        volume_devices volume_mounts working_dir
     }
 }
 

@@ -86,13 +86,3 @@ fn a_clock_that_was_set_back_makes_no_instance_older_than_the_one_it_replaced() 
     status.sort();
     assert_eq!(status.newest("c").unwrap().id.as_str(), "after");
 }
-
-#[test]
-fn a_source_set_is_complete_only_when_every_configured_source_delivered() {
-    let configured: SourceSet = [PodSource::File, PodSource::Http].into_iter().collect();
-    let mut seen = SourceSet::default();
-    seen.insert(PodSource::File);
-    assert!(!seen.contains_all(configured));
-    seen.insert(PodSource::Http);
-    assert!(seen.contains_all(configured));
-}

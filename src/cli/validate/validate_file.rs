@@ -4,7 +4,7 @@ use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank
 use crate::{
     base::document::{self, DocumentNode},
     model::validation::{
-        DecodeError, FieldError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
+        DecodeError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
     },
     model::{Pod, PodExt, PodSource},
     pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, read_file, read_url},
@@ -174,13 +174,7 @@ impl Case<'_> {
     fn fields(&mut self, bad: &InvalidManifest) {
         for error in bad.fields() {
             if !self.is_blanked(&error.path) {
-                let FieldError { path, kind, detail } = error;
-                let message = if detail.is_empty() {
-                    kind.to_string()
-                } else {
-                    format!("{kind}: {detail}")
-                };
-                self.push(Severity::Error, &path, message);
+                self.push(Severity::Error, &error.path, error.message);
             }
         }
     }

@@ -24,15 +24,15 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The `kind` of a configuration file.
 pub const KIND: &str = "KubeletConfiguration";
 
-/// Declares a section: every field is optional, is named in the file as the string before it, and is omitted from
+/// Declares sections: every field is optional, is named in the file as the string before it, and is omitted from
 /// output if absent; unknown fields are errors.
-macro_rules! config_section {
-    (
+macro_rules! config_sections {
+    ($(
         $(#[$outer:meta])*
         pub struct $name:ident {
             $($(#[$doc:meta])* $key:literal $field:ident: $type:ty,)*
         }
-    ) => {
+    )*) => {$(
         $(#[$outer])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -43,11 +43,11 @@ macro_rules! config_section {
                 pub $field: Option<$type>,
             )*
         }
-    };
+    )*};
 }
-use config_section;
+use config_sections;
 
-config_section! {
+config_sections! {
     /// A kubelet configuration as in files. Units are given by the types; `GoDuration` is parsed and printed as Go
     /// does.
     pub struct KubeletConfiguration {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::config_section;
+use super::config_sections;
 use crate::base::GoDuration;
 
-config_section! {
+config_sections! {
     /// How requests to the kubelet's server are authenticated.
     pub struct KubeletAuthentication {
         /// Client certificates.
@@ -17,17 +17,13 @@ config_section! {
         /// Requests without credentials.
         "anonymous" anonymous: KubeletAnonymousAuthentication,
     }
-}
 
-config_section! {
     /// Client certificate authentication.
     pub struct KubeletX509Authentication {
         /// File with the certificate authorities for client certificates.
         "clientCAFile" client_ca_file: String,
     }
-}
 
-config_section! {
     /// Bearer token authentication through TokenReview.
     pub struct KubeletWebhookAuthentication {
         /// Whether tokens are accepted.
@@ -35,17 +31,13 @@ config_section! {
         /// How long a result is cached.
         "cacheTTL" cache_ttl: GoDuration,
     }
-}
 
-config_section! {
     /// Anonymous requests.
     pub struct KubeletAnonymousAuthentication {
         /// Whether they are accepted.
         "enabled" enabled: bool,
     }
-}
 
-config_section! {
     /// How requests to the kubelet's server are authorized.
     pub struct KubeletAuthorization {
         /// `AlwaysAllow` or `Webhook`.
@@ -53,9 +45,7 @@ config_section! {
         /// Settings of the `Webhook` mode.
         "webhook" webhook: KubeletWebhookAuthorization,
     }
-}
 
-config_section! {
     /// Authorization through SubjectAccessReview.
     pub struct KubeletWebhookAuthorization {
         /// How long an "authorized" result is cached.
@@ -63,17 +53,13 @@ config_section! {
         /// How long an "unauthorized" result is cached.
         "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration,
     }
-}
 
-config_section! {
     /// Swap behavior of containers.
     pub struct MemorySwapConfiguration {
         /// `NoSwap` (also when empty) or `LimitedSwap`.
         "swapBehavior" swap_behavior: String,
     }
-}
 
-config_section! {
     /// Shutdown grace period of pods with at least this priority.
     pub struct ShutdownGracePeriodByPodPriority {
         /// The minimum priority.
@@ -81,17 +67,13 @@ config_section! {
         /// The grace period in seconds.
         "shutdownGracePeriodSeconds" shutdown_grace_period_seconds: i64,
     }
-}
 
-config_section! {
     /// Container restart back-off.
     pub struct CrashLoopBackOffConfig {
         /// Maximum back-off between restarts.
         "maxContainerRestartPeriod" max_container_restart_period: GoDuration,
     }
-}
 
-config_section! {
     /// Memory reserved on one NUMA node.
     pub struct MemoryReservation {
         /// The NUMA node's number.
@@ -99,17 +81,13 @@ config_section! {
         /// Quantities by resource name (`memory`, `hugepages-2Mi`, ...).
         "limits" limits: BTreeMap<String, String>,
     }
-}
 
-config_section! {
     /// User namespaces of pods.
     pub struct UserNamespacesSection {
         /// Number of user IDs per pod; a multiple of 65536.
         "idsPerPod" ids_per_pod: i64,
     }
-}
 
-config_section! {
     /// A taint the node registers with.
     pub struct Taint {
         /// Taint key.
@@ -121,9 +99,7 @@ config_section! {
         /// Set by the control plane; not allowed here.
         "timeAdded" time_added: String,
     }
-}
 
-config_section! {
     /// OpenTelemetry tracing.
     pub struct TracingConfiguration {
         /// Address of the collector; default `localhost:4317`.
@@ -131,9 +107,7 @@ config_section! {
         /// Number of traces recorded per million that start here.
         "samplingRatePerMillion" sampling_rate_per_million: i32,
     }
-}
 
-config_section! {
     /// The `logging` section.
     pub struct LoggingConfiguration {
         /// `text` or `json`.
@@ -147,9 +121,7 @@ config_section! {
         /// Options of the formats.
         "options" options: FormatOptions,
     }
-}
 
-config_section! {
     /// One file pattern and its verbosity.
     pub struct VModuleItem {
         /// Glob over source file names without extension.
@@ -157,9 +129,7 @@ config_section! {
         /// The verbosity there.
         "verbosity" verbosity: u32,
     }
-}
 
-config_section! {
     /// Options per log format.
     pub struct FormatOptions {
         /// Options of `text`.
@@ -167,9 +137,7 @@ config_section! {
         /// Options of `json`.
         "json" json: OutputRoutingOptions,
     }
-}
 
-config_section! {
     /// The destination of log lines.
     pub struct OutputRoutingOptions {
         /// Errors to stderr and the rest to stdout.

@@ -8,61 +8,18 @@ const MAX_VALUE_CHARS: usize = 100;
 /// Maximum number of errors per pod.
 const MAX_ERRORS: usize = 64;
 
-/// The kind of error; `Display` is the API's phrase without the detail.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// A required field is missing.
-    Required,
-    /// An invalid value, formatted for the message (strings in quotes).
-    Invalid(String),
-    /// A value that is not in the enumeration.
-    Unsupported(String),
-    /// A value that must be unique.
-    Duplicate(String),
-    /// A field that must not be set.
-    Forbidden,
-    /// A reference to something that is not in the pod.
-    NotFound(String),
-    /// Too many items: their number.
-    TooMany(usize),
-    /// A text that is too long.
-    TooLong,
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Required => f.write_str("Required value"),
-            Self::Invalid(value) => write!(f, "Invalid value: {value}"),
-            Self::Unsupported(value) => write!(f, "Unsupported value: {value}"),
-            Self::Duplicate(value) => write!(f, "Duplicate value: {value}"),
-            Self::Forbidden => f.write_str("Forbidden"),
-            Self::NotFound(value) => write!(f, "Not found: {value}"),
-            Self::TooMany(count) => write!(f, "Too many: {count}"),
-            Self::TooLong => f.write_str("Too long"),
-        }
-    }
-}
-
 /// One error of one field. Printed as by the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// The field's path, e.g. `spec.containers[0].image`.
     pub path: String,
-    /// The kind of error.
-    pub kind: ErrorKind,
-    /// The detail message; may be empty.
-    pub detail: String,
+    /// The kind of error in the API's words, its value, and the detail, if any.
+    pub message: String,
 }
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.kind)?;
-        if self.detail.is_empty() {
-            Ok(())
-        } else {
-            write!(f, ": {}", self.detail)
-        }
+        write!(f, "{}: {}", self.path, self.message)
     }
 }
 
@@ -140,23 +97,26 @@ impl Errors {
         self.list
     }
 
-    fn push(&mut self, path: &Path<'_>, kind: ErrorKind, detail: impl Into<String>) {
+    fn push(&mut self, path: &Path<'_>, kind: impl fmt::Display, detail: impl Into<String>) {
         if self.list.len() < MAX_ERRORS {
-            self.list.push(FieldError {
-                path: path.to_string(),
-                kind,
-                detail: detail.into(),
-            });
+            let detail = detail.into();
+            let message = if detail.is_empty() {
+                kind.to_string()
+            } else {
+                format!("{kind}: {detail}")
+            };
+            let path = path.to_string();
+            self.list.push(FieldError { path, message });
         }
     }
 
     pub(super) fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(path, ErrorKind::Required, detail);
+        self.push(path, "Required value", detail);
     }
 
     /// Adds an error for an invalid string.
     pub(super) fn invalid(&mut self, path: &Path<'_>, value: &str, detail: impl Into<String>) {
-        self.push(path, ErrorKind::Invalid(quoted(value)), detail);
+        self.invalid_raw(path, quoted(value), detail);
     }
 
     /// Adds an error for an invalid number, or another value printed without quotes.
@@ -166,35 +126,39 @@ impl Errors {
         value: impl fmt::Display,
         detail: impl Into<String>,
     ) {
-        self.push(path, ErrorKind::Invalid(value.to_string()), detail);
+        self.push(path, format_args!("Invalid value: {value}"), detail);
     }
 
     pub(super) fn unsupported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         let detail = format!("supported values: {}", list.join(", "));
-        self.push(path, ErrorKind::Unsupported(quoted(value)), detail);
+        self.push(
+            path,
+            format_args!("Unsupported value: {}", quoted(value)),
+            detail,
+        );
     }
 
     pub(super) fn duplicate(&mut self, path: &Path<'_>, value: &str) {
-        self.push(path, ErrorKind::Duplicate(quoted(value)), "");
+        self.push(path, format_args!("Duplicate value: {}", quoted(value)), "");
     }
 
     pub(super) fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(path, ErrorKind::Forbidden, detail);
+        self.push(path, "Forbidden", detail);
     }
 
     pub(super) fn not_found(&mut self, path: &Path<'_>, value: &str) {
-        self.push(path, ErrorKind::NotFound(quoted(value)), "");
+        self.push(path, format_args!("Not found: {}", quoted(value)), "");
     }
 
     pub(super) fn too_many(&mut self, path: &Path<'_>, count: usize, max: usize) {
         let detail = format!("must have at most {max} items");
-        self.push(path, ErrorKind::TooMany(count), detail);
+        self.push(path, format_args!("Too many: {count}"), detail);
     }
 
     pub(super) fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
         let detail = format!("may not be more than {max_bytes} bytes");
-        self.push(path, ErrorKind::TooLong, detail);
+        self.push(path, "Too long", detail);
     }
 
     /// Checks a text by one of the rules of `names`.

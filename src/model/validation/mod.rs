@@ -23,7 +23,7 @@ pub use decode::{
     Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list, decode_secret, manifest_tree,
 };
 pub use defaults::set_pod_defaults;
-pub use field::{ErrorKind, FieldError};
+pub use field::FieldError;
 pub use names::{label_value, qualified};
 pub use validate::{
     LocalConfigMapsAndSecrets, api_pod_names, unsupported_api_fields, unsupported_fields,

@@ -19,13 +19,13 @@ impl Serialize for Time {
     }
 }
 
-/// Declares a type of the API. Fields of the section `optional` are left out while they are unknown.
-macro_rules! message {
-    (
+/// Declares types of the API. Fields of the section `optional` are left out while they are unknown.
+macro_rules! messages {
+    ($(
         $(#[$doc:meta])*
-        $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }
+        pub struct $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }
         $(optional { $($(#[$of:meta])* $maybe:ident: $inner:ty,)* })?
-    ) => {
+    )*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -37,19 +37,18 @@ macro_rules! message {
                 pub $maybe: Option<$inner>,
             )*)?
         }
-    };
+    )*};
 }
 
-message! {
+messages! {
     /// Stats of the node and its pods.
-    Summary {
+    pub struct Summary {
         node: NodeStats,
         pods: Vec<PodStats>,
     }
-}
-message! {
+
     /// Stats of the node.
-    NodeStats {
+    pub struct NodeStats {
         node_name: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         system_containers: Vec<ContainerStats>,
@@ -64,10 +63,9 @@ message! {
         rlimit: RlimitStats,
         swap: SwapStats,
     }
-}
-message! {
+
     /// Number and limit of threads on the machine.
-    RlimitStats {
+    pub struct RlimitStats {
         time: Time,
     } optional {
         #[serde(rename = "maxpid")]
@@ -75,24 +73,21 @@ message! {
         #[serde(rename = "curproc")]
         running: u64,
     }
-}
-message! {
+
     /// File systems that the runtime uses.
-    RuntimeStats {} optional {
+    pub struct RuntimeStats {} optional {
         image_fs: FsStats,
         container_fs: FsStats,
     }
-}
-message! {
+
     /// Number of processes of a pod.
-    ProcessStats {} optional {
+    pub struct ProcessStats {} optional {
         #[serde(rename = "process_count")]
         process_count: u64,
     }
-}
-message! {
+
     /// Stats of a pod.
-    PodStats {
+    pub struct PodStats {
         pod_ref: PodReference,
         start_time: Time,
         containers: Vec<ContainerStats>,
@@ -109,10 +104,9 @@ message! {
         process_stats: ProcessStats,
         swap: SwapStats,
     }
-}
-message! {
+
     /// Stats of a container.
-    ContainerStats {
+    pub struct ContainerStats {
         name: String,
         start_time: Time,
     } optional {
@@ -123,18 +117,16 @@ message! {
         logs: FsStats,
         swap: SwapStats,
     }
-}
-message! {
+
     /// Identifies a pod.
-    PodReference {
+    pub struct PodReference {
         name: String,
         namespace: String,
         uid: String,
     }
-}
-message! {
+
     /// Counters of a network interface.
-    InterfaceStats {
+    pub struct InterfaceStats {
         name: String,
     } optional {
         rx_bytes: u64,
@@ -142,30 +134,27 @@ message! {
         tx_bytes: u64,
         tx_errors: u64,
     }
-}
-message! {
+
     /// Network stats: the default interface, and all interfaces.
-    NetworkStats {
+    pub struct NetworkStats {
         time: Time,
         #[serde(flatten)]
         default: InterfaceStats,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         interfaces: Vec<InterfaceStats>,
     }
-}
-message! {
+
     /// CPU usage.
-    CpuStats {
+    pub struct CpuStats {
         time: Time,
     } optional {
         usage_nano_cores: u64,
         usage_core_nano_seconds: u64,
         psi: PsiStats,
     }
-}
-message! {
+
     /// Memory usage.
-    MemoryStats {
+    pub struct MemoryStats {
         time: Time,
     } optional {
         available_bytes: u64,
@@ -176,60 +165,53 @@ message! {
         major_page_faults: u64,
         psi: PsiStats,
     }
-}
-message! {
+
     /// I/O stats.
-    IoStats {
+    pub struct IoStats {
         time: Time,
     } optional {
         psi: PsiStats,
     }
-}
-message! {
+
     /// Pressure stall information.
-    PsiStats {
+    pub struct PsiStats {
         full: PsiData,
         some: PsiData,
     }
-}
-message! {
+
     /// Total stall time in microseconds, and averages in percent.
-    PsiData {
+    pub struct PsiData {
         total: u64,
         avg10: f64,
         avg60: f64,
         avg300: f64,
     }
-}
-message! {
+
     /// Swap usage.
-    SwapStats {
+    pub struct SwapStats {
         time: Time,
     } optional {
         swap_available_bytes: u64,
         swap_usage_bytes: u64,
     }
-}
-message! {
+
     /// Usage of a volume.
-    VolumeStats {
+    pub struct VolumeStats {
         #[serde(flatten)]
         fs: FsStats,
         name: String,
     } optional {
         pvc_ref: PvcReference,
     }
-}
-message! {
+
     /// The PersistentVolumeClaim of a volume.
-    PvcReference {
+    pub struct PvcReference {
         name: String,
         namespace: String,
     }
-}
-message! {
+
     /// Usage of a file system, or of a directory on it.
-    FsStats {
+    pub struct FsStats {
         time: Time,
     } optional {
         available_bytes: u64,

@@ -1,8 +1,11 @@
 //! Which sources have delivered their pods (upstream's `SourcesReady`).
 
-use crate::model::{Completeness, PodSource, PodUid, SourceSet};
+use crate::model::{Completeness, PodSource, PodUid};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 /// The writing end, for the sync loop only, which marks a source *after* it has applied its update: only then are the
 /// pods of that update desired.
@@ -21,14 +24,14 @@ pub struct SourcesReady {
 /// | [`Self::all_complete`] | all | complete | none |
 #[derive(Clone, Debug)]
 pub struct SourcesReadyReader {
-    configured: SourceSet,
+    configured: BTreeSet<PodSource>,
     /// The sources of which a message was applied, with how complete their lists are.
     seen: Arc<Mutex<HashMap<PodSource, Completeness>>>,
 }
 
 impl SourcesReady {
     /// No source has delivered.
-    pub fn new(configured: SourceSet) -> Self {
+    pub fn new(configured: BTreeSet<PodSource>) -> Self {
         let reader = SourcesReadyReader {
             configured,
             seen: Arc::default(),
@@ -76,7 +79,7 @@ impl SourcesReadyReader {
         } else {
             manifest
         };
-        if self.configured.contains(source) {
+        if self.configured.contains(&source) {
             let seen = self.seen.lock();
             return seen
                 .get(&source)
@@ -106,8 +109,10 @@ impl SourcesReadyReader {
     }
 
     fn all_seen(&self) -> bool {
-        let seen: SourceSet = self.seen.lock().keys().copied().collect();
-        seen.contains_all(self.configured)
+        let seen = self.seen.lock();
+        self.configured
+            .iter()
+            .all(|source| seen.contains_key(source))
     }
 }
 
@@ -115,7 +120,6 @@ impl SourcesReadyReader {
 mod tests {
     use super::*;
     use Completeness::{Complete, Partial};
-    use std::collections::BTreeSet;
 
     fn ready(sources: &[PodSource]) -> SourcesReady {
         SourcesReady::new(sources.iter().copied().collect())

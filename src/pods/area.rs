@@ -61,7 +61,7 @@ pub struct PodsWriters {
 /// Opens the stores of the area.
 pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
     let changed = stores.changes.as_ref();
-    let status_manager = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
+    let status_manager = StatusManager::new(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
         status_manager,
         all_sources_seen: watch::Sender::new(false),

@@ -22,6 +22,8 @@ use kubelet::model::{
 use kubelet::pods::pod_config::{ManifestOrigin, SourcePods, static_pod};
 use kubelet::pods::status::generate::StatusInputs;
 use kubelet::pods::status::generate_api_pod_status;
+use kubelet::resources::allocation::ResizeConditions;
+use kubelet::runtime::kuberuntime::RestartAllStage;
 use kubelet::runtime::kuberuntime::actions::{PodActionInputs, RecordedFacts, compute_pod_actions};
 use kubelet::runtime::kuberuntime::labels;
 use kubelet::state::pod_cache::{self, ListEntry, PodRef};
@@ -176,9 +178,30 @@ fn pod_history(c: &mut Criterion) {
         };
         c.bench_function(name, |b| b.iter(|| compute_pod_actions(black_box(&inputs))));
     }
+    let resize = ResizeConditions::default();
     c.bench_function("generate_api_pod_status", |b| {
         b.iter(|| {
-            let inputs = StatusInputs::new(black_box(&pod), &status, Timestamp::now());
+            let inputs = StatusInputs {
+                pod: black_box(&pod),
+                runtime: &status,
+                runtime_name: "containerd",
+                qos_class: "BestEffort",
+                probe_results: &|_| ContainerProbeResults::default(),
+                start_failure: &|_| None,
+                back_off: &|_| None,
+                old: None,
+                remote: None,
+                needs_new_sandbox: false,
+                restart_all: RestartAllStage::None,
+                pod_is_terminal: false,
+                host_ips: &[],
+                pod_failure: None,
+                resize: &resize,
+                actuated_pod: None,
+                device_health: &|_| None,
+                recursive_read_only_mounts: false,
+                now: Timestamp::now(),
+            };
             generate_api_pod_status(&inputs).unwrap()
         });
     });

@@ -86,6 +86,16 @@ impl CriConnection {
     }
 }
 
+/// Makes a unary call of a generated client. The call's future is boxed, because it is several kilobytes in size and
+/// hundreds of pods may wait for one.
+pub(super) fn unary<T>(
+    rpc: Rpc,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> impl Future<Output = Result<T, CriError>> {
+    let call = Box::pin(call);
+    async move { finish(rpc, call.await) }
+}
+
 /// The message of a reply, or the error as a [`CriError`].
 pub(super) fn finish<T>(rpc: Rpc, reply: Result<Response<T>, Status>) -> Result<T, CriError> {
     match reply {

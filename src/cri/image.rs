@@ -1,6 +1,6 @@
 //! Client of the CRI image service.
 
-use super::connection::{CriConnection, MAX_REPLY, finish};
+use super::connection::{CriConnection, MAX_REPLY, unary};
 use super::error::CriError;
 use super::rpc::Rpc;
 use super::transport::CriService;
@@ -30,8 +30,9 @@ impl ImageClient {
     /// Images that match `filter`; all of them without one.
     pub async fn list_images(&self, filter: Option<ImageSpec>) -> Result<Vec<Image>, CriError> {
         let filter = filter.map(|image| ImageFilter { image: Some(image) });
-        let reply = Box::pin(self.raw().list_images(ListImagesRequest { filter })).await;
-        finish(Rpc::ListImages, reply).map(|reply| reply.images)
+        let request = ListImagesRequest { filter };
+        let reply = unary(Rpc::ListImages, self.raw().list_images(request)).await?;
+        Ok(reply.images)
     }
 
     /// The status of an image; `None` if it is absent.
@@ -41,7 +42,7 @@ impl ImageClient {
             image: Some(image),
             verbose: false,
         };
-        match finish(rpc, Box::pin(self.raw().image_status(request)).await)?.image {
+        match unary(rpc, self.raw().image_status(request)).await?.image {
             Some(image) if image.id.is_empty() => {
                 Err(CriError::invalid(rpc, "image without an id"))
             }
@@ -63,7 +64,7 @@ impl ImageClient {
             auth,
             sandbox_config,
         };
-        let reply = finish(rpc, Box::pin(self.raw().pull_image(request)).await)?;
+        let reply = unary(rpc, self.raw().pull_image(request)).await?;
         if reply.image_ref.is_empty() {
             Err(CriError::invalid(rpc, "image_ref is empty"))
         } else {
@@ -74,18 +75,13 @@ impl ImageClient {
     /// Removes an image; an absent one is no error.
     pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
         let request = RemoveImageRequest { image: Some(image) };
-        finish(
-            Rpc::RemoveImage,
-            Box::pin(self.raw().remove_image(request)).await,
-        )
-        .map(drop)
+        unary(Rpc::RemoveImage, self.raw().remove_image(request)).await?;
+        Ok(())
     }
 
     /// Usage of the file systems of images and writable layers.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
-        finish(
-            Rpc::ImageFsInfo,
-            Box::pin(self.raw().image_fs_info(ImageFsInfoRequest {})).await,
-        )
+        let request = ImageFsInfoRequest {};
+        unary(Rpc::ImageFsInfo, self.raw().image_fs_info(request)).await
     }
 }

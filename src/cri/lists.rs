@@ -8,7 +8,7 @@ use futures::{Stream, TryStreamExt};
 use prost::Message;
 use tonic::{Response, Status};
 
-use super::connection::finish;
+use super::connection::{finish, unary};
 use super::error::CriError;
 use super::list_fingerprint::{ListChange, ListFingerprint};
 use super::rpc::Rpc;
@@ -76,8 +76,7 @@ impl RuntimeClient {
         }
         let rpc = Rpc::ListContainerStats;
         let request = ListContainerStatsRequest { filter: None };
-        let reply = Box::pin(self.raw().list_container_stats(request)).await;
-        match finish(rpc, reply) {
+        match unary(rpc, self.raw().list_container_stats(request)).await {
             Ok(reply) => Ok(reply.stats),
             Err(CriError::Exhausted { .. }) => self.stats_streamed().await,
             Err(error) => Err(error),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, atomic::AtomicBool};
 use std::time::Duration;
 
-use super::connection::{CriConnection, MAX_REPLY, finish, with_deadline};
+use super::connection::{CriConnection, MAX_REPLY, unary, with_deadline};
 use super::error::CriError;
 use super::rpc::Rpc;
 use super::transport::CriService;
@@ -57,8 +57,6 @@ pub struct ExecOutput {
 }
 
 impl RuntimeClient {
-    // Futures of calls are boxed, because each is several kilobytes in size and hundreds of pods may wait for one.
-
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
         RuntimeClient {
@@ -96,15 +94,13 @@ impl RuntimeClient {
         let request = VersionRequest {
             version: KUBELET_API_VERSION.to_owned(),
         };
-        finish(Rpc::Version, Box::pin(self.raw().version(request)).await)
+        unary(Rpc::Version, self.raw().version(request)).await
     }
 
     /// Conditions, handlers and features of the runtime.
     pub async fn status(&self, verbose: bool) -> Result<StatusResponse, CriError> {
-        let reply = finish(
-            Rpc::Status,
-            Box::pin(self.raw().status(StatusRequest { verbose })).await,
-        )?;
+        let request = StatusRequest { verbose };
+        let reply = unary(Rpc::Status, self.raw().status(request)).await?;
         match reply.status {
             Some(_) => Ok(reply),
             None => Err(CriError::invalid(
@@ -116,10 +112,8 @@ impl RuntimeClient {
 
     /// The runtime's configuration, which has the cgroup driver.
     pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse, CriError> {
-        finish(
-            Rpc::RuntimeConfig,
-            Box::pin(self.raw().runtime_config(RuntimeConfigRequest {})).await,
-        )
+        let request = RuntimeConfigRequest {};
+        unary(Rpc::RuntimeConfig, self.raw().runtime_config(request)).await
     }
 
     /// Creates and starts a sandbox; returns its id. `handler` is empty for the default runtime. If the outcome is
@@ -133,10 +127,7 @@ impl RuntimeClient {
             config: Some(config),
             runtime_handler: handler.to_owned(),
         };
-        let reply = finish(
-            Rpc::RunPodSandbox,
-            Box::pin(self.raw().run_pod_sandbox(request)).await,
-        )?;
+        let reply = unary(Rpc::RunPodSandbox, self.raw().run_pod_sandbox(request)).await?;
         non_empty_id(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
 
@@ -146,11 +137,8 @@ impl RuntimeClient {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        finish(
-            Rpc::StopPodSandbox,
-            Box::pin(self.raw().stop_pod_sandbox(request)).await,
-        )
-        .map(drop)
+        unary(Rpc::StopPodSandbox, self.raw().stop_pod_sandbox(request)).await?;
+        Ok(())
     }
 
     /// Removes a sandbox and its containers.
@@ -158,11 +146,9 @@ impl RuntimeClient {
         let request = RemovePodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        finish(
-            Rpc::RemovePodSandbox,
-            Box::pin(self.raw().remove_pod_sandbox(request)).await,
-        )
-        .map(drop)
+        let rpc = Rpc::RemovePodSandbox;
+        unary(rpc, self.raw().remove_pod_sandbox(request)).await?;
+        Ok(())
     }
 
     /// The status of one sandbox.
@@ -176,7 +162,7 @@ impl RuntimeClient {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
-        let reply = finish(rpc, Box::pin(self.raw().pod_sandbox_status(request)).await)?;
+        let reply = unary(rpc, self.raw().pod_sandbox_status(request)).await?;
         let sandbox = match reply.status {
             Some(sandbox) if sandbox.metadata.is_some() && !sandbox.id.is_empty() => sandbox,
             Some(_) => {
@@ -207,10 +193,7 @@ impl RuntimeClient {
             config: Some(config),
             sandbox_config: Some(sandbox_config.clone()),
         };
-        let reply = finish(
-            Rpc::CreateContainer,
-            Box::pin(self.raw().create_container(request)).await,
-        )?;
+        let reply = unary(Rpc::CreateContainer, self.raw().create_container(request)).await?;
         non_empty_id(Rpc::CreateContainer, "container_id", reply.container_id)
     }
 
@@ -219,11 +202,8 @@ impl RuntimeClient {
         let request = StartContainerRequest {
             container_id: id.to_owned(),
         };
-        finish(
-            Rpc::StartContainer,
-            Box::pin(self.raw().start_container(request)).await,
-        )
-        .map(drop)
+        unary(Rpc::StartContainer, self.raw().start_container(request)).await?;
+        Ok(())
     }
 
     /// Sends the stop signal, and SIGKILL after `timeout` seconds. Returns when the container has stopped.
@@ -235,11 +215,8 @@ impl RuntimeClient {
             timeout,
         };
         let request = with_deadline(message, Some(deadline));
-        finish(
-            Rpc::StopContainer,
-            Box::pin(self.raw().stop_container(request)).await,
-        )
-        .map(drop)
+        unary(Rpc::StopContainer, self.raw().stop_container(request)).await?;
+        Ok(())
     }
 
     /// Removes a container.
@@ -247,11 +224,8 @@ impl RuntimeClient {
         let request = RemoveContainerRequest {
             container_id: id.to_owned(),
         };
-        finish(
-            Rpc::RemoveContainer,
-            Box::pin(self.raw().remove_container(request)).await,
-        )
-        .map(drop)
+        unary(Rpc::RemoveContainer, self.raw().remove_container(request)).await?;
+        Ok(())
     }
 
     /// The status of one container.
@@ -261,7 +235,7 @@ impl RuntimeClient {
             container_id: id.to_owned(),
             verbose: false,
         };
-        let reply = finish(rpc, Box::pin(self.raw().container_status(request)).await)?;
+        let reply = unary(rpc, self.raw().container_status(request)).await?;
         match reply.status {
             Some(status) if status.metadata.is_some() && !status.id.is_empty() => Ok(status),
             Some(_) => Err(CriError::invalid(
@@ -281,7 +255,7 @@ impl RuntimeClient {
         let request = ContainerStatsRequest {
             container_id: id.to_owned(),
         };
-        let reply = finish(rpc, Box::pin(self.raw().container_stats(request)).await)?;
+        let reply = unary(rpc, self.raw().container_stats(request)).await?;
         let missing = || CriError::invalid(rpc, format!("no stats of container {id}"));
         reply.stats.ok_or_else(missing)
     }
@@ -297,8 +271,9 @@ impl RuntimeClient {
             linux: Some(linux),
             ..Default::default()
         };
-        let reply = Box::pin(self.raw().update_container_resources(request)).await;
-        finish(Rpc::UpdateContainerResources, reply).map(drop)
+        let rpc = Rpc::UpdateContainerResources;
+        unary(rpc, self.raw().update_container_resources(request)).await?;
+        Ok(())
     }
 
     /// Announces a resize of a pod. Runtimes that do not implement the call accept it.
@@ -309,8 +284,8 @@ impl RuntimeClient {
         &self,
         request: UpdatePodSandboxResourcesRequest,
     ) -> Result<(), CriError> {
-        let reply = Box::pin(self.raw().update_pod_sandbox_resources(request)).await;
-        match finish(Rpc::UpdatePodSandboxResources, reply) {
+        let rpc = Rpc::UpdatePodSandboxResources;
+        match unary(rpc, self.raw().update_pod_sandbox_resources(request)).await {
             Err(CriError::Unimplemented { .. }) => Ok(()),
             // containerd 2.2 does not implement it.
             Err(CriError::Other {
@@ -327,11 +302,9 @@ impl RuntimeClient {
         let request = ReopenContainerLogRequest {
             container_id: id.to_owned(),
         };
-        finish(
-            Rpc::ReopenContainerLog,
-            Box::pin(self.raw().reopen_container_log(request)).await,
-        )
-        .map(drop)
+        let rpc = Rpc::ReopenContainerLog;
+        unary(rpc, self.raw().reopen_container_log(request)).await?;
+        Ok(())
     }
 
     /// Writes the state of a running container to an archive at a path of the node. `limit` is the timeout for the
@@ -354,11 +327,9 @@ impl RuntimeClient {
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let request = with_deadline(message, Some(deadline));
-        finish(
-            Rpc::CheckpointContainer,
-            Box::pin(self.raw().checkpoint_container(request)).await,
-        )
-        .map(drop)
+        let rpc = Rpc::CheckpointContainer;
+        unary(rpc, self.raw().checkpoint_container(request)).await?;
+        Ok(())
     }
 
     /// Runs a command in a container and waits for it to exit; a timeout of zero means none. The runtime's timeout is
@@ -381,11 +352,9 @@ impl RuntimeClient {
             cmd: cmd.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
+        let request = with_deadline(message, deadline);
         let mut client = self.raw().max_decoding_message_size(MAX_EXEC_REPLY);
-        let reply = finish(
-            Rpc::ExecSync,
-            Box::pin(client.exec_sync(with_deadline(message, deadline))).await,
-        )?;
+        let reply = unary(Rpc::ExecSync, client.exec_sync(request)).await?;
         Ok(ExecOutput {
             stdout: reply.stdout,
             stderr: reply.stderr,

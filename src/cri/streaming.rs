@@ -1,6 +1,6 @@
 //! Requests the URLs of the runtime's streaming server for exec, attach and port-forward.
 
-use super::connection::finish;
+use super::connection::unary;
 use super::error::CriError;
 use super::rpc::Rpc;
 use super::runtime::{RuntimeClient, non_empty_id};
@@ -36,7 +36,7 @@ impl RuntimeClient {
             stdout: streams.stdout,
             stderr: streams.stderr,
         };
-        let reply = finish(Rpc::Exec, Box::pin(self.raw().exec(request)).await)?;
+        let reply = unary(Rpc::Exec, self.raw().exec(request)).await?;
         non_empty_id(Rpc::Exec, "url", reply.url)
     }
 
@@ -49,7 +49,7 @@ impl RuntimeClient {
             stdout: streams.stdout,
             stderr: streams.stderr,
         };
-        let reply = finish(Rpc::Attach, Box::pin(self.raw().attach(request)).await)?;
+        let reply = unary(Rpc::Attach, self.raw().attach(request)).await?;
         non_empty_id(Rpc::Attach, "url", reply.url)
     }
 
@@ -60,10 +60,7 @@ impl RuntimeClient {
             pod_sandbox_id: sandbox_id.to_owned(),
             port: ports.iter().copied().map(i32::from).collect(),
         };
-        let reply = finish(
-            Rpc::PortForward,
-            Box::pin(self.raw().port_forward(request)).await,
-        )?;
+        let reply = unary(Rpc::PortForward, self.raw().port_forward(request)).await?;
         non_empty_id(Rpc::PortForward, "url", reply.url)
     }
 }

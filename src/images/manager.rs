@@ -1,31 +1,32 @@
 //! Makes the images of containers available (upstream's `ImageManager`).
 
+mod prefetch;
+
 use super::{
     error::ImageError,
     getter::{ImageGetter, ImageManagerParts},
-    prefetch::{ImageToPrefetch, PrefetchOutcome, Prefetcher},
     request::{ImageRequest, ReadyImage},
 };
-use crate::{
-    cri::v1::PodSandboxConfig,
-    model::{Pod, PodUid},
-};
-use std::{sync::Arc, time::Duration};
+use crate::model::PodUid;
+use parking_lot::Mutex;
+use prefetch::{Prefetch, PrefetchOutcome};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+pub use prefetch::ImageToPrefetch;
 
 /// Makes images available to pods; cheap to clone.
 #[derive(Clone)]
 pub struct ImageManager {
     getter: ImageGetter,
-    prefetcher: Arc<Prefetcher>,
+    prefetches: Arc<Mutex<HashMap<PodUid, Vec<Prefetch>>>>,
 }
 
 impl ImageManager {
     /// Builds the manager.
     pub fn new(parts: ImageManagerParts) -> ImageManager {
-        let getter = ImageGetter::new(parts);
         ImageManager {
-            prefetcher: Arc::new(Prefetcher::new(getter.clone())),
-            getter,
+            getter: ImageGetter::new(parts),
+            prefetches: Arc::default(),
         }
     }
 
@@ -38,7 +39,7 @@ impl ImageManager {
         &self,
         request: &ImageRequest<'_>,
     ) -> Result<ReadyImage, ImageError> {
-        match self.prefetcher.take(request).await {
+        match self.take_prefetched(request).await {
             Some(PrefetchOutcome::Present(image)) => Ok(self.getter.report_present(request, image)),
             Some(PrefetchOutcome::Pulled(image)) => Ok(image),
             Some(PrefetchOutcome::Failed(error)) => Err(error),
@@ -46,25 +47,16 @@ impl ImageManager {
         }
     }
 
-    /// Starts to pull the images of containers that will be started, in this order. Prefetches of an earlier sync continue
-    /// if they are listed again, and are cancelled otherwise.
-    pub fn prefetch(
-        &self,
-        pod: &Arc<Pod>,
-        images: Vec<ImageToPrefetch>,
-        sandbox: &PodSandboxConfig,
-    ) {
-        self.prefetcher.prefetch(pod, images, sandbox);
-    }
-
     /// Cancels the prefetches of a pod that is being terminated.
     pub fn stop_prefetches(&self, pod: &PodUid) {
-        self.prefetcher.forget(pod);
+        let prefetches = self.prefetches.lock().remove(pod);
+        // Dropped without the lock, because it aborts their tasks.
+        drop(prefetches);
     }
 
     /// Forgets the back-off of a pod that is gone, and cancels its prefetches.
     pub fn forget_pod(&self, pod: &PodUid) {
-        self.prefetcher.forget(pod);
+        self.stop_prefetches(pod);
         self.getter.forget_pod(pod);
     }
 
@@ -75,6 +67,6 @@ impl ImageManager {
 
     /// Number of pulls with a back-off, including those whose delay has ended, and of pods with prefetches.
     pub fn sizes(&self) -> (usize, usize) {
-        (self.getter.backing_off(), self.prefetcher.len())
+        (self.getter.backing_off(), self.prefetches.lock().len())
     }
 }

@@ -19,7 +19,6 @@ pub mod gc;
 mod puller;
 mod request;
 mod getter;
-mod prefetch;
 mod manager;
 mod open;
 
@@ -31,9 +30,8 @@ pub use error::ImageError;
 pub(crate) use gc::sandbox_image;
 pub use getter::ImageManagerParts;
 pub use image_name::{ImageName, InvalidImageName};
-pub use manager::ImageManager;
+pub use manager::{ImageManager, ImageToPrefetch};
 pub use open::{CredentialProviders, Images, ImagesConfig};
-pub use prefetch::ImageToPrefetch;
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;
 pub use request::{ImageRequest, PullPolicy, ReadyImage};

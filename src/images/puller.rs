@@ -29,17 +29,6 @@ pub struct PullConfig {
     pub burst: u32,
 }
 
-impl Default for PullConfig {
-    fn default() -> PullConfig {
-        PullConfig {
-            serialize: false,
-            max_parallel: None,
-            qps: Some(5),
-            burst: 10,
-        }
-    }
-}
-
 const DEFAULT_MAX_PARALLEL: u32 = 8;
 
 /// Longest wait for `registryPullQPS`.

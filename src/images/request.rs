@@ -56,11 +56,6 @@ pub struct ReadyImage {
 }
 
 impl ReadyImage {
-    /// The image for a container, from the runtime's image status.
-    pub fn of_status(image: &Image) -> Self {
-        Self::of(image.id.clone(), Some(image))
-    }
-
     pub(super) fn of(reference: String, image: Option<&Image>) -> Self {
         let uid = image
             .and_then(|image| image.uid.as_ref())

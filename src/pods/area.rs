@@ -11,7 +11,7 @@ use super::{
     status::{StatusManager, Statuses},
     status_writer::{StatusWriter, StatusWriterDeps},
     sync_loop::{
-        AdmissionDeps, Heartbeat, LoopMetrics, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
+        AdmissionDeps, Heartbeat, HousekeepingSchedule, LoopMetrics, ResizeRules, Resizes, SyncLoop,
     },
 };
 use crate::{
@@ -61,7 +61,7 @@ pub struct PodsWriters {
 /// Opens the stores of the area.
 pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
     let changed = stores.changes.as_ref();
-    let status_manager = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
+    let status_manager = StatusManager::new(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
         status_manager,
         all_sources_seen: watch::Sender::new(false),
@@ -266,7 +266,7 @@ pub fn build(
     let cluster = deps
         .api
         .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, stores));
-    let sync_loop = SyncLoop::new(SyncLoopDeps {
+    let sync_loop = SyncLoop {
         updates,
         sources: sources_ready,
         metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
@@ -278,10 +278,14 @@ pub fn build(
         admission: deps.admission,
         heartbeat: reader.heartbeat.clone(),
         resizes: Resizes::new(config.resize_rules, deps.resources.resize_metrics.clone()),
-        housekeeping_period: config.housekeeping_period,
+        housekeeping_schedule: HousekeepingSchedule::every(config.housekeeping_period),
         all_sources_seen: writers.all_sources_seen,
         runtime_recovered: pleg.recovered.clone(),
-    });
+        removals: Default::default(),
+        deferred: Default::default(),
+        pending_admissions: Default::default(),
+        orphans_outside_runtime: Default::default(),
+    };
     writers.handles.send_replace(Some(handles.clone()));
     let tasks = PodsTasks {
         sources,

@@ -38,15 +38,6 @@ impl Deref for PullSecrets {
     }
 }
 
-impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
-    fn from(secrets: [PullSecret; N]) -> Self {
-        Self {
-            secrets: secrets.into(),
-            ..Self::default()
-        }
-    }
-}
-
 impl PullSecrets {
     /// Whether the pod may use this image without verification of its secrets.
     pub(in crate::images) fn allows_without_verification(&self, image: &Image) -> bool {
@@ -192,6 +183,15 @@ mod tests {
     use crate::apiserver::configmap_secret::ObjectError;
     use k8s_openapi::api::core::v1::Secret;
     use serde_json::json;
+
+    impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
+        fn from(secrets: [PullSecret; N]) -> Self {
+            Self {
+                secrets: secrets.into(),
+                ..Self::default()
+            }
+        }
+    }
 
     fn secret(kind: &str, key: &str, text: &str) -> Result<PullSecret, String> {
         let secret: Secret = serde_json::from_value(json!({

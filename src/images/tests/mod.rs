@@ -21,6 +21,17 @@ use crate::cri::v1::{
 use crate::model::{Pod, PodUid, reasons};
 use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
+impl Default for PullConfig {
+    fn default() -> PullConfig {
+        PullConfig {
+            serialize: false,
+            max_parallel: None,
+            qps: Some(5),
+            burst: 10,
+        }
+    }
+}
+
 struct World {
     runtime: TestRuntime,
     recorder: EventRecorder,

@@ -59,7 +59,7 @@ mod tests {
         let pod_manager = PodManagerWriter::default();
         let lister = PodLister {
             pod_manager: pod_manager.reader(),
-            statuses: StatusManager::new().reader(),
+            statuses: StatusManager::new(None).reader(),
             state_store: PodStateStore::open(dir.path().to_path_buf()).unwrap(),
         };
         let mut pod = Pod::default();

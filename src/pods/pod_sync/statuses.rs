@@ -293,6 +293,8 @@ impl StatusPublisher {
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
         let mut inputs = StatusInputs {
+            pod,
+            runtime: runtime_status,
             runtime_name: &self.runtime_name,
             qos_class: qos_class(pod),
             probe_results: &probe_results,
@@ -309,7 +311,7 @@ impl StatusPublisher {
             actuated_pod: actuated_pod.as_ref(),
             device_health: &device_health,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
-            ..StatusInputs::new(pod, runtime_status, now)
+            now,
         };
         if !is_active {
             inputs.back_off = &|_| None;

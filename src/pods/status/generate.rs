@@ -97,31 +97,6 @@ pub struct StatusInputs<'a> {
 }
 
 impl<'a> StatusInputs<'a> {
-    /// Inputs about a pod of which only the runtime status is known; the caller sets the other inputs.
-    pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
-        Self {
-            pod,
-            runtime,
-            runtime_name: "containerd",
-            qos_class: "BestEffort",
-            probe_results: &|_| ContainerProbeResults::default(),
-            start_failure: &|_| None,
-            back_off: &|_| None,
-            old: None,
-            remote: None,
-            needs_new_sandbox: false,
-            restart_all: RestartAllStage::None,
-            pod_is_terminal: false,
-            host_ips: &[],
-            pod_failure: None,
-            resize: const { &ResizeConditions::NONE },
-            actuated_pod: None,
-            device_health: &|_| None,
-            recursive_read_only_mounts: false,
-            now,
-        }
-    }
-
     /// The status to build on: the old one, else that of the API server.
     fn baseline(&self) -> Cow<'a, PodStatus> {
         match self.old.or(self.remote_of_pod()) {

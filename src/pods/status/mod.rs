@@ -63,21 +63,9 @@ pub struct Statuses {
     store: Arc<StatusStore>,
 }
 
-impl Default for StatusManager {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl StatusManager {
-    /// No statuses.
-    pub fn new() -> Self {
-        Self::with_changes(None)
-    }
-
-    /// No statuses yet; pods whose status changes are marked here.
-    pub fn with_changes(changed: impl Into<Option<Arc<DirtySet<PodUid>>>>) -> Self {
-        let changed = changed.into();
+    /// No statuses yet; pods whose status changes are marked in `changed`.
+    pub fn new(changed: Option<Arc<DirtySet<PodUid>>>) -> Self {
         Self {
             store: Arc::new(StatusStore {
                 entries: RwLock::default(),

@@ -49,7 +49,7 @@ fn at(second: i64) -> Timestamp {
 
 #[test]
 fn only_a_change_moves_the_version() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let reader = manager.reader();
     let version = reader.subscribe();
     let pod = pod("u", "file", &[]);
@@ -63,7 +63,7 @@ fn only_a_change_moves_the_version() {
 
 #[tokio::test]
 async fn a_subscriber_is_woken_by_a_change() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let mut version = manager.reader().subscribe();
     let waiting = tokio::spawn(async move { version.changed().await });
     tokio::task::yield_now().await;
@@ -73,7 +73,7 @@ async fn a_subscriber_is_woken_by_a_change() {
 
 #[test]
 fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let first = PodStatus {
         conditions: Some(vec![
@@ -97,7 +97,7 @@ fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
 
 #[test]
 fn a_condition_keeps_its_transition_time_until_its_status_changes() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let with = |ready: &str, scheduled: &str| PodStatus {
         conditions: Some(vec![
@@ -121,7 +121,7 @@ fn a_condition_keeps_its_transition_time_until_its_status_changes() {
 
 #[test]
 fn a_published_terminal_phase_stays_with_its_reason() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let evicted = PodStatus {
         reason: Some("Evicted".into()),
@@ -136,7 +136,7 @@ fn a_published_terminal_phase_stays_with_its_reason() {
 
 #[test]
 fn a_status_is_removed_once() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     manager.set_pod_status(&pod("b", "file", &[]), phase("Running"));
     assert!(manager.remove(&"b".into()));
     assert!(!manager.remove(&"b".into()));
@@ -145,7 +145,7 @@ fn a_status_is_removed_once() {
 
 #[test]
 fn an_unchanged_status_still_takes_the_newer_pod_object() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     manager.set_pod_status(&pod("u", "file", &[]), phase("Running"));
     let newer = pod("u", "file", &["i"]);
     manager.set_pod_status(&newer, phase("Running"));
@@ -197,7 +197,7 @@ fn settled(
 ) -> (String, Vec<Option<i32>>) {
     let names: Vec<String> = init.iter().map(|s| s.name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let pod = pod("u", source, &names);
     let status = PodStatus {
         init_container_statuses: Some(init),
@@ -248,7 +248,7 @@ fn containers_that_never_began_are_left_waiting() {
 
 #[test]
 fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
-    let manager = StatusManager::new();
+    let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let mut status = phase("Running");
     let since = Some(Time(at(1000)));

@@ -18,7 +18,7 @@ const HOUSEKEEPING_DELAY: Duration = Duration::from_millis(100);
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct HousekeepingSchedule {
+pub(in crate::pods) struct HousekeepingSchedule {
     period: Duration,
     next: Instant,
     /// When the next full run is due. A full run also compares workers with the desired pods, and searches for orphaned
@@ -34,7 +34,7 @@ pub(super) struct HousekeepingSchedule {
 
 impl HousekeepingSchedule {
     /// Housekeeping every `period`, the first time after [`HOUSEKEEPING_DELAY`].
-    pub(super) fn every(period: Duration) -> Self {
+    pub(in crate::pods) fn every(period: Duration) -> Self {
         let now = Instant::now();
         Self {
             period,

@@ -27,10 +27,10 @@ mod pending_admission;
 
 pub use heartbeat::Heartbeat;
 pub use housekeeping::HOUSEKEEPING_PERIOD;
+pub(in crate::pods) use housekeeping::HousekeepingSchedule;
 pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
 
-use housekeeping::HousekeepingSchedule;
 use pending_admission::PendingAdmissions;
 use removals::Removals;
 use resize::ResizeTrigger;
@@ -92,89 +92,44 @@ pub struct AdmissionDeps {
     pub resources: ResourceManagers,
 }
 
-/// What the loop is built from.
-pub struct SyncLoopDeps {
-    /// Updates of the sources.
-    pub updates: mpsc::Receiver<PodUpdate>,
-    /// Which sources have delivered.
-    pub sources: SourcesReady,
-    /// Desired pods.
-    pub pod_manager: PodManagerWriter,
-    /// Workers.
-    pub workers: PodWorkers,
-    /// The runtime status of every pod.
-    pub cache: PodCache,
-    /// Probe results.
-    pub results: ProbeResults,
-    /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
-    pub pod_sync: Arc<PodSync>,
-    /// What admission reads.
-    pub admission: AdmissionDeps,
-    /// The loop's metrics.
-    pub metrics: LoopMetrics,
-    /// For `/healthz`.
-    pub heartbeat: Heartbeat,
-    /// Pods whose requested resources differ from their allocated ones.
-    pub resizes: Resizes,
-    /// Period of housekeeping.
-    pub housekeeping_period: Duration,
-    /// Whether every source has sent a list, complete or not.
-    pub all_sources_seen: watch::Sender<bool>,
-    /// Notified when the runtime answers again after an outage.
-    pub runtime_recovered: Arc<Notify>,
-}
-
 /// The loop.
 pub struct SyncLoop {
-    updates: mpsc::Receiver<PodUpdate>,
-    sources: SourcesReady,
-    pod_manager: PodManagerWriter,
-    workers: PodWorkers,
-    cache: PodCache,
-    results: ProbeResults,
-    pod_sync: Arc<PodSync>,
-    admission: AdmissionDeps,
-    metrics: LoopMetrics,
-    heartbeat: Heartbeat,
-    resizes: Resizes,
-    housekeeping_schedule: HousekeepingSchedule,
-    all_sources_seen: watch::Sender<bool>,
-    runtime_recovered: Arc<Notify>,
+    /// Updates of the sources.
+    pub(in crate::pods) updates: mpsc::Receiver<PodUpdate>,
+    /// Which sources have delivered.
+    pub(in crate::pods) sources: SourcesReady,
+    /// Desired pods.
+    pub(in crate::pods) pod_manager: PodManagerWriter,
+    pub(in crate::pods) workers: PodWorkers,
+    /// The runtime status of every pod.
+    pub(in crate::pods) cache: PodCache,
+    pub(in crate::pods) results: ProbeResults,
+    /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
+    pub(in crate::pods) pod_sync: Arc<PodSync>,
+    /// What admission reads.
+    pub(in crate::pods) admission: AdmissionDeps,
+    pub(in crate::pods) metrics: LoopMetrics,
+    /// For `/healthz`.
+    pub(in crate::pods) heartbeat: Heartbeat,
+    /// Pods whose requested resources differ from their allocated ones.
+    pub(in crate::pods) resizes: Resizes,
+    /// When housekeeping is due.
+    pub(in crate::pods) housekeeping_schedule: HousekeepingSchedule,
+    /// Whether every source has sent a list, complete or not.
+    pub(in crate::pods) all_sources_seen: watch::Sender<bool>,
+    /// Notified when the runtime answers again after an outage.
+    pub(in crate::pods) runtime_recovered: Arc<Notify>,
     /// Pods whose containers, files and records are being removed.
-    removals: Removals,
+    pub(in crate::pods) removals: Removals,
     /// Desired pods without a worker: another pod in the runtime may have their UID or name, or they are not admitted.
-    deferred: HashSet<PodUid>,
+    pub(in crate::pods) deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
-    pending_admissions: PendingAdmissions,
+    pub(in crate::pods) pending_admissions: PendingAdmissions,
     /// Orphans that the runtime does not list: housekeeping found them only by their record or cgroup.
-    orphans_outside_runtime: Arc<DirtySet<PodUid>>,
+    pub(in crate::pods) orphans_outside_runtime: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
-    /// A loop that has handled nothing yet.
-    pub fn new(deps: SyncLoopDeps) -> Self {
-        Self {
-            updates: deps.updates,
-            sources: deps.sources,
-            pod_manager: deps.pod_manager,
-            workers: deps.workers,
-            cache: deps.cache,
-            results: deps.results,
-            pod_sync: deps.pod_sync,
-            admission: deps.admission,
-            metrics: deps.metrics,
-            heartbeat: deps.heartbeat,
-            resizes: deps.resizes,
-            housekeeping_schedule: HousekeepingSchedule::every(deps.housekeeping_period),
-            all_sources_seen: deps.all_sources_seen,
-            runtime_recovered: deps.runtime_recovered,
-            removals: Removals::default(),
-            deferred: HashSet::new(),
-            pending_admissions: PendingAdmissions::default(),
-            orphans_outside_runtime: Arc::default(),
-        }
-    }
-
     /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         self.heartbeat.beat();

@@ -10,7 +10,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(super) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
+pub(in crate::pods) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
 
 #[derive(Debug)]
 struct PendingAdmission {

@@ -24,7 +24,7 @@ pub(super) struct EndedRemoval {
 
 /// The removals in progress, one per UID.
 #[derive(Default)]
-pub(super) struct Removals {
+pub(in crate::pods) struct Removals {
     running: HashSet<PodUid>,
     ended: Arc<DirtySet<EndedRemoval>>,
     tasks: TaskTracker,

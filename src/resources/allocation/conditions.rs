@@ -55,11 +55,6 @@ const IN_PROGRESS: &str = "PodResizeInProgress";
 const ERROR: &str = "Error";
 
 impl ResizeConditions {
-    /// No pending resize, and none in progress.
-    pub const NONE: Self = Self {
-        pending: None,
-        in_progress: None,
-    };
     /// Condition types of resizes.
     pub const TYPES: [&str; 2] = [PENDING, IN_PROGRESS];
 

@@ -260,7 +260,7 @@ fn conditions_are_those_of_the_api_and_are_read_back() {
         ]
     );
     assert_eq!(ResizeConditions::reported(&api), conditions);
-    assert_eq!(ResizeConditions::reported(&[]), ResizeConditions::NONE);
+    assert_eq!(ResizeConditions::reported(&[]), ResizeConditions::default());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use super::config::AccountSettings;
+use super::config::TokenAttributes;
 use crate::apiserver::token::{Token, TokenKey, issue};
 use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::{SingleFlight, error_chain, hex};
@@ -66,10 +66,10 @@ impl ServiceAccounts {
         }
     }
 
-    /// What a provider with these settings receives for a pod; `None` for a pod without a service account.
+    /// What a provider with these attributes receives for a pod; `None` for a pod without a service account.
     pub(super) async fn of_pod(
         &self,
-        settings: &AccountSettings,
+        attributes: &TokenAttributes,
         pod: &Pod,
     ) -> Result<Option<PodAccount>, ProviderNotCalled> {
         let spec = pod.spec();
@@ -77,7 +77,7 @@ impl ServiceAccounts {
         let name = name.filter(|name| !name.is_empty() && !pod.is_static());
         let Some(name) = name else {
             let text = "the pod has no service account";
-            return if settings.is_required {
+            return if attributes.require_service_account == Some(true) {
                 Err(ProviderNotCalled::NotApplicable(text.into()))
             } else {
                 Ok(None)
@@ -94,11 +94,12 @@ impl ServiceAccounts {
             );
             ProviderNotCalled::Failed(text)
         })?;
-        let annotations = annotations(settings, account.metadata.annotations.unwrap_or_default())?;
+        let annotations =
+            annotations(attributes, account.metadata.annotations.unwrap_or_default())?;
         let key = TokenKey {
             namespace: namespace.to_owned(),
             service_account: name.to_owned(),
-            audience: Some(settings.audience.clone()),
+            audience: Some(attributes.service_account_token_audience.clone()),
             expiration_seconds: None,
             pod_name: pod.name().to_owned(),
             pod_uid: pod.uid(),
@@ -143,10 +144,11 @@ impl ServiceAccounts {
 
 /// The annotations that the provider receives.
 fn annotations(
-    settings: &AccountSettings,
+    attributes: &TokenAttributes,
     mut known: BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, ProviderNotCalled> {
-    let (required, optional) = (&settings.required_keys, &settings.optional_keys);
+    let required = &attributes.required_service_account_annotation_keys;
+    let optional = &attributes.optional_service_account_annotation_keys;
     if let Some(missing) = required.iter().find(|key| !known.contains_key(*key)) {
         let text = format!("the service account has no annotation {missing:?}");
         return Err(ProviderNotCalled::NotApplicable(text));
@@ -167,16 +169,16 @@ mod tests {
                 .map(|name| ((*name).to_owned(), "v".to_owned()));
             known.collect::<BTreeMap<_, _>>()
         };
-        let settings = AccountSettings {
-            audience: "a".into(),
-            is_required: true,
-            is_cached_by_token: false,
-            required_keys: vec!["r".into()],
-            optional_keys: vec!["o".into(), "p".into()],
+        let attributes = TokenAttributes {
+            service_account_token_audience: "a".into(),
+            cache_type: "ServiceAccount".into(),
+            require_service_account: Some(true),
+            required_service_account_annotation_keys: vec!["r".into()],
+            optional_service_account_annotation_keys: vec!["o".into(), "p".into()],
         };
-        let given = annotations(&settings, known(&["r", "o", "x"])).unwrap();
+        let given = annotations(&attributes, known(&["r", "o", "x"])).unwrap();
         assert_eq!(given, known(&["o", "r"]));
-        let error = annotations(&settings, known(&["o"])).unwrap_err();
+        let error = annotations(&attributes, known(&["o"])).unwrap_err();
         assert!(matches!(error, ProviderNotCalled::NotApplicable(text) if text.contains("\"r\"")));
     }
 

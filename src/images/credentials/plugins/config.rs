@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context as _;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::base::GoDuration;
@@ -21,38 +20,6 @@ const VERSIONS: [&str; 3] = ["v1", "v1alpha1", "v1beta1"];
 /// The API group of requests and responses; it has the same versions as the configuration.
 const PLUGIN_API_GROUP: &str = "credentialprovider.kubelet.k8s.io";
 
-/// The validated configuration of one provider.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ProviderSettings {
-    /// The executable's file name.
-    pub(super) name: String,
-    /// Image patterns.
-    pub(super) match_images: Vec<String>,
-    /// `defaultCacheDuration`: the lifetime of a response that has none of its own.
-    pub(super) default_cache_duration: Duration,
-    /// API version of request and response.
-    pub(super) api_version: String,
-    pub(super) args: Vec<String>,
-    pub(super) env: Vec<(String, String)>,
-    /// What the provider receives about the service account of a pod; `None` for nothing.
-    pub(super) account: Option<AccountSettings>,
-}
-
-/// `tokenAttributes`, validated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct AccountSettings {
-    /// `serviceAccountTokenAudience`
-    pub(super) audience: String,
-    /// `requireServiceAccount`: the provider applies only to pods that have a service account.
-    pub(super) is_required: bool,
-    /// `cacheType: Token`: a response is cached for the token, not for the service account.
-    pub(super) is_cached_by_token: bool,
-    /// Annotations without which the provider does not apply to a service account.
-    pub(super) required_keys: Vec<String>,
-    /// Annotations that are passed if the service account has them.
-    pub(super) optional_keys: Vec<String>,
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ConfigDocument {
@@ -64,43 +31,68 @@ struct ConfigDocument {
     providers: Option<Vec<Provider>>,
 }
 
-#[derive(Deserialize, Clone)]
+/// The configuration of one provider.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[derive(Default)]
-struct Provider {
-    name: String,
-    match_images: Option<Vec<String>>,
-    default_cache_duration: Option<GoDuration>,
-    api_version: String,
-    args: Option<Vec<String>>,
-    env: Option<Vec<EnvVar>>,
-    token_attributes: Option<TokenAttributes>,
+pub(super) struct Provider {
+    /// The executable's file name.
+    pub(super) name: String,
+    /// Image patterns.
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) match_images: Vec<String>,
+    /// Lifetime of a response that has none of its own. Validation requires it.
+    pub(super) default_cache_duration: Option<GoDuration>,
+    /// API version of request and response.
+    pub(super) api_version: String,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) args: Vec<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) env: Vec<EnvVar>,
+    /// What the provider receives about the service account of a pod; `None` for nothing.
+    pub(super) token_attributes: Option<TokenAttributes>,
 }
 
-#[derive(Deserialize, Clone, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct EnvVar {
-    name: String,
-    value: String,
+pub(super) struct EnvVar {
+    pub(super) name: String,
+    pub(super) value: String,
 }
 
-#[derive(Deserialize, Clone, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct TokenAttributes {
-    service_account_token_audience: String,
-    cache_type: String,
-    require_service_account: Option<bool>,
-    required_service_account_annotation_keys: Option<Vec<String>>,
-    optional_service_account_annotation_keys: Option<Vec<String>>,
+pub(super) struct TokenAttributes {
+    pub(super) service_account_token_audience: String,
+    pub(super) cache_type: String,
+    /// The provider applies only to pods that have a service account. Validation requires the field.
+    pub(super) require_service_account: Option<bool>,
+    /// Annotations without which the provider does not apply to a service account.
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) required_service_account_annotation_keys: Vec<String>,
+    /// Annotations that are passed if the service account has them.
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) optional_service_account_annotation_keys: Vec<String>,
+}
+
+impl TokenAttributes {
+    /// Whether a response is cached for the token, not for the service account.
+    pub(super) fn is_cached_by_token(&self) -> bool {
+        self.cache_type == "Token"
+    }
+}
+
+fn null_as_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Reads a file, or all `*.json`, `*.yaml` and `*.yml` of a directory in the order of their names, and validates them
 /// together; `account_tokens` is whether `tokenAttributes` may be used. Also returns a hash of the files, which a
 /// metric exposes. Blocking.
-pub(super) fn read(
-    path: &Path,
-    account_tokens: bool,
-) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
+pub(super) fn read(path: &Path, account_tokens: bool) -> anyhow::Result<(Vec<Provider>, String)> {
     let mut hash = Sha256::new();
     let (mut providers, mut problems) = (Vec::new(), Vec::new());
     for file in files(path)? {
@@ -135,7 +127,10 @@ pub(super) fn read(
         problems.push("providers: Required value: at least 1 item in plugins is required".into());
     }
     anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
-    let providers = providers.into_iter().map(|(_, p)| settings(p)).collect();
+    let providers = providers
+        .into_iter()
+        .map(|(_, provider)| provider)
+        .collect();
     Ok((
         providers,
         format!("sha256:{}", crate::base::hex(&hash.finalize())),
@@ -185,32 +180,6 @@ fn decode(path: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
     Ok(document.providers.unwrap_or_default())
 }
 
-fn settings(provider: Provider) -> ProviderSettings {
-    let env = provider.env.unwrap_or_default().into_iter();
-    let account = provider.token_attributes.map(|token| AccountSettings {
-        audience: token.service_account_token_audience,
-        is_required: token.require_service_account == Some(true),
-        is_cached_by_token: token.cache_type == "Token",
-        required_keys: token
-            .required_service_account_annotation_keys
-            .unwrap_or_default(),
-        optional_keys: token
-            .optional_service_account_annotation_keys
-            .unwrap_or_default(),
-    });
-    ProviderSettings {
-        name: provider.name,
-        match_images: provider.match_images.unwrap_or_default(),
-        default_cache_duration: provider
-            .default_cache_duration
-            .map_or(Duration::ZERO, GoDuration::to_std),
-        api_version: provider.api_version,
-        args: provider.args.unwrap_or_default(),
-        env: env.map(|var| (var.name, var.value)).collect(),
-        account,
-    }
-}
-
 /// The validation errors of one provider, with their fields. Pure.
 fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     let mut found = Vec::new();
@@ -241,12 +210,12 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
                 .join(", ")
         )),
     }
-    let images = provider.match_images.as_deref().unwrap_or_default();
-    if images.is_empty() {
+    if provider.match_images.is_empty() {
         found
             .push("matchImages: Required value: at least 1 item in matchImages is required".into());
     }
-    for image in images
+    for image in provider
+        .match_images
         .iter()
         .filter(|image| RegistryPath::parse(image).is_none())
     {
@@ -262,8 +231,8 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
         Some(_) => {}
     }
     let has_bad_name = |var: &EnvVar| var.name.is_empty() || var.name.contains(['=', '\0']);
-    let env = provider.env.as_deref().unwrap_or_default();
-    for (index, _) in env.iter().enumerate().filter(|(_, var)| has_bad_name(var)) {
+    let env = provider.env.iter();
+    for (index, _) in env.enumerate().filter(|(_, var)| has_bad_name(var)) {
         // The entry may be `NAME=VALUE` with a secret value, so it is not repeated.
         found.push(format!(
             "env[{index}].name: Invalid value: not a valid name of an environment variable"
@@ -296,13 +265,12 @@ fn check_token(token: &TokenAttributes, is_v1: bool) -> Vec<String> {
             ": Forbidden: tokenAttributes is only supported for {PLUGIN_API_GROUP}/v1 API version"
         ));
     }
-    let keys = |keys: &Option<Vec<String>>| keys.clone().unwrap_or_default();
-    let required = keys(&token.required_service_account_annotation_keys);
-    let optional = keys(&token.optional_service_account_annotation_keys);
+    let required = &token.required_service_account_annotation_keys;
+    let optional = &token.optional_service_account_annotation_keys;
     if token.require_service_account == Some(false) && !required.is_empty() {
         found.push(".requiredServiceAccountAnnotationKeys: Forbidden: requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set".into());
     }
-    for (field, keys) in [("required", &required), ("optional", &optional)] {
+    for (field, keys) in [("required", required), ("optional", optional)] {
         let field = format!(".{field}ServiceAccountAnnotationKeys");
         let mut seen = HashSet::new();
         for key in keys {

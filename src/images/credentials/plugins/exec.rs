@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::account::PodAccount;
-use super::config::ProviderSettings;
+use super::config::Provider;
 use crate::host::program::read_head;
 
 /// Timeout of one execution (upstream's value too).
@@ -22,13 +22,9 @@ const MAX_RESPONSE: usize = 1 << 20;
 /// Maximum number of bytes of a plugin's standard error in error messages.
 const MAX_STDERR: u64 = 2048;
 
-/// A plugin's executable, arguments and environment.
+/// A plugin's executable.
 pub(super) struct Program {
-    name: String,
     path: PathBuf,
-    args: Vec<String>,
-    env: Vec<(String, String)>,
-    api_version: String,
     timeout: Duration,
 }
 
@@ -61,9 +57,9 @@ pub(super) enum ExecError {
 
 impl Program {
     /// Finds the plugin's executable. Blocking.
-    pub(super) fn find(bin_dir: &Path, settings: &ProviderSettings) -> anyhow::Result<Program> {
+    pub(super) fn find(bin_dir: &Path, name: &str) -> anyhow::Result<Program> {
         use std::os::unix::fs::PermissionsExt as _;
-        let path = bin_dir.join(&settings.name);
+        let path = bin_dir.join(name);
         let metadata = path.metadata();
         let runs = |m: &std::fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
         anyhow::ensure!(
@@ -72,11 +68,7 @@ impl Program {
             path.display()
         );
         Ok(Program {
-            name: settings.name.clone(),
             path,
-            args: settings.args.clone(),
-            env: settings.env.clone(),
-            api_version: settings.api_version.clone(),
             timeout: EXEC_TIMEOUT,
         })
     }
@@ -90,18 +82,19 @@ impl Program {
     /// group.
     pub(super) async fn run(
         &self,
+        provider: &Provider,
         image: &str,
         account: Option<&PodAccount>,
     ) -> Result<Vec<u8>, ExecError> {
         tracing::debug!(
-            plugin = self.name,
+            plugin = provider.name,
             image,
             "Running an image credential provider"
         );
         let none = BTreeMap::new();
         let request = ProviderRequest {
             kind: "CredentialProviderRequest",
-            api_version: &self.api_version,
+            api_version: &provider.api_version,
             image,
             service_account_token: account.map_or("", PodAccount::token),
             service_account_annotations: account.map_or(&none, |account| &account.annotations),
@@ -109,8 +102,8 @@ impl Program {
         let mut request = serde_json::to_vec(&request).unwrap_or_default();
         request.push(b'\n');
         let child = Command::new(&self.path)
-            .args(&self.args)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .args(&provider.args)
+            .envs(provider.env.iter().map(|var| (&var.name, &var.value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -189,18 +182,20 @@ async fn read_message(output: Option<impl AsyncRead + Unpin>) -> Result<String, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{V1, script, settings};
+    use super::super::config::EnvVar;
+    use super::super::tests::{V1, provider, script};
     use super::*;
     use std::time::Instant;
 
     fn program(dir: &Path, body: &str) -> Program {
         script(dir, "plugin", body);
-        Program::find(dir, &settings("plugin")).unwrap()
+        Program::find(dir, "plugin").unwrap()
     }
 
     async fn run(body: &str) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
-        let response = program(dir.path(), body).run("r.io/x", None).await;
+        let program = program(dir.path(), body);
+        let response = program.run(&provider("plugin"), "r.io/x", None).await;
         let text = response.map(|bytes| String::from_utf8(bytes).unwrap());
         text.map_err(|error| error.to_string())
     }
@@ -209,17 +204,18 @@ mod tests {
     async fn the_question_is_json_on_standard_input_with_arguments_and_environment() {
         let dir = tempfile::tempdir().unwrap();
         script(dir.path(), "plugin", "cat; echo \"$1 $2 $OWN $HOME\"");
-        let own = ProviderSettings {
-            args: vec!["one".into(), "two words".into()],
-            env: vec![
-                ("OWN".into(), "value".into()),
-                ("HOME".into(), "/other".into()),
-            ],
-            ..settings("plugin")
+        let var = |name: &str, value: &str| EnvVar {
+            name: name.into(),
+            value: value.into(),
         };
-        let response = Program::find(dir.path(), &own)
+        let own = Provider {
+            args: vec!["one".into(), "two words".into()],
+            env: vec![var("OWN", "value"), var("HOME", "/other")],
+            ..provider("plugin")
+        };
+        let response = Program::find(dir.path(), "plugin")
             .unwrap()
-            .run("r.io/x", None)
+            .run(&own, "r.io/x", None)
             .await;
         let text = String::from_utf8(response.unwrap()).unwrap();
         let request = format!(
@@ -250,7 +246,10 @@ mod tests {
         let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
         let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = Instant::now();
-        let error = slow.run("r.io/x", None).await.unwrap_err();
+        let error = slow
+            .run(&provider("plugin"), "r.io/x", None)
+            .await
+            .unwrap_err();
         assert!(matches!(error, ExecError::TimedOut(_)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();
@@ -269,7 +268,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_program_is_found_out_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let missing = |name: &str| Program::find(dir.path(), &settings(name)).is_err();
+        let missing = |name: &str| Program::find(dir.path(), name).is_err();
         assert!(missing("plugin"));
         std::fs::write(dir.path().join("text"), "").unwrap();
         assert!(missing("text"));

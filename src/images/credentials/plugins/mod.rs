@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use self::account::{PodAccount, ProviderNotCalled, ServiceAccounts};
 use self::cache::{AccountKey, Cache};
-use self::config::ProviderSettings;
+use self::config::Provider;
 use self::exec::Program;
 use self::metrics::PluginMetrics;
 use super::auths::Auths;
@@ -58,7 +58,7 @@ struct LoadedProvider {
 }
 
 struct PluginsInner {
-    settings: ProviderSettings,
+    provider: Provider,
     program: Program,
     cache: Mutex<Cache>,
     accounts: Arc<ServiceAccounts>,
@@ -85,16 +85,15 @@ impl CredentialPlugins {
             "{about}: {} is not a directory",
             bin_dir.display()
         );
-        let (settings, hash) =
+        let (providers, hash) =
             config::read(config, account_tokens).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
         let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let accounts = Arc::new(ServiceAccounts::new(api));
-        let provider = |settings: ProviderSettings| -> anyhow::Result<LoadedProvider> {
-            let program = Program::find(bin_dir, &settings)?;
+        let load = |provider: Provider| -> anyhow::Result<LoadedProvider> {
             let inner = PluginsInner {
-                settings,
-                program,
+                program: Program::find(bin_dir, &provider.name)?,
+                provider,
                 cache: Mutex::default(),
                 accounts: accounts.clone(),
                 permits: permits.clone(),
@@ -105,7 +104,7 @@ impl CredentialPlugins {
                 flights: SingleFlight::default(),
             })
         };
-        let providers = settings.into_iter().map(provider);
+        let providers = providers.into_iter().map(load);
         Ok(CredentialPlugins {
             providers: providers.collect::<anyhow::Result<_>>()?,
         })
@@ -126,16 +125,16 @@ impl CredentialPlugins {
 
 impl LoadedProvider {
     async fn auths(&self, image: &str, pod: &Pod) -> Option<Arc<Auths>> {
-        let settings = &self.inner.settings;
+        let provider = &self.inner.provider;
         let is_for = |pattern: &String| covers(pattern, image);
-        if !settings.match_images.iter().any(is_for) {
+        if !provider.match_images.iter().any(is_for) {
             return None;
         }
         match self.response(image, pod).await {
             Ok(auths) => auths,
             Err(problem) => {
                 tracing::error!(
-                    plugin = settings.name,
+                    plugin = provider.name,
                     image,
                     err = problem,
                     "Failed to get credentials from an image credential provider"
@@ -149,7 +148,7 @@ impl LoadedProvider {
         let account = match self.inner.account(pod).await {
             Ok(account) => account,
             Err(ProviderNotCalled::NotApplicable(reason)) => {
-                let plugin = &self.inner.settings.name;
+                let plugin = &self.inner.provider.name;
                 tracing::debug!(
                     plugin,
                     image,
@@ -177,32 +176,31 @@ impl LoadedProvider {
 
 impl PluginsInner {
     async fn account(&self, pod: &Pod) -> Result<Option<PodAccount>, ProviderNotCalled> {
-        match &self.settings.account {
-            Some(settings) => self.accounts.of_pod(settings, pod).await,
+        match &self.provider.token_attributes {
+            Some(attributes) => self.accounts.of_pod(attributes, pod).await,
             None => Ok(None),
         }
     }
 
     fn cache_key(&self, account: Option<&PodAccount>) -> AccountKey {
-        let settings = self.settings.account.as_ref()?;
-        account.map(|account| account.cache_key(settings.is_cached_by_token))
+        let attributes = self.provider.token_attributes.as_ref()?;
+        account.map(|account| account.cache_key(attributes.is_cached_by_token()))
     }
 
     async fn run(&self, image: &str, account: Option<&PodAccount>) -> ProviderResponse {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.ok();
         let output = {
-            let run = self.metrics.run(&self.settings.name);
-            let output = self.program.run(image, account).await;
+            let run = self.metrics.run(&self.provider.name);
+            let output = self.program.run(&self.provider, image, account).await;
             run.ended(output.is_ok());
             output.map_err(|error| error.to_string())?
         };
         let owner = account.map(|account| &account.account);
-        let response = response::decode(&output, &self.settings.api_version, owner)?;
+        let response = response::decode(&output, &self.provider.api_version, owner)?;
         let auths = Arc::new(response.auths);
-        let cache_duration = response
-            .cache_duration
-            .unwrap_or(self.settings.default_cache_duration);
+        let default = self.provider.default_cache_duration.unwrap_or_default();
+        let cache_duration = response.cache_duration.unwrap_or(default.to_std());
         if !cache_duration.is_zero() {
             let key = (response.key_type, self.cache_key(account));
             let mut cache = self.cache.lock();

@@ -7,7 +7,6 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
@@ -30,15 +29,12 @@ pub(super) fn script(dir: &Path, name: &str, body: &str) {
     assert!(writer.wait().unwrap().success());
 }
 
-pub(super) fn settings(name: &str) -> ProviderSettings {
-    ProviderSettings {
+pub(super) fn provider(name: &str) -> Provider {
+    Provider {
         name: name.into(),
         match_images: vec!["*.io".into()],
-        default_cache_duration: Duration::ZERO,
         api_version: V1.into(),
-        args: Vec::new(),
-        env: Vec::new(),
-        account: None,
+        ..Provider::default()
     }
 }
 

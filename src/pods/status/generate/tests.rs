@@ -14,6 +14,38 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
+const NO_RESIZE: ResizeConditions = ResizeConditions {
+    pending: None,
+    in_progress: None,
+};
+
+impl<'a> StatusInputs<'a> {
+    /// Inputs about a pod of which only the runtime status is known; the caller sets the other inputs.
+    pub(super) fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
+        Self {
+            pod,
+            runtime,
+            runtime_name: "containerd",
+            qos_class: "BestEffort",
+            probe_results: &|_| ContainerProbeResults::default(),
+            start_failure: &|_| None,
+            back_off: &|_| None,
+            old: None,
+            remote: None,
+            needs_new_sandbox: false,
+            restart_all: RestartAllStage::None,
+            pod_is_terminal: false,
+            host_ips: &[],
+            pod_failure: None,
+            resize: &NO_RESIZE,
+            actuated_pod: None,
+            device_health: &|_| None,
+            recursive_read_only_mounts: false,
+            now,
+        }
+    }
+}
+
 /// 2026-01-01T00:00:00Z and a bit.
 const NOW: i64 = 1_767_225_600;
 

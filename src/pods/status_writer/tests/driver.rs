@@ -76,7 +76,7 @@ impl Cluster {
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
         let pod_manager = PodManagerWriter::default().with_changes(changes.clone());
-        let status_manager = StatusManager::with_changes(changes.pods.clone());
+        let status_manager = StatusManager::new(Some(changes.pods.clone()));
         let may_be_running = Arc::new(AtomicBool::new(true));
         let runs = may_be_running.clone();
         let writer = StatusWriter::new(StatusWriterDeps {

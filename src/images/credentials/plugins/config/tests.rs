@@ -17,7 +17,7 @@ providers:
   apiVersion: credentialprovider.kubelet.k8s.io/v1beta1
 "#;
 
-fn read_text(text: &str) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
+fn read_text(text: &str) -> anyhow::Result<(Vec<Provider>, String)> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("providers.conf");
     fs::write(&path, text).unwrap();
@@ -27,18 +27,24 @@ fn read_text(text: &str) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
 #[test]
 fn a_file_is_read_in_the_order_of_its_providers() {
     let (providers, hash) = read_text(GOOD).unwrap();
-    let one = ProviderSettings {
+    let one = Provider {
         name: "one".into(),
         match_images: vec!["*.registry.io".into(), "registry.io:8080/path".into()],
-        default_cache_duration: Duration::from_secs(12 * 3600),
+        default_cache_duration: Some("12h".parse().unwrap()),
         api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
         args: vec!["get".into(), "--verbose".into()],
-        env: vec![("PROFILE".into(), "node".into())],
-        account: None,
+        env: vec![EnvVar {
+            name: "PROFILE".into(),
+            value: "node".into(),
+        }],
+        token_attributes: None,
     };
     assert_eq!(providers[0], one);
     assert_eq!(providers[1].name, "two");
-    assert_eq!(providers[1].default_cache_duration, Duration::ZERO);
+    assert_eq!(
+        providers[1].default_cache_duration,
+        Some(GoDuration::default())
+    );
     // The length in eight bytes, then the content.
     let mut sum = Sha256::new();
     sum.update((GOOD.len() as u64).to_be_bytes());
@@ -249,8 +255,14 @@ fn a_provider_may_insist_on_service_accounts() {
             "{v1}  tokenAttributes: {{ serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: {required} }}\n"
         );
         let (providers, _) = read_text(&GOOD.replacen(v1, &token, 1)).unwrap();
-        let account = providers[0].account.as_ref().unwrap();
-        assert_eq!((account.is_required, &*account.audience), (expected, "a"));
-        assert!(account.is_cached_by_token);
+        let attributes = providers[0].token_attributes.as_ref().unwrap();
+        assert_eq!(
+            (
+                attributes.require_service_account,
+                &*attributes.service_account_token_audience
+            ),
+            (Some(expected), "a")
+        );
+        assert!(attributes.is_cached_by_token());
     }
 }

@@ -4,25 +4,24 @@
 //! images of all that follow are looked up and pulled in the background, in the order of the containers and through
 //! the same queue as other pulls. The start of a container then takes the outcome from here.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, Shared};
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::credentials::PullSecrets;
-use super::error::ImageError;
-use super::getter::{ImageDecision, ImageGetter};
-use super::request::{ImageRequest, PullPolicy, ReadyImage};
+use super::ImageManager;
 use crate::base::otel::in_current_context;
 use crate::base::panics::{PanicScope, catch_panic};
 use crate::base::spawn;
 use crate::cri::v1::PodSandboxConfig;
-use crate::model::{Pod, PodExt, PodUid};
+use crate::images::credentials::PullSecrets;
+use crate::images::error::ImageError;
+use crate::images::getter::{ImageDecision, ImageGetter};
+use crate::images::request::{ImageRequest, PullPolicy, ReadyImage};
+use crate::model::{Pod, PodExt};
 use crate::state::events::ObjectRef;
 
 /// How long the outcome of a prefetch is used. Later the image may have been removed, and `Always` requires a
@@ -76,7 +75,7 @@ impl PrefetchResult {
 }
 
 /// One prefetch. Dropping it cancels the pull, unless a container waits for it.
-struct Prefetch {
+pub(super) struct Prefetch {
     image: ImageToPrefetch,
     result: Shared<BoxFuture<'static, PrefetchResult>>,
     task: AbortHandle,
@@ -108,28 +107,17 @@ impl Prefetch {
     }
 }
 
-/// Prefetches by pod.
-pub(super) struct Prefetcher {
-    getter: ImageGetter,
-    pods: Mutex<HashMap<PodUid, Vec<Prefetch>>>,
-}
-
-impl Prefetcher {
-    pub(super) fn new(getter: ImageGetter) -> Prefetcher {
-        Prefetcher {
-            getter,
-            pods: Mutex::default(),
-        }
-    }
-
-    pub(super) fn prefetch(
+impl ImageManager {
+    /// Starts to pull the images of containers that will be started, in this order. Prefetches of an earlier sync continue
+    /// if they are listed again, and are cancelled otherwise.
+    pub fn prefetch(
         &self,
         pod: &Arc<Pod>,
         images: Vec<ImageToPrefetch>,
         sandbox: &PodSandboxConfig,
     ) {
         let now = Instant::now();
-        let mut pods = self.pods.lock();
+        let mut pods = self.prefetches.lock();
         let mut prefetches = pods.remove(&pod.uid()).unwrap_or_default();
         prefetches.retain(|prefetch| {
             let is_listed = |image: &ImageToPrefetch| {
@@ -169,12 +157,15 @@ impl Prefetcher {
 
     /// Waits for the outcome of the container's prefetch and removes it. `None` if there is no prefetch, or its
     /// outcome has expired.
-    pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<PrefetchOutcome> {
+    pub(super) async fn take_prefetched(
+        &self,
+        request: &ImageRequest<'_>,
+    ) -> Option<PrefetchOutcome> {
         let pod = request.pod.uid();
         let is_requested =
             |prefetch: &Prefetch| prefetch.is_for(request.object, request.image, request.policy);
         let result = {
-            let pods = self.pods.lock();
+            let pods = self.prefetches.lock();
             let mut prefetches = pods.get(&pod)?.iter();
             prefetches
                 .find(|prefetch| is_requested(prefetch))?
@@ -182,7 +173,7 @@ impl Prefetcher {
                 .clone()
         };
         let result = result.await;
-        let mut pods = self.pods.lock();
+        let mut pods = self.prefetches.lock();
         if let Some(prefetches) = pods.get_mut(&pod) {
             prefetches.retain(|prefetch| !is_requested(prefetch));
             if prefetches.is_empty() {
@@ -190,16 +181,6 @@ impl Prefetcher {
             }
         }
         result.is_valid(Instant::now()).then_some(result.outcome)
-    }
-
-    /// Number of pods with prefetches.
-    pub(super) fn len(&self) -> usize {
-        self.pods.lock().len()
-    }
-
-    pub(super) fn forget(&self, pod: &PodUid) {
-        let prefetches = self.pods.lock().remove(pod);
-        drop(prefetches);
     }
 }
 

@@ -312,7 +312,9 @@ impl Allocations {
         }
     }
 
-    /// Writes the checkpoints that changed; false if a write failed, which is logged.
+    /// Writes the checkpoints that changed; false if a write failed, which is logged. Allocated amounts are written only
+    /// when the actuated ones are: a later kubelet that knew the new amounts of a resize, but not the old ones, would
+    /// take it as carried out.
     pub async fn flush(&self) -> bool {
         let Some([allocated, actuated]) = &self.0.files else {
             return true;
@@ -321,17 +323,15 @@ impl Allocations {
         let mut actuated = actuated.writer().await;
         let inner = self.0.clone();
         let write = move || {
-            let allocated = inner.save(
-                &mut allocated,
-                |state| &mut state.allocated_changes,
-                |state| state.allocated.clone(),
-            );
-            let actuated = inner.save(
+            inner.save(
                 &mut actuated,
                 |state| &mut state.actuated_changes,
                 AllocationState::actuated_with_pod_limits,
-            );
-            allocated && actuated
+            ) && inner.save(
+                &mut allocated,
+                |state| &mut state.allocated_changes,
+                |state| state.allocated.clone(),
+            )
         };
         spawn_blocking(write).await.unwrap_or_else(|err| {
             tracing::error!(%err, "Failed to save pod resource information checkpoint");

@@ -109,6 +109,29 @@ async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
 }
 
 #[tokio::test]
+async fn a_resize_is_not_on_disk_without_the_actuated_amounts_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
+    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    allocations.allocate(&small);
+    allocations.resize(&small, &large);
+    fs::create_dir(dir.path().join(ACTUATED_FILE)).unwrap();
+    allocations.save_resizes().await;
+    fs::remove_dir(dir.path().join(ACTUATED_FILE)).unwrap();
+    let after = Allocations::read(dir.path()).unwrap();
+    assert!(!after.is_allocated(&"u".into()));
+    // The next call writes both.
+    allocations.save_resizes().await;
+    let after = Allocations::read(dir.path()).unwrap();
+    assert_eq!(after.apply(&small), large);
+    assert_eq!(
+        *after.actuated(&"u".into()).unwrap(),
+        PodAmounts::of(&small)
+    );
+}
+
+#[tokio::test]
 async fn a_checkpoint_is_written_when_its_map_changed_or_an_earlier_write_failed() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();

@@ -102,10 +102,6 @@ impl Route {
 /// Parses the parts of a request to the route of a table entry.
 pub(super) type Parse = fn(&RequestParams) -> Result<Route, RouteError>;
 
-pub(super) fn not_found(_: &RequestParams) -> Result<Route, RouteError> {
-    Err(RouteError::NotFound)
-}
-
 pub(super) fn health(params: &RequestParams) -> Result<Route, RouteError> {
     Ok(Route::Health(HealthQuery::parse(params)?))
 }

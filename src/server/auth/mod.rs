@@ -84,12 +84,11 @@ impl AuthRejection {
 }
 
 /// Authenticates and authorizes requests; cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KubeletAuth {
     inner: Arc<AuthState>,
 }
 
-#[derive(Debug)]
 struct AuthState {
     settings: AuthSettings,
     node_name: String,

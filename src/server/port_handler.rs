@@ -104,7 +104,7 @@ impl PortHandler {
     pub fn secured(&self, auth: KubeletAuth) -> Self {
         Self {
             port: Port::Main,
-            access: Access::Secured(auth),
+            access: Access::Secured(Arc::new(auth)),
             ..self.clone()
         }
     }

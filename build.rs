@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "proto/pluginregistration/v1/api.proto",
         "proto/podresources/v1/api.proto",
         "proto/podresources/v1alpha1/api.proto",
+        "proto/pprof/profile.proto",
     ];
     let descriptors = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()

@@ -48,8 +48,10 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let result = runtime.block_on(async {
-        let app = App::build(config).await?;
-        app.with_log(log).with_service_manager(manager).run().await
+        let mut app = App::build(config).await?;
+        app.log = log;
+        app.service_manager = manager;
+        app.run().await
     });
     // With a timeout, so that a file system that hangs does not keep the process from exiting.
     runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);

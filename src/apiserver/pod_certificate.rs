@@ -36,7 +36,7 @@ use k8s_openapi::api::{
 };
 use key::{KeyAndRequest, KeyType};
 use parking_lot::Mutex;
-use rules::{CertificateState, IssuedCertificate, Refusal, RequestOutcome};
+use rules::{CertificateState, NoCertificate, Refusal, SignerDecision};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     convert::Infallible,
@@ -205,7 +205,7 @@ impl ApiCertificates {
                 never = self.remind(key, held) => match never {},
             };
             match outcome {
-                DecidedOutcome::Issued(issued) => {
+                SignerDecision::Issued(issued) => {
                     let refresh_at = rules::refresh_at(&issued, fastrand::f64() * self.max_jitter);
                     let not_after = issued.not_after;
                     counted.is(CertificateState::Issued {
@@ -223,14 +223,14 @@ impl ApiCertificates {
                     }
                     sleep_until_time(refresh_at).await;
                 }
-                DecidedOutcome::Denied(refusal) => {
+                SignerDecision::Denied(refusal) => {
                     counted.is(CertificateState::Denied);
                     self.notice(key, "Denied", refused("was denied", &name, &refusal));
                     let Refusal { reason, message } = refusal;
                     publisher.publish(Err(PodCertificateError::Denied { reason, message }));
                     return pending().await;
                 }
-                DecidedOutcome::Failed(refusal) => {
+                SignerDecision::Failed(refusal) => {
                     counted.is(CertificateState::Failed);
                     self.notice(key, "Failed", refused("failed", &name, &refusal));
                     let Refusal { reason, message } = refusal;
@@ -247,7 +247,7 @@ impl ApiCertificates {
         &self,
         key: &PodCertificateKey,
         publisher: &Publisher<Result<PodCertificate, PodCertificateError>>,
-    ) -> (String, Bytes, DecidedOutcome) {
+    ) -> (String, Bytes, SignerDecision) {
         let mut delay = FIRST_DELAY;
         let mut recovery = self.api.recovery();
         loop {
@@ -317,7 +317,7 @@ impl ApiCertificates {
     }
 
     /// Waits for the decision of a signer about a request.
-    async fn wait(&self, key: &PodCertificateKey, name: &str) -> anyhow::Result<DecidedOutcome> {
+    async fn wait(&self, key: &PodCertificateKey, name: &str) -> anyhow::Result<SignerDecision> {
         let node = self.node.borrow().clone();
         let node = node.and_then(|node| node.metadata.name.clone());
         // The node authorizer permits the node to watch only its own requests.
@@ -326,7 +326,9 @@ impl ApiCertificates {
             namespace: Some(key.namespace.clone()),
             field_selector: Some(format!("metadata.name={name},spec.nodeName={node}")),
         });
-        let deleted = || anyhow::anyhow!("PodCertificateRequest {} was deleted", full(key, name));
+        let fault = |what| anyhow::anyhow!("PodCertificateRequest {} {what}", full(key, name));
+        let deleted = || fault("was deleted");
+        let no_certificate = |NoCertificate| fault("has no certificate");
         loop {
             let item = match watch.next().await {
                 WatchEvent::Listed(mut items) => items.pop().ok_or_else(deleted)?,
@@ -343,17 +345,8 @@ impl ApiCertificates {
             };
             // A request that cannot be decoded may be readable in its next version.
             let Ok(request) = item else { continue };
-            match rules::outcome(&request) {
-                RequestOutcome::Pending => {}
-                RequestOutcome::Issued(issued) => return Ok(DecidedOutcome::Issued(issued)),
-                RequestOutcome::Denied(refusal) => return Ok(DecidedOutcome::Denied(refusal)),
-                RequestOutcome::Failed(refusal) => return Ok(DecidedOutcome::Failed(refusal)),
-                RequestOutcome::Unreadable => {
-                    anyhow::bail!(
-                        "PodCertificateRequest {} has no certificate",
-                        full(key, name)
-                    )
-                }
+            if let Some(decision) = rules::decision(&request).map_err(no_certificate)? {
+                return Ok(decision);
             }
         }
     }
@@ -398,13 +391,6 @@ impl ApiCertificates {
             );
         }
     }
-}
-
-/// The decision of a signer.
-enum DecidedOutcome {
-    Issued(IssuedCertificate),
-    Denied(Refusal),
-    Failed(Refusal),
 }
 
 fn full(key: &PodCertificateKey, name: &str) -> String {

@@ -48,10 +48,15 @@ pub struct App {
     config: KubeletConfig,
     opened: Opened,
     ports: Ports,
-    periods: Periods,
-    log: LogControl,
-    service_manager: Option<Arc<ServiceManager>>,
     lock: Option<LockFile>,
+    /// Intervals of checks.
+    pub periods: Periods,
+    /// The interfaces of the machine; tests replace them.
+    pub system: System,
+    /// The log, whose verbosity can be changed; by default one without output.
+    pub log: LogControl,
+    /// The service manager, to which the kubelet reports its state.
+    pub service_manager: Option<ServiceManager>,
 }
 
 /// Intervals of checks that find changes without an event. Not configurable; tests shorten them.
@@ -122,40 +127,12 @@ impl App {
             config,
             opened,
             ports,
+            lock,
             periods: Periods::default(),
+            system: System::default(),
             log,
             service_manager: None,
-            lock,
         })
-    }
-
-    /// Replaces the intervals.
-    #[must_use]
-    pub fn with_periods(self, periods: Periods) -> Self {
-        Self { periods, ..self }
-    }
-
-    /// For tests: replaces the interfaces of the machine.
-    #[must_use]
-    pub fn with_system(mut self, system: System) -> Self {
-        self.opened.system = system;
-        self
-    }
-
-    /// Adds a log whose verbosity can be changed.
-    #[must_use]
-    pub fn with_log(self, log: LogControl) -> Self {
-        Self { log, ..self }
-    }
-
-    /// Adds the service manager, to which the kubelet reports its state.
-    #[must_use]
-    pub fn with_service_manager(self, manager: Option<ServiceManager>) -> Self {
-        let service_manager = manager.map(Arc::new);
-        Self {
-            service_manager,
-            ..self
-        }
     }
 
     /// Runs until SIGTERM, SIGINT or contention for the lock file.
@@ -201,7 +178,7 @@ impl App {
             certificates::start(identity, node, &self.opened.metrics, &mut tasks);
         }
         self.serve(&mut tasks);
-        let manager = self.service_manager.clone();
+        let manager = self.service_manager.take().map(Arc::new);
         if let Some(manager) = &manager {
             self.watch(manager, &mut tasks);
             manager.report("READY=1");
@@ -234,7 +211,15 @@ impl App {
             }
         };
         let state_store = self.opened.stores.state_store.clone();
-        let started = start::start(&self.config, self.periods, self.opened, &info, &mut tasks);
+        let (periods, system) = (self.periods, self.system);
+        let started = start::start(
+            &self.config,
+            periods,
+            system,
+            self.opened,
+            &info,
+            &mut tasks,
+        );
         let started = tokio::select! {
             pods = started => Ok(pods?),
             reason = &mut stop_requested => Err(reason),

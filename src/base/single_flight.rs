@@ -5,7 +5,6 @@ use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    fmt,
     hash::Hash,
     sync::{
         Arc,
@@ -41,12 +40,6 @@ impl<K, V: Clone> Default for SingleFlight<K, V> {
         Self {
             latest: Mutex::default(),
         }
-    }
-}
-
-impl<K, V: Clone> fmt::Debug for SingleFlight<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SingleFlight")
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     apiserver::ApiServer,
     base::{Tasks, metrics::Metrics},
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
-    host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address, proc},
+    host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address},
     model::NodeFacts,
     pods::pleg::RuntimeStateReader,
     resources::devices::DeviceManager,
@@ -263,7 +263,6 @@ fn node_machine_info(host: &HostMachine, profile: &NodeProfile) -> anyhow::Resul
     let storage = profile.node.local_storage_isolation;
     let storage = storage.then(|| host::filesystem_usage(root).map(|fs| bytes(fs.capacity)));
     let identity = MachineIdentity::read();
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge_pages = host::huge_pages().into_iter();
     Ok(NodeMachineInfo {
         cpus: host.cpus,
@@ -274,7 +273,7 @@ fn node_machine_info(host: &HostMachine, profile: &NodeProfile) -> anyhow::Resul
         huge_pages: huge_pages
             .map(|(size, all)| (bytes(size), bytes(all)))
             .collect(),
-        swap: bytes(proc::parse_meminfo(&meminfo).swap_total),
+        swap: bytes(host.swap_bytes),
         info: NodeSystemInfo {
             architecture: go_architecture().to_owned(),
             boot_id: host.boot_id.clone(),

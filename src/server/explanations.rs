@@ -6,6 +6,7 @@ use super::{
     query::BadQuery,
     response::{Body, json_object, not_found},
     route_parts::{RequestParams, RouteError},
+    streaming::PodName,
 };
 use crate::server::explain::{Explanation, Overview};
 use futures::future::BoxFuture;
@@ -20,7 +21,7 @@ const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Returns the overview of all known pods.
 pub type ReadOverview = Arc<dyn Fn() -> Overview + Send + Sync>;
 /// Explains the state of one pod; `None` if the pod is unknown.
-pub type ExplainPod = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
+pub type ExplainPod = Arc<dyn Fn(&PodName) -> Option<Explanation> + Send + Sync>;
 /// Returns the version of the overview, and a future that completes when it changes after this call.
 pub type OverviewVersion = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
 
@@ -39,25 +40,13 @@ impl OverviewQuery {
     }
 }
 
-/// The pod to explain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExplainQuery {
-    /// Namespace.
-    pub namespace: String,
-    /// Name, with the node's suffix.
-    pub name: String,
-    /// `uid=<uid>`: selects one of several pods of this name.
-    pub uid: Option<String>,
-}
-
-impl ExplainQuery {
-    pub(super) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
-        Ok(Self {
-            namespace: params.name("namespace")?,
-            name: params.name("pod")?,
-            uid: params.query_parameter("uid")?,
-        })
-    }
+/// The pod to explain; `uid=<uid>` selects one of several pods of this name.
+pub(super) fn pod_name(params: &RequestParams) -> Result<PodName, RouteError> {
+    Ok(PodName {
+        namespace: params.name("namespace")?,
+        name: params.name("pod")?,
+        uid: params.query_parameter("uid")?,
+    })
 }
 
 /// The handlers of explanations.
@@ -85,10 +74,10 @@ impl Explanations {
     }
 
     /// `/explain/<namespace>/<pod>`.
-    pub(super) fn explain(&self, query: &ExplainQuery) -> Response<Body> {
-        (self.explain)(query).map_or_else(
+    pub(super) fn explain(&self, pod: &PodName) -> Response<Body> {
+        (self.explain)(pod).map_or_else(
             || {
-                let (namespace, name) = (&query.namespace, &query.name);
+                let (namespace, name) = (&pod.namespace, &pod.name);
                 not_found(&format!("pod {namespace}/{name} not found"))
             },
             |explanation| json_object(&explanation),
@@ -104,7 +93,7 @@ impl Explanations {
         self.wait(query, shutdown).await;
         let explain = self.explain.clone();
         let explain_row = move |namespace: &str, name: &str, uid: &str| {
-            explain(&ExplainQuery {
+            explain(&PodName {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 uid: Some(uid.to_owned()),
@@ -121,7 +110,7 @@ impl Explanations {
     /// `/pod/<namespace>/<pod>`: one pod as a page.
     pub(super) async fn pod_page(
         &self,
-        pod: &ExplainQuery,
+        pod: &PodName,
         query: &OverviewQuery,
         shutdown: &CancellationToken,
     ) -> Response<Body> {

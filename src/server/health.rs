@@ -8,7 +8,7 @@ use super::{
 use crate::base::metrics::{Labels, Metrics};
 use hyper::{Response, StatusCode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// A check; returns the reason of a failure. Must not block.
 type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -18,13 +18,6 @@ type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 pub struct HealthChecks {
     checks: Vec<(&'static str, HealthCheck)>,
     metrics: Option<CheckMetrics>,
-}
-
-impl fmt::Debug for HealthChecks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.checks.iter().map(|(name, _)| name);
-        f.debug_list().entries(names).finish()
-    }
 }
 
 /// Parameters of `/healthz`.

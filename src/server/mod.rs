@@ -59,9 +59,7 @@ pub use connections::ConnectionLimits;
 pub use container_logs::{LogDeps, LogQuery, LogReaders};
 pub use dispatcher::RouteHandlers;
 pub use events::EventsQuery;
-pub use explanations::{
-    ExplainPod, ExplainQuery, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
-};
+pub use explanations::{ExplainPod, Explanations, OverviewQuery, OverviewVersion, ReadOverview};
 pub use handler_deps::{FlushStatuses, ListPods, WaitForPods};
 pub use health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{HeaderMap, Response, StatusCode, body::Frame, header::HeaderValue};
-use std::{fmt, io, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
@@ -43,14 +43,6 @@ pub struct NodeLogs {
 struct Journal {
     program: PathBuf,
     permits: Arc<Semaphore>,
-}
-
-impl fmt::Debug for NodeLogs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeLogs")
-            .field("root", &self.root)
-            .finish_non_exhaustive()
-    }
 }
 
 impl NodeLogs {

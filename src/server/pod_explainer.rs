@@ -1,6 +1,9 @@
 //! Explains pods to clients, with data from the stores.
 
-use super::explanations::{ExplainQuery, Explanations, OverviewVersion};
+use super::{
+    explanations::{Explanations, OverviewVersion},
+    streaming::{PodName, lookup},
+};
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
@@ -57,7 +60,7 @@ impl PodExplainer {
         let (overview, explain) = (self.clone(), self.clone());
         Explanations {
             overview: Arc::new(move || overview.overview()),
-            explain: Arc::new(move |query| explain.explain(query)),
+            explain: Arc::new(move |name| explain.explain(name)),
             overview_version: self.overview_version,
             version,
         }
@@ -90,16 +93,8 @@ impl PodExplainer {
     }
 
     /// Of several pods of this name, a desired one takes precedence over one that is terminating.
-    fn explain(&self, query: &ExplainQuery) -> Option<Explanation> {
-        let mut pods = self.pods.lister.list().into_iter();
-        let (pod, status) = pods.find(|(pod, _)| {
-            pod.namespace() == query.namespace
-                && pod.name() == query.name
-                && query
-                    .uid
-                    .as_ref()
-                    .is_none_or(|uid| *uid == *pod.uid().as_str())
-        })?;
+    fn explain(&self, name: &PodName) -> Option<Explanation> {
+        let (pod, status) = lookup::pod(self.pods.lister.list(), name).ok()?;
         let handles = self.pods.handles.borrow().clone()?;
         Some(self.explain_pod(&handles, &pod, status.as_deref()))
     }

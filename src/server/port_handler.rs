@@ -16,7 +16,7 @@ use crate::base::otel::Tracer;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::Response;
-use std::{convert::Infallible, fmt, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceBuilder, util::BoxCloneSyncService};
 
@@ -42,14 +42,6 @@ pub struct PortHandler {
     tracer: Tracer,
     metrics: Option<HttpMetrics>,
     state: Arc<DispatcherState>,
-}
-
-impl fmt::Debug for PortHandler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PortHandler")
-            .field("port", &self.port)
-            .finish_non_exhaustive()
-    }
 }
 
 impl PortHandler {
@@ -112,7 +104,7 @@ impl PortHandler {
     pub fn secured(&self, auth: KubeletAuth) -> Self {
         Self {
             port: Port::Main,
-            access: Access::Secured(auth),
+            access: Access::Secured(Arc::new(auth)),
             ..self.clone()
         }
     }

@@ -7,130 +7,12 @@ use std::{
     io::{self, Write as _},
     time::Duration,
 };
+use wire::{Function, Line, Location, Mapping, Sample, ValueType};
 
-/// The profile message.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Message {
-    /// The types of the samples' values.
-    #[prost(message, repeated, tag = "1")]
-    pub sample_type: Vec<ValueType>,
-    /// The stacks.
-    #[prost(message, repeated, tag = "2")]
-    pub sample: Vec<StackSample>,
-    /// Mapped executable files.
-    #[prost(message, repeated, tag = "3")]
-    pub mapping: Vec<MappingMessage>,
-    /// Code addresses.
-    #[prost(message, repeated, tag = "4")]
-    pub location: Vec<Location>,
-    /// Functions of the addresses.
-    #[prost(message, repeated, tag = "5")]
-    pub function: Vec<FunctionMessage>,
-    /// The string table; the first string is empty.
-    #[prost(string, repeated, tag = "6")]
-    pub string_table: Vec<String>,
-    /// Start, in nanoseconds since 1970.
-    #[prost(int64, tag = "9")]
-    pub time_nanos: i64,
-    /// Duration, in nanoseconds.
-    #[prost(int64, tag = "10")]
-    pub duration_nanos: i64,
-    /// The type of the sampling period.
-    #[prost(message, optional, tag = "11")]
-    pub period_type: Option<ValueType>,
-    /// Sampling period, in the unit of `period_type`.
-    #[prost(int64, tag = "12")]
-    pub period: i64,
-    /// Comments, as string indices.
-    #[prost(int64, repeated, tag = "13")]
-    pub comment: Vec<i64>,
-}
-
-/// The type and unit of a value.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct ValueType {
-    /// Its type, as string index.
-    #[prost(int64, tag = "1")]
-    pub r#type: i64,
-    /// Its unit, as string index.
-    #[prost(int64, tag = "2")]
-    pub unit: i64,
-}
-
-/// A stack with its values.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct StackSample {
-    /// IDs of locations, innermost first.
-    #[prost(uint64, repeated, tag = "1")]
-    pub location_id: Vec<u64>,
-    /// One value for each of the profile's sample types.
-    #[prost(int64, repeated, tag = "2")]
-    pub value: Vec<i64>,
-}
-
-/// A mapped file.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct MappingMessage {
-    /// Its ID; not 0.
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    /// Its first address.
-    #[prost(uint64, tag = "2")]
-    pub memory_start: u64,
-    /// The address after its last one.
-    #[prost(uint64, tag = "3")]
-    pub memory_limit: u64,
-    /// Offset of its first address in the file.
-    #[prost(uint64, tag = "4")]
-    pub file_offset: u64,
-    /// Path, as string index.
-    #[prost(int64, tag = "5")]
-    pub filename: i64,
-    /// Build ID, as string index.
-    #[prost(int64, tag = "6")]
-    pub build_id: i64,
-    /// Whether functions are resolved.
-    #[prost(bool, tag = "7")]
-    pub has_functions: bool,
-}
-
-/// A code address.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Location {
-    /// Its ID; not 0.
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    /// ID of its mapping; 0 without one.
-    #[prost(uint64, tag = "2")]
-    pub mapping_id: u64,
-    /// The address in memory.
-    #[prost(uint64, tag = "3")]
-    pub address: u64,
-    /// Its function, if it was symbolized.
-    #[prost(message, repeated, tag = "4")]
-    pub line: Vec<Line>,
-}
-
-/// A position in the source.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Line {
-    /// ID of the function.
-    #[prost(uint64, tag = "1")]
-    pub function_id: u64,
-}
-
-/// A function.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct FunctionMessage {
-    /// Its ID; not 0.
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    /// Demangled name, as string index.
-    #[prost(int64, tag = "2")]
-    pub name: i64,
-    /// Symbol name, as string index.
-    #[prost(int64, tag = "3")]
-    pub system_name: i64,
+/// The generated messages.
+#[allow(missing_docs, clippy::all)]
+pub mod wire {
+    tonic::include_proto!("perftools.profiles");
 }
 
 /// Builds the string table.
@@ -153,7 +35,7 @@ impl StringTable {
 }
 
 /// Builds the message of a profile that started at `time` (since 1970) and took `took`.
-pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
+pub fn message(profile: &Profile, time: Duration, took: Duration) -> wire::Profile {
     let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let mut texts = StringTable::default();
     texts.index_of("");
@@ -165,9 +47,9 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
         r#type: texts.index_of("cpu"),
         unit: texts.index_of("nanoseconds"),
     };
-    let mapping: Vec<MappingMessage> = (1..)
+    let mapping: Vec<Mapping> = (1..)
         .zip(&profile.mappings)
-        .map(|(id, mapping)| MappingMessage {
+        .map(|(id, mapping)| Mapping {
             id,
             memory_start: mapping.start,
             memory_limit: mapping.end,
@@ -177,7 +59,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
             has_functions: true,
         })
         .collect();
-    let mut functions: BTreeMap<i64, FunctionMessage> = BTreeMap::new();
+    let mut functions: BTreeMap<i64, Function> = BTreeMap::new();
     let mut locations: BTreeMap<u64, Location> = BTreeMap::new();
     let mut sample = Vec::new();
     for (stack, times) in &profile.stacks {
@@ -185,13 +67,13 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
         for address in stack {
             let next = locations.len() as u64 + 1;
             let location = locations.entry(*address).or_insert_with(|| {
-                let of_it = |mapping: &&MappingMessage| {
+                let of_it = |mapping: &&Mapping| {
                     (mapping.memory_start..mapping.memory_limit).contains(address)
                 };
                 let line = profile.functions.get(address).map(|function| {
                     let system_name = texts.index_of(&function.symbol);
                     let id = functions.len() as u64 + 1;
-                    let known = functions.entry(system_name).or_insert(FunctionMessage {
+                    let known = functions.entry(system_name).or_insert(Function {
                         id,
                         name: texts.index_of(&function.name),
                         system_name,
@@ -211,11 +93,11 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
         }
         let times = i64::try_from(*times).unwrap_or(i64::MAX);
         let value = vec![times, times.saturating_mul(nanos(PERIOD))];
-        sample.push(StackSample { location_id, value });
+        sample.push(Sample { location_id, value });
     }
     let missed = format!("{} samples were missed", profile.missed);
     let comment = (profile.missed > 0).then(|| texts.index_of(&missed));
-    Message {
+    wire::Profile {
         sample_type: vec![samples, cpu],
         sample,
         mapping,
@@ -234,7 +116,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
 ///
 /// # Errors
 /// Compression failed; it does not for a writer in memory.
-pub(super) fn file(message: &Message) -> io::Result<Vec<u8>> {
+pub(super) fn file(message: &wire::Profile) -> io::Result<Vec<u8>> {
     let mut file = GzEncoder::new(Vec::new(), Compression::fast());
     file.write_all(&prost::Message::encode_to_vec(message))?;
     file.finish()

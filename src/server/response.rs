@@ -4,16 +4,10 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
-    body::{Frame, SizeHint},
     header::{self, HeaderValue},
 };
 use serde::Serialize;
-use std::{
-    error::Error,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{error::Error, time::Duration};
 
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
@@ -135,42 +129,14 @@ pub(super) fn with_connection_close(mut response: Response<Body>) -> Response<Bo
 }
 
 /// Keeps `value` alive until the response was sent or the client has disconnected.
-pub(super) fn until_sent<T: Unpin + Send + 'static>(
-    response: Response<Body>,
-    value: T,
-) -> Response<Body> {
+pub(super) fn until_sent<T: Send + 'static>(response: Response<Body>, value: T) -> Response<Body> {
     response.map(|body| {
-        GuardedBody {
-            body,
-            _value: value,
-        }
-        .boxed_unsync()
+        // The body owns the closure, and the closure the value. The size hint stays, from which hyper derives
+        // Content-Length or chunked encoding.
+        let with_value = move |error| {
+            let _held = &value;
+            error
+        };
+        body.map_err(with_value).boxed_unsync()
     })
-}
-
-/// A body that owns another value. Forwards the inner body's size hint, from which hyper derives Content-Length or
-/// chunked encoding.
-struct GuardedBody<T> {
-    body: Body,
-    _value: T,
-}
-
-impl<T: Unpin> hyper::body::Body for GuardedBody<T> {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -3,7 +3,7 @@
 
 use crate::base::metrics::{AtScrape, Metrics};
 use parking_lot::RwLock;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// Returns the sizes of one area's stores, by name.
 type SizesReader = Box<dyn Fn() -> Vec<(&'static str, usize)> + Send + Sync>;
@@ -45,12 +45,6 @@ impl StoreSizes {
         #[expect(clippy::cast_precision_loss, reason = "a count of pods or containers")]
         let sample = |(store, size)| (vec![("store", String::from(store))], size as f64);
         sizes.map(sample).collect()
-    }
-}
-
-impl fmt::Debug for StoreSizes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreSizes").finish_non_exhaustive()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use kubelet::runtime::logs::SelectedStreams;
 use kubelet::server::{
-    ContainerName, EventsQuery, ExplainQuery, HealthQuery, LegacyStatsQuery, LegacyStatsTarget,
-    LogQuery, OverviewQuery, PodName, PostMode, Route,
+    ContainerName, EventsQuery, HealthQuery, LegacyStatsQuery, LegacyStatsTarget, LogQuery,
+    OverviewQuery, PodName, PostMode, Route,
 };
 
 pub(crate) type Pairs = Vec<(&'static str, String)>;
@@ -17,7 +17,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
             .collect::<Pairs>()
     };
     let after = |query: &OverviewQuery| some("after", &query.after);
-    let explained = |query: &ExplainQuery| {
+    let explained = |query: &PodName| {
         plain(&[&query.namespace, &query.name]);
         (
             vec![query.namespace.clone(), query.name.clone()],

@@ -124,7 +124,7 @@ impl Node {
     pub(crate) async fn start(&mut self) {
         assert!(self.running.is_none(), "the kubelet runs already");
         let mut tries = 0;
-        let app = loop {
+        let mut app = loop {
             if self.ports == [0; 2] {
                 self.ports = free_ports();
             }
@@ -155,8 +155,9 @@ impl Node {
         if let Some(address) = self.system_bus.clone() {
             system.bus = Arc::new(SystemBus::at(address));
         }
-        let app = app.with_periods(self.periods.clone());
-        let task = tokio::spawn(app.with_system(system).run_until(stop_requested));
+        app.periods = self.periods.clone();
+        app.system = system;
+        let task = tokio::spawn(app.run_until(stop_requested));
         self.running = Some(Running::Here { stop, task });
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
-use kubelet::server::pprof::Message;
+use kubelet::server::pprof::wire::Profile;
 use prost::Message as _;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
@@ -43,18 +43,18 @@ async fn profile(socket: PathBuf, seconds: u32) -> (u16, Bytes) {
     }
 }
 
-fn decoded(body: &[u8]) -> Message {
+fn decoded(body: &[u8]) -> Profile {
     let mut bytes = Vec::new();
     GzDecoder::new(body).read_to_end(&mut bytes).expect("gzip");
-    Message::decode(&*bytes).expect("a profile")
+    Profile::decode(&*bytes).expect("a profile")
 }
 
-fn text(message: &Message, number: i64) -> &str {
+fn text(message: &Profile, number: i64) -> &str {
     &message.string_table[usize::try_from(number).expect("a number")]
 }
 
 /// Profiles until one has a function of such a name in a stack.
-async fn wait_seen(socket: &Path, name: &str) -> Message {
+async fn wait_seen(socket: &Path, name: &str) -> Profile {
     wait_for(&format!("{name} is seen"), WAIT_LIMIT, async || {
         let (status, body) = profile(socket.to_owned(), 1).await;
         if status != 200 {

@@ -89,7 +89,7 @@ async fn live(
     built: oneshot::Sender<anyhow::Result<()>>,
     ended: oneshot::Receiver<End>,
 ) -> anyhow::Result<()> {
-    let app = match App::build(config).await {
+    let mut app = match App::build(config).await {
         Ok(app) => app,
         Err(error) => {
             let _ = built.send(Err(error));
@@ -102,7 +102,8 @@ async fn live(
         let _ = stop_requested.await;
         "the test"
     };
-    let running = app.with_periods(periods).run_until(stop_requested);
+    app.periods = periods;
+    let running = app.run_until(stop_requested);
     tokio::pin!(running);
     tokio::select! {
         early = &mut running => early,

@@ -27,20 +27,20 @@ pub(super) struct IssuedCertificate {
     pub(super) not_after: Timestamp,
 }
 
-/// The state of a request.
+/// The decision of a signer about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RequestOutcome {
-    /// The signer has not decided.
-    Pending,
+pub(super) enum SignerDecision {
     /// A certificate was issued.
     Issued(IssuedCertificate),
     /// The signer denied the request.
     Denied(Refusal),
     /// The signer failed to issue a certificate.
     Failed(Refusal),
-    /// The request has the condition `Issued`, but no usable certificate.
-    Unreadable,
 }
+
+/// The request has the condition `Issued`, but no usable certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoCertificate;
 
 /// Reason and message of a request that was denied or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +49,12 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
-/// Reads the state of a request from its first condition.
-pub(super) fn outcome(request: &PodCertificateRequest) -> RequestOutcome {
+/// Reads the decision from the request's first condition; `None` if the signer has not decided.
+pub(super) fn decision(
+    request: &PodCertificateRequest,
+) -> Result<Option<SignerDecision>, NoCertificate> {
     let Some(status) = &request.status else {
-        return RequestOutcome::Pending;
+        return Ok(None);
     };
     for condition in status.conditions.iter().flatten() {
         let refusal = || Refusal {
@@ -60,27 +62,27 @@ pub(super) fn outcome(request: &PodCertificateRequest) -> RequestOutcome {
             message: condition.message.clone(),
         };
         match condition.type_.as_str() {
-            "Denied" => return RequestOutcome::Denied(refusal()),
-            "Failed" => return RequestOutcome::Failed(refusal()),
+            "Denied" => return Ok(Some(SignerDecision::Denied(refusal()))),
+            "Failed" => return Ok(Some(SignerDecision::Failed(refusal()))),
             "Issued" => {
                 let times = (&status.begin_refresh_at, &status.not_after);
                 let chain = status.certificate_chain.as_deref().unwrap_or_default();
                 let chain = clean_chain(chain);
                 return match times {
                     (Some(begin), Some(end)) if !chain.is_empty() => {
-                        RequestOutcome::Issued(IssuedCertificate {
+                        Ok(Some(SignerDecision::Issued(IssuedCertificate {
                             chain,
                             begin_refresh_at: begin.0,
                             not_after: end.0,
-                        })
+                        })))
                     }
-                    _ => RequestOutcome::Unreadable,
+                    _ => Err(NoCertificate),
                 };
             }
             _ => {}
         }
     }
-    RequestOutcome::Pending
+    Ok(None)
 }
 
 /// The certificates of a chain, without text between them.
@@ -179,13 +181,13 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + minute * 60).unwrap()
     }
 
-    fn found(status: Value) -> RequestOutcome {
+    fn found(status: Value) -> Result<Option<SignerDecision>, NoCertificate> {
         let spec = json!({
             "signerName": "", "podName": "", "podUID": "", "serviceAccountName": "",
             "serviceAccountUID": "", "nodeName": "", "nodeUID": "", "stubPKCS10Request": "",
         });
         let request = json!({"metadata": {}, "spec": spec, "status": status});
-        outcome(&serde_json::from_value(request).unwrap())
+        decision(&serde_json::from_value(request).unwrap())
     }
 
     fn condition(kind: &str) -> Value {
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_request_is_issued_denied_failed_or_pending() {
-        use RequestOutcome::{Denied, Failed, Issued, Pending, Unreadable};
+        use SignerDecision::{Denied, Failed, Issued};
         let refusal = || Refusal {
             reason: "R".into(),
             message: "m".into(),
@@ -213,25 +215,25 @@ mod tests {
             not_after: at(2),
         };
         for (status, expected) in [
-            (json!(null), Pending),
-            (json!({}), Pending),
-            (json!({"conditions": condition("Odd")}), Pending),
+            (json!(null), Ok(None)),
+            (json!({}), Ok(None)),
+            (json!({"conditions": condition("Odd")}), Ok(None)),
             (
                 json!({"conditions": condition("Denied")}),
-                Denied(refusal()),
+                Ok(Some(Denied(refusal()))),
             ),
             (
                 json!({"conditions": condition("Failed")}),
-                Failed(refusal()),
+                Ok(Some(Failed(refusal()))),
             ),
             (
                 issued(&format!("between\n{ONE}\nx: y\n{ONE}after")),
-                Issued(certificate()),
+                Ok(Some(Issued(certificate()))),
             ),
-            (issued("nothing"), Unreadable),
+            (issued("nothing"), Err(NoCertificate)),
             (
                 json!({"conditions": condition("Issued"), "certificateChain": ONE}),
-                Unreadable,
+                Err(NoCertificate),
             ),
         ] {
             assert_eq!(found(status.clone()), expected, "{status}");

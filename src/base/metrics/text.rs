@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Converts `open_metrics`: removes the end marker and units, replaces types unknown to 0.0.4, and renames counters
-/// by `names` (registry name to exposed name) in all lines.
+/// Converts `open_metrics`: removes the end marker and units, and renames counters by `names` (registry name to
+/// exposed name) in all lines. The kubelet's metrics have neither exemplars nor types unknown to 0.0.4.
 pub(super) fn from_open_metrics(
     open_metrics: &str,
     names: &HashMap<String, &'static str>,
@@ -19,18 +19,17 @@ pub(super) fn from_open_metrics(
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
             let shown = names.get(name).copied().unwrap_or(name);
-            push(&mut out, &["# TYPE ", shown, " ", prometheus_type(kind)]);
+            push(&mut out, &["# TYPE ", shown, " ", kind]);
             counter = (kind == "counter").then(|| (format!("{name}_total"), shown));
         } else if line.starts_with('#') || line.is_empty() {
             // `# UNIT` and `# EOF` do not exist in 0.0.4.
         } else {
-            let sample = without_exemplar(line);
             match counter
                 .as_ref()
-                .and_then(|(from, to)| Some((sample.strip_prefix(from.as_str())?, to)))
+                .and_then(|(from, to)| Some((line.strip_prefix(from.as_str())?, to)))
             {
                 Some((rest, shown)) => push(&mut out, &[shown, rest]),
-                None => push(&mut out, &[sample]),
+                None => push(&mut out, &[line]),
             }
         }
     }
@@ -42,29 +41,4 @@ fn push(out: &mut String, parts: &[&str]) {
         out.push_str(part);
     }
     out.push('\n');
-}
-
-fn prometheus_type(open_metrics: &str) -> &str {
-    match open_metrics {
-        "info" | "stateset" => "gauge",
-        "unknown" => "untyped",
-        "gaugehistogram" => "histogram",
-        known => known,
-    }
-}
-
-/// Removes an exemplar, which starts with ` # {` outside of quotes.
-fn without_exemplar(line: &str) -> &str {
-    let mut quoted = false;
-    let mut escaped = false;
-    for (at, byte) in line.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'#' if !quoted => return line.get(..at).unwrap_or(line).trim_end(),
-            _ => {}
-        }
-    }
-    line
 }

@@ -22,7 +22,6 @@ mod tests;
 mod text;
 mod vmodule;
 
-use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -95,14 +94,6 @@ impl LogControl {
     /// Number of lines dropped because the output was too slow.
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()
-    }
-}
-
-impl fmt::Debug for LogControl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogControl")
-            .field("verbosity", &self.verbosity())
-            .finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     series::{MetricSubject, Samples},
     text::{LabelText, MetricKind, MetricValue, Text},
 };
-use crate::host::FilesystemUsage;
+use crate::host::{FilesystemUsage, HostMachine, MachineIdentity};
 use std::sync::Arc;
 
 /// Minimum size of a chunk of the response, bytes.
@@ -18,18 +18,10 @@ const MIN_CHUNK: usize = 32 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineFacts {
-    pub(super) kernel: String,
-    pub(super) os: String,
-    pub(super) boot_id: String,
-    pub(super) machine_id: String,
-    pub(super) system_uuid: String,
-    pub(super) cores: u64,
+    pub(super) host: HostMachine,
+    pub(super) identity: MachineIdentity,
     pub(super) physical_cores: Option<u64>,
     pub(super) sockets: Option<u64>,
-    /// Installed memory, bytes.
-    pub(super) memory: u64,
-    /// Swap, bytes.
-    pub(super) swap: u64,
     /// Boot time, nanoseconds since the epoch.
     pub(super) booted: i64,
 }
@@ -165,6 +157,7 @@ impl Iterator for MetricsChunks {
 
 /// The metrics of the machine (`machine_*`), at the end.
 fn machine_metrics(machine: &MachineFacts) -> String {
+    let (host, identity) = (&machine.host, &machine.identity);
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {
         text.head(name, help, MetricKind::Gauge);
@@ -174,8 +167,8 @@ fn machine_metrics(machine: &MachineFacts) -> String {
         .and("cadvisorRevision", "")
         .and("cadvisorVersion", "")
         .and("dockerVersion", "")
-        .and("kernelVersion", &machine.kernel)
-        .and("osVersion", &machine.os)
+        .and("kernelVersion", &host.kernel_release)
+        .and("osVersion", &identity.os_image)
         .finish();
     one(
         &mut text,
@@ -192,15 +185,15 @@ fn machine_metrics(machine: &MachineFacts) -> String {
         0,
     );
     let machine_labels = LabelText::default()
-        .and("boot_id", &machine.boot_id)
-        .and("machine_id", &machine.machine_id)
-        .and("system_uuid", &machine.system_uuid)
+        .and("boot_id", &host.boot_id)
+        .and("machine_id", &identity.machine_id)
+        .and("system_uuid", &identity.system_uuid)
         .finish();
     for (name, help, value) in [
         (
             "machine_cpu_cores",
             "Number of logical CPU cores.",
-            Some(machine.cores),
+            Some(host.cpus.into()),
         ),
         (
             "machine_cpu_physical_cores",
@@ -215,12 +208,12 @@ fn machine_metrics(machine: &MachineFacts) -> String {
         (
             "machine_memory_bytes",
             "Amount of memory installed on the machine.",
-            Some(machine.memory),
+            Some(host.memory_bytes),
         ),
         (
             "machine_swap_bytes",
             "Amount of swap memory available on the machine.",
-            Some(machine.swap),
+            Some(host.swap_bytes),
         ),
     ] {
         if let Some(value) = value {

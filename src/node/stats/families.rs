@@ -1,339 +1,103 @@
 //! The cAdvisor metric families, with upstream's names, help texts and types. Pure.
 
 use super::{
-    series::{MetricSubject, Samples, SeriesFamily},
-    text::{MetricKind, MetricValue},
+    series::{MetricSubject, Samples, SeriesFamily, counter, gauge},
+    text::MetricValue::{self, Micros, Nanos, Whole},
 };
-use crate::host::{FilesystemUsage, cgroup::DeviceIo, proc::NetworkInterface};
+use crate::host::{
+    FilesystemUsage,
+    cgroup::{CgroupLimits, CpuUsage, DeviceIo, MemoryUsage, Pressures, TaskCount, Throttling},
+    proc::NetworkInterface,
+};
 
 /// All families, sorted by name.
-#[rustfmt::skip]
+#[rustfmt::skip] // One line per family reads best.
 pub(super) static FAMILIES: &[SeriesFamily] = &[
-    SeriesFamily {
-        name: "container_cpu_cfs_burst_periods_total",
-        help: "Number of periods when burst occurs.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cfs) = e.sample.usage.throttling { s.put(&[], MetricValue::Whole(cfs.burst_periods)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_cfs_burst_seconds_total",
-        help: "Total time duration the container has been bursted.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cfs) = e.sample.usage.throttling { s.put(&[], MetricValue::Nanos(cfs.burst)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_cfs_periods_total",
-        help: "Number of elapsed enforcement period intervals.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cfs) = e.sample.usage.throttling { s.put(&[], MetricValue::Whole(cfs.periods)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_cfs_throttled_periods_total",
-        help: "Number of throttled period intervals.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cfs) = e.sample.usage.throttling { s.put(&[], MetricValue::Whole(cfs.throttled_periods)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_cfs_throttled_seconds_total",
-        help: "Total time duration the container has been throttled.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cfs) = e.sample.usage.throttling { s.put(&[], MetricValue::Nanos(cfs.throttled)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_system_seconds_total",
-        help: "Cumulative system cpu time consumed in seconds.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cpu) = e.sample.usage.cpu { s.put(&[], MetricValue::Nanos(cpu.system)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_usage_seconds_total",
-        help: "Cumulative cpu time consumed in seconds.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cpu) = e.sample.usage.cpu { s.put(&[("cpu", "total")], MetricValue::Nanos(cpu.total)); } },
-    },
-    SeriesFamily {
-        name: "container_cpu_user_seconds_total",
-        help: "Cumulative user cpu time consumed in seconds.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(cpu) = e.sample.usage.cpu { s.put(&[], MetricValue::Nanos(cpu.user)); } },
-    },
-    SeriesFamily {
-        name: "container_fs_inodes_free",
-        help: "Number of available Inodes",
-        kind: MetricKind::Gauge,
-        write: |e, s| filesystems(e, s, |fs| fs.inodes_free),
-    },
-    SeriesFamily {
-        name: "container_fs_inodes_total",
-        help: "Number of Inodes",
-        kind: MetricKind::Gauge,
-        write: |e, s| filesystems(e, s, |fs| fs.inodes),
-    },
-    SeriesFamily {
-        name: "container_fs_limit_bytes",
-        help: "Number of bytes that can be consumed by the container on this filesystem.",
-        kind: MetricKind::Gauge,
-        write: |e, s| filesystems(e, s, |fs| fs.capacity),
-    },
-    SeriesFamily {
-        name: "container_fs_reads_bytes_total",
-        help: "Cumulative count of bytes read",
-        kind: MetricKind::Counter,
-        write: |e, s| disks(e, s, |io| io.read_bytes),
-    },
-    SeriesFamily {
-        name: "container_fs_reads_total",
-        help: "Cumulative count of reads completed",
-        kind: MetricKind::Counter,
-        write: |e, s| disks(e, s, |io| io.reads),
-    },
-    SeriesFamily {
-        name: "container_fs_usage_bytes",
-        help: "Number of bytes that are consumed by the container on this filesystem.",
-        kind: MetricKind::Gauge,
-        write: |e, s| filesystems(e, s, |fs| fs.used),
-    },
-    SeriesFamily {
-        name: "container_fs_writes_bytes_total",
-        help: "Cumulative count of bytes written",
-        kind: MetricKind::Counter,
-        write: |e, s| disks(e, s, |io| io.write_bytes),
-    },
-    SeriesFamily {
-        name: "container_fs_writes_total",
-        help: "Cumulative count of writes completed",
-        kind: MetricKind::Counter,
-        write: |e, s| disks(e, s, |io| io.writes),
-    },
-    SeriesFamily {
-        name: "container_last_seen",
-        help: "Last time a container was seen by the exporter",
-        kind: MetricKind::Gauge,
-        write: |_, s| { let at = s.at(); s.put(&[], MetricValue::Whole(whole_seconds(at))); },
-    },
-    SeriesFamily {
-        name: "container_memory_cache",
-        help: "Number of bytes of page cache memory.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.cache)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_failcnt",
-        help: "Number of memory usage hits limits",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.failures)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_failures_total",
-        help: "Cumulative count of memory allocation failures.",
-        kind: MetricKind::Counter,
-        write: |e, s| failures(e, s),
-    },
-    SeriesFamily {
-        name: "container_memory_kernel_usage",
-        help: "Size of kernel memory allocated in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.kernel)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_mapped_file",
-        help: "Size of memory mapped files in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.mapped_file)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_max_usage_bytes",
-        help: "Maximum memory usage recorded in bytes",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(most) = e.sample.usage.memory.and_then(|memory| memory.max_usage) { s.put(&[], MetricValue::Whole(most)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_rss",
-        help: "Size of RSS in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.rss)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_swap",
-        help: "Container swap usage in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.swap)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_total_active_file_bytes",
-        help: "Current total active file in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.active_file)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_total_inactive_file_bytes",
-        help: "Current total inactive file in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.inactive_file)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_usage_bytes",
-        help: "Current memory usage in bytes, including all memory regardless of when it was accessed",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.usage)); } },
-    },
-    SeriesFamily {
-        name: "container_memory_working_set_bytes",
-        help: "Current working set in bytes.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.working_set())); } },
-    },
-    SeriesFamily {
-        name: "container_network_receive_bytes_total",
-        help: "Cumulative count of bytes received",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [n, _, _, _] = i.received; n }),
-    },
-    SeriesFamily {
-        name: "container_network_receive_errors_total",
-        help: "Cumulative count of errors encountered while receiving",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, _, n, _] = i.received; n }),
-    },
-    SeriesFamily {
-        name: "container_network_receive_packets_dropped_total",
-        help: "Cumulative count of packets dropped while receiving",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, _, _, n] = i.received; n }),
-    },
-    SeriesFamily {
-        name: "container_network_receive_packets_total",
-        help: "Cumulative count of packets received",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, n, _, _] = i.received; n }),
-    },
-    SeriesFamily {
-        name: "container_network_transmit_bytes_total",
-        help: "Cumulative count of bytes transmitted",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [n, _, _, _] = i.sent; n }),
-    },
-    SeriesFamily {
-        name: "container_network_transmit_errors_total",
-        help: "Cumulative count of errors encountered while transmitting",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, _, n, _] = i.sent; n }),
-    },
-    SeriesFamily {
-        name: "container_network_transmit_packets_dropped_total",
-        help: "Cumulative count of packets dropped while transmitting",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, _, _, n] = i.sent; n }),
-    },
-    SeriesFamily {
-        name: "container_network_transmit_packets_total",
-        help: "Cumulative count of packets transmitted",
-        kind: MetricKind::Counter,
-        write: |e, s| network(e, s, |i| { let [_, n, _, _] = i.sent; n }),
-    },
-    SeriesFamily {
-        name: "container_oom_events_total",
-        help: "Count of out of memory events observed for the container",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(memory) = e.sample.usage.memory { s.put(&[], MetricValue::Whole(memory.oom_kills)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_cpu_stalled_seconds_total",
-        help: "Total time duration no tasks in the container could make progress due to CPU congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.cpu.full.total)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_cpu_waiting_seconds_total",
-        help: "Total time duration tasks in the container have waited due to CPU congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.cpu.some.total)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_io_stalled_seconds_total",
-        help: "Total time duration no tasks in the container could make progress due to IO congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.io.full.total)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_io_waiting_seconds_total",
-        help: "Total time duration tasks in the container have waited due to IO congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.io.some.total)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_memory_stalled_seconds_total",
-        help: "Total time duration no tasks in the container could make progress due to memory congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.memory.full.total)); } },
-    },
-    SeriesFamily {
-        name: "container_pressure_memory_waiting_seconds_total",
-        help: "Total time duration tasks in the container have waited due to memory congestion.",
-        kind: MetricKind::Counter,
-        write: |e, s| { if let Some(p) = e.sample.usage.pressure { s.put(&[], MetricValue::Micros(p.memory.some.total)); } },
-    },
-    SeriesFamily {
-        name: "container_processes",
-        help: "Number of processes running inside the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(tasks) = e.sample.usage.tasks { s.put(&[], MetricValue::Whole(tasks.processes)); } },
-    },
-    SeriesFamily {
-        name: "container_spec_cpu_period",
-        help: "CPU period of the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_period { s.put_without_timestamp(MetricValue::Whole(value)); } },
-    },
-    SeriesFamily {
-        name: "container_spec_cpu_quota",
-        help: "CPU quota of the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_quota { s.put_without_timestamp(MetricValue::Whole(value)); } },
-    },
-    SeriesFamily {
-        name: "container_spec_cpu_shares",
-        help: "CPU share of the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(value) = e.sample.limits.cpu_shares { s.put_without_timestamp(MetricValue::Whole(value)); } },
-    },
-    SeriesFamily {
-        name: "container_spec_memory_limit_bytes",
-        help: "Memory limit for the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.memory.unwrap_or_default())); } },
-    },
-    SeriesFamily {
-        name: "container_spec_memory_reservation_limit_bytes",
-        help: "Memory reservation limit for the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.reservation.unwrap_or_default())); } },
-    },
-    SeriesFamily {
-        name: "container_spec_memory_swap_limit_bytes",
-        help: "Memory swap limit for the container.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.limits.has_memory { s.put_without_timestamp(MetricValue::Whole(e.sample.limits.swap.unwrap_or_default())); } },
-    },
-    SeriesFamily {
-        name: "container_start_time_seconds",
-        help: "Start time of the container since unix epoch in seconds.",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(at) = e.started { s.put_without_timestamp(MetricValue::Whole(whole_seconds(at))); } },
-    },
-    SeriesFamily {
-        name: "container_threads",
-        help: "Number of threads running inside the container",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if let Some(tasks) = e.sample.usage.tasks { s.put(&[], MetricValue::Whole(tasks.threads)); } },
-    },
-    SeriesFamily {
-        name: "container_threads_max",
-        help: "Maximum number of threads allowed inside the container, infinity if value is zero",
-        kind: MetricKind::Gauge,
-        write: |e, s| { if e.sample.usage.tasks.is_some() { s.put(&[], MetricValue::Whole(e.sample.limits.threads.unwrap_or_default())); } },
-    },
+    counter("container_cpu_cfs_burst_periods_total", "Number of periods when burst occurs.", |e, s| cfs(e, s, |cfs| Whole(cfs.burst_periods))),
+    counter("container_cpu_cfs_burst_seconds_total", "Total time duration the container has been bursted.", |e, s| cfs(e, s, |cfs| Nanos(cfs.burst))),
+    counter("container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.", |e, s| cfs(e, s, |cfs| Whole(cfs.periods))),
+    counter("container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.", |e, s| cfs(e, s, |cfs| Whole(cfs.throttled_periods))),
+    counter("container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.", |e, s| cfs(e, s, |cfs| Nanos(cfs.throttled))),
+    counter("container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.", |e, s| cpu(e, s, &[], |cpu| cpu.system)),
+    counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", |e, s| cpu(e, s, &[("cpu", "total")], |cpu| cpu.total)),
+    counter("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", |e, s| cpu(e, s, &[], |cpu| cpu.user)),
+    gauge("container_fs_inodes_free", "Number of available Inodes", |e, s| filesystems(e, s, |fs| fs.inodes_free)),
+    gauge("container_fs_inodes_total", "Number of Inodes", |e, s| filesystems(e, s, |fs| fs.inodes)),
+    gauge("container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.", |e, s| filesystems(e, s, |fs| fs.capacity)),
+    counter("container_fs_reads_bytes_total", "Cumulative count of bytes read", |e, s| disks(e, s, |io| io.read_bytes)),
+    counter("container_fs_reads_total", "Cumulative count of reads completed", |e, s| disks(e, s, |io| io.reads)),
+    gauge("container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.", |e, s| filesystems(e, s, |fs| fs.used)),
+    counter("container_fs_writes_bytes_total", "Cumulative count of bytes written", |e, s| disks(e, s, |io| io.write_bytes)),
+    counter("container_fs_writes_total", "Cumulative count of writes completed", |e, s| disks(e, s, |io| io.writes)),
+    gauge("container_last_seen", "Last time a container was seen by the exporter", |_, s| s.put(&[], Whole(whole_seconds(s.at)))),
+    gauge("container_memory_cache", "Number of bytes of page cache memory.", |e, s| memory(e, s, |m| m.cache)),
+    counter("container_memory_failcnt", "Number of memory usage hits limits", |e, s| memory(e, s, |m| m.failures)),
+    counter("container_memory_failures_total", "Cumulative count of memory allocation failures.", failures),
+    gauge("container_memory_kernel_usage", "Size of kernel memory allocated in bytes.", |e, s| memory(e, s, |m| m.kernel)),
+    gauge("container_memory_mapped_file", "Size of memory mapped files in bytes.", |e, s| memory(e, s, |m| m.mapped_file)),
+    gauge("container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", max_memory),
+    gauge("container_memory_rss", "Size of RSS in bytes.", |e, s| memory(e, s, |m| m.rss)),
+    gauge("container_memory_swap", "Container swap usage in bytes.", |e, s| memory(e, s, |m| m.swap)),
+    gauge("container_memory_total_active_file_bytes", "Current total active file in bytes.", |e, s| memory(e, s, |m| m.active_file)),
+    gauge("container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", |e, s| memory(e, s, |m| m.inactive_file)),
+    gauge("container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", |e, s| memory(e, s, |m| m.usage)),
+    gauge("container_memory_working_set_bytes", "Current working set in bytes.", |e, s| memory(e, s, |m| m.working_set())),
+    counter("container_network_receive_bytes_total", "Cumulative count of bytes received", |e, s| network(e, s, |i| { let [n, _, _, _] = i.received; n })),
+    counter("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", |e, s| network(e, s, |i| { let [_, _, n, _] = i.received; n })),
+    counter("container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", |e, s| network(e, s, |i| { let [_, _, _, n] = i.received; n })),
+    counter("container_network_receive_packets_total", "Cumulative count of packets received", |e, s| network(e, s, |i| { let [_, n, _, _] = i.received; n })),
+    counter("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", |e, s| network(e, s, |i| { let [n, _, _, _] = i.sent; n })),
+    counter("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", |e, s| network(e, s, |i| { let [_, _, n, _] = i.sent; n })),
+    counter("container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", |e, s| network(e, s, |i| { let [_, _, _, n] = i.sent; n })),
+    counter("container_network_transmit_packets_total", "Cumulative count of packets transmitted", |e, s| network(e, s, |i| { let [_, n, _, _] = i.sent; n })),
+    counter("container_oom_events_total", "Count of out of memory events observed for the container", |e, s| memory(e, s, |m| m.oom_kills)),
+    counter("container_pressure_cpu_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to CPU congestion.", |e, s| pressure(e, s, |p| p.cpu.full.total)),
+    counter("container_pressure_cpu_waiting_seconds_total", "Total time duration tasks in the container have waited due to CPU congestion.", |e, s| pressure(e, s, |p| p.cpu.some.total)),
+    counter("container_pressure_io_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to IO congestion.", |e, s| pressure(e, s, |p| p.io.full.total)),
+    counter("container_pressure_io_waiting_seconds_total", "Total time duration tasks in the container have waited due to IO congestion.", |e, s| pressure(e, s, |p| p.io.some.total)),
+    counter("container_pressure_memory_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to memory congestion.", |e, s| pressure(e, s, |p| p.memory.full.total)),
+    counter("container_pressure_memory_waiting_seconds_total", "Total time duration tasks in the container have waited due to memory congestion.", |e, s| pressure(e, s, |p| p.memory.some.total)),
+    gauge("container_processes", "Number of processes running inside the container.", |e, s| tasks(e, s, |tasks| tasks.processes)),
+    gauge("container_spec_cpu_period", "CPU period of the container.", |e, s| constant(s, e.sample.limits.cpu_period)),
+    gauge("container_spec_cpu_quota", "CPU quota of the container.", |e, s| constant(s, e.sample.limits.cpu_quota)),
+    gauge("container_spec_cpu_shares", "CPU share of the container.", |e, s| constant(s, e.sample.limits.cpu_shares)),
+    gauge("container_spec_memory_limit_bytes", "Memory limit for the container.", |e, s| memory_limit(e, s, |limits| limits.memory)),
+    gauge("container_spec_memory_reservation_limit_bytes", "Memory reservation limit for the container.", |e, s| memory_limit(e, s, |limits| limits.reservation)),
+    gauge("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", |e, s| memory_limit(e, s, |limits| limits.swap)),
+    gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |e, s| constant(s, e.started.map(whole_seconds))),
+    gauge("container_threads", "Number of threads running inside the container", |e, s| tasks(e, s, |tasks| tasks.threads)),
+    gauge("container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", max_threads),
 ];
+
+fn cfs(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&Throttling) -> MetricValue) {
+    if let Some(throttling) = &entity.sample.usage.throttling {
+        samples.put(&[], value(throttling));
+    }
+}
+
+fn cpu(
+    entity: &MetricSubject,
+    samples: &mut Samples<'_>,
+    more: &[(&str, &str)],
+    nanos: fn(&CpuUsage) -> u64,
+) {
+    if let Some(cpu) = &entity.sample.usage.cpu {
+        samples.put(more, Nanos(nanos(cpu)));
+    }
+}
+
+fn memory(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&MemoryUsage) -> u64) {
+    if let Some(memory) = &entity.sample.usage.memory {
+        samples.put(&[], Whole(value(memory)));
+    }
+}
+
+fn max_memory(entity: &MetricSubject, samples: &mut Samples<'_>) {
+    let memory = entity.sample.usage.memory;
+    if let Some(max) = memory.and_then(|memory| memory.max_usage) {
+        samples.put(&[], Whole(max));
+    }
+}
 
 /// Samples with the labels `failure_type` and `scope`. The kernel does not separate the page faults of a cgroup from
 /// those of its children, so both scopes have the same value, as in upstream.
@@ -347,7 +111,7 @@ fn failures(entity: &MetricSubject, samples: &mut Samples<'_>) {
             ("pgmajfault", memory.major_page_faults),
         ] {
             let labels = [("failure_type", kind), ("scope", scope)];
-            samples.put(&labels, MetricValue::Whole(count));
+            samples.put(&labels, Whole(count));
         }
     }
 }
@@ -356,7 +120,7 @@ fn disks(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&DeviceIo)
     let snapshot = samples.snapshot;
     for io in &entity.sample.usage.io {
         let name = snapshot.disks.get(&io.device).map_or("", String::as_str);
-        samples.put(&[("device", name)], MetricValue::Whole(value(io)));
+        samples.put(&[("device", name)], Whole(value(io)));
     }
 }
 
@@ -366,14 +130,51 @@ fn filesystems(
     value: fn(&FilesystemUsage) -> u64,
 ) {
     for (device, fs) in &entity.filesystems {
-        samples.put(&[("device", device)], MetricValue::Whole(value(fs)));
+        samples.put(&[("device", device)], Whole(value(fs)));
     }
 }
 
 fn network(entity: &MetricSubject, samples: &mut Samples<'_>, value: fn(&NetworkInterface) -> u64) {
     for interface in entity.network.iter() {
         let labels = [("interface", interface.name.as_str())];
-        samples.put(&labels, MetricValue::Whole(value(interface)));
+        samples.put(&labels, Whole(value(interface)));
+    }
+}
+
+fn pressure(entity: &MetricSubject, samples: &mut Samples<'_>, micros: fn(&Pressures) -> u64) {
+    if let Some(pressures) = &entity.sample.usage.pressure {
+        samples.put(&[], Micros(micros(pressures)));
+    }
+}
+
+fn tasks(entity: &MetricSubject, samples: &mut Samples<'_>, count: fn(&TaskCount) -> u64) {
+    if let Some(tasks) = &entity.sample.usage.tasks {
+        samples.put(&[], Whole(count(tasks)));
+    }
+}
+
+fn max_threads(entity: &MetricSubject, samples: &mut Samples<'_>) {
+    if entity.sample.usage.tasks.is_some() {
+        let max = entity.sample.limits.threads.unwrap_or_default();
+        samples.put(&[], Whole(max));
+    }
+}
+
+/// A value that does not change while the container runs.
+fn constant(samples: &mut Samples<'_>, value: Option<u64>) {
+    if let Some(value) = value {
+        samples.put_without_timestamp(Whole(value));
+    }
+}
+
+fn memory_limit(
+    entity: &MetricSubject,
+    samples: &mut Samples<'_>,
+    limit: fn(&CgroupLimits) -> Option<u64>,
+) {
+    let limits = &entity.sample.limits;
+    if limits.has_memory {
+        samples.put_without_timestamp(Whole(limit(limits).unwrap_or_default()));
     }
 }
 

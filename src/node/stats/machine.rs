@@ -6,22 +6,14 @@ use std::{collections::HashSet, fs};
 
 /// Reads facts that do not change while the machine runs. Blocking.
 pub(super) fn facts(machine: &HostMachine) -> MachineFacts {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let identity = MachineIdentity::read();
-    let memory = proc::parse_meminfo(&text("/proc/meminfo"));
-    let booted = proc::parse_boot_time(&text("/proc/stat")).unwrap_or_default();
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let booted = proc::parse_boot_time(&stat).unwrap_or_default();
     let (physical_cores, sockets) = topology();
     MachineFacts {
-        kernel: machine.kernel_release.clone(),
-        os: identity.os_image,
-        boot_id: machine.boot_id.clone(),
-        machine_id: identity.machine_id,
-        system_uuid: identity.system_uuid,
-        cores: machine.cpus.into(),
+        host: machine.clone(),
+        identity: MachineIdentity::read(),
         physical_cores,
         sockets,
-        memory: machine.memory_bytes,
-        swap: memory.swap_total,
         booted: i64::try_from(booted.saturating_mul(1_000_000_000)).unwrap_or_default(),
     }
 }
@@ -54,9 +46,9 @@ mod tests {
     fn this_machine_has_memory_and_has_started() {
         let facts = facts(&HostMachine::read().unwrap());
         assert!(
-            facts.memory > 0 && facts.cores > 0 && facts.booted > 0,
+            facts.host.memory_bytes > 0 && facts.host.cpus > 0 && facts.booted > 0,
             "{facts:?}"
         );
-        assert!(facts.physical_cores <= Some(facts.cores));
+        assert!(facts.physical_cores <= Some(facts.host.cpus.into()));
     }
 }

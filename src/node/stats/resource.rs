@@ -3,7 +3,11 @@
 
 use super::{
     api::{ContainerStats, CpuStats, MemoryStats, NodeStats, PodStats, Summary, SwapStats, Time},
-    text::{LabelText, MetricKind, MetricValue, Text},
+    text::{
+        LabelText,
+        MetricKind::{self, Counter, Gauge},
+        MetricValue, Text,
+    },
 };
 
 /// The response; without a summary only the error metric.
@@ -17,7 +21,7 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
     }
     let name = "resource_scrape_error";
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    text.head(name, help, MetricKind::Gauge);
+    text.head(name, help, Gauge);
     text.sample(
         name,
         "",
@@ -102,79 +106,27 @@ type ResourceFamily<T> = (
     fn(&T) -> ResourceSample,
 );
 
+#[rustfmt::skip] // One line per family reads best.
 const NODE: &[ResourceFamily<NodeStats>] = &[
-    (
-        "node_cpu_usage_seconds_total",
-        "Cumulative cpu time consumed by the node in core-seconds",
-        MetricKind::Counter,
-        |node| cpu(node.cpu.as_ref()),
-    ),
-    (
-        "node_memory_working_set_bytes",
-        "Current working set of the node in bytes",
-        MetricKind::Gauge,
-        |node| memory(node.memory.as_ref()),
-    ),
-    (
-        "node_swap_usage_bytes",
-        "Current swap usage of the node in bytes. Reported only on non-windows systems",
-        MetricKind::Gauge,
-        |node| swap(node.swap.as_ref()),
-    ),
+    ("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds", Counter, |node| cpu(node.cpu.as_ref())),
+    ("node_memory_working_set_bytes", "Current working set of the node in bytes", Gauge, |node| memory(node.memory.as_ref())),
+    ("node_swap_usage_bytes", "Current swap usage of the node in bytes. Reported only on non-windows systems", Gauge, |node| swap(node.swap.as_ref())),
 ];
 
+#[rustfmt::skip]
 const CONTAINERS: &[ResourceFamily<ContainerStats>] = &[
-    (
-        "container_cpu_usage_seconds_total",
-        "Cumulative cpu time consumed by the container in core-seconds",
-        MetricKind::Counter,
-        |container| cpu(container.cpu.as_ref()),
-    ),
-    (
-        "container_memory_working_set_bytes",
-        "Current working set of the container in bytes",
-        MetricKind::Gauge,
-        |container| memory(container.memory.as_ref()),
-    ),
-    (
-        "container_start_time_seconds",
-        "Start time of the container since unix epoch in seconds",
-        MetricKind::Gauge,
-        started,
-    ),
-    (
-        "container_swap_limit_bytes",
-        "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
-        MetricKind::Gauge,
-        |container| swap_limit(container.swap.as_ref()),
-    ),
-    (
-        "container_swap_usage_bytes",
-        "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
-        MetricKind::Gauge,
-        |container| swap(container.swap.as_ref()),
-    ),
+    ("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", Counter, |container| cpu(container.cpu.as_ref())),
+    ("container_memory_working_set_bytes", "Current working set of the container in bytes", Gauge, |container| memory(container.memory.as_ref())),
+    ("container_start_time_seconds", "Start time of the container since unix epoch in seconds", Gauge, started),
+    ("container_swap_limit_bytes", "Current amount of the container swap limit in bytes. Reported only on non-windows systems", Gauge, |container| swap_limit(container.swap.as_ref())),
+    ("container_swap_usage_bytes", "Current amount of the container swap usage in bytes. Reported only on non-windows systems", Gauge, |container| swap(container.swap.as_ref())),
 ];
 
+#[rustfmt::skip]
 const PODS: &[ResourceFamily<PodStats>] = &[
-    (
-        "pod_cpu_usage_seconds_total",
-        "Cumulative cpu time consumed by the pod in core-seconds",
-        MetricKind::Counter,
-        |pod| cpu(pod.cpu.as_ref()),
-    ),
-    (
-        "pod_memory_working_set_bytes",
-        "Current working set of the pod in bytes",
-        MetricKind::Gauge,
-        |pod| memory(pod.memory.as_ref()),
-    ),
-    (
-        "pod_swap_usage_bytes",
-        "Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
-        MetricKind::Gauge,
-        |pod| swap(pod.swap.as_ref()),
-    ),
+    ("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", Counter, |pod| cpu(pod.cpu.as_ref())),
+    ("pod_memory_working_set_bytes", "Current working set of the pod in bytes", Gauge, |pod| memory(pod.memory.as_ref())),
+    ("pod_swap_usage_bytes", "Current amount of the pod swap usage in bytes. Reported only on non-windows systems", Gauge, |pod| swap(pod.swap.as_ref())),
 ];
 
 /// Writes the families of entities, which have labels. A family without samples is left out.

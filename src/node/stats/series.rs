@@ -23,7 +23,36 @@ pub(super) struct SeriesFamily {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: MetricKind,
-    pub(super) write: fn(&MetricSubject, &mut Samples<'_>),
+    pub(super) write: WriteSamples,
+}
+
+/// Writes the samples of an entity.
+type WriteSamples = fn(&MetricSubject, &mut Samples<'_>);
+
+pub(super) const fn counter(
+    name: &'static str,
+    help: &'static str,
+    write: WriteSamples,
+) -> SeriesFamily {
+    SeriesFamily {
+        name,
+        help,
+        kind: MetricKind::Counter,
+        write,
+    }
+}
+
+pub(super) const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    write: WriteSamples,
+) -> SeriesFamily {
+    SeriesFamily {
+        name,
+        help,
+        kind: MetricKind::Gauge,
+        write,
+    }
 }
 
 /// Writes the samples of one family and entity.
@@ -32,6 +61,7 @@ pub(super) struct Samples<'a> {
     pub(super) family: &'static SeriesFamily,
     pub(super) header_written: &'a mut bool,
     pub(super) labels: &'a str,
+    /// Time of the sample, nanoseconds since the epoch.
     pub(super) at: i64,
     pub(super) snapshot: &'a Snapshot,
 }
@@ -55,10 +85,5 @@ impl Samples<'_> {
             self.text.head(name, help, *kind);
         }
         self.text.sample(name, self.labels, more, value, at);
-    }
-
-    /// Time of the sample, nanoseconds since the epoch.
-    pub(super) fn at(&self) -> i64 {
-        self.at
     }
 }

@@ -5,7 +5,6 @@ use futures::future::{Either, ready};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -26,12 +25,6 @@ impl<V: Clone, E> Clone for ReviewCache<V, E> {
             results: self.results.clone(),
             in_flight: self.in_flight.clone(),
         }
-    }
-}
-
-impl<V: Clone, E> fmt::Debug for ReviewCache<V, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReviewCache")
     }
 }
 

@@ -4,7 +4,6 @@ use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
-use std::fmt;
 use tokio::time::Instant;
 
 /// Handles to the metrics; clones share them.
@@ -14,12 +13,6 @@ pub(super) struct TokenMetrics {
     duration: Family<Labels, Histogram, fn() -> Histogram>,
     fetches: Family<Labels, Counter>,
     active: Family<Labels, Gauge>,
-}
-
-impl fmt::Debug for TokenMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenMetrics")
-    }
 }
 
 impl TokenMetrics {

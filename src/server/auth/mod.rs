@@ -83,14 +83,8 @@ impl AuthRejection {
     }
 }
 
-/// Authenticates and authorizes requests; cheap to clone.
-#[derive(Clone, Debug)]
+/// Authenticates and authorizes requests.
 pub struct KubeletAuth {
-    inner: Arc<AuthState>,
-}
-
-#[derive(Debug)]
-struct AuthState {
     settings: AuthSettings,
     node_name: String,
     client_ca: Option<Arc<ClientCaFile>>,
@@ -126,26 +120,22 @@ impl KubeletAuth {
         settings.check(api.is_some())?;
         let limiter = ReviewLimiter::new(settings.review_qps, settings.review_burst);
         Ok(Self {
-            inner: Arc::new(AuthState {
-                settings,
-                node_name: node_name.to_owned(),
-                client_ca,
-                api,
-                limiter,
-                token_reviews: ReviewCache::new(CACHE_SIZE),
-                metrics: None,
-                access_reviews: ReviewCache::new(CACHE_SIZE),
-            }),
+            settings,
+            node_name: node_name.to_owned(),
+            client_ca,
+            api,
+            limiter,
+            token_reviews: ReviewCache::new(CACHE_SIZE),
+            metrics: None,
+            access_reviews: ReviewCache::new(CACHE_SIZE),
         })
     }
 
-    /// Adds metrics of the token cache. Must be called before this is cloned.
+    /// Adds metrics of the token cache.
     #[must_use]
-    pub fn measured(mut self, metrics: &Metrics) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.inner) {
-            inner.metrics = Some(TokenMetrics::new(metrics));
-        }
-        self
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        let metrics = Some(TokenMetrics::new(metrics));
+        Self { metrics, ..self }
     }
 
     /// Authenticates a request.
@@ -153,29 +143,6 @@ impl KubeletAuth {
     /// # Errors
     /// The rejection. Server errors were already logged.
     pub async fn authenticate(
-        &self,
-        headers: &HeaderMap,
-        peer: Option<&Peer>,
-    ) -> Result<User, AuthRejection> {
-        self.inner.authenticate(headers, peer).await
-    }
-
-    /// Checks that the user has access to one of the subresources.
-    ///
-    /// # Errors
-    /// The rejection. Server errors were already logged.
-    pub async fn authorize(
-        &self,
-        user: &User,
-        method: &Method,
-        subresources: Subresources,
-    ) -> Result<(), AuthRejection> {
-        self.inner.authorize(user, method, subresources).await
-    }
-}
-
-impl AuthState {
-    async fn authenticate(
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
@@ -258,7 +225,11 @@ impl AuthState {
         outcome
     }
 
-    async fn authorize(
+    /// Checks that the user has access to one of the subresources.
+    ///
+    /// # Errors
+    /// The rejection. Server errors were already logged.
+    pub async fn authorize(
         &self,
         user: &User,
         method: &Method,

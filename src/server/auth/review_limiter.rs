@@ -39,12 +39,6 @@ struct ReviewLimiterState {
     accepted: Mutex<ExpiringMap<()>>,
 }
 
-impl std::fmt::Debug for ReviewLimiter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ReviewLimiter")
-    }
-}
-
 impl ReviewLimiter {
     /// Limits the reviews of unknown clients to `qps` per second on average and `burst` at once; a `qps` of zero
     /// means no limit.

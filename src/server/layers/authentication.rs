@@ -17,7 +17,7 @@ pub(in crate::server) enum Access {
     /// All clients, unauthenticated.
     Open,
     /// Authenticated and authorized clients.
-    Secured(KubeletAuth),
+    Secured(Arc<KubeletAuth>),
     /// No clients; the text is the response.
     Refused(&'static str),
 }

@@ -6,7 +6,7 @@ use crate::{
         checkpoint::timeout,
         container_logs::{LogQuery, params::log_query},
         events::EventsQuery,
-        explanations::{ExplainQuery, OverviewQuery},
+        explanations::{OverviewQuery, pod_name},
         health::HealthQuery,
         legacy_stats::{LegacyStatsQuery, LegacyStatsTarget},
         node_log_query::NodeLogQuery,
@@ -28,11 +28,11 @@ pub enum Route {
     /// `/explain`: all known pods, one row per pod.
     Overview(OverviewQuery),
     /// `/explain/<namespace>/<pod>`: explains the state of one pod.
-    Explain(ExplainQuery),
+    Explain(PodName),
     /// `/`: the pods, for a browser.
     NodePage(OverviewQuery),
     /// `/pod/<namespace>/<pod>`: one pod, for a browser.
-    PodPage(ExplainQuery, OverviewQuery),
+    PodPage(PodName, OverviewQuery),
     /// `/events`: recent events.
     Events(EventsQuery),
     /// `/metrics`.
@@ -102,10 +102,6 @@ impl Route {
 /// Parses the parts of a request to the route of a table entry.
 pub(super) type Parse = fn(&RequestParams) -> Result<Route, RouteError>;
 
-pub(super) fn not_found(_: &RequestParams) -> Result<Route, RouteError> {
-    Err(RouteError::NotFound)
-}
-
 pub(super) fn health(params: &RequestParams) -> Result<Route, RouteError> {
     Ok(Route::Health(HealthQuery::parse(params)?))
 }
@@ -125,7 +121,7 @@ pub(super) fn overview(params: &RequestParams) -> Result<Route, RouteError> {
 }
 
 pub(super) fn explain(params: &RequestParams) -> Result<Route, RouteError> {
-    Ok(Route::Explain(ExplainQuery::parse(params)?))
+    Ok(Route::Explain(pod_name(params)?))
 }
 
 pub(super) fn node_page(params: &RequestParams) -> Result<Route, RouteError> {
@@ -133,7 +129,7 @@ pub(super) fn node_page(params: &RequestParams) -> Result<Route, RouteError> {
 }
 
 pub(super) fn pod_page(params: &RequestParams) -> Result<Route, RouteError> {
-    let pod = ExplainQuery::parse(params)?;
+    let pod = pod_name(params)?;
     Ok(Route::PodPage(pod, OverviewQuery::parse(params)?))
 }
 

@@ -1,7 +1,7 @@
 //! The route table. Paths are parsed in `route.rs`, the authorization uses the subresources, and `docs/routes.md` is
 //! generated from it.
 
-use super::route::{self, Parse};
+use super::route::{self, Parse, Route};
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use crate::server::{legacy_stats, posted::PostMode};
 use std::fmt::Write as _;
@@ -118,353 +118,148 @@ const ALL_PORTS: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Loc
 const RESTRICTED_PORTS: &[Port] = &[Port::Main, Port::Local];
 const READ_PORTS: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
-/// Maximum size of a manifest, in bytes.
-const MAX_MANIFEST_BODY: Option<usize> = Some(MAX_MANIFEST_BYTES);
-
 const GET: &[&str] = &["GET"];
 const GET_OR_POST: &[&str] = &["GET", "POST"];
+const POST: &[&str] = &["POST"];
+const PUT: &[&str] = &["PUT"];
 
 /// Maximum size of a form, in bytes.
 const MAX_FORM_BODY: usize = 64 * 1024;
 
-/// Template of routes that read and cannot be disabled.
-const READ_ROUTE: RouteEntry = RouteEntry {
-    pattern: "",
-    methods: GET,
-    ports: READ_PORTS,
-    subresources: &["proxy"],
-    max_body: None,
-    group: None,
-    about: "",
-    parse: route::not_found,
-};
+/// A route that reads, and cannot be disabled.
+const fn read(
+    pattern: &'static str,
+    subresources: &'static [&'static str],
+    parse: Parse,
+) -> RouteEntry {
+    RouteEntry {
+        pattern,
+        methods: GET,
+        ports: READ_PORTS,
+        subresources,
+        max_body: None,
+        group: None,
+        about: "",
+        parse,
+    }
+}
 
-/// Template of the statistics routes that upstream has removed.
-const LEGACY_STATS_ROUTE: RouteEntry = RouteEntry {
-    methods: GET_OR_POST,
-    ports: RESTRICTED_PORTS,
-    subresources: &["stats"],
-    max_body: Some(legacy_stats::MAX_BODY),
-    group: Some(RouteGroup::Debugging),
-    ..READ_ROUTE
-};
+/// A route on the restricted ports that a group disables.
+const fn restricted(
+    pattern: &'static str,
+    subresources: &'static [&'static str],
+    parse: Parse,
+    group: RouteGroup,
+) -> RouteEntry {
+    let entry = read(pattern, subresources, parse);
+    entry.ports(RESTRICTED_PORTS).group(group)
+}
+
+impl RouteEntry {
+    const fn ports(self, ports: &'static [Port]) -> Self {
+        Self { ports, ..self }
+    }
+
+    const fn group(self, group: RouteGroup) -> Self {
+        let group = Some(group);
+        Self { group, ..self }
+    }
+
+    const fn methods(self, methods: &'static [&'static str]) -> Self {
+        Self { methods, ..self }
+    }
+
+    const fn max_body(self, bytes: usize) -> Self {
+        let max_body = Some(bytes);
+        Self { max_body, ..self }
+    }
+
+    const fn about(self, about: &'static str) -> Self {
+        Self { about, ..self }
+    }
+}
 
 /// All routes, in the order of the documentation. Patterns do not overlap.
+#[rustfmt::skip] // Two lines per route read best.
 pub static ROUTE_TABLE: &[RouteEntry] = &[
-    RouteEntry {
-        pattern: "/healthz",
-        ports: ALL_PORTS,
-        subresources: &["healthz", "proxy"],
-        about: "Health: `ok`, or 500 with the checks that fail. `verbose` lists all checks, `exclude=NAME` leaves one out.",
-        parse: route::health,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/healthz/{check}",
-        ports: ALL_PORTS,
-        subresources: &["healthz", "proxy"],
-        about: "One check, with its reason when it fails.",
-        parse: route::health_check,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/pods/",
-        subresources: &["pods", "proxy"],
-        about: "Every known pod with its status, as a `v1` PodList.",
-        parse: |_| Ok(route::Route::Pods),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/runningpods/",
-        subresources: &["pods", "proxy"],
-        group: Some(RouteGroup::Debugging),
-        about: "Pods that the runtime runs, as a `v1` PodList of names and images.",
-        parse: |_| Ok(route::Route::RunningPods),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/events/",
-        subresources: &["pods", "proxy"],
-        about: "Recent events, newest last, as a `v1` EventList; `namespace`, `name`, `limit`.",
-        parse: route::events,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/explain/",
-        subresources: &["pods", "proxy"],
-        about: "Every known pod, a row each. With `after=VERSION` the response waits for another version.",
-        parse: route::overview,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/explain/{namespace}/{pod}",
-        subresources: &["pods", "proxy"],
-        about: "Why a pod is in its state; `uid` selects one of several pods with this name.",
-        parse: route::explain,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/",
-        ports: RESTRICTED_PORTS,
-        subresources: &["pods", "proxy"],
-        about: "The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one.",
-        parse: route::node_page,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/pod/{namespace}/{pod}",
-        ports: RESTRICTED_PORTS,
-        subresources: &["pods", "proxy"],
-        about: "One pod with its timeline, as a page for a browser; `uid` and `after` as above.",
-        parse: route::pod_page,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/metrics",
-        subresources: &["metrics"],
-        about: "The kubelet's own metrics, for Prometheus.",
-        parse: |_| Ok(route::Route::Metrics),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/metrics/slis",
-        subresources: &["metrics"],
-        about: "The results of health checks, for service level indicators.",
-        parse: |_| Ok(route::Route::SliMetrics),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/metrics/cadvisor",
-        subresources: &["metrics"],
-        about: "Usage of containers, pods and the machine: cAdvisor's series, read from cgroups.",
-        parse: |_| Ok(route::Route::CadvisorMetrics),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/metrics/resource",
-        subresources: &["metrics"],
-        about: "CPU, memory and swap of containers, pods and the node, for metrics-server.",
-        parse: |_| Ok(route::Route::ResourceMetrics),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/metrics/probes",
-        subresources: &["metrics"],
-        about: "Probe results and durations.",
-        parse: |_| Ok(route::Route::ProbeMetrics),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/stats/summary",
-        subresources: &["stats"],
-        about: "Usage of the node, its pods and their volumes (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
-        parse: route::summary,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/stats/",
-        about: "Usage of the machine, as in early kubelets: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
-        parse: route::machine_info,
-        ..LEGACY_STATS_ROUTE
-    },
-    RouteEntry {
-        pattern: "/stats/container",
-        about: "As `/stats/`, for the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
-        parse: route::cgroup_info,
-        ..LEGACY_STATS_ROUTE
-    },
-    RouteEntry {
-        pattern: "/stats/{pod}/{container}",
-        about: "As `/stats/`, for a container of a pod in the namespace `default`.",
-        parse: route::container_info,
-        ..LEGACY_STATS_ROUTE
-    },
-    RouteEntry {
-        pattern: "/stats/{namespace}/{pod}/{uid}/{container}",
-        about: "As `/stats/`, for a container of the pod with this UID.",
-        parse: route::container_info,
-        ..LEGACY_STATS_ROUTE
-    },
-    RouteEntry {
-        pattern: "/configz",
-        ports: RESTRICTED_PORTS,
-        subresources: &["configz", "proxy"],
-        group: Some(RouteGroup::DebuggingNotFound),
-        about: "The configuration in force, without secrets.",
-        parse: |_| Ok(route::Route::Configz),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/flagz",
-        ports: RESTRICTED_PORTS,
-        subresources: &["configz"],
-        group: Some(RouteGroup::DebuggingNotFound),
-        about: "Every flag with its value, without secrets; human-readable.",
-        parse: |_| Ok(route::Route::Flagz),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/statusz",
-        ports: RESTRICTED_PORTS,
-        subresources: &["statusz"],
-        group: Some(RouteGroup::DebuggingNotFound),
-        about: "Version, start and age of the process; human-readable.",
-        parse: |_| Ok(route::Route::Statusz),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/debug/flags/v",
-        methods: &["PUT"],
-        ports: RESTRICTED_PORTS,
-        max_body: Some(64),
-        group: Some(RouteGroup::DebugFlags),
-        about: "Sets the log verbosity to the number in the body.",
-        parse: |_| Ok(route::Route::PutVerbosity),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/debug/pprof/profile",
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Profiling),
-        about: "A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time.",
-        parse: route::profile,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/container",
-        methods: &["POST"],
-        ports: RESTRICTED_PORTS,
-        max_body: MAX_MANIFEST_BODY,
-        group: Some(RouteGroup::PostedPods),
-        about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
-        parse: |_| Ok(route::Route::PostPods(PostMode::Add)),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/containers",
-        methods: &["POST"],
-        ports: RESTRICTED_PORTS,
-        max_body: MAX_MANIFEST_BODY,
-        group: Some(RouteGroup::PostedPods),
-        about: "Replaces all posted pods by a list.",
-        parse: |_| Ok(route::Route::PostPods(PostMode::Replace)),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/checkpoint/{namespace}/{pod}/{container}",
-        methods: &["POST"],
-        ports: RESTRICTED_PORTS,
-        subresources: &["checkpoint"],
-        group: Some(RouteGroup::DebuggingNotFound),
-        about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
-        parse: route::checkpoint,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/podInfo",
-        subresources: &["pods", "proxy"],
-        about: "The status of the pod `podID` in `podNamespace`, optionally with the UID `UUID`, as in early kubelets.",
-        parse: route::pod_info,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/spec/",
-        subresources: &["spec", "proxy"],
-        about: "Processors, memory and boot of the machine.",
-        parse: |_| Ok(route::Route::Machine),
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/logs/{path...}",
-        ports: RESTRICTED_PORTS,
-        subresources: &["log"],
-        group: Some(RouteGroup::SystemLogs),
-        about: "The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured.",
-        parse: route::node_logs,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/containerLogs/{namespace}/{pod}/{container}",
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
-        parse: route::container_logs,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/exec/{namespace}/{pod}/{container}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
-        parse: route::exec,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "As above, for the pod with this UID.",
-        parse: route::exec,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/attach/{namespace}/{pod}/{container}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
-        parse: route::attach,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "As above, for the pod with this UID.",
-        parse: route::attach,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/portForward/{namespace}/{pod}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
-        parse: route::port_forward,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/portForward/{namespace}/{pod}/{uid}",
-        methods: GET_OR_POST,
-        ports: RESTRICTED_PORTS,
-        group: Some(RouteGroup::Debugging),
-        about: "As above, for the pod with this UID.",
-        parse: route::port_forward,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/run/{namespace}/{pod}/{container}",
-        methods: &["POST"],
-        ports: RESTRICTED_PORTS,
-        max_body: Some(MAX_FORM_BODY),
-        group: Some(RouteGroup::Debugging),
-        about: "Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form.",
-        parse: route::run,
-        ..READ_ROUTE
-    },
-    RouteEntry {
-        pattern: "/run/{namespace}/{pod}/{uid}/{container}",
-        methods: &["POST"],
-        ports: RESTRICTED_PORTS,
-        max_body: Some(MAX_FORM_BODY),
-        group: Some(RouteGroup::Debugging),
-        about: "As above, for the pod with this UID.",
-        parse: route::run,
-        ..READ_ROUTE
-    },
+    read("/healthz", &["healthz", "proxy"], route::health).ports(ALL_PORTS)
+        .about("Health: `ok`, or 500 with the checks that fail. `verbose` lists all checks, `exclude=NAME` leaves one out."),
+    read("/healthz/{check}", &["healthz", "proxy"], route::health_check).ports(ALL_PORTS)
+        .about("One check, with its reason when it fails."),
+    read("/pods/", &["pods", "proxy"], |_| Ok(Route::Pods))
+        .about("Every known pod with its status, as a `v1` PodList."),
+    read("/runningpods/", &["pods", "proxy"], |_| Ok(Route::RunningPods)).group(RouteGroup::Debugging)
+        .about("Pods that the runtime runs, as a `v1` PodList of names and images."),
+    read("/events/", &["pods", "proxy"], route::events)
+        .about("Recent events, newest last, as a `v1` EventList; `namespace`, `name`, `limit`."),
+    read("/explain/", &["pods", "proxy"], route::overview)
+        .about("Every known pod, a row each. With `after=VERSION` the response waits for another version."),
+    read("/explain/{namespace}/{pod}", &["pods", "proxy"], route::explain)
+        .about("Why a pod is in its state; `uid` selects one of several pods with this name."),
+    read("/", &["pods", "proxy"], route::node_page).ports(RESTRICTED_PORTS)
+        .about("The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one."),
+    read("/pod/{namespace}/{pod}", &["pods", "proxy"], route::pod_page).ports(RESTRICTED_PORTS)
+        .about("One pod with its timeline, as a page for a browser; `uid` and `after` as above."),
+    read("/metrics", &["metrics"], |_| Ok(Route::Metrics))
+        .about("The kubelet's own metrics, for Prometheus."),
+    read("/metrics/slis", &["metrics"], |_| Ok(Route::SliMetrics))
+        .about("The results of health checks, for service level indicators."),
+    read("/metrics/cadvisor", &["metrics"], |_| Ok(Route::CadvisorMetrics))
+        .about("Usage of containers, pods and the machine: cAdvisor's series, read from cgroups."),
+    read("/metrics/resource", &["metrics"], |_| Ok(Route::ResourceMetrics))
+        .about("CPU, memory and swap of containers, pods and the node, for metrics-server."),
+    read("/metrics/probes", &["metrics"], |_| Ok(Route::ProbeMetrics))
+        .about("Probe results and durations."),
+    read("/stats/summary", &["stats"], route::summary)
+        .about("Usage of the node, its pods and their volumes (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest."),
+    restricted("/stats/", &["stats"], route::machine_info, RouteGroup::Debugging).methods(GET_OR_POST).max_body(legacy_stats::MAX_BODY)
+        .about("Usage of the machine, as in early kubelets: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body."),
+    restricted("/stats/container", &["stats"], route::cgroup_info, RouteGroup::Debugging).methods(GET_OR_POST).max_body(legacy_stats::MAX_BODY)
+        .about("As `/stats/`, for the cgroup `containerName`, and with `subcontainers` of those below it, by path."),
+    restricted("/stats/{pod}/{container}", &["stats"], route::container_info, RouteGroup::Debugging).methods(GET_OR_POST).max_body(legacy_stats::MAX_BODY)
+        .about("As `/stats/`, for a container of a pod in the namespace `default`."),
+    restricted("/stats/{namespace}/{pod}/{uid}/{container}", &["stats"], route::container_info, RouteGroup::Debugging).methods(GET_OR_POST).max_body(legacy_stats::MAX_BODY)
+        .about("As `/stats/`, for a container of the pod with this UID."),
+    restricted("/configz", &["configz", "proxy"], |_| Ok(Route::Configz), RouteGroup::DebuggingNotFound)
+        .about("The configuration in force, without secrets."),
+    restricted("/flagz", &["configz"], |_| Ok(Route::Flagz), RouteGroup::DebuggingNotFound)
+        .about("Every flag with its value, without secrets; human-readable."),
+    restricted("/statusz", &["statusz"], |_| Ok(Route::Statusz), RouteGroup::DebuggingNotFound)
+        .about("Version, start and age of the process; human-readable."),
+    restricted("/debug/flags/v", &["proxy"], |_| Ok(Route::PutVerbosity), RouteGroup::DebugFlags).methods(PUT).max_body(64)
+        .about("Sets the log verbosity to the number in the body."),
+    restricted("/debug/pprof/profile", &["proxy"], route::profile, RouteGroup::Profiling)
+        .about("A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time."),
+    restricted("/container", &["proxy"], |_| Ok(Route::PostPods(PostMode::Add)), RouteGroup::PostedPods).methods(POST).max_body(MAX_MANIFEST_BYTES)
+        .about("Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs."),
+    restricted("/containers", &["proxy"], |_| Ok(Route::PostPods(PostMode::Replace)), RouteGroup::PostedPods).methods(POST).max_body(MAX_MANIFEST_BYTES)
+        .about("Replaces all posted pods by a list."),
+    restricted("/checkpoint/{namespace}/{pod}/{container}", &["checkpoint"], route::checkpoint, RouteGroup::DebuggingNotFound).methods(POST)
+        .about("Checkpoints a running container to an archive under the root directory; `timeout` in seconds."),
+    read("/podInfo", &["pods", "proxy"], route::pod_info)
+        .about("The status of the pod `podID` in `podNamespace`, optionally with the UID `UUID`, as in early kubelets."),
+    read("/spec/", &["spec", "proxy"], |_| Ok(Route::Machine))
+        .about("Processors, memory and boot of the machine."),
+    restricted("/logs/{path...}", &["log"], route::node_logs, RouteGroup::SystemLogs)
+        .about("The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured."),
+    restricted("/containerLogs/{namespace}/{pod}/{container}", &["proxy"], route::container_logs, RouteGroup::Debugging)
+        .about("The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`."),
+    restricted("/exec/{namespace}/{pod}/{container}", &["proxy"], route::exec, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`."),
+    restricted("/exec/{namespace}/{pod}/{uid}/{container}", &["proxy"], route::exec, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("As above, for the pod with this UID."),
+    restricted("/attach/{namespace}/{pod}/{container}", &["proxy"], route::attach, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`."),
+    restricted("/attach/{namespace}/{pod}/{uid}/{container}", &["proxy"], route::attach, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("As above, for the pod with this UID."),
+    restricted("/portForward/{namespace}/{pod}", &["proxy"], route::port_forward, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them."),
+    restricted("/portForward/{namespace}/{pod}/{uid}", &["proxy"], route::port_forward, RouteGroup::Debugging).methods(GET_OR_POST)
+        .about("As above, for the pod with this UID."),
+    restricted("/run/{namespace}/{pod}/{container}", &["proxy"], route::run, RouteGroup::Debugging).methods(POST).max_body(MAX_FORM_BODY)
+        .about("Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form."),
+    restricted("/run/{namespace}/{pod}/{uid}/{container}", &["proxy"], route::run, RouteGroup::Debugging).methods(POST).max_body(MAX_FORM_BODY)
+        .about("As above, for the pod with this UID."),
 ];
 
 /// Generates the table as Markdown.

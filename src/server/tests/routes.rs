@@ -10,7 +10,7 @@ fn get(port: Port, target: &str) -> Result<Route, RouteError> {
 }
 
 fn explained(uid: Option<&str>) -> Route {
-    Route::Explain(ExplainQuery {
+    Route::Explain(PodName {
         namespace: "shop".into(),
         name: "web-n1.example".into(),
         uid: uid.map(Into::into),

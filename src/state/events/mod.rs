@@ -152,7 +152,7 @@ pub type Outbox = mpsc::Receiver<Occurrence>;
 pub type OnOverflow = Box<dyn Fn() + Send + Sync>;
 
 /// Records events; cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct EventRecorder {
     recent: Arc<Mutex<RecentEvents>>,
     outbox: Arc<OnceLock<Sender>>,
@@ -161,12 +161,6 @@ pub struct EventRecorder {
 struct Sender {
     queue: mpsc::Sender<Occurrence>,
     on_overflow: OnOverflow,
-}
-
-impl std::fmt::Debug for Sender {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sender").finish_non_exhaustive()
-    }
 }
 
 /// The recent events in order of their latest occurrence, and an index to find an equal one.

@@ -79,9 +79,12 @@ fn snapshot(pods: usize) -> Snapshot {
 
 fn machine() -> MachineFacts {
     MachineFacts {
-        kernel: "6.1".into(),
-        boot_id: "b".into(),
-        cores: 4,
+        host: HostMachine {
+            kernel_release: "6.1".into(),
+            boot_id: "b".into(),
+            cpus: 4,
+            ..HostMachine::default()
+        },
         ..MachineFacts::default()
     }
 }

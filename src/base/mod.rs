@@ -2,7 +2,8 @@
 //!
 //! * Owns: back-off per key, rate limits, locks per key, semaphores with early release, coalescing dirty sets, work
 //!   queues, atomic files, values reloaded from files, named tasks with a common shutdown, caught panics, limited
-//!   blocking work on files, URLs with credentials, Go's durations and quoting, YAML and JSON as trees with positions.
+//!   blocking work on files, URLs with credentials, Go's durations and quoting, enumerations with names, YAML and JSON
+//!   as trees with positions.
 //! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
 //! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
@@ -21,6 +22,7 @@ mod go_duration;
 mod go_quote;
 mod http1;
 mod keyed_lock;
+mod named_enum;
 mod observed;
 pub mod panics;
 mod rate;
@@ -43,6 +45,7 @@ pub use go_duration::{GO_ZERO_TIME, GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use http1::Http1;
 pub use keyed_lock::KeyedLock;
+pub(crate) use named_enum::named_enum;
 pub use observed::{ObservedStream, StreamObserver};
 pub use rate::TokenBucket;
 pub use reload::{FileVersion, Reloaded};

@@ -1,7 +1,7 @@
 //! Accessors for pod objects.
 
 use super::{PodFullName, PodLogName, PodSource, PodUid, keys};
-use crate::base::GoDuration;
+use crate::base::{GoDuration, named_enum};
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -43,28 +43,20 @@ pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     }
 }
 
-/// `restartPolicy` of a pod or a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartPolicy {
-    /// Restart after every exit.
-    Always,
-    /// Restart after a failure.
-    OnFailure,
-    /// Never restart.
-    Never,
+named_enum! {
+    /// `restartPolicy` of a pod or a container.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RestartPolicy {
+        /// Restart after every exit.
+        Always = "Always",
+        /// Restart after a failure.
+        OnFailure = "OnFailure",
+        /// Never restart.
+        Never = "Never",
+    }
 }
 
 impl RestartPolicy {
-    /// Parses the API field; `None` for an unknown value.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "Always" => Some(Self::Always),
-            "OnFailure" => Some(Self::OnFailure),
-            "Never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
     /// Whether a container is restarted after an exit with this code.
     pub fn restarts_after(self, exit_code: i32) -> bool {
         match self {

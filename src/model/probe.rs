@@ -1,31 +1,17 @@
 //! Probe results.
 
-use std::fmt;
+use crate::base::named_enum;
 
-/// The kinds of probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ProbeKind {
-    /// A failure restarts the container.
-    Liveness,
-    /// Determines whether the container is ready for traffic.
-    Readiness,
-    /// The other probes do not run until it succeeds; a failure restarts the container.
-    Startup,
-}
-
-impl ProbeKind {
-    /// All three.
-    pub const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
-}
-
-impl fmt::Display for ProbeKind {
-    /// As in events: `Liveness`, `Readiness`, `Startup`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Liveness => "Liveness",
-            Self::Readiness => "Readiness",
-            Self::Startup => "Startup",
-        })
+named_enum! {
+    /// The kinds of probes, with their names in events.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum ProbeKind {
+        /// A failure restarts the container.
+        Liveness = "Liveness",
+        /// Determines whether the container is ready for traffic.
+        Readiness = "Readiness",
+        /// The other probes do not run until it succeeds; a failure restarts the container.
+        Startup = "Startup",
     }
 }
 

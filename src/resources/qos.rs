@@ -2,28 +2,20 @@
 
 use super::Resources;
 use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
+use crate::base::named_enum;
 use crate::model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
 
-/// QoS class of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QosClass {
-    /// Every container has CPU and memory limits equal to its requests.
-    Guaranteed,
-    /// Some requests or limits are set, but not all limits equal the requests.
-    Burstable,
-    /// Neither requests nor limits.
-    BestEffort,
-}
-
-impl QosClass {
-    /// The API's spelling.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
+named_enum! {
+    /// QoS class of a pod, in the API's spelling.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum QosClass {
+        /// Every container has CPU and memory limits equal to its requests.
+        Guaranteed = "Guaranteed",
+        /// Some requests or limits are set, but not all limits equal the requests.
+        Burstable = "Burstable",
+        /// Neither requests nor limits.
+        BestEffort = "BestEffort",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Paths below the kubelet's root directory. They are upstream's, except for the record of volumes and the markers of
 //! ownership and claims.
 
+use crate::base::named_enum;
 use crate::model::PodUid;
 use std::{
     fs, io,
@@ -55,7 +56,7 @@ impl KubeletRoot {
     /// Where devices of `local` volumes are mounted, each below the name of its PersistentVolume.
     pub fn local_devices(&self) -> PathBuf {
         let plugins = self.0.join("plugins");
-        plugins.join(VolumePlugin::Local.name()).join("mounts")
+        plugins.join(VolumePlugin::Local.as_str()).join("mounts")
     }
 
     /// `seccomp`, the directory of Localhost profiles.
@@ -73,49 +74,29 @@ impl KubeletRoot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDir(PathBuf);
 
-/// The volume plugins that create volumes below a pod's directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum VolumePlugin {
-    /// emptyDir.
-    EmptyDir,
-    /// configMap.
-    ConfigMap,
-    /// secret.
-    Secret,
-    /// projected.
-    Projected,
-    /// downwardAPI.
-    DownwardApi,
-    /// local, of a block device or with mount options.
-    Local,
+named_enum! {
+    /// The volume plugins that create volumes below a pod's directory, with upstream's names.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum VolumePlugin {
+        /// emptyDir.
+        EmptyDir = "kubernetes.io/empty-dir",
+        /// configMap.
+        ConfigMap = "kubernetes.io/configmap",
+        /// secret.
+        Secret = "kubernetes.io/secret",
+        /// projected.
+        Projected = "kubernetes.io/projected",
+        /// downwardAPI.
+        DownwardApi = "kubernetes.io/downward-api",
+        /// local, of a block device or with mount options.
+        Local = "kubernetes.io/local-volume",
+    }
 }
 
 impl VolumePlugin {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::EmptyDir,
-        Self::ConfigMap,
-        Self::Secret,
-        Self::Projected,
-        Self::DownwardApi,
-        Self::Local,
-    ];
-
-    /// Upstream's plugin name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::EmptyDir => "kubernetes.io/empty-dir",
-            Self::ConfigMap => "kubernetes.io/configmap",
-            Self::Secret => "kubernetes.io/secret",
-            Self::Projected => "kubernetes.io/projected",
-            Self::DownwardApi => "kubernetes.io/downward-api",
-            Self::Local => "kubernetes.io/local-volume",
-        }
-    }
-
     /// The plugin name as directory name, with `~` for `/`.
     pub(super) fn directory(self) -> String {
-        self.name().replace('/', "~")
+        self.as_str().replace('/', "~")
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     SetUpError, VolumeError, ownership::ChangePolicy, paths::VolumePlugin, record::VolumeRecord,
 };
 use crate::apiserver::claim::PersistentVolumeClaimKey;
+use crate::base::named_enum;
 use crate::model::{ClaimRef, NodeFacts, Pod, PodExt, Quantity, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -150,41 +151,26 @@ impl ProjectQuota {
     }
 }
 
-/// `hostPath.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HostPathCheck {
-    /// Anything; need not exist.
-    None,
-    /// A directory; created with mode 0755 if nothing exists.
-    DirectoryOrCreate,
-    /// A directory.
-    Directory,
-    /// A file; created with mode 0644 if nothing exists.
-    FileOrCreate,
-    /// A file.
-    File,
-    /// A unix socket.
-    Socket,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
-}
-
-impl HostPathCheck {
-    /// Parses the API field.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "" => Self::None,
-            "DirectoryOrCreate" => Self::DirectoryOrCreate,
-            "Directory" => Self::Directory,
-            "FileOrCreate" => Self::FileOrCreate,
-            "File" => Self::File,
-            "Socket" => Self::Socket,
-            "CharDevice" => Self::CharDevice,
-            "BlockDevice" => Self::BlockDevice,
-            _ => return None,
-        })
+named_enum! {
+    /// `hostPath.type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum HostPathCheck {
+        /// Anything; need not exist.
+        None = "",
+        /// A directory; created with mode 0755 if nothing exists.
+        DirectoryOrCreate = "DirectoryOrCreate",
+        /// A directory.
+        Directory = "Directory",
+        /// A file; created with mode 0644 if nothing exists.
+        FileOrCreate = "FileOrCreate",
+        /// A file.
+        File = "File",
+        /// A unix socket.
+        Socket = "Socket",
+        /// A character device.
+        CharDevice = "CharDevice",
+        /// A block device.
+        BlockDevice = "BlockDevice",
     }
 }
 

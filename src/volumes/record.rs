@@ -31,15 +31,13 @@ impl VolumeRecord {
     pub(super) fn new(name: &str, plugin: VolumePlugin, mounted: bool) -> Self {
         Self {
             name: name.to_string(),
-            plugin: plugin.name().to_string(),
+            plugin: plugin.to_string(),
             mounted,
         }
     }
 
     fn is_known(&self) -> bool {
-        VolumePlugin::ALL
-            .iter()
-            .any(|known| known.name() == self.plugin)
+        VolumePlugin::parse(&self.plugin).is_some()
     }
 }
 

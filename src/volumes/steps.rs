@@ -24,7 +24,9 @@ pub(super) enum TearDownStep {
 /// The directories with this kubelet's mounts and volumes of a pod; sub-paths first, because they are mounts of
 /// volumes.
 pub(super) fn directories(pod: &PodDir) -> Vec<PathBuf> {
-    let volumes = VolumePlugin::ALL.map(|plugin| pod.volumes_of(plugin));
+    let volumes = VolumePlugin::ALL
+        .iter()
+        .map(|plugin| pod.volumes_of(*plugin));
     std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Key, data and errors of ConfigMaps and Secrets. Pure.
 
+use crate::base::named_enum;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use std::{
@@ -8,21 +9,14 @@ use std::{
     sync::Arc,
 };
 
-/// The kind of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ObjectKind {
-    /// A v1 ConfigMap.
-    ConfigMap,
-    /// A v1 Secret.
-    Secret,
-}
-
-impl fmt::Display for ObjectKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConfigMap => "configmap",
-            Self::Secret => "secret",
-        })
+named_enum! {
+    /// The kind of an object.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ObjectKind {
+        /// A v1 ConfigMap.
+        ConfigMap = "configmap",
+        /// A v1 Secret.
+        Secret = "secret",
     }
 }
 

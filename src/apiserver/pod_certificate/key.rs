@@ -1,7 +1,7 @@
 //! Private keys of pods, and the proof of possession for a request. Never logged.
 
 use super::der::{self, SignatureKind};
-use crate::apiserver::pem;
+use crate::{apiserver::pem, base::named_enum};
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use getrandom::SysRng;
@@ -10,29 +10,16 @@ use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
 use rsa::{pkcs8::EncodePublicKey as _, sha2::Sha256, signature::RandomizedSigner as _};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 
-/// `keyType` of a projection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyType {
-    Rsa3072,
-    Rsa4096,
-    EcdsaP256,
-    EcdsaP384,
-    EcdsaP521,
-    Ed25519,
-}
-
-impl KeyType {
-    /// Parses the API field.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "RSA3072" => Self::Rsa3072,
-            "RSA4096" => Self::Rsa4096,
-            "ECDSAP256" => Self::EcdsaP256,
-            "ECDSAP384" => Self::EcdsaP384,
-            "ECDSAP521" => Self::EcdsaP521,
-            "ED25519" => Self::Ed25519,
-            _ => return None,
-        })
+named_enum! {
+    /// `keyType` of a projection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum KeyType {
+        Rsa3072 = "RSA3072",
+        Rsa4096 = "RSA4096",
+        EcdsaP256 = "ECDSAP256",
+        EcdsaP384 = "ECDSAP384",
+        EcdsaP521 = "ECDSAP521",
+        Ed25519 = "ED25519",
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn text() -> String {
         entry(&mut out, left.trim_end(), help, "");
     }
     for group in FlagGroup::ALL {
-        let _ = write!(out, "\n{}:\n", group.title());
+        let _ = write!(out, "\n{group}:\n");
         for spec in all_flags().filter(|spec| spec.group == *group) {
             entry(&mut out, &left_column(spec), spec.help, spec.default);
         }

@@ -1,5 +1,7 @@
 //! The declaration of a flag: name, type of value, what it sets, and its help.
 
+use crate::base::named_enum;
+
 /// The types of values, parsed by Go's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagKind {
@@ -63,39 +65,17 @@ pub(super) enum FlagTarget {
     Ignored,
 }
 
-/// The sections of the help text, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FlagGroup {
-    Essential,
-    Runtime,
-    Pods,
-    ApiServer,
-    Logging,
-    Mirrors,
-    Obsolete,
-}
-
-impl FlagGroup {
-    pub(super) const ALL: &[FlagGroup] = &[
-        FlagGroup::Essential,
-        FlagGroup::Runtime,
-        FlagGroup::Pods,
-        FlagGroup::ApiServer,
-        FlagGroup::Logging,
-        FlagGroup::Mirrors,
-        FlagGroup::Obsolete,
-    ];
-
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            FlagGroup::Essential => "Essential",
-            FlagGroup::Runtime => "Container runtime and images",
-            FlagGroup::Pods => "Static pods and containers",
-            FlagGroup::ApiServer => "API server and node (pods of a cluster are not taken yet)",
-            FlagGroup::Logging => "Logging",
-            FlagGroup::Mirrors => "Deprecated mirrors of configuration fields (prefer the file)",
-            FlagGroup::Obsolete => "Obsolete (accepted, without effect)",
-        }
+named_enum! {
+    /// The sections of the help text, in order, with their titles.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum FlagGroup {
+        Essential = "Essential",
+        Runtime = "Container runtime and images",
+        Pods = "Static pods and containers",
+        ApiServer = "API server and node (pods of a cluster are not taken yet)",
+        Logging = "Logging",
+        Mirrors = "Deprecated mirrors of configuration fields (prefer the file)",
+        Obsolete = "Obsolete (accepted, without effect)",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Names of sysctls, and their namespaces. Upstream: `k8s.io/component-helpers/node/util/sysctl` and its
 //! rules for sysctl names and patterns.
 
+use crate::base::named_enum;
 use std::borrow::Cow;
 
 /// The API's rule for names, as in its error messages.
@@ -13,21 +14,14 @@ pub const PATTERN_RULE: &str = "must have at most 253 characters and match regex
 
 const MAX_LENGTH: usize = 253;
 
-/// The namespace of a sysctl. Printed as in upstream's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Namespace {
-    /// System V IPC and POSIX message queues.
-    Ipc,
-    /// The network.
-    Net,
-}
-
-impl std::fmt::Display for Namespace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Ipc => "IPC",
-            Self::Net => "Net",
-        })
+named_enum! {
+    /// The namespace of a sysctl. Printed as in upstream's messages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Namespace {
+        /// System V IPC and POSIX message queues.
+        Ipc = "IPC",
+        /// The network.
+        Net = "Net",
     }
 }
 

@@ -111,7 +111,9 @@ impl CertificateManager {
                 Err(error) => {
                     state.failures += 1;
                     self.metrics.failed();
-                    sleep(log_and_backoff(self.purpose.name(), state.failures, &error)).await;
+                    let retry_after =
+                        log_and_backoff(self.purpose.as_str(), state.failures, &error);
+                    sleep(retry_after).await;
                 }
             }
         }
@@ -165,7 +167,7 @@ impl CertificateManager {
         new: StoredCertificate,
         template: &Template,
     ) {
-        tracing::info!(purpose = self.purpose.name(), "Rotated certificates");
+        tracing::info!(purpose = self.purpose.as_str(), "Rotated certificates");
         (state.replaces_kubeconfig_certificate, state.random) = (false, fastrand::f64());
         let is_good =
             new.satisfies(template) && renewal(&new.facts, state.random) > SystemTime::now();
@@ -199,7 +201,7 @@ impl CertificateManager {
     }
 
     async fn renew(&self, template: &Template) -> Result<StoredCertificate, RequestError> {
-        tracing::info!(purpose = self.purpose.name(), "Rotating certificates");
+        tracing::info!(purpose = self.purpose.as_str(), "Rotating certificates");
         let key = KeyPair::generate().map_err(anyhow::Error::from)?;
         let wanted = (signer(self.purpose), template);
         let certificate = request(&self.api, wanted, &key, None, WAIT_TIMEOUT).await?;

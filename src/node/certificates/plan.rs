@@ -1,6 +1,6 @@
 //! Content of the node's certificates, outcome of a request, and time of a renewal. Pure.
 
-use crate::base::x509::CertificateFacts;
+use crate::base::{named_enum, x509::CertificateFacts};
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::NodeAddress};
 use rustls::{
     client::verify_server_name,
@@ -13,22 +13,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The use of a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Authenticates the kubelet to the API server.
-    Client,
-    /// Serves the kubelet's HTTPS port.
-    Serving,
-}
-
-impl Purpose {
-    /// The name in logs.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Serving => "serving",
-        }
+named_enum! {
+    /// The use of a certificate, with its name in logs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Purpose {
+        /// Authenticates the kubelet to the API server.
+        Client = "client",
+        /// Serves the kubelet's HTTPS port.
+        Serving = "serving",
     }
 }
 

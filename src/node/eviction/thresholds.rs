@@ -1,66 +1,48 @@
 //! Eviction signals and thresholds. Pure.
 
+use crate::base::named_enum;
 use crate::model::Amount;
 use crate::node::node_status::resources::{ThresholdValue, threshold};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An eviction signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EvictionSignal {
-    /// `memory.available`: capacity minus the working set of the node.
-    MemoryAvailable,
-    /// `allocatableMemory.available`: the same for all pods, if their cgroup has a limit.
-    AllocatableMemoryAvailable,
-    /// `nodefs.available`: free bytes of the file system of the kubelet's directory.
-    NodeFsAvailable,
-    /// `nodefs.inodesFree`.
-    NodeFsInodesFree,
-    /// `imagefs.available`: free bytes of the file system of images.
-    ImageFsAvailable,
-    /// `imagefs.inodesFree`.
-    ImageFsInodesFree,
-    /// `pid.available`: processes that can still be created.
-    PidAvailable,
+named_enum! {
+    /// An eviction signal, with its name in the configuration, metrics and annotations.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum EvictionSignal {
+        /// Capacity minus the working set of the node.
+        MemoryAvailable = "memory.available",
+        /// The same for all pods, if their cgroup has a limit.
+        AllocatableMemoryAvailable = "allocatableMemory.available",
+        /// Free bytes of the file system of the kubelet's directory.
+        NodeFsAvailable = "nodefs.available",
+        /// Free inodes of the same file system.
+        NodeFsInodesFree = "nodefs.inodesFree",
+        /// Free bytes of the file system of images.
+        ImageFsAvailable = "imagefs.available",
+        /// Free inodes of the same file system.
+        ImageFsInodesFree = "imagefs.inodesFree",
+        /// Processes that can still be created.
+        PidAvailable = "pid.available",
+    }
 }
 
-/// A resource that is reclaimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionResource {
-    /// Bytes of memory.
-    Memory,
-    /// Bytes on disk.
-    Disk,
-    /// Inodes on disk.
-    Inodes,
-    /// Processes.
-    Pids,
+named_enum! {
+    /// A resource that is reclaimed, with its name in events, messages and annotations.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum EvictionResource {
+        /// Bytes of memory.
+        Memory = "memory",
+        /// Bytes on disk.
+        Disk = "ephemeral-storage",
+        /// Inodes on disk.
+        Inodes = "inodes",
+        /// Processes.
+        Pids = "pids",
+    }
 }
 
 impl EvictionSignal {
-    const ALL: [EvictionSignal; 7] = [
-        EvictionSignal::MemoryAvailable,
-        EvictionSignal::AllocatableMemoryAvailable,
-        EvictionSignal::NodeFsAvailable,
-        EvictionSignal::NodeFsInodesFree,
-        EvictionSignal::ImageFsAvailable,
-        EvictionSignal::ImageFsInodesFree,
-        EvictionSignal::PidAvailable,
-    ];
-
-    /// The name in the configuration, metrics and annotations.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EvictionSignal::MemoryAvailable => "memory.available",
-            EvictionSignal::AllocatableMemoryAvailable => "allocatableMemory.available",
-            EvictionSignal::NodeFsAvailable => "nodefs.available",
-            EvictionSignal::NodeFsInodesFree => "nodefs.inodesFree",
-            EvictionSignal::ImageFsAvailable => "imagefs.available",
-            EvictionSignal::ImageFsInodesFree => "imagefs.inodesFree",
-            EvictionSignal::PidAvailable => "pid.available",
-        }
-    }
-
     /// Whether it measures the file system of images.
     pub(super) fn is_of_images(self) -> bool {
         matches!(self, Self::ImageFsAvailable | Self::ImageFsInodesFree)
@@ -89,25 +71,11 @@ impl EvictionSignal {
             EvictionResource::Pids => 100_000,
         }
     }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|signal| signal.as_str() == text)
-    }
 }
 
 impl EvictionResource {
     pub(super) fn is_on_disk(self) -> bool {
         matches!(self, EvictionResource::Disk | EvictionResource::Inodes)
-    }
-
-    /// The name in events, messages and annotations.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            EvictionResource::Memory => "memory",
-            EvictionResource::Disk => "ephemeral-storage",
-            EvictionResource::Inodes => "inodes",
-            EvictionResource::Pids => "pids",
-        }
     }
 
     /// Formats an amount for messages.

@@ -1,6 +1,7 @@
 //! The trait that a pod worker calls (upstream's `podSyncer`). Tests implement it with a syncer that blocks on command.
 
 use crate::{
+    base::named_enum,
     model::{GraceDeadline, Pod, PodStatus},
     pods::status::generate::PodFailure,
 };
@@ -9,29 +10,19 @@ use std::{fmt, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Why a worker is woken, weakest first: of several undelivered updates, the strongest is kept. What the worker does
-/// depends on the phase of the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SyncPodType {
-    /// Something about the pod may have changed, or its next sync is due.
-    Sync,
-    /// The pod was changed by its source.
-    Update,
-    /// The pod is new.
-    Create,
-    /// The pod is to be terminated.
-    Kill,
-}
-
-impl SyncPodType {
-    /// The value in metrics and traces.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Sync => "sync",
-            Self::Kill => "kill",
-        }
+named_enum! {
+    /// Why a worker is woken, weakest first: of several undelivered updates, the strongest is kept. What the worker
+    /// does depends on the phase of the pod. Named as in metrics and traces.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum SyncPodType {
+        /// Something about the pod may have changed, or its next sync is due.
+        Sync = "sync",
+        /// The pod was changed by its source.
+        Update = "update",
+        /// The pod is new.
+        Create = "create",
+        /// The pod is to be terminated.
+        Kill = "kill",
     }
 }
 

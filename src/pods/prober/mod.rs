@@ -224,7 +224,7 @@ impl ProbeManager {
         };
         let probed: Vec<_> = slots.iter().filter_map(probed).collect();
         for id in restored {
-            for kind in ProbeKind::ALL {
+            for &kind in ProbeKind::ALL {
                 if !probed.contains(&(id.clone(), kind)) {
                     self.shared.forget(uid, &id, kind);
                 }

@@ -15,6 +15,7 @@ use super::{
 use feasible::{ResizeRejection, infeasible, needs_more};
 
 use crate::{
+    base::named_enum,
     model::{Pod, PodExt, PodUid, reasons::event},
     pods::{pod_sync::syncer::SyncPodType, pod_workers::UpdatePodOptions},
     resources::{
@@ -29,26 +30,15 @@ use crate::{
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 use tokio::time::Instant;
 
-/// Why pending resizes are retried; a label of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResizeTrigger {
-    PodUpdated,
-    PodsRemoved,
-    PodResized,
-    PodTerminated,
-    PeriodicRetry,
-}
-
-impl ResizeTrigger {
-    /// As in metrics.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::PodUpdated => "pod_updated",
-            Self::PodsRemoved => "pods_removed",
-            Self::PodResized => "pod_resized",
-            Self::PodTerminated => "pod_terminated",
-            Self::PeriodicRetry => "periodic_retry",
-        }
+named_enum! {
+    /// Why pending resizes are retried; a label of metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum ResizeTrigger {
+        PodUpdated = "pod_updated",
+        PodsRemoved = "pods_removed",
+        PodResized = "pod_resized",
+        PodTerminated = "pod_terminated",
+        PeriodicRetry = "periodic_retry",
     }
 }
 

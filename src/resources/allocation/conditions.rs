@@ -1,23 +1,16 @@
 //! The resize conditions of a pod. Pure.
 
+use crate::base::named_enum;
 use k8s_openapi::api::core::v1::PodCondition;
 
-/// Why a resize is pending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PendingReason {
-    /// The node does not have enough free resources at the moment.
-    Deferred,
-    /// The resize is impossible on this node.
-    Infeasible,
-}
-
-impl PendingReason {
-    /// The reason in conditions and events.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Deferred => "Deferred",
-            Self::Infeasible => "Infeasible",
-        }
+named_enum! {
+    /// Why a resize is pending: the reason in conditions and events.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum PendingReason {
+        /// The node does not have enough free resources at the moment.
+        Deferred = "Deferred",
+        /// The resize is impossible on this node.
+        Infeasible = "Infeasible",
     }
 }
 

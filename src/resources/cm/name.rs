@@ -1,26 +1,19 @@
 //! Names of cgroups, and their paths with either driver. Pure.
 
+use crate::base::named_enum;
 use crate::host::cgroup::{BadCgroupPath, CgroupPath};
 
 const SLICE: &str = ".slice";
 
-/// The cgroup driver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// The kubelet creates cgroups in the cgroup file system.
-    #[default]
-    Cgroupfs,
-    /// systemd creates cgroups as slices.
-    Systemd,
-}
-
-impl CgroupDriver {
-    /// The name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cgroupfs => "cgroupfs",
-            Self::Systemd => "systemd",
-        }
+named_enum! {
+    /// The cgroup driver, with its name in the configuration.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum CgroupDriver {
+        /// The kubelet creates cgroups in the cgroup file system.
+        #[default]
+        Cgroupfs = "cgroupfs",
+        /// systemd creates cgroups as slices.
+        Systemd = "systemd",
     }
 }
 

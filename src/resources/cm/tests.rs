@@ -6,7 +6,7 @@ use super::{
     resource_config::{NodeAmounts, PodRules},
     start::kernel_behavior,
 };
-use crate::resources::managers::ResourceManagers;
+use crate::resources::managers;
 use crate::{
     base::{metrics::Metrics, run_file_io},
     host::{KernelTunableBehavior, Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
@@ -76,7 +76,7 @@ impl Tree {
             CgroupMetrics::new(&Metrics::new()),
             self.events.clone(),
             Arc::new(move || pods.lock().clone()),
-            ResourceManagers::default(),
+            managers::tests::managers(self.dir.path()),
         )
     }
 

@@ -2,7 +2,7 @@
 
 use super::{CpuSet, CpuState};
 use crate::resources::Assignments;
-use crate::resources::checkpoint::{CORRUPTED, checksum};
+use crate::resources::checkpoint::{CORRUPTED, checksum, join};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -39,14 +39,13 @@ impl CpuCheckpoint {
             let containers = containers
                 .iter()
                 .map(|(name, cpus)| format!("{name}:{cpus}"));
-            let containers: Vec<_> = containers.collect();
-            format!("{pod}:map[{}]", containers.join(" "))
+            format!("{pod}:map[{}]", join(containers))
         });
         checksum(&format!(
             "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]map[string]string)map[{}]{pods} Checksum:(checksum.Checksum)0}}",
             self.policy_name,
             self.default_cpu_set,
-            entries.collect::<Vec<_>>().join(" ")
+            join(entries)
         ))
     }
 }
@@ -54,17 +53,10 @@ impl CpuCheckpoint {
 /// The field of pods as Go's spew prints it.
 fn dump_pods(pods: &BTreeMap<String, CpuSet>) -> String {
     let pods = pods.iter().map(|(pod, cpus)| {
-        let cpus: Vec<_> = cpus.iter().map(|cpu| format!("{cpu}:{{}}")).collect();
-        format!(
-            "{pod}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{}]}}}}",
-            cpus.join(" ")
-        )
+        let cpus = join(cpus.iter().map(|cpu| format!("{cpu}:{{}}")));
+        format!("{pod}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{cpus}]}}}}")
     });
-    let pods: Vec<_> = pods.collect();
-    format!(
-        " PodEntries:(state.PodCPUAssignments)map[{}]",
-        pods.join(" ")
-    )
+    format!(" PodEntries:(state.PodCPUAssignments)map[{}]", join(pods))
 }
 
 /// Encodes the state: in the third version if it has CPUs of whole pods, else in the second, which kubelets read with

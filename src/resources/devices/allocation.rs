@@ -1,9 +1,7 @@
 //! Devices allocated to containers. Pure.
 
-use super::{
-    checkpoint::{Base64Bytes, DevicesPerNuma},
-    proto::ContainerAllocateResponse,
-};
+use super::{checkpoint::DevicesPerNuma, proto::ContainerAllocateResponse};
+use k8s_openapi::ByteString;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -20,7 +18,7 @@ pub struct Allocation {
     /// The plugin's response; `None` until the plugin has responded.
     pub response: Option<Arc<ContainerAllocateResponse>>,
     /// An earlier kubelet's plugin response that cannot be decoded; replaced when the plugin is called again.
-    pub undecodable: Option<Base64Bytes>,
+    pub undecodable: Option<ByteString>,
     /// Distinguishes this allocation from later ones of the same container; zero for one that was read from the
     /// checkpoint.
     pub ticket: u64,

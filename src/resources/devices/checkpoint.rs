@@ -3,12 +3,10 @@
 //! The checksum is FNV-1a-32 of the data as upstream's `dump.ForHash` prints it: Go types and values in one line, maps
 //! sorted by key. A nil list is printed differently from an empty one.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Write as _},
-};
+use crate::resources::checkpoint::{self, CORRUPTED, join};
+use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt::Display};
 
 /// Device IDs by NUMA node; -1 means no node.
 pub type DevicesPerNuma = BTreeMap<i64, Option<Vec<String>>>;
@@ -28,7 +26,7 @@ pub struct DeviceEntry {
     #[serde(rename = "DeviceIDs")]
     pub device_ids: Option<DevicesPerNuma>,
     /// The plugin's response, as an encoded message.
-    pub alloc_resp: Option<Base64Bytes>,
+    pub alloc_resp: Option<ByteString>,
 }
 
 /// The data of a checkpoint.
@@ -39,22 +37,6 @@ pub struct DeviceData {
     pub pod_device_entries: Option<Vec<DeviceEntry>>,
     /// IDs of healthy devices by resource.
     pub registered_devices: Option<BTreeMap<String, Option<Vec<String>>>>,
-}
-
-/// Why a checkpoint cannot be decoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum CheckpointError {
-    /// It is not a checkpoint.
-    #[error("{0}")]
-    Malformed(String),
-    /// Its checksum is wrong.
-    #[error("checkpoint is corrupted: the checksum is {found} and should be {expected}")]
-    Checksum {
-        /// The checksum in the file.
-        found: u64,
-        /// The checksum of the data.
-        expected: u64,
-    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,114 +50,59 @@ struct DeviceFile {
 ///
 /// # Errors
 /// It is malformed, or its checksum is wrong.
-pub(super) fn decode(text: &[u8]) -> Result<DeviceData, CheckpointError> {
-    let file = serde_json::from_slice::<DeviceFile>(text);
-    let file = file.map_err(|error| CheckpointError::Malformed(error.to_string()))?;
+pub(super) fn decode(text: &[u8]) -> Result<DeviceData, String> {
+    let file: DeviceFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let (found, expected) = (file.checksum, checksum(&file.data));
-    if found == expected {
-        Ok(file.data)
-    } else {
-        Err(CheckpointError::Checksum { found, expected })
+    if found != expected {
+        return Err(format!(
+            "{CORRUPTED}: the checksum is {found} and should be {expected}"
+        ));
     }
+    Ok(file.data)
 }
 
 /// Encodes a checkpoint.
 ///
 /// # Errors
 /// The data cannot be encoded.
-pub(super) fn encode(data: DeviceData) -> Result<Vec<u8>, CheckpointError> {
+pub(super) fn encode(data: DeviceData) -> serde_json::Result<Vec<u8>> {
     let checksum = checksum(&data);
     serde_json::to_vec(&DeviceFile { data, checksum })
-        .map_err(|error| CheckpointError::Malformed(error.to_string()))
-}
-
-/// Bytes that are encoded as base64, as Go does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Base64Bytes(pub Vec<u8>);
-
-impl Serialize for Base64Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Base64Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
-        Ok(Self(bytes))
-    }
 }
 
 fn checksum(data: &DeviceData) -> u64 {
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = dump(data, &mut text);
-    crate::resources::checkpoint::checksum(&text)
+    let entries = data.pod_device_entries.as_ref();
+    let entries = or_nil(entries, |entries| list(entries.iter().map(dump_entry)));
+    let devices = or_nil(data.registered_devices.as_ref(), dump_map);
+    checkpoint::checksum(&format!(
+        "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){entries} RegisteredDevices:(map[string][]string){devices}}}"
+    ))
 }
 
-fn dump(data: &DeviceData, out: &mut String) -> fmt::Result {
-    out.write_str("(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)")?;
-    or_nil(data.pod_device_entries.as_ref(), out, |entries, out| {
-        list(entries, out, dump_entry)
-    })?;
-    out.write_str(" RegisteredDevices:(map[string][]string)")?;
-    or_nil(data.registered_devices.as_ref(), out, map)?;
-    out.write_char('}')
+fn dump_entry(entry: &DeviceEntry) -> String {
+    format!(
+        "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} DeviceIDs:(checkpoint.DevicesPerNUMA){} AllocResp:([]uint8){}}}",
+        entry.pod_uid,
+        entry.container_name,
+        entry.resource_name,
+        or_nil(entry.device_ids.as_ref(), dump_map),
+        or_nil(entry.alloc_resp.as_ref(), |bytes| list(&bytes.0))
+    )
 }
 
-fn dump_entry(entry: &DeviceEntry, out: &mut String) -> fmt::Result {
-    write!(
-        out,
-        "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} DeviceIDs:(checkpoint.DevicesPerNUMA)",
-        entry.pod_uid, entry.container_name, entry.resource_name
-    )?;
-    or_nil(entry.device_ids.as_ref(), out, map)?;
-    out.write_str(" AllocResp:([]uint8)")?;
-    or_nil(entry.alloc_resp.as_ref(), out, |bytes, out| {
-        list(&bytes.0, out, |byte, out| write!(out, "{byte}"))
-    })?;
-    out.write_char('}')
+fn dump_map<K: Display>(map: &BTreeMap<K, Option<Vec<String>>>) -> String {
+    let entries = map
+        .iter()
+        .map(|(key, names)| format!("{key}:{}", or_nil(names.as_ref(), list)));
+    format!("map{}", list(entries))
 }
 
-fn or_nil<T>(
-    value: Option<&T>,
-    out: &mut String,
-    dump: impl FnOnce(&T, &mut String) -> fmt::Result,
-) -> fmt::Result {
-    match value {
-        Some(value) => dump(value, out),
-        None => out.write_str("<nil>"),
-    }
+fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    format!("[{}]", join(items))
 }
 
-fn list<T>(
-    items: &[T],
-    out: &mut String,
-    dump: impl Fn(&T, &mut String) -> fmt::Result,
-) -> fmt::Result {
-    out.write_char('[')?;
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            out.write_char(' ')?;
-        }
-        dump(item, out)?;
-    }
-    out.write_char(']')
-}
-
-fn map<K: fmt::Display>(map: &BTreeMap<K, Option<Vec<String>>>, out: &mut String) -> fmt::Result {
-    out.write_str("map[")?;
-    for (index, (key, names)) in map.iter().enumerate() {
-        if index > 0 {
-            out.write_char(' ')?;
-        }
-        write!(out, "{key}:")?;
-        or_nil(names.as_ref(), out, |names, out| {
-            list(names, out, |name, out| out.write_str(name))
-        })?;
-    }
-    out.write_char(']')
+fn or_nil<T>(value: Option<T>, dump: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "<nil>".to_owned(), dump)
 }
 
 #[cfg(test)]
@@ -206,20 +133,15 @@ mod tests {
     fn what_was_changed_truncated_or_is_no_checkpoint_is_an_error() {
         let text = OF_GO[3];
         let changed = text.replace("dev2", "dev3");
-        assert!(matches!(
-            decode(changed.as_bytes()),
-            Err(CheckpointError::Checksum { .. })
-        ));
+        let error = decode(changed.as_bytes()).unwrap_err();
+        assert!(error.starts_with(CORRUPTED), "{error}");
         for end in 0..text.len() {
             let part = text.as_bytes().get(..end).unwrap();
             assert!(decode(part).is_err(), "{end}");
         }
         for text in ["[]", "{}", r#"{"Data":{},"Checksum":"x"}"#, "\0\0\0\0"] {
-            let found = decode(text.as_bytes());
-            assert!(
-                matches!(found, Err(CheckpointError::Malformed(_))),
-                "{text}"
-            );
+            let error = decode(text.as_bytes()).unwrap_err();
+            assert!(!error.starts_with(CORRUPTED), "{text}: {error}");
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::{
     allocation::{Allocation, PodAllocations},
-    checkpoint::{Base64Bytes, DeviceEntry},
+    checkpoint::DeviceEntry,
     proto::ContainerAllocateResponse,
 };
 use crate::model::PodUid;
+use k8s_openapi::ByteString;
 use prost::Message as _;
 use std::{collections::HashMap, sync::Arc};
 
@@ -36,7 +37,7 @@ pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Devic
         for (container, resources) in containers {
             for (resource, allocation) in resources {
                 let response = match (&allocation.response, &allocation.undecodable) {
-                    (Some(response), _) => Base64Bytes(response.encode_to_vec()),
+                    (Some(response), _) => ByteString(response.encode_to_vec()),
                     (None, Some(bytes)) => bytes.clone(),
                     (None, None) => continue,
                 };

@@ -97,8 +97,7 @@ impl DeviceManager {
     pub fn open(root: &Path, metrics: &Metrics) -> Self {
         let directory = root.join("device-plugins");
         let file = CheckpointFile::new(directory.join(CHECKPOINT));
-        let decode = |text: &[u8]| checkpoint::decode(text).map_err(|error| error.to_string());
-        let (data, damaged) = match file.read(decode) {
+        let (data, damaged) = match file.read(checkpoint::decode) {
             Ok(data) => (data, file.has_damaged()),
             Err(error) => {
                 tracing::error!(path = %file.path().display(), err = error, "Failed to read data from checkpoint");

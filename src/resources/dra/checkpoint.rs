@@ -46,21 +46,7 @@ struct Empty {}
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct DriverState {
-    devices: Option<Vec<ClaimDeviceState>>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct ClaimDeviceState {
-    #[serde(rename = "PoolName")]
-    pool: String,
-    #[serde(rename = "DeviceName")]
-    device: String,
-    #[serde(rename = "ShareID", default)]
-    share_id: Option<String>,
-    #[serde(rename = "RequestNames")]
-    requests: Option<Vec<String>>,
-    #[serde(rename = "CDIDeviceIDs")]
-    cdi_ids: Option<Vec<String>>,
+    devices: Option<Vec<PreparedDevice>>,
 }
 
 /// Decodes a checkpoint.
@@ -83,10 +69,7 @@ pub(super) fn decode(text: &[u8]) -> Result<ClaimInfoCache, String> {
         };
         let pods = claim.pods.into_iter().flatten();
         let drivers = claim.drivers.into_iter().flatten();
-        let drivers = drivers.map(|(driver, state)| {
-            let devices = state.devices.into_iter().flatten();
-            (driver, devices.map(PreparedDevice::from).collect())
-        });
+        let drivers = drivers.map(|(driver, state)| (driver, state.devices.unwrap_or_default()));
         let info = ClaimInfo {
             uid: claim.uid,
             pods: pods.map(|(uid, _)| PodUid::from(uid.as_str())).collect(),
@@ -106,8 +89,7 @@ pub(super) fn encode(claims: &ClaimInfoCache) -> serde_json::Result<Vec<u8>> {
     let claims = claims.0.iter().map(|(key, info)| {
         let pods = info.pods.iter().map(|uid| (uid.to_string(), Empty {}));
         let drivers = info.drivers.iter().map(|(driver, devices)| {
-            let devices = devices.iter().map(ClaimDeviceState::from).collect();
-            let devices = Some(devices);
+            let devices = Some(devices.clone());
             (driver.clone(), DriverState { devices })
         });
         ClaimState {
@@ -125,28 +107,4 @@ pub(super) fn encode(claims: &ClaimInfoCache) -> serde_json::Result<Vec<u8>> {
     })?;
     let checksum = crc32fast::hash(data.as_bytes());
     serde_json::to_vec(&ClaimFile { data, checksum })
-}
-
-impl From<ClaimDeviceState> for PreparedDevice {
-    fn from(state: ClaimDeviceState) -> Self {
-        Self {
-            pool: state.pool,
-            device: state.device,
-            share_id: state.share_id,
-            requests: state.requests.unwrap_or_default(),
-            cdi_ids: state.cdi_ids.unwrap_or_default(),
-        }
-    }
-}
-
-impl From<&PreparedDevice> for ClaimDeviceState {
-    fn from(device: &PreparedDevice) -> Self {
-        Self {
-            pool: device.pool.clone(),
-            device: device.device.clone(),
-            share_id: device.share_id.clone(),
-            requests: Some(device.requests.clone()),
-            cdi_ids: Some(device.cdi_ids.clone()),
-        }
-    }
 }

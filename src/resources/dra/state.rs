@@ -2,6 +2,7 @@
 
 use super::{claims::base_request, error::DraError, proto};
 use crate::model::PodUid;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Identifies a ResourceClaim.
@@ -11,15 +12,25 @@ pub(super) struct ResourceClaimKey {
     pub(super) name: String,
 }
 
-/// A device that a driver prepared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A device that a driver prepared; with the checkpoint's names of its fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PreparedDevice {
+    #[serde(rename = "PoolName")]
     pub(super) pool: String,
+    #[serde(rename = "DeviceName")]
     pub(super) device: String,
+    #[serde(rename = "ShareID")]
     pub(super) share_id: Option<String>,
     /// The requests that the device is for; empty for all requests.
+    #[serde(rename = "RequestNames", default, deserialize_with = "null_as_empty")]
     pub(super) requests: Vec<String>,
+    #[serde(rename = "CDIDeviceIDs", default, deserialize_with = "null_as_empty")]
     pub(super) cdi_ids: Vec<String>,
+}
+
+/// Go writes `null` for a nil list.
+fn null_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 impl PreparedDevice {

@@ -12,7 +12,7 @@ mod metrics;
 mod open;
 mod state_files;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod updates;
 
 pub use metrics::ManagerMetrics;
@@ -59,9 +59,9 @@ pub struct ResourceManagerDeps {
     pub no_cpu_quota_with_exclusive_cpus: bool,
 }
 
-/// The managers of a node; cheap to clone. The default manages nothing.
-#[derive(Clone, Default)]
-pub struct ResourceManagers(Option<Arc<ResourceManagersInner>>);
+/// The managers of a node; cheap to clone.
+#[derive(Clone)]
+pub struct ResourceManagers(Arc<ResourceManagersInner>);
 
 struct ResourceManagersInner {
     deps: ResourceManagerDeps,
@@ -123,13 +123,13 @@ impl ResourceManagers {
         };
         deps.metrics.create_alignment_series(&topology);
         deps.metrics.update(&managers.cpu, &managers.memory);
-        Self(Some(Arc::new(ResourceManagersInner {
+        Self(Arc::new(ResourceManagersInner {
             deps,
             topology,
             managers: Mutex::new(managers),
             saving: tokio::sync::Mutex::default(),
             changed: Notify::new(),
-        })))
+        }))
     }
 
     /// Whether the CPU or the memory manager has a policy.
@@ -153,9 +153,7 @@ impl ResourceManagers {
         is_running: bool,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<Affinities, TopologyError> {
-        let Some(inner) = &self.0 else {
-            return Ok(Affinities::new());
-        };
+        let inner = &self.0;
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
         let AdmissionTrial {
@@ -196,10 +194,8 @@ impl ResourceManagers {
     /// Records a pod that runs and is not admitted again because it is ending: its containers are moved off CPUs that
     /// become exclusive to others.
     pub fn mark_running(&self, pod: &Pod) {
-        if let Some(inner) = &self.0
-            && inner.managers.lock().tracked.insert(pod.uid())
-        {
-            inner.changed.notify_one();
+        if self.0.managers.lock().tracked.insert(pod.uid()) {
+            self.0.changed.notify_one();
         }
     }
 
@@ -212,9 +208,7 @@ impl ResourceManagers {
         pod: &Pod,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<(), TopologyError> {
-        let Some(inner) = &self.0 else {
-            return Ok(());
-        };
+        let inner = &self.0;
         let started_at = Instant::now();
         let mut managers = inner.managers.lock();
         let trial = inner.try_admit(&managers, pod, false, devices);
@@ -231,9 +225,7 @@ impl ResourceManagers {
 
     /// Releases the resources of pods for which `keep` returns false.
     pub fn release(&self, keep: impl Fn(&PodUid) -> bool) {
-        let Some(inner) = &self.0 else {
-            return;
-        };
+        let inner = &self.0;
         let mut managers = inner.managers.lock();
         let (cpu, memory) = (
             &managers.cpu.state().assigned,
@@ -264,10 +256,7 @@ impl ResourceManagers {
 
     /// The exclusive resources of a container.
     pub fn exclusive(&self, uid: &PodUid, container: &str) -> ExclusiveResources {
-        let Some(inner) = &self.0 else {
-            return ExclusiveResources::default();
-        };
-        let managers = inner.managers.lock();
+        let managers = self.0.managers.lock();
         let cpus = managers.cpu.exclusive(uid.as_str(), container);
         let blocks = managers.memory.state().assigned.get(uid.as_str());
         let blocks = blocks.and_then(|containers| containers.get(container));
@@ -279,10 +268,7 @@ impl ResourceManagers {
 
     /// All resources of the node that can become exclusive.
     pub fn allocatable(&self) -> ExclusiveResources {
-        let Some(inner) = &self.0 else {
-            return ExclusiveResources::default();
-        };
-        let managers = inner.managers.lock();
+        let managers = self.0.managers.lock();
         ExclusiveResources {
             cpus: ids(&managers.cpu.allocatable()),
             memory: managers.memory.allocatable(),
@@ -292,11 +278,8 @@ impl ResourceManagers {
     /// Whether the cgroup of a pod has no CPU quota: one of its containers has exclusive CPUs, or, with pod-level
     /// resources, all of them have.
     pub fn has_no_cpu_quota(&self, pod: &Pod) -> bool {
-        let inner = self
-            .0
-            .as_ref()
-            .filter(|inner| inner.deps.no_cpu_quota_with_exclusive_cpus);
-        inner.is_some_and(|inner| inner.managers.lock().cpu.has_no_cpu_quota(pod))
+        self.0.deps.no_cpu_quota_with_exclusive_cpus
+            && self.0.managers.lock().cpu.has_no_cpu_quota(pod)
     }
 
     /// Removes the CPU quota from the sandbox configuration of a pod without CPU quota.
@@ -318,9 +301,7 @@ impl ResourceManagers {
         container: &str,
         resources: &mut LinuxContainerResources,
     ) {
-        let Some(inner) = &self.0 else {
-            return;
-        };
+        let inner = &self.0;
         {
             let mut managers = inner.managers.lock();
             managers.changes += u64::from(
@@ -351,9 +332,7 @@ impl ResourceManagers {
 
     /// Records that a container was created with these CPUs.
     pub fn add_container(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
-        let Some(inner) = &self.0 else {
-            return;
-        };
+        let inner = &self.0;
         let applied = AppliedCpus {
             pod: pod.uid(),
             container: container.to_owned(),

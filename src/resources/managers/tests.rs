@@ -5,6 +5,7 @@ use crate::{
 };
 use futures::FutureExt as _;
 use serde_json::json;
+use std::path::Path;
 
 fn pod(uid: &str) -> Pod {
     serde_json::from_value(json!({
@@ -14,9 +15,8 @@ fn pod(uid: &str) -> Pod {
     .unwrap()
 }
 
-#[tokio::test]
-async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+/// Managers without policies, with their checkpoints in this directory.
+pub(in crate::resources) fn managers(directory: &Path) -> ResourceManagers {
     let metrics = Metrics::new();
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection =
@@ -24,18 +24,23 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
     let deps = ResourceManagerDeps {
         runtime: RuntimeClient::new(connection),
         cache: PodCache::default(),
-        files: StateFiles::new(dir.path()),
+        files: StateFiles::new(directory),
         metrics: ManagerMetrics::new(&metrics, false),
         retry_after: Duration::from_secs(1),
         no_cpu_quota_with_exclusive_cpus: false,
     };
-    let managers = ResourceManagers::new(
+    ResourceManagers::new(
         TopologyManager::default(),
         CpuManager::default(),
         MemoryManager::default(),
         deps,
-    );
-    let inner = managers.0.as_ref().unwrap();
+    )
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let managers = managers(dir.path());
     for (uid, runs, wakes) in [
         ("running", true, true),
         ("running", true, false),
@@ -43,7 +48,7 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
     ] {
         let admitted = managers.admit(&pod(uid), runs, |_| DeviceHints::default());
         assert!(admitted.is_ok());
-        let woken = inner.changed.notified().now_or_never().is_some();
+        let woken = managers.0.changed.notified().now_or_never().is_some();
         assert_eq!(woken, wakes, "{uid} {runs}");
     }
 }

@@ -15,10 +15,7 @@ impl ResourceManagers {
     /// # Errors
     /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Some(inner) = self.0 else {
-            shutdown.cancelled().await;
-            return Ok(());
-        };
+        let inner = self.0;
         tokio::select! {
             _ = inner.deps.cache.wait_runtime_listed() => {}
             () = shutdown.cancelled() => return Ok(()),

@@ -2,10 +2,9 @@
 
 use super::{MemoryBlock, MemoryState, MemoryTable, NodeMemory};
 use crate::resources::Assignments;
-use crate::resources::checkpoint::{CORRUPTED, checksum};
+use crate::resources::checkpoint::{CORRUPTED, checksum, join};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 /// Name of the checkpoint in the kubelet's directory.
 pub const STATE_FILE: &str = "memory_manager_state";
@@ -149,9 +148,4 @@ fn dump_block(block: &MemoryBlock) -> String {
         block.resource,
         block.size
     )
-}
-
-fn join<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
-    items.join(" ")
 }

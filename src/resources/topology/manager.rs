@@ -1,6 +1,7 @@
 //! Admits pods by NUMA alignment, and allocates their resources. Pure.
 
 use super::{NumaInfo, NumaMask, ResourceHints, TopologyHint, TopologyOptions, TopologyPolicy};
+use crate::base::named_enum;
 use crate::model::{Pod, PodExt, requests::has_pod_level};
 use k8s_openapi::api::core::v1::Container;
 
@@ -78,32 +79,15 @@ pub trait HintProvider {
     }
 }
 
-/// `topologyManagerScope`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TopologyScope {
-    /// Each container is aligned on its own.
-    #[default]
-    Container,
-    /// All containers of the pod are aligned to the same nodes.
-    Pod,
-}
-
-impl TopologyScope {
-    /// Parses the configuration's name.
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "container" => Some(Self::Container),
-            "pod" => Some(Self::Pod),
-            _ => None,
-        }
-    }
-
-    /// The name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Pod => "pod",
-        }
+named_enum! {
+    /// `topologyManagerScope`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum TopologyScope {
+        /// Each container is aligned on its own.
+        #[default]
+        Container = "container",
+        /// All containers of the pod are aligned to the same nodes.
+        Pod = "pod",
     }
 }
 

@@ -1,45 +1,27 @@
 //! Merges hints into one NUMA affinity. Pure.
 
 use super::{NumaMask, ResourceHints, TopologyHint};
+use crate::base::named_enum;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// The policy of the topology manager.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TopologyPolicy {
-    /// `none`: resources are allocated without alignment.
-    #[default]
-    None,
-    /// `best-effort`: the best affinity; every pod is admitted.
-    BestEffort,
-    /// `restricted`: a pod is rejected unless the affinity is preferred.
-    Restricted,
-    /// `single-numa-node`: a pod is rejected unless one node is enough.
-    SingleNumaNode,
+named_enum! {
+    /// The policy of the topology manager, with its name in the configuration.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum TopologyPolicy {
+        /// Resources are allocated without alignment.
+        #[default]
+        None = "none",
+        /// The best affinity; every pod is admitted.
+        BestEffort = "best-effort",
+        /// A pod is rejected unless the affinity is preferred.
+        Restricted = "restricted",
+        /// A pod is rejected unless one node is enough.
+        SingleNumaNode = "single-numa-node",
+    }
 }
 
 impl TopologyPolicy {
-    /// Parses the configuration's name.
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "best-effort" => Some(Self::BestEffort),
-            "restricted" => Some(Self::Restricted),
-            "single-numa-node" => Some(Self::SingleNumaNode),
-            _ => None,
-        }
-    }
-
-    /// The name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::BestEffort => "best-effort",
-            Self::Restricted => "restricted",
-            Self::SingleNumaNode => "single-numa-node",
-        }
-    }
-
     /// Whether a pod is admitted with this affinity.
     pub fn admits(self, best: TopologyHint) -> bool {
         match self {

@@ -10,6 +10,7 @@
 
 mod api;
 
+use crate::base::named_enum;
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -24,22 +25,14 @@ use tokio::sync::mpsc;
 /// Number of distinct events that are kept.
 const CAPACITY: usize = 1000;
 
-/// `type` of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventType {
-    /// Something expected happened.
-    Normal,
-    /// Something that may need attention.
-    Warning,
-}
-
-impl EventType {
-    /// The API's spelling.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
+named_enum! {
+    /// `type` of an event, in the API's spelling.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum EventType {
+        /// Something expected happened.
+        Normal = "Normal",
+        /// Something that may need attention.
+        Warning = "Warning",
     }
 }
 

@@ -14,6 +14,7 @@
 mod creations;
 mod state;
 mod stale;
+mod waiters;
 
 use crate::{
     base::{DirtySet, StringInterner},
@@ -25,13 +26,14 @@ use crate::{
 use parking_lot::Mutex;
 use state::PodCacheState;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 use tokio::sync::Notify;
+use waiters::PodWaiters;
 
 pub use creations::PodCreationGuard;
 pub use stale::StaleItem;
@@ -122,8 +124,8 @@ pub struct RuntimeListed(());
 #[derive(Debug, Default)]
 struct PodCacheInner {
     state: Mutex<PodCacheState>,
-    settled_waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
-    change_waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    settled_waiters: PodWaiters,
+    change_waiters: PodWaiters,
     seq: AtomicU64,
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
@@ -178,41 +180,14 @@ impl PodCache {
     /// Waits until every stale item of a pod was read again, whether a worker touched it or a list showed it changed,
     /// and returns the status of the pod. No timeout; the caller may drop the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
-        loop {
-            if let Some(status) = self.try_settled(uid) {
-                return status;
-            }
-            let notify = self
-                .shared
-                .settled_waiters
-                .lock()
-                .entry(uid.clone())
-                .or_default()
-                .clone();
-            let woken = notify.notified();
-            tokio::pin!(woken);
-            woken.as_mut().enable();
-            if self.shared.keep_waiting_or_wake(uid, &notify) {
-                woken.await;
-            }
-        }
+        let waiters = &self.shared.settled_waiters;
+        waiters.until(uid, || self.try_settled(uid)).await
     }
 
     /// Waits until the status of a pod satisfies `condition`. The caller may drop the future.
     pub async fn wait_for(&self, uid: &PodUid, condition: impl Fn(&PodStatus) -> bool) {
-        while !condition(&self.latest(uid)) {
-            let changed = {
-                let mut waiters = self.shared.change_waiters.lock();
-                let notify = waiters.entry(uid.clone()).or_default().clone();
-                notify.notified_owned()
-            };
-            // The status may have changed before this waiter was registered.
-            if condition(&self.latest(uid)) {
-                self.shared.wake_change_waiters(std::slice::from_ref(uid));
-                return;
-            }
-            changed.await;
-        }
+        let check = move || condition(&self.latest(uid)).then_some(());
+        self.shared.change_waiters.until(uid, check).await;
     }
 
     /// Reports an item as created or changed: the pod is unsettled until the item was read again. `sandbox` is that of
@@ -257,8 +232,8 @@ impl PodCache {
     /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 4] {
         let (pods, items, tombstones) = self.shared.state.lock().sizes();
-        let settled_waiters = self.shared.settled_waiters.lock().len();
-        let change_waiters = self.shared.change_waiters.lock().len();
+        let settled_waiters = self.shared.settled_waiters.len();
+        let change_waiters = self.shared.change_waiters.len();
         [
             ("pod_statuses", pods),
             ("runtime_items", items),
@@ -368,7 +343,7 @@ impl PodCacheWriter {
             .lock()
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
-        self.shared.wake_settled_waiters(&outcome.settled);
+        self.shared.settled_waiters.wake(&outcome.settled);
         self.shared.mark_changed(outcome.changed);
         self.shared.listed.notify_waiters();
     }
@@ -388,7 +363,7 @@ impl PodCacheInner {
     fn apply(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
         let applied = self.state.lock().apply(pod_ref, item, seq, read);
         if applied.settled {
-            self.wake_settled_waiters(std::slice::from_ref(&pod_ref.uid));
+            self.settled_waiters.wake([&pod_ref.uid]);
         }
         if applied.changed {
             self.mark_changed(vec![pod_ref.uid.clone()]);
@@ -396,42 +371,8 @@ impl PodCacheInner {
     }
 
     fn mark_changed(&self, uids: Vec<PodUid>) {
-        self.wake_change_waiters(&uids);
+        self.change_waiters.wake(&uids);
         self.changed.mark_all(uids);
-    }
-
-    fn wake_change_waiters(&self, uids: &[PodUid]) {
-        let mut waiters = self.change_waiters.lock();
-        if !waiters.is_empty() {
-            for notify in uids.iter().filter_map(|uid| waiters.remove(uid)) {
-                notify.notify_waiters();
-            }
-        }
-    }
-
-    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read
-    /// that settles the pod wakes it. Otherwise all waiters on it are woken to check again.
-    fn keep_waiting_or_wake(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
-        let mut waiters = self.settled_waiters.lock();
-        let registered = waiters
-            .get(uid)
-            .is_some_and(|known| Arc::ptr_eq(known, notify));
-        if registered && self.state.lock().settled(uid).is_none() {
-            return true;
-        }
-        if registered && let Some(notify) = waiters.remove(uid) {
-            notify.notify_waiters();
-        }
-        false
-    }
-
-    fn wake_settled_waiters(&self, uids: &[PodUid]) {
-        let mut waiters = self.settled_waiters.lock();
-        for uid in uids {
-            if let Some(notify) = waiters.remove(uid) {
-                notify.notify_waiters();
-            }
-        }
     }
 }
 

@@ -33,23 +33,14 @@ impl PodCache {
     /// Waits until the pod is settled and returns its status, or `None` once a read of every stale item has failed. The
     /// caller may drop the future.
     pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
-        loop {
-            let woken = {
-                let mut waiters = self.shared.settled_waiters.lock();
-                let notify = waiters.entry(uid.clone()).or_default().clone();
-                notify.notified_owned()
-            };
+        let check = || {
             // Under one lock: a read in between would make a settled pod one of which every read failed.
-            let (settled, stale) = {
-                let state = self.shared.state.lock();
-                (state.settled(uid), state.stale(uid))
-            };
-            if settled.is_some() || stale.iter().all(|item| item.failure.is_some()) {
-                self.shared.wake_settled_waiters(std::slice::from_ref(uid));
-                return settled;
-            }
-            woken.await;
-        }
+            let state = self.shared.state.lock();
+            let (settled, stale) = (state.settled(uid), state.stale(uid));
+            let all_failed = stale.iter().all(|item| item.failure.is_some());
+            (settled.is_some() || all_failed).then_some(settled)
+        };
+        self.shared.settled_waiters.until(uid, check).await
     }
 }
 
@@ -68,8 +59,7 @@ impl PodCacheWriter {
         };
         let applied = state.record_failed_read(item, seq, failure, listed);
         drop(state);
-        self.shared
-            .wake_settled_waiters(std::slice::from_ref(&pod_ref.uid));
+        self.shared.settled_waiters.wake([&pod_ref.uid]);
         if applied.changed {
             self.shared.mark_changed(vec![pod_ref.uid]);
         }

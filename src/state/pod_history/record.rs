@@ -1,47 +1,34 @@
 //! The history of one pod, bounded in number of entries and in bytes. Pure.
 
+use crate::base::named_enum;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Maximum size of all decisions about one pod, bytes, texts included.
 const MAX_BYTES: usize = 960;
 /// Maximum length of a reason, bytes.
 const MAX_TEXT: usize = 240;
 
-/// The kind of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DecisionKind {
-    /// Create a sandbox.
-    CreateSandbox,
-    /// Kill the pod.
-    StopPod,
-    /// Remove all containers, and start the pod again (`RestartAllContainers`).
-    RestartAll,
-    /// Stop one container.
-    StopContainer,
-    /// Start one container.
-    StartContainer,
-    /// The pod or one container waits.
-    Wait,
-    /// An action failed.
-    Fail,
-    /// The pod reached a terminal phase.
-    Finish,
-}
-
-impl fmt::Display for DecisionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CreateSandbox => "create the sandbox",
-            Self::StopPod => "stop the pod",
-            Self::RestartAll => "restart all containers",
-            Self::StopContainer => "stop",
-            Self::StartContainer => "start",
-            Self::Wait => "wait",
-            Self::Fail => "failed",
-            Self::Finish => "finish",
-        })
+named_enum! {
+    /// The kind of a decision, with its text for people.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum DecisionKind {
+        /// Create a sandbox.
+        CreateSandbox = "create the sandbox",
+        /// Kill the pod.
+        StopPod = "stop the pod",
+        /// Remove all containers, and start the pod again (`RestartAllContainers`).
+        RestartAll = "restart all containers",
+        /// Stop one container.
+        StopContainer = "stop",
+        /// Start one container.
+        StartContainer = "start",
+        /// The pod or one container waits.
+        Wait = "wait",
+        /// An action failed.
+        Fail = "failed",
+        /// The pod reached a terminal phase.
+        Finish = "finish",
     }
 }
 

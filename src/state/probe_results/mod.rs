@@ -105,7 +105,7 @@ impl ProbeResultsWriter {
         let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
         for (id, kind) in containers
             .iter()
-            .flat_map(|id| ProbeKind::ALL.map(|kind| (id, kind)))
+            .flat_map(|id| ProbeKind::ALL.iter().map(move |kind| (id, *kind)))
         {
             if let Some(probe_result) = record.probe_result(id, kind) {
                 self.set(uid, id, kind, probe_result);

@@ -75,7 +75,7 @@ pub(super) fn set_up(
 /// The digest of what identifies a volume: its sources, but not what may change while the pod runs (values of the pod,
 /// the size of the tmpfs) or with a version of the kubelet.
 fn spec_digest(volume: &ContentVolume) -> String {
-    let mut text = format!("{} {:?}\n", volume.plugin.name(), volume.group);
+    let mut text = format!("{} {:?}\n", volume.plugin, volume.group);
     for source in &volume.sources {
         text += &source.identity();
         text.push('\n');

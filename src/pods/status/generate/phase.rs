@@ -1,42 +1,28 @@
 //! The phase of the pod.
 
 use super::states::{restarts_unless_completed, termination};
+use crate::base::named_enum;
 use crate::model::{Pod, PodExt, is_sidecar, reasons};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus,
 };
 
-/// `status.phase`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodPhase {
-    /// Not every container has been started yet.
-    Pending,
-    /// Every container has been started and something runs, or will again.
-    Running,
-    /// Every container ended with 0, for good.
-    Succeeded,
-    /// Every container ended for good, not all with 0; or the kubelet failed the pod.
-    Failed,
+named_enum! {
+    /// `status.phase`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PodPhase {
+        /// Not every container has been started yet.
+        Pending = "Pending",
+        /// Every container has been started and something runs, or will again.
+        Running = "Running",
+        /// Every container ended with 0, for good.
+        Succeeded = "Succeeded",
+        /// Every container ended for good, not all with 0; or the kubelet failed the pod.
+        Failed = "Failed",
+    }
 }
 
 impl PodPhase {
-    /// The API's spelling.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
-
-    /// Reads the API's spelling; anything else is `None`.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Pending, Self::Running, Self::Succeeded, Self::Failed]
-            .into_iter()
-            .find(|phase| phase.as_str() == text)
-    }
-
     /// Succeeded or Failed.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)

@@ -1,31 +1,22 @@
 //! The reasons of actions; `Display` gives the texts that users see.
 
+use crate::base::named_enum;
 use std::fmt;
 
-/// Why the pod needs a new sandbox (upstream's `PodSandboxChanged`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SandboxChange {
-    /// The runtime has no sandbox of the pod.
-    NoSandbox,
-    /// More than one sandbox is READY.
-    SeveralReady,
-    /// The newest sandbox is not READY.
-    NotReady,
-    /// The sandbox uses the pod's network namespace and should use the node's, or vice versa.
-    NetworkModeDiffers,
-    /// The runtime reports a network without an address.
-    LostIp,
-}
-
-impl fmt::Display for SandboxChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSandbox => "the pod has no sandbox",
-            Self::SeveralReady => "several sandboxes are ready",
-            Self::NotReady => "the sandbox is not ready",
-            Self::NetworkModeDiffers => "the network mode differs",
-            Self::LostIp => "the sandbox lost its IP address",
-        })
+named_enum! {
+    /// Why the pod needs a new sandbox (upstream's `PodSandboxChanged`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum SandboxChange {
+        /// The runtime has no sandbox of the pod.
+        NoSandbox = "the pod has no sandbox",
+        /// More than one sandbox is READY.
+        SeveralReady = "several sandboxes are ready",
+        /// The newest sandbox is not READY.
+        NotReady = "the sandbox is not ready",
+        /// The sandbox uses the pod's network namespace and should use the node's, or vice versa.
+        NetworkModeDiffers = "the network mode differs",
+        /// The runtime reports a network without an address.
+        LostIp = "the sandbox lost its IP address",
     }
 }
 
@@ -58,30 +49,20 @@ impl fmt::Display for KillPodReason {
     }
 }
 
-/// Why one container is stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KillReason {
-    /// Name or image differs from what it was created with.
-    DefinitionChanged,
-    /// Its liveness probe failed.
-    LivenessProbe,
-    /// Its startup probe failed.
-    StartupProbe,
-    /// The runtime reports its state as unknown.
-    UnknownState,
-    /// Its resize policy requires a restart.
-    Resize,
-}
-
-impl fmt::Display for KillReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DefinitionChanged => "definition changed",
-            Self::LivenessProbe => "failed liveness probe",
-            Self::StartupProbe => "failed startup probe",
-            Self::UnknownState => "is in \"unknown\" state",
-            Self::Resize => "resize requires restart",
-        })
+named_enum! {
+    /// Why one container is stopped.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum KillReason {
+        /// Name or image differs from what it was created with.
+        DefinitionChanged = "definition changed",
+        /// Its liveness probe failed.
+        LivenessProbe = "failed liveness probe",
+        /// Its startup probe failed.
+        StartupProbe = "failed startup probe",
+        /// The runtime reports its state as unknown.
+        UnknownState = "is in \"unknown\" state",
+        /// Its resize policy requires a restart.
+        Resize = "resize requires restart",
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which dead containers and sandboxes may be removed, and why.
 
+use crate::base::named_enum;
 use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId};
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -30,27 +30,18 @@ impl Default for ContainerGcPolicy {
     }
 }
 
-/// Why a container is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RemovalReason {
-    /// Everything of the pod is removed.
-    PodGone,
-    /// There are newer instances of the same container.
-    Superseded,
-    /// A new sandbox is created, in which init containers run again.
-    SandboxReplaced,
-    /// There are more dead containers on the node than may be kept.
-    TooMany,
-}
-
-impl fmt::Display for RemovalReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PodGone => "its pod is gone",
-            Self::Superseded => "there is a newer one",
-            Self::SandboxReplaced => "its sandbox is replaced",
-            Self::TooMany => "too many dead containers",
-        })
+named_enum! {
+    /// Why a container is removed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RemovalReason {
+        /// Everything of the pod is removed.
+        PodGone = "its pod is gone",
+        /// There are newer instances of the same container.
+        Superseded = "there is a newer one",
+        /// A new sandbox is created, in which init containers run again.
+        SandboxReplaced = "its sandbox is replaced",
+        /// There are more dead containers on the node than may be kept.
+        TooMany = "too many dead containers",
     }
 }
 

@@ -427,10 +427,7 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
     allocate(&mut state, &one("u", 1)).unwrap();
     let mut data = state.to_checkpoint();
     for entry in data.pod_device_entries.iter_mut().flatten() {
-        entry.alloc_resp = Some(crate::resources::devices::checkpoint::Base64Bytes(vec![
-            0xff;
-            3
-        ]));
+        entry.alloc_resp = Some(k8s_openapi::ByteString(vec![0xff; 3]));
     }
     let mut later = DeviceManagerCache::restore(&data, Instant::now());
     let id = connect(&mut later, GPU, options(false, false));

@@ -134,10 +134,8 @@ impl ResourceManagers {
 
     /// Whether the CPU or the memory manager has a policy.
     pub fn is_on(&self) -> bool {
-        self.0.as_ref().is_some_and(|inner| {
-            let managers = inner.managers.lock();
-            managers.cpu.is_on() || managers.memory.is_on()
-        })
+        let managers = self.0.managers.lock();
+        managers.cpu.is_on() || managers.memory.is_on()
     }
 
     /// Allocates the exclusive resources of a pod, and returns the NUMA affinities for its devices. On an error nothing is

@@ -1,7 +1,6 @@
 //! Gathers the inputs of the pure generators, calls them, and creates the files that a configuration refers to.
 
 use super::{
-    config_error::ConfigError,
     container_config::{ContainerInputs, generate_container_config},
     container_files::{
         FilesRequest, create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
@@ -9,7 +8,7 @@ use super::{
     },
     dns::{DnsWarning, ResolvConf},
     env::{
-        EnvError, EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
+        EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
         variables_of_services,
     },
     mounts::{ImageVolumes, MountSources},
@@ -115,8 +114,7 @@ impl ConfigBuilder {
         cgroup_parent: &str,
     ) -> anyhow::Result<NewSandbox> {
         let pod_ref = PodRef::of(pod);
-        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &pod_ref)
-            .map_err(ConfigError::from)?;
+        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &pod_ref)?;
         let resolv_conf = self.resolv_conf.clone();
         // One blocking call for both, because switching threads is a measurable part of a pod's start.
         let (host, fresh_logs) = run_file_io(move || {
@@ -188,7 +186,8 @@ impl ConfigBuilder {
         let devices = devices.context("the sync was cancelled")??;
         let objects = wanted_configmaps_and_secrets(pod, container);
         let services = self.services.of(pod).await;
-        let services = services.ok_or_else(|| ConfigError::from(EnvError::ServicesUnread))?;
+        let services = services
+            .context("services have not yet been read at least once, cannot construct envvars")?;
         let env_inputs = EnvInputs {
             services: &variables_of_services(&services),
             pod_ips,
@@ -200,8 +199,7 @@ impl ConfigBuilder {
                 .configmaps_and_secrets(pod, objects, cancel)
                 .await?,
         };
-        let environment =
-            make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
+        let environment = make_environment(pod, container, &env_inputs)?;
         let ContainerConfigRequest {
             volumes, images, ..
         } = request;
@@ -232,12 +230,7 @@ impl ConfigBuilder {
             recursive_read_only_mounts: self.supports_recursive_read_only(pod),
             devices: &devices,
         };
-        Ok(generate_container_config(
-            pod,
-            container,
-            &self.settings,
-            &inputs,
-        )?)
+        generate_container_config(pod, container, &self.settings, &inputs)
     }
 
     /// The restart count of a new instance according to the container's log files; 0 without any.

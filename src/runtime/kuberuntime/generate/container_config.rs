@@ -4,9 +4,9 @@ use super::env::Environment;
 use super::env::expansion::expand_all;
 use super::mounts::{self, MountSources};
 use super::security_context::{self, ImageUser};
+use super::settings::GenerateSettings;
 use super::stop_signal::stop_signal;
 use super::user_namespaces::ranges::IdRange;
-use super::{config_error::ConfigError, settings::GenerateSettings};
 use crate::cri::v1;
 use crate::model::Pod;
 use crate::resources::{self, devices::RunOptions};
@@ -45,7 +45,7 @@ pub fn generate_container_config(
     container: &Container,
     settings: &GenerateSettings,
     inputs: &ContainerInputs<'_>,
-) -> Result<v1::ContainerConfig, ConfigError> {
+) -> anyhow::Result<v1::ContainerConfig> {
     security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;
     let mut security = security_context::container_security_context(
         pod,

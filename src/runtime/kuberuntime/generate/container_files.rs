@@ -3,14 +3,10 @@
 
 use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
-use super::{config_error::ConfigError, settings::GenerateSettings};
 use super::{
-    env::{
-        EnvFile, EnvFiles, Environment,
-        env_file::{EnvFileError, MAX_FILE},
-        wanted_files,
-    },
+    env::{EnvFile, EnvFiles, Environment, env_file::MAX_FILE, wanted_files},
     hostname::pod_hostname,
+    settings::GenerateSettings,
 };
 use crate::base::{if_exists, run_file_io};
 use crate::host::files;
@@ -20,7 +16,8 @@ use crate::runtime::kuberuntime::termination::{FileRead, TerminationMessageSourc
 use crate::runtime::kuberuntime::translate::MAX_MESSAGE;
 use crate::state::pod_cache::PodRef;
 use crate::volumes::pod_dirs::TerminationLog;
-use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
+use crate::volumes::{VolumeManager, VolumePaths, pod_dirs};
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use std::{
     fs, io,
@@ -34,26 +31,6 @@ use tokio_util::sync::CancellationToken;
 const MAX_HOSTS: usize = 1 << 20;
 const NODE_HOSTS: &str = "/etc/hosts";
 
-/// Why a container's files could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum FilesError {
-    /// The pod requests something impossible.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A volume or the pod's directory has an error.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// The log directory cannot be created.
-    #[error("cannot create the log directory {0}")]
-    LogDirectory(PathBuf, #[source] io::Error),
-    /// The node's hosts file cannot be read.
-    #[error("cannot read {NODE_HOSTS}")]
-    NodeHosts(#[source] io::Error),
-    /// The blocking task panicked.
-    #[error("the file task did not finish")]
-    Task(#[from] tokio::task::JoinError),
-}
-
 /// The content of a container's `/etc/hosts`: none is mounted, a generated text, or a copy of the node's file.
 enum Hosts {
     None,
@@ -66,7 +43,7 @@ fn plan_hosts(
     pod: &Pod,
     container: &Container,
     pod_ips: &[String],
-) -> Result<Hosts, ConfigError> {
+) -> anyhow::Result<Hosts> {
     if !mounts::wants_hosts_file(pod, container, pod_ips) {
         return Ok(Hosts::None);
     }
@@ -79,13 +56,13 @@ fn plan_hosts(
 
 impl Hosts {
     /// The content of the file. Blocking.
-    fn content(self, pod: &Pod) -> Result<Option<Vec<u8>>, FilesError> {
+    fn content(self, pod: &Pod) -> anyhow::Result<Option<Vec<u8>>> {
         Ok(match self {
             Self::None => None,
             Self::Text(text) => Some(text.into_bytes()),
             Self::FromNode => {
                 let node = files::read_head_or_empty(Path::new(NODE_HOSTS), MAX_HOSTS)
-                    .map_err(FilesError::NodeHosts)?;
+                    .with_context(|| format!("cannot read {NODE_HOSTS}"))?;
                 Some(mounts::node_hosts(pod, &node))
             }
         })
@@ -118,15 +95,14 @@ pub async fn create_container_files(
     settings: &GenerateSettings,
     request: FilesRequest<'_>,
     cancel: &CancellationToken,
-) -> Result<ContainerFiles, FilesError> {
+) -> anyhow::Result<ContainerFiles> {
     let FilesRequest { pod, container, .. } = request;
     let requests = mounts::sub_path_requests(
         container,
         request.volumes,
         request.images,
         request.environment,
-    )
-    .map_err(ConfigError::from)?;
+    )?;
     let uid = pod.uid();
     let sub_paths = volumes
         .prepare_sub_paths(&uid, &container.name, requests, cancel)
@@ -135,9 +111,8 @@ pub async fn create_container_files(
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
     let logs =
-        log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)
-            .map_err(ConfigError::from)?;
-    let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
+        log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)?;
+    let directory = settings.root.pod(&uid)?;
     let name = container.name.clone();
     let (restart_count, other_restart_counts) = (
         request.termination_log.restart_count,
@@ -162,16 +137,18 @@ pub async fn create_container_files(
                 .transpose()?,
         })
     };
-    run_file_io(make).await?
+    run_file_io(make)
+        .await
+        .context("the file task did not finish")?
 }
 
 /// Makes a log directory and its parents (0755). Blocking.
-pub fn create_log_dir(path: &Path) -> Result<(), FilesError> {
+pub fn create_log_dir(path: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(path)
-        .map_err(|e| FilesError::LogDirectory(path.to_path_buf(), e))
+        .with_context(|| format!("cannot create the log directory {}", path.display()))
 }
 
 /// Makes a pod's log directory and its parents. Returns true if it did not exist. Blocking.
@@ -225,7 +202,7 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
 pub async fn read_env_files(
     container: &Container,
     volumes: &VolumePaths,
-) -> Result<EnvFiles, FilesError> {
+) -> anyhow::Result<EnvFiles> {
     let wanted = wanted_files(container).filter_map(|(volume, path)| {
         let place = (volume.to_string(), path.to_string());
         Some((place, volumes.get(volume)?.host_path.clone()))
@@ -245,14 +222,17 @@ pub async fn read_env_files(
         };
         wanted.into_iter().map(read).collect()
     };
-    Ok(run_file_io(read).await?)
+    let files = run_file_io(read).await;
+    files.context("the file task did not finish")
 }
 
-fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
+fn read_env_file(directory: &Path, path: &Path) -> Result<Option<Vec<u8>>, String> {
     match if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
-        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
-        Ok(bytes) => bytes.ok_or(EnvFileError::Missing),
-        Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
+        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(format!(
+            "the environment variable file is larger than {MAX_FILE} bytes"
+        )),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(format!("failed to open environment variable file: {error}")),
     }
 }
 

@@ -9,7 +9,6 @@
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 
 mod builder;
-mod config_error;
 pub mod container_config;
 pub mod container_files;
 pub mod dns;

@@ -8,7 +8,6 @@ use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
 use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
-use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{
     ContainerInputs, generate_container_config,
 };
@@ -24,14 +23,14 @@ use crate::volumes::{VolumePath, VolumePaths};
 use serde_json::json;
 use std::sync::Arc;
 
-fn sandbox(pod: &Pod) -> Result<v1::PodSandboxConfig, ConfigError> {
+fn sandbox(pod: &Pod) -> anyhow::Result<v1::PodSandboxConfig> {
     sandbox_with_ids(pod, None)
 }
 
 fn sandbox_with_ids(
     pod: &Pod,
     user_namespace: Option<IdRange>,
-) -> Result<v1::PodSandboxConfig, ConfigError> {
+) -> anyhow::Result<v1::PodSandboxConfig> {
     let dir = tempfile::tempdir().unwrap();
     let host = ResolvConf::default();
     let inputs = SandboxInputs {
@@ -59,7 +58,7 @@ fn volumes() -> VolumePaths {
     ])
 }
 
-fn container(pod: &Pod, user: ImageUser) -> Result<v1::ContainerConfig, ConfigError> {
+fn container(pod: &Pod, user: ImageUser) -> anyhow::Result<v1::ContainerConfig> {
     container_with_ids(pod, user, None)
 }
 
@@ -67,7 +66,7 @@ fn container_with_ids(
     pod: &Pod,
     user: ImageUser,
     user_namespace: Option<IdRange>,
-) -> Result<v1::ContainerConfig, ConfigError> {
+) -> anyhow::Result<v1::ContainerConfig> {
     container_with_devices(pod, user, user_namespace, &RunOptions::default())
 }
 
@@ -76,7 +75,7 @@ fn container_with_devices(
     user: ImageUser,
     user_namespace: Option<IdRange>,
     devices: &RunOptions,
-) -> Result<v1::ContainerConfig, ConfigError> {
+) -> anyhow::Result<v1::ContainerConfig> {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = settings(dir.path());
     Arc::make_mut(&mut settings.node).selinux = true;

@@ -5,12 +5,12 @@ use crate::cri::v1;
 use crate::model::PodExt;
 use crate::runtime::kuberuntime::fixtures::pod_with;
 use crate::runtime::kuberuntime::generate::mounts::{
-    self, ContainerFiles, ImageVolumes, MountError, MountSources,
+    self, ContainerFiles, ImageVolumes, MountSources,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::Path};
 
-fn mounts_of(mount: Value, rro: bool) -> Result<Vec<v1::Mount>, MountError> {
+fn mounts_of(mount: Value, rro: bool) -> anyhow::Result<Vec<v1::Mount>> {
     let pod = pod_with(json!({"volumeMounts": [mount]}));
     let files = ContainerFiles {
         sub_paths: BTreeMap::from([(0, "/k/bound".into())]),

@@ -1,10 +1,14 @@
 //! The directory of a pod, and the files that the kubelet keeps in it. Blocking.
 
-use super::{KubeletRoot, PodDir, SetUpError, VolumeError, error};
+use super::{
+    KubeletRoot, PodDir, VolumeError,
+    error::{cannot, io_error},
+};
 use crate::host::files;
 use crate::model::PodUid;
+use anyhow::Context as _;
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -84,8 +88,8 @@ pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
 }
 
 /// Creates a directory in an existing one; true if it is new.
-pub(super) fn create_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
-    files::create_dir(directory, mode).map_err(error::io_error("make directory", directory))
+pub(super) fn create_dir(directory: &Path, mode: u32) -> anyhow::Result<bool> {
+    files::create_dir(directory, mode).with_context(cannot("make directory", directory))
 }
 
 /// Writes the file `ready` of a marker, unless it has this content already.
@@ -94,27 +98,18 @@ pub(super) fn write_marker(
     marker: &Path,
     content: &[u8],
     mode: u32,
-) -> Result<(), SetUpError> {
+) -> anyhow::Result<()> {
     let ready = marker.join("ready");
     if fs::read(&ready).is_ok_and(|known| known == content) {
         return Ok(());
     }
     create_dir(&pod.empty_dir_markers(), 0o750)?;
     create_dir(marker, 0o750)?;
-    files::write_in_place(&ready, content, mode).map_err(error::io_error("write", &ready))
+    files::write_in_place(&ready, content, mode).with_context(cannot("write", &ready))
 }
 
 fn make(directory: &Path) -> Result<(), VolumeError> {
     files::create_dir(directory, 0o750)
         .map(drop)
         .map_err(io_error("make directory", directory))
-}
-
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
-    let path = path.to_path_buf();
-    move |source| VolumeError::Io {
-        action,
-        path,
-        source,
-    }
 }

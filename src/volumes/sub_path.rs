@@ -4,11 +4,14 @@
 //! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
 use super::{Mounter, error::cannot, pod_volumes::PodVolumes};
-use crate::base::if_exists;
+use crate::{
+    base::if_exists,
+    host::files::{open_beneath, open_without_links},
+};
 use anyhow::{Context as _, anyhow};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -111,7 +114,7 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> anyhow::Result<Ow
         Errno::XDEV | Errno::LOOP => escapes(sub_path),
         other => anyhow!(other).context(format!("cannot open {}", volume.join(sub_path).display())),
     };
-    let open = |path: &Path| open_within(volume, root.as_fd(), path);
+    let open = |path: &Path| open_beneath(volume, root.as_fd(), path);
     match open(Path::new(sub_path)) {
         Err(Errno::NOENT) => {}
         opened => return opened.map_err(failed),
@@ -132,38 +135,6 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> anyhow::Result<Ow
 
 /// Sets the mode of a new directory regardless of the umask. A container may already have replaced the directory.
 fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let made = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
+    let made = open_without_links(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
     rustix::fs::fchmod(made, Mode::from_raw_mode(mode))
-}
-
-/// Opens a path in the volume. The kernel rejects an absolute link even if it leads back into the volume, which is
-/// possible in a hostPath: such a link is resolved first, and the result is opened without following links.
-fn open_within(volume: &Path, root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    match open_beneath(root, path, ResolveFlags::NO_MAGICLINKS) {
-        Err(Errno::XDEV) => {}
-        opened => return opened,
-    }
-    let resolved = |path: &Path| {
-        fs::canonicalize(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    };
-    let (base, real) = (resolved(volume)?, resolved(&volume.join(path))?);
-    let within = real.strip_prefix(base).map_err(|_| Errno::XDEV)?;
-    let within = if within.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        within
-    };
-    open_beneath(root, within, ResolveFlags::NO_SYMLINKS)
-}
-
-fn open_beneath(
-    root: BorrowedFd<'_>,
-    path: &Path,
-    resolve: ResolveFlags,
-) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = resolve | ResolveFlags::BENEATH;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }

@@ -28,11 +28,12 @@ use super::{
     error::cannot,
     pod_dirs::{create_dir, write_marker},
 };
+use crate::host::files::open_without_links;
 use anyhow::Context as _;
 use owner::READ_ONLY;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use sha2::{Digest as _, Sha256};
@@ -165,9 +166,7 @@ fn create_dirs(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
 }
 
 fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
+    open_without_links(parent, name, OFlags::PATH | OFlags::DIRECTORY, 0)
 }
 
 #[cfg(test)]

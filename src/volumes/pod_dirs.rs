@@ -27,15 +27,15 @@ pub fn write_hosts_file(pod: &PodDir, content: &[u8]) -> Result<PathBuf, VolumeE
 }
 
 /// Which instance of a container a termination log is for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TerminationLog<'a> {
+#[derive(Clone, Debug, Default)]
+pub struct TerminationLog {
     /// The restart count of the instance.
     pub restart_count: u32,
     /// The restart counts of the other instances that exist.
-    pub other_restart_counts: &'a [u32],
+    pub other_restart_counts: Vec<u32>,
 }
 
-impl TerminationLog<'_> {
+impl TerminationLog {
     /// The file name: the restart count, as for the container's log.
     pub fn file_name(&self) -> String {
         self.restart_count.to_string()
@@ -56,7 +56,7 @@ impl TerminationLog<'_> {
 pub fn create_termination_log(
     pod: &PodDir,
     container: &str,
-    of: &TerminationLog<'_>,
+    of: &TerminationLog,
 ) -> Result<PathBuf, VolumeError> {
     let directory = pod.container(container)?;
     if let Some(parent) = directory.parent() {

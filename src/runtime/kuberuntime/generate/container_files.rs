@@ -1,8 +1,9 @@
 //! Creates the files and directories that a container's configuration refers to. Their content is computed by
 //! the pure modules beside it.
 
+use super::container_config::ContainerConfigRequest;
 use super::dns::{self, ResolvConf};
-use super::mounts::{self, ContainerFiles, ImageVolumes};
+use super::mounts::{self, ContainerFiles};
 use super::{
     env::{EnvFile, EnvFiles, Environment, env_file::MAX_FILE, wanted_files},
     hostname::pod_hostname,
@@ -23,7 +24,6 @@ use std::{
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -69,42 +69,25 @@ impl Hosts {
     }
 }
 
-/// The inputs of a container's files besides the node.
-#[derive(Clone, Copy)]
-pub struct FilesRequest<'a> {
-    /// The pod.
-    pub pod: &'a Arc<Pod>,
-    /// The container.
-    pub container: &'a Container,
-    /// Addresses of the pod.
-    pub pod_ips: &'a [String],
-    /// Where its volumes are on the node.
-    pub volumes: &'a VolumePaths,
-    /// Its volumes that are images.
-    pub images: &'a ImageVolumes,
-    /// Its variables.
-    pub environment: &'a Environment,
-    /// Its termination log.
-    pub termination_log: TerminationLog<'a>,
-}
-
 /// Creates what a container needs before CreateContainer: log directory, sub-paths, hosts file and an empty termination
 /// log.
 pub async fn create_container_files(
-    volumes: &VolumeManager,
+    manager: &VolumeManager,
     settings: &GenerateSettings,
-    request: FilesRequest<'_>,
+    request: &ContainerConfigRequest<'_>,
+    environment: &Environment,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ContainerFiles> {
-    let FilesRequest { pod, container, .. } = request;
-    let requests = mounts::sub_path_requests(
+    let ContainerConfigRequest {
+        pod,
         container,
-        request.volumes,
-        request.images,
-        request.environment,
-    )?;
+        volumes,
+        images,
+        ..
+    } = *request;
+    let requests = mounts::sub_path_requests(container, volumes, images, environment)?;
     let uid = pod.uid();
-    let sub_paths = volumes
+    let sub_paths = manager
         .prepare_sub_paths(&uid, &container.name, requests, cancel)
         .await?;
     let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
@@ -114,16 +97,12 @@ pub async fn create_container_files(
         log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)?;
     let directory = settings.root.pod(&uid)?;
     let name = container.name.clone();
-    let (restart_count, other_restart_counts) = (
-        request.termination_log.restart_count,
-        request.termination_log.other_restart_counts.to_vec(),
-    );
+    let termination_log = TerminationLog {
+        restart_count: request.restart_count,
+        other_restart_counts: request.other_restart_counts.to_vec(),
+    };
     let pod = pod.clone();
     let make = move || {
-        let termination_log = TerminationLog {
-            restart_count,
-            other_restart_counts: &other_restart_counts,
-        };
         create_log_dir(&logs)?;
         pod_dirs::create(&directory)?;
         let content = hosts.content(&pod)?;
@@ -262,8 +241,12 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
 mod tests {
     use super::*;
     use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
+    use crate::runtime::kuberuntime::generate::{
+        mounts::ImageVolumes, security_context::ImageUser,
+    };
     use crate::volumes::{ClusterSources, HostMounter};
     use serde_json::json;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn everything_a_container_refers_to_is_there_before_it_is_created() {
@@ -286,19 +269,19 @@ mod tests {
         let make = async |restart_count| {
             let paths = VolumePaths::new();
             let environment = Environment::new();
-            let request = FilesRequest {
+            let request = ContainerConfigRequest {
                 pod: &pod,
                 container,
+                restart_count,
+                other_restart_counts: &[],
+                image_ref: "",
+                image_user: &ImageUser::Uid(0),
                 pod_ips: &ips,
                 volumes: &paths,
                 images: &ImageVolumes::new(),
-                environment: &environment,
-                termination_log: TerminationLog {
-                    restart_count,
-                    ..TerminationLog::default()
-                },
             };
-            create_container_files(&volumes, &settings, request, &CancellationToken::new())
+            let never = CancellationToken::new();
+            create_container_files(&volumes, &settings, &request, &environment, &never)
                 .await
                 .unwrap()
         };

@@ -27,4 +27,5 @@ mod tests;
 pub use settings::GenerateSettings;
 pub use user_namespaces::{UserNamespaces, UserNamespacesConfig};
 
-pub(super) use builder::{ConfigBuilder, ContainerConfigRequest, NewSandbox};
+pub(super) use builder::{ConfigBuilder, NewSandbox};
+pub(super) use container_config::ContainerConfigRequest;

@@ -31,17 +31,6 @@ pub struct ContainerFiles {
 /// The images of image volumes, by volume name, with the runtime's references.
 pub type ImageVolumes = BTreeMap<String, v1::ImageSpec>;
 
-/// The sources of a container's mounts.
-#[derive(Clone, Copy, Debug)]
-pub struct MountSources<'a> {
-    /// Volumes on the node.
-    pub volumes: &'a VolumePaths,
-    /// Volumes that are images: the runtime mounts them itself.
-    pub images: &'a ImageVolumes,
-    /// Files of the kubelet's own.
-    pub files: &'a ContainerFiles,
-}
-
 /// The sub-paths that have to be bound before the container can be created.
 pub fn sub_path_requests(
     container: &Container,
@@ -78,11 +67,12 @@ pub fn wants_hosts_file(pod: &Pod, container: &Container, pod_ips: &[String]) ->
 /// The container's mounts in the order of the spec, then hosts file and termination log.
 pub fn container_mounts(
     container: &Container,
-    sources: &MountSources<'_>,
+    volumes: &VolumePaths,
+    images: &ImageVolumes,
+    files: &ContainerFiles,
     environment: &Environment,
     recursive_read_only_supported: bool,
 ) -> anyhow::Result<Vec<v1::Mount>> {
-    let files = sources.files;
     let mut mounts = Vec::new();
     for (index, mount) in volume_mounts(container).iter().enumerate() {
         let common = v1::Mount {
@@ -93,7 +83,7 @@ pub fn container_mounts(
             ..Default::default()
         };
         let sub_path = sub_path(mount, environment)?;
-        mounts.push(match sources.images.get(&mount.name) {
+        mounts.push(match images.get(&mount.name) {
             Some(image) => v1::Mount {
                 readonly: true,
                 image: Some(image.clone()),
@@ -101,7 +91,7 @@ pub fn container_mounts(
                 ..common
             },
             None => {
-                let volume = find(container, mount, sources.volumes)?;
+                let volume = find(container, mount, volumes)?;
                 let host_path = match sub_path {
                     None => &volume.host_path,
                     Some(_) => files.sub_paths.get(&index).with_context(|| {

@@ -9,11 +9,11 @@ use crate::model::{Pod, PodExt};
 use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
 use crate::runtime::kuberuntime::generate::container_config::{
-    ContainerInputs, generate_container_config,
+    ContainerConfigRequest, ContainerInputs, generate_container_config,
 };
 use crate::runtime::kuberuntime::generate::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::env::{EnvFiles, EnvInputs, make_environment};
-use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes, MountSources};
+use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes};
 use crate::runtime::kuberuntime::generate::sandbox_config::{
     SandboxInputs, generate_pod_sandbox_config,
 };
@@ -89,24 +89,28 @@ fn container_with_devices(
         services: &Default::default(),
     };
     let inputs = ContainerInputs {
-        restart_count: 3,
-        image_ref: "sha256:abc",
-        image_user: &user,
-        environment: &make_environment(pod, container, &env_inputs)?,
-        sources: MountSources {
+        request: ContainerConfigRequest {
+            pod: &Arc::new(pod.clone()),
+            container,
+            restart_count: 3,
+            other_restart_counts: &[],
+            image_ref: "sha256:abc",
+            image_user: &user,
+            pod_ips: &[],
             volumes: &volumes(),
             images: &ImageVolumes::new(),
-            files: &ContainerFiles {
-                hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
-                termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
-                ..ContainerFiles::default()
-            },
+        },
+        environment: &make_environment(pod, container, &env_inputs)?,
+        files: &ContainerFiles {
+            hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
+            termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
+            ..ContainerFiles::default()
         },
         user_namespace,
         recursive_read_only_mounts: false,
         devices,
     };
-    generate_container_config(pod, container, &settings, &inputs)
+    generate_container_config(&settings, &inputs)
 }
 
 fn web_pod() -> Pod {

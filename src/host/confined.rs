@@ -1,15 +1,15 @@
 //! A directory tree that is served to clients, who must not be able to read anything outside of it.
 
-use super::files::{PATH_ONLY, open_again, reopen};
+use super::files::{open_again, open_beneath, reopen};
 use rustix::{
-    fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
+    fs::{Dir, FileType, Mode, OFlags},
     io::Errno,
 };
 use std::{
     fs::{File, Metadata},
     io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
 };
 
 /// The file at a path in such a tree.
@@ -31,28 +31,11 @@ pub fn open_confined(root: &Path, path: &Path, max_names: usize) -> io::Result<C
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(&root, flags, Mode::empty())?;
-    let inside = if path.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        path
-    };
-    let opened = match open_beneath(&top, inside, ResolveFlags::BENEATH) {
-        // A link on the path is absolute or leads out. Its target is determined by path and then opened without
-        // following links, so concurrent changes have no effect.
-        Err(Errno::XDEV) => {
-            let real = root.join(inside).canonicalize()?;
-            let within = real.strip_prefix(&root).map(Path::to_path_buf);
-            let within: PathBuf = within.map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
-            let within = if within.as_os_str().is_empty() {
-                Path::new(".").to_path_buf()
-            } else {
-                within
-            };
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-            open_beneath(&top, &within, resolve)?
-        }
-        opened => opened?,
-    };
+    let opened = open_beneath(&root, top.as_fd(), path);
+    let opened = opened.map_err(|error| match error {
+        Errno::XDEV => io::ErrorKind::NotFound.into(),
+        error => io::Error::from(error),
+    })?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
     if kind.is_dir() {
         return Ok(ConfinedFile::Directory(names(
@@ -62,11 +45,6 @@ pub fn open_confined(root: &Path, path: &Path, max_names: usize) -> io::Result<C
     }
     let (file, meta) = reopen(opened)?;
     Ok(ConfinedFile::File(file, meta))
-}
-
-fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
-    let resolve = resolve | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(top, path, PATH_ONLY, Mode::empty(), resolve)
 }
 
 fn names(directory: OwnedFd, max_names: usize) -> io::Result<Vec<(String, bool)>> {

@@ -1,11 +1,14 @@
 //! Access to small files that others may replace or write to.
 
 use crate::base::if_exists;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
 use std::{
     fs::{File, Metadata},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
 
@@ -78,6 +81,48 @@ pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Ve
     Ok(bytes)
 }
 
+/// Opens a path below the directory `root`, which is already open, with [`PATH_ONLY`]. Symbolic links are followed if
+/// they end inside. The kernel rejects an absolute link even if it leads back inside: such a link is resolved first, and
+/// the result is opened without following links, so concurrent changes have no effect.
+///
+/// # Errors
+/// `XDEV` for paths outside.
+pub fn open_beneath(root: &Path, opened: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    let open = |path: &Path, resolve: ResolveFlags| {
+        let itself = Path::new(".");
+        let path = if path.as_os_str().is_empty() {
+            itself
+        } else {
+            path
+        };
+        let resolve = resolve | ResolveFlags::BENEATH;
+        rustix::fs::openat2(opened, path, PATH_ONLY, Mode::empty(), resolve)
+    };
+    match open(path, ResolveFlags::NO_MAGICLINKS) {
+        Err(Errno::XDEV) => {}
+        result => return result,
+    }
+    let resolved = |path: &Path| {
+        let error = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        path.canonicalize().map_err(error)
+    };
+    let (base, real) = (resolved(root)?, resolved(&root.join(path))?);
+    let within = real.strip_prefix(base).map_err(|_| Errno::XDEV)?;
+    open(within, ResolveFlags::NO_SYMLINKS)
+}
+
+/// Opens a path below a directory without following links.
+pub fn open_without_links(
+    directory: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve)
+}
+
 /// Overwrites a file in place and sets its mode. Keeps the inode, because containers may have the file mounted.
 /// Symbolic links are not followed.
 pub fn write_in_place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -96,7 +141,7 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<bool> {
             rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
             Ok(true)
         }
-        Err(rustix::io::Errno::EXIST) if path.symlink_metadata()?.is_dir() => Ok(false),
+        Err(Errno::EXIST) if path.symlink_metadata()?.is_dir() => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,12 +1,13 @@
 //! Resolves a claim to a volume on this node. Pure.
 
 use super::{
-    SetUpError, VolumeError,
+    VolumeError,
     local::{self, LocalMount},
-    plan::{ClaimVolume, HostPathCheck},
+    plan::{self, ClaimVolume, HostPathCheck},
 };
 use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +103,7 @@ fn node_path(
     };
     let unsupported = |what: &str| {
         let what = format!("{what} of PersistentVolume {own_name:?}");
-        Err(fail(SetUpError::Unsupported(what)))
+        Err(fail(plan::unsupported(&what)))
     };
     let Some(spec) = &volume.spec else {
         return unsupported("an empty spec");
@@ -119,11 +120,9 @@ fn node_path(
         claim.is_mapped.then_some("volumeDevices")
     };
     if let Some(field) = misused {
-        return Err(fail(SetUpError::VolumeMode {
-            volume: name.to_owned(),
-            mode: mode.to_owned(),
-            field,
-        }));
+        return Err(fail(anyhow!(
+            "volume {name} has volumeMode {mode}, but is specified in {field}"
+        )));
     }
     let annotations = volume.metadata.annotations.as_ref();
     let group = annotations.and_then(|all| all.get(GROUP)?.parse().ok());
@@ -140,10 +139,11 @@ fn node_path(
             return Err(VolumeError::MountOptions(own_name));
         }
         let wanted = host_path.type_.as_deref().unwrap_or_default();
-        let check = HostPathCheck::parse(wanted);
+        let check = HostPathCheck::parse(wanted)
+            .with_context(|| format!("{wanted} is an invalid volume type"));
         return Ok(NodePath {
             path: host_path.path.clone(),
-            check: check.ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_owned())))?,
+            check: check.map_err(fail)?,
             managed: false,
             owned: false,
             measured: false,

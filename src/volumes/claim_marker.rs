@@ -2,9 +2,9 @@
 //! the kubelet the pod has its volumes while the API server is unavailable. Blocking.
 
 use super::{
-    PodDir, SetUpError, claim::ResolvedClaim, error::io_error, paths::CLAIM_PREFIX,
-    pod_dirs::write_marker,
+    PodDir, claim::ResolvedClaim, error::cannot, paths::CLAIM_PREFIX, pod_dirs::write_marker,
 };
+use anyhow::Context as _;
 use std::fs;
 
 /// The volume that an earlier sync of the pod recorded; `None` if there is none or it cannot be read.
@@ -26,12 +26,8 @@ pub(super) fn resolved_to(pod: &PodDir, path: &str) -> bool {
 }
 
 /// Records the volume, unless it is recorded already.
-pub(super) fn write(
-    pod: &PodDir,
-    volume: &str,
-    resolved: &ResolvedClaim,
-) -> Result<(), SetUpError> {
+pub(super) fn write(pod: &PodDir, volume: &str, resolved: &ResolvedClaim) -> anyhow::Result<()> {
     let marker = pod.claim_marker(volume)?;
-    let text = serde_json::to_vec(resolved).map_err(|e| io_error("write", &marker)(e.into()))?;
+    let text = serde_json::to_vec(resolved).with_context(cannot("write", &marker))?;
     write_marker(pod, &marker, &text, 0o640)
 }

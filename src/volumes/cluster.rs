@@ -32,19 +32,6 @@ pub struct ClusterSources {
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
-impl Default for ClusterSources {
-    /// For a standalone node.
-    fn default() -> Self {
-        Self {
-            tokens: Tokens::default(),
-            bundles: TrustBundles::default(),
-            certificates: PodCertificates::default(),
-            claims: ApiPersistentVolumeClaims::default(),
-            node: watch::Sender::new(None).subscribe(),
-        }
-    }
-}
-
 /// The keys of everything that volumes refer to.
 #[derive(Default)]
 pub(super) struct VolumeKeys {

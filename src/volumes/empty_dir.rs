@@ -1,15 +1,16 @@
 //! emptyDir volumes. Blocking.
 
 use super::{
-    Mounter, PodDir, SetUpError,
+    Mounter, PodDir,
     content::{DISK_MODE, MEMORY_MODE, READ_WRITE, VolumeGroup},
-    error::io_error,
+    error::cannot,
     paths::VolumePlugin,
     plan::Medium,
     pod_dirs::{create_dir, write_marker},
     project_quotas::ProjectQuotas,
 };
 use crate::model::ProjectId;
+use anyhow::Context as _;
 use rustix::{
     fd::AsFd,
     fs::{Mode, OFlags},
@@ -34,14 +35,14 @@ pub(super) fn set_up(
     group: VolumeGroup,
     project: Option<ProjectRequest<'_>>,
     mounter: &dyn Mounter,
-) -> Result<(PathBuf, Option<ProjectId>), SetUpError> {
+) -> anyhow::Result<(PathBuf, Option<ProjectId>)> {
     let directory = pod.volume(VolumePlugin::EmptyDir, volume)?;
     let marker = pod.empty_dir_marker(volume)?;
     let mounted = match medium {
         Medium::Disk => true,
         Medium::Memory { .. } | Medium::HugePages { .. } => mounter
             .is_mounted(&directory)
-            .map_err(io_error("read", &directory))?,
+            .with_context(cannot("read", &directory))?,
     };
     if mounted && marker.join("ready").exists() && directory.is_dir() {
         let project = project.and_then(|request| request.quotas.recorded(&directory));
@@ -53,22 +54,22 @@ pub(super) fn set_up(
         mount(&directory, medium, mounter)?;
     }
     set_group_and_mode(&directory, medium, group)
-        .map_err(io_error("set the group and mode of", &directory))?;
+        .with_context(cannot("set the group and mode of", &directory))?;
     // Before the marker, because only files created afterwards belong to the project.
     let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
     write_marker(pod, &marker, b"", 0o644)?;
     Ok((directory, project))
 }
 
-fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> Result<(), SetUpError> {
+fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> anyhow::Result<()> {
     match medium {
         Medium::Disk => Ok(()),
         Medium::Memory { size } => mounter
             .tmpfs(directory, size, MEMORY_MODE)
-            .map_err(io_error("mount a tmpfs on", directory)),
+            .with_context(cannot("mount a tmpfs on", directory)),
         Medium::HugePages { page } => mounter
             .huge_pages(directory, page)
-            .map_err(io_error("mount huge pages on", directory)),
+            .with_context(cannot("mount huge pages on", directory)),
     }
 }
 

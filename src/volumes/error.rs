@@ -2,12 +2,9 @@
 
 use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
-use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
-use crate::apiserver::pod_certificate::PodCertificateError;
-use crate::apiserver::token::TokenError;
-use crate::apiserver::trust_bundle::TrustBundleError;
 use crate::base::panics::Panicked;
-use crate::model::{FieldRefError, QuantityError, requests::BadAmount};
+use crate::model::requests::BadAmount;
+use anyhow::anyhow;
 use std::{
     fmt, io,
     path::{Path, PathBuf},
@@ -28,7 +25,7 @@ pub enum VolumeError {
         /// Name of the volume.
         volume: String,
         /// Why.
-        source: SetUpError,
+        source: anyhow::Error,
     },
     /// The claim of a volume cannot be resolved.
     #[error(
@@ -49,7 +46,7 @@ pub enum VolumeError {
         /// Name of the PersistentVolume.
         volume: String,
         /// Why.
-        source: SetUpError,
+        source: anyhow::Error,
     },
     /// A device cannot be formatted, checked or mounted.
     #[error("MountVolume.MountDevice failed for volume {volume:?} ")]
@@ -57,7 +54,7 @@ pub enum VolumeError {
         /// Name of the PersistentVolume.
         volume: String,
         /// Why.
-        source: SetUpError,
+        source: anyhow::Error,
     },
     /// A volume has mount options, which its plugin does not support.
     #[error(
@@ -80,7 +77,7 @@ pub enum VolumeError {
         /// Name of the container.
         container: String,
         /// Why.
-        source: SetUpError,
+        source: anyhow::Error,
     },
     /// A name in the pod is not a valid file name.
     #[error("a name in the pod cannot be used as a file name")]
@@ -180,111 +177,6 @@ impl From<VolumeError> for VolumesNotReady {
     }
 }
 
-/// Why one volume cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum SetUpError {
-    /// The path of a hostPath does not have the requested type.
-    #[error("hostPath type check failed: {path} is not {expected}")]
-    HostPathType {
-        /// The path on the node.
-        path: String,
-        /// `a directory`, `a file`, ….
-        expected: &'static str,
-    },
-    /// Unknown hostPath type.
-    #[error("{0} is an invalid volume type")]
-    InvalidHostPathType(String),
-    /// `volumeMode` does not fit the container's use: a block volume in `volumeMounts`, or a file system in
-    /// `volumeDevices`.
-    #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
-    VolumeMode {
-        /// Name of the volume.
-        volume: String,
-        /// Its `volumeMode`.
-        mode: String,
-        /// The container's field that refers to it.
-        field: &'static str,
-    },
-    /// A volume plugin or medium that this kubelet does not support.
-    #[error("{0} is not supported by this kubelet")]
-    Unsupported(String),
-    /// The volume's files cannot be built.
-    #[error(transparent)]
-    Content(#[from] ContentErrors),
-    /// A device, or a program run on it, failed; the text is upstream's.
-    #[error("{0}")]
-    Device(String),
-    /// The pod requests no huge pages of a matching size.
-    #[error("{0}")]
-    HugePages(String),
-    /// `sizeLimit` is not a valid quantity.
-    #[error("sizeLimit")]
-    SizeLimit(#[source] QuantityError),
-    /// A sub-path leads out of its volume, or is not a relative path.
-    #[error("{0:?} leads out of the volume")]
-    Escapes(String),
-    /// A file operation failed.
-    #[error("cannot {action} {path}")]
-    Io {
-        /// The operation, as a verb.
-        action: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-/// Why the files of a volume cannot be built; the texts are upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContentError {
-    /// An object does not exist or cannot be read.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// An object was not looked up (a bug).
-    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
-    NotLookedUp(ObjectKey),
-    /// A ConfigMap has no such entry.
-    #[error("configmap references non-existent config key: {0}")]
-    ConfigMapKey(String),
-    /// A Secret has no such entry.
-    #[error("references non-existent secret key: {0}")]
-    SecretKey(String),
-    /// A path is invalid in a volume.
-    #[error(transparent)]
-    Path(#[from] PathError),
-    /// Invalid field reference.
-    #[error("unsupported fieldPath: {0}")]
-    FieldPath(String),
-    /// A resource field cannot be resolved.
-    #[error(transparent)]
-    Resource(#[from] FieldRefError),
-    /// A `mountPath` leads out of the container's root.
-    #[error("invalid container mount point {0}")]
-    MountPoint(String),
-    /// No token was issued.
-    #[error(transparent)]
-    Token(#[from] TokenError),
-    /// A token was not looked up (a bug).
-    #[error("the token was not looked up")]
-    TokenNotLookedUp,
-    /// No trust anchors are available.
-    #[error(transparent)]
-    Bundle(#[from] TrustBundleError),
-    /// The bundles were not looked up (a bug).
-    #[error("the ClusterTrustBundles were not looked up")]
-    BundlesNotLookedUp,
-    /// No certificate was issued.
-    #[error(transparent)]
-    Certificate(#[from] PodCertificateError),
-    /// A certificate was not looked up (a bug).
-    #[error("the certificate was not looked up")]
-    CertificateNotLookedUp,
-    /// Unsupported source of a projected volume.
-    #[error("an unknown source of a projected volume is not supported by this kubelet")]
-    UnknownSource,
-}
-
 /// Why a path is invalid in a volume; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
@@ -314,38 +206,24 @@ pub enum PathError {
     FileAndDirectory(String),
 }
 
-/// All errors, printed as upstream prints an aggregate: a single one as it is, several in brackets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContentErrors(pub Vec<ContentError>);
-
-impl fmt::Display for ContentErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [only] = self.0.as_slice() {
-            return only.fmt(f);
-        }
-        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        write!(f, "[{}]", texts.join(", "))
+/// Several errors as one, with upstream's text of an aggregate: a single one as it is, several in brackets.
+pub(super) fn aggregate(errors: &[anyhow::Error]) -> anyhow::Error {
+    if let [only] = errors {
+        return anyhow::Error::msg(only.to_string());
     }
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    anyhow!("[{}]", texts.join(", "))
 }
 
-impl std::error::Error for ContentErrors {}
-
-impl From<UnsafeName> for SetUpError {
-    fn from(name: UnsafeName) -> Self {
-        Self::Escapes(name.0)
-    }
+/// The context of a failed file operation: the operation, as a verb, and its path.
+pub(super) fn cannot(action: &str, path: &Path) -> impl FnOnce() -> String {
+    move || format!("cannot {action} {}", path.display())
 }
 
-impl From<Vec<ContentError>> for SetUpError {
-    fn from(errors: Vec<ContentError>) -> Self {
-        Self::Content(ContentErrors(errors))
-    }
-}
-
-/// Adds the operation and its path to a system error.
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SetUpError {
+/// The same as a [`VolumeError`].
+pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.to_path_buf();
-    move |source| SetUpError::Io {
+    move |source| VolumeError::Io {
         action,
         path,
         source,

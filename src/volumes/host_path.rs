@@ -1,7 +1,8 @@
 //! hostPath volumes: checks the path's type. Blocking.
 
-use super::{SetUpError, error::io_error, plan::HostPathCheck};
+use super::{error::cannot, plan::HostPathCheck};
 use crate::base::if_exists;
+use anyhow::{Context as _, anyhow};
 use std::{
     fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
@@ -9,13 +10,13 @@ use std::{
 };
 
 /// Checks the path, following links as upstream does, and creates it for the `…OrCreate` types.
-pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpError> {
+pub(super) fn set_up(path: &str, check: HostPathCheck) -> anyhow::Result<PathBuf> {
     use HostPathCheck as Check;
     let place = Path::new(path);
     if check == Check::None {
         return Ok(place.to_path_buf());
     }
-    let found = if_exists(fs::metadata(place)).map_err(io_error("read", place))?;
+    let found = if_exists(fs::metadata(place)).with_context(cannot("read", place))?;
     let Some(found) = found.map(|metadata| metadata.file_type()) else {
         return make(place, path, check).map(|()| place.to_path_buf());
     };
@@ -35,13 +36,13 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpE
 }
 
 /// The path does not exist: the `…OrCreate` types create it, the others fail.
-fn make(place: &Path, path: &str, check: HostPathCheck) -> Result<(), SetUpError> {
+fn make(place: &Path, path: &str, check: HostPathCheck) -> anyhow::Result<()> {
     match check {
         HostPathCheck::DirectoryOrCreate => fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(place)
-            .map_err(io_error("make directory", place)),
+            .with_context(cannot("make directory", place)),
         HostPathCheck::FileOrCreate => fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -49,22 +50,20 @@ fn make(place: &Path, path: &str, check: HostPathCheck) -> Result<(), SetUpError
             .mode(0o644)
             .open(place)
             .map(drop)
-            .map_err(io_error("make file", place)),
+            .with_context(cannot("make file", place)),
         _ => Err(not_expected(path, check)),
     }
 }
 
-fn not_expected(path: &str, check: HostPathCheck) -> SetUpError {
+fn not_expected(path: &str, check: HostPathCheck) -> anyhow::Error {
     use HostPathCheck as Check;
-    SetUpError::HostPathType {
-        path: path.to_string(),
-        expected: match check {
-            Check::None => "anything",
-            Check::Directory | Check::DirectoryOrCreate => "a directory",
-            Check::File | Check::FileOrCreate => "a file",
-            Check::Socket => "a socket file",
-            Check::CharDevice => "a character device",
-            Check::BlockDevice => "a block device",
-        },
-    }
+    let expected = match check {
+        Check::None => "anything",
+        Check::Directory | Check::DirectoryOrCreate => "a directory",
+        Check::File | Check::FileOrCreate => "a file",
+        Check::Socket => "a socket file",
+        Check::CharDevice => "a character device",
+        Check::BlockDevice => "a block device",
+    };
+    anyhow!("hostPath type check failed: {path} is not {expected}")
 }

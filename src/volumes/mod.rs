@@ -39,7 +39,7 @@ mod steps;
 mod teardown;
 
 pub use cluster::ClusterSources;
-pub use error::{PathError, SetUpError, VolumeError, VolumesNotReady};
+pub use error::{PathError, VolumeError, VolumesNotReady};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
 pub use prepared::{PreparedVolumes, VolumePath, VolumePaths};

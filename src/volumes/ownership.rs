@@ -3,12 +3,13 @@
 //! Upstream: `pkg/volume/volume_linux.go`.
 
 use super::{
-    PodDir, SetUpError,
+    PodDir,
     content::{READ_WRITE, VolumeGroup},
-    error::io_error,
+    error::cannot,
     paths::VolumePlugin,
     pod_dirs::write_marker,
 };
+use anyhow::Context as _;
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd},
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
@@ -37,13 +38,13 @@ pub(super) fn set_up(
     directory: &Path,
     (group, policy): (VolumeGroup, ChangePolicy),
     shared: impl FnOnce() -> bool,
-) -> Result<(), SetUpError> {
+) -> anyhow::Result<()> {
     let marker = pod.ownership_marker(volume)?;
     if marker.join("ready").exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
         return Ok(());
     }
     if !shared() {
-        set_group(directory, group, policy).map_err(io_error("set the group of", directory))?;
+        set_group(directory, group, policy).with_context(cannot("set the group of", directory))?;
     }
     write_marker(pod, &marker, b"", 0o644)
 }

@@ -2,11 +2,13 @@
 
 use super::content::{self, ContentVolume, VolumeGroup};
 use super::{
-    SetUpError, VolumeError, ownership::ChangePolicy, paths::VolumePlugin, record::VolumeRecord,
+    VolumeError, error::aggregate, ownership::ChangePolicy, paths::VolumePlugin,
+    record::VolumeRecord,
 };
 use crate::apiserver::claim::PersistentVolumeClaimKey;
 use crate::base::named_enum;
 use crate::model::{ClaimRef, NodeFacts, Pod, PodExt, Quantity, requests};
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};
@@ -247,7 +249,8 @@ fn kind_of(
         return Ok(VolumeKind::HostPath {
             path: host_path.path.clone(),
             check: HostPathCheck::parse(wanted)
-                .ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_string())))?,
+                .with_context(|| format!("{wanted} is an invalid volume type"))
+                .map_err(fail)?,
         });
     }
     if let Some(claim) = &volume.persistent_volume_claim {
@@ -264,8 +267,8 @@ fn kind_of(
         }));
     }
     let sources = content::sources(pod, volume, node);
-    let Some((plugin, sources)) = sources.map_err(|errors| fail(errors.into()))? else {
-        return Err(fail(SetUpError::Unsupported(unsupported_kind(volume))));
+    let Some((plugin, sources)) = sources.map_err(|errors| fail(aggregate(&errors)))? else {
+        return Err(fail(unsupported(&unsupported_kind(volume))));
     };
     let points = content::mount_points(pod, &volume.name);
     Ok(VolumeKind::Content(ContentVolume {
@@ -277,17 +280,22 @@ fn kind_of(
         },
         group: group(pod).map_err(fail)?,
         sources,
-        mount_points: points.map_err(|error| fail(vec![error].into()))?,
+        mount_points: points.map_err(fail)?,
     }))
 }
 
-fn group(pod: &Pod) -> Result<VolumeGroup, SetUpError> {
+/// A volume plugin or setting that this kubelet does not support.
+pub(super) fn unsupported(what: &str) -> anyhow::Error {
+    anyhow!("{what} is not supported by this kubelet")
+}
+
+fn group(pod: &Pod) -> anyhow::Result<VolumeGroup> {
     let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
     match security.and_then(|context| context.fs_group) {
         None => Ok(VolumeGroup(None)),
         Some(group) => u32::try_from(group)
             .map(|group| VolumeGroup(Some(group)))
-            .map_err(|_| SetUpError::Unsupported(format!("fsGroup {group}"))),
+            .map_err(|_| unsupported(&format!("fsGroup {group}"))),
     }
 }
 
@@ -304,7 +312,7 @@ fn medium(
     pod: &Pod,
     empty_dir: &EmptyDirVolumeSource,
     node: &NodeFacts,
-    fail: &impl Fn(SetUpError) -> VolumeError,
+    fail: &impl Fn(anyhow::Error) -> VolumeError,
 ) -> Result<Medium, VolumeError> {
     match empty_dir.medium.as_deref().unwrap_or_default() {
         "" => Ok(Medium::Disk),
@@ -316,7 +324,7 @@ fn medium(
         }),
         other => {
             let what = format!("emptyDir medium {other:?}");
-            Err(fail(SetUpError::Unsupported(what)))
+            Err(fail(unsupported(&what)))
         }
     }
 }
@@ -351,7 +359,7 @@ fn project_quota(
 fn huge_page_size(
     pod: &Pod,
     medium: &str,
-    fail: &impl Fn(SetUpError) -> VolumeError,
+    fail: &impl Fn(anyhow::Error) -> VolumeError,
 ) -> Result<u64, VolumeError> {
     let bytes = |text: &str| Quantity::parse(text).map(Quantity::value).unwrap_or(0);
     let mut requested = requests::of_pod_level::<Quantity>(pod)?.requests;
@@ -367,16 +375,15 @@ fn huge_page_size(
         let size = bytes(size);
         sizes.retain(|requested| *requested == size);
     }
-    let wrong = |text: &str| Err(fail(SetUpError::HugePages(text.to_string())));
     let mut sizes = sizes.into_iter();
     match (sizes.next(), sizes.next()) {
         (Some(size), None) => Ok(u64::try_from(size).unwrap_or(0)),
-        (None, _) => wrong(&format!(
+        (None, _) => Err(fail(anyhow!(
             "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
-        )),
-        _ => wrong(&format!(
+        ))),
+        _ => Err(fail(anyhow!(
             "medium: {medium} can't be used if container requests multiple huge page sizes"
-        )),
+        ))),
     }
 }
 
@@ -386,12 +393,12 @@ fn memory_size(
     pod: &Pod,
     limit: Option<&ApiQuantity>,
     node: &NodeFacts,
-    fail: &impl Fn(SetUpError) -> VolumeError,
+    fail: &impl Fn(anyhow::Error) -> VolumeError,
 ) -> Result<u64, VolumeError> {
     let own = match limit {
         Some(limit) => {
             let limit = Quantity::from_api(limit);
-            Some(limit.map_err(|e| fail(SetUpError::SizeLimit(e)))?.value())
+            Some(limit.context("sizeLimit").map_err(fail)?.value())
         }
         None => None,
     };

@@ -1,10 +1,14 @@
 //! The directory of a pod, and the files that the kubelet keeps in it. Blocking.
 
-use super::{KubeletRoot, PodDir, SetUpError, VolumeError, error};
+use super::{
+    KubeletRoot, PodDir, VolumeError,
+    error::{cannot, io_error},
+};
 use crate::host::files;
 use crate::model::PodUid;
+use anyhow::Context as _;
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -23,15 +27,15 @@ pub fn write_hosts_file(pod: &PodDir, content: &[u8]) -> Result<PathBuf, VolumeE
 }
 
 /// Which instance of a container a termination log is for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TerminationLog<'a> {
+#[derive(Clone, Debug, Default)]
+pub struct TerminationLog {
     /// The restart count of the instance.
     pub restart_count: u32,
     /// The restart counts of the other instances that exist.
-    pub other_restart_counts: &'a [u32],
+    pub other_restart_counts: Vec<u32>,
 }
 
-impl TerminationLog<'_> {
+impl TerminationLog {
     /// The file name: the restart count, as for the container's log.
     pub fn file_name(&self) -> String {
         self.restart_count.to_string()
@@ -52,7 +56,7 @@ impl TerminationLog<'_> {
 pub fn create_termination_log(
     pod: &PodDir,
     container: &str,
-    of: &TerminationLog<'_>,
+    of: &TerminationLog,
 ) -> Result<PathBuf, VolumeError> {
     let directory = pod.container(container)?;
     if let Some(parent) = directory.parent() {
@@ -84,8 +88,8 @@ pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
 }
 
 /// Creates a directory in an existing one; true if it is new.
-pub(super) fn create_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
-    files::create_dir(directory, mode).map_err(error::io_error("make directory", directory))
+pub(super) fn create_dir(directory: &Path, mode: u32) -> anyhow::Result<bool> {
+    files::create_dir(directory, mode).with_context(cannot("make directory", directory))
 }
 
 /// Writes the file `ready` of a marker, unless it has this content already.
@@ -94,27 +98,18 @@ pub(super) fn write_marker(
     marker: &Path,
     content: &[u8],
     mode: u32,
-) -> Result<(), SetUpError> {
+) -> anyhow::Result<()> {
     let ready = marker.join("ready");
     if fs::read(&ready).is_ok_and(|known| known == content) {
         return Ok(());
     }
     create_dir(&pod.empty_dir_markers(), 0o750)?;
     create_dir(marker, 0o750)?;
-    files::write_in_place(&ready, content, mode).map_err(error::io_error("write", &ready))
+    files::write_in_place(&ready, content, mode).with_context(cannot("write", &ready))
 }
 
 fn make(directory: &Path) -> Result<(), VolumeError> {
     files::create_dir(directory, 0o750)
         .map(drop)
         .map_err(io_error("make directory", directory))
-}
-
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
-    let path = path.to_path_buf();
-    move |source| VolumeError::Io {
-        action,
-        path,
-        source,
-    }
 }

@@ -4,7 +4,7 @@ use super::{
     PreparedVolumes, VolumeError, VolumePath, VolumesNotReady, content,
     content::PayloadDigest,
     plan::PlannedVolume,
-    state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
+    state::{KnownVolume, VolumeState, VolumeWait, VolumeWork, work},
 };
 use crate::{apiserver::configmap_secret::ConfigMapsAndSecrets, base::error_chain};
 use jiff::Timestamp;
@@ -117,11 +117,6 @@ impl TrackedVolume {
                 || keys.any(|key| !ready.immutable_configmaps_and_secrets.contains_key(&key))
         })
     }
-
-    fn next(&mut self, input: VolumeInput) {
-        let state = self.state.clone();
-        self.state = state.next(input, Timestamp::now());
-    }
 }
 
 impl PodVolumes {
@@ -213,7 +208,7 @@ impl PodVolumes {
             };
             volume.started_at = Instant::now();
             volume.error = None;
-            volume.next(VolumeInput::Waits(wait));
+            volume.state.waits(wait, Timestamp::now());
             if work == VolumeWork::Refresh {
                 ready = volume.ready_volume.clone();
             }
@@ -226,7 +221,7 @@ impl PodVolumes {
     pub(super) fn set_waiting(&self, name: &str, wait: VolumeWait) {
         self.volumes.send_if_modified(|volumes| {
             if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
-                volume.next(VolumeInput::Waits(wait));
+                volume.state.waits(wait, Timestamp::now());
             }
             // Syncs wait for the end of attempts only, so they are not notified.
             false
@@ -241,19 +236,16 @@ impl PodVolumes {
             let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) else {
                 return;
             };
-            let (input, error) = match ended {
+            volume.error = match ended {
                 Ok(SetUpResult { ready, stale }) => {
                     volume.ready_volume = Some(ready);
-                    let input = stale
-                        .as_ref()
-                        .map(|why| VolumeInput::Stale(error_chain(why)));
-                    (input.unwrap_or(VolumeInput::Ready), stale)
+                    stale
                 }
-                Err(error) => (VolumeInput::Failed(error_chain(&error)), Some(error)),
+                Err(error) => Some(error),
             };
             was_ready = volume.state.ready;
-            volume.next(input);
-            volume.error = error;
+            let text = volume.error.as_ref().map(|error| error_chain(error));
+            volume.state.ended(is_made, text, Timestamp::now());
         });
         is_made && !was_ready && self.volumes.receiver_count() == 0
     }

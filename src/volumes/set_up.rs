@@ -1,8 +1,8 @@
 //! Sets up and updates the volumes of a pod, several concurrently. File operations run on threads for blocking work.
 
 use super::{
-    PodDir, PreparedVolumes, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
-    VolumePath, VolumesNotReady,
+    PodDir, PreparedVolumes, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath,
+    VolumesNotReady,
     claim::{self, ResolvedClaim},
     claim_marker,
     cluster::VolumeKeys,
@@ -227,7 +227,7 @@ impl VolumeManagerInner {
         let Some(content) = attempt.planned.content() else {
             return Ok(attempted);
         };
-        let updated = content::content_of(content, inputs).and_then(|payload| {
+        let updated = content::payload(&content.sources, inputs).and_then(|payload| {
             let now = content::digest(&payload);
             if ready.content_digest != Some(now) {
                 content::write(&ready.path.host_path, content, &payload)?;
@@ -337,7 +337,7 @@ impl VolumeManagerInner {
         name: &str,
         volume: &ContentVolume,
         inputs: &VolumeSources,
-    ) -> Result<SetUpResult, SetUpError> {
+    ) -> anyhow::Result<SetUpResult> {
         let mounter = self.mounter.as_ref();
         let of = |path: PathBuf| {
             SetUpResult::of(VolumePath {
@@ -352,7 +352,7 @@ impl VolumeManagerInner {
         {
             return Ok(before);
         }
-        let payload = match content::content_of(volume, inputs) {
+        let payload = match content::payload(&volume.sources, inputs) {
             Ok(payload) => payload,
             Err(error) => {
                 let Some(mut before) = find_existing() else {
@@ -486,7 +486,7 @@ fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
         .collect()
 }
 
-fn of_volume(name: &str, source: SetUpError) -> VolumeError {
+fn of_volume(name: &str, source: anyhow::Error) -> VolumeError {
     VolumeError::SetUp {
         volume: name.to_string(),
         source,

@@ -45,19 +45,6 @@ pub struct VolumeState {
     pub binds_for: Option<String>,
 }
 
-/// A change of a volume's state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VolumeInput {
-    /// An attempt now waits for this.
-    Waits(VolumeWait),
-    /// The volume is ready and up to date.
-    Ready,
-    /// The volume is ready, but the update failed with this error.
-    Stale(String),
-    /// The setup failed with this error.
-    Failed(String),
-}
-
 impl VolumeState {
     /// The state before the first attempt.
     pub fn new(now: Timestamp) -> Self {
@@ -70,36 +57,20 @@ impl VolumeState {
         }
     }
 
-    /// The state after a change.
-    pub fn next(self, input: VolumeInput, now: Timestamp) -> Self {
-        match input {
-            VolumeInput::Waits(wait) if self.waits_for.as_ref() == Some(&wait) => self,
-            VolumeInput::Waits(wait) => Self {
-                waits_for: Some(wait),
-                since: now,
-                ..self
-            },
-            VolumeInput::Ready => Self {
-                waits_for: None,
-                since: now,
-                last_error: None,
-                ready: true,
-                ..self
-            },
-            VolumeInput::Stale(error) => Self {
-                waits_for: None,
-                since: now,
-                last_error: Some(error),
-                ready: true,
-                ..self
-            },
-            VolumeInput::Failed(error) => Self {
-                waits_for: None,
-                since: now,
-                last_error: Some(error),
-                ..self
-            },
+    /// Records what the attempt in progress waits for.
+    pub fn waits(&mut self, wait: VolumeWait, now: Timestamp) {
+        if self.waits_for.as_ref() != Some(&wait) {
+            self.waits_for = Some(wait);
+            self.since = now;
         }
+    }
+
+    /// Records the end of an attempt. A volume that was ready stays so if its update fails.
+    pub fn ended(&mut self, is_set_up: bool, error: Option<String>, now: Timestamp) {
+        self.waits_for = None;
+        self.since = now;
+        self.last_error = error;
+        self.ready |= is_set_up;
     }
 
     /// Whether an attempt is in progress.
@@ -184,63 +155,68 @@ mod tests {
 
     #[test]
     fn a_volume_says_what_it_waits_for_since_when_and_what_failed_before() {
-        use VolumeInput::{Failed, Ready, Stale, Waits};
         use VolumeWait::{Files, Lookup};
-        let no = |text: &str| text.to_owned();
-        for (before, input, after) in [
+        type Change = fn(&mut VolumeState);
+        let lookup: Change = |state| state.waits(Lookup, t(9));
+        let files: Change = |state| state.waits(Files, t(9));
+        let ready: Change = |state| state.ended(true, None, t(9));
+        let stale: Change = |state| state.ended(true, Some("old".to_owned()), t(9));
+        let failed: Change = |state| state.ended(false, Some("no".to_owned()), t(9));
+        for (before, change, after) in [
             (
                 state(None, 1, None, false),
-                Waits(Lookup),
+                lookup,
                 state(Some(Lookup), 9, None, false),
             ),
             (
                 state(Some(Lookup), 1, None, false),
-                Waits(Lookup),
+                lookup,
                 state(Some(Lookup), 1, None, false),
             ),
             (
                 state(Some(Lookup), 1, None, false),
-                Waits(Files),
+                files,
                 state(Some(Files), 9, None, false),
             ),
             (
                 state(Some(Files), 1, None, false),
-                Failed(no("no")),
+                failed,
                 state(None, 9, Some("no"), false),
             ),
             (
                 state(None, 1, Some("no"), false),
-                Waits(Lookup),
+                lookup,
                 state(Some(Lookup), 9, Some("no"), false),
             ),
             (
                 state(Some(Files), 1, Some("no"), false),
-                Ready,
+                ready,
                 state(None, 9, None, true),
             ),
             (
                 state(Some(Files), 1, None, false),
-                Stale(no("old")),
+                stale,
                 state(None, 9, Some("old"), true),
             ),
             (
                 state(None, 1, None, true),
-                Waits(Lookup),
+                lookup,
                 state(Some(Lookup), 9, None, true),
             ),
             (
                 state(Some(Lookup), 1, None, true),
-                Failed(no("no")),
+                failed,
                 state(None, 9, Some("no"), true),
             ),
             (
                 state(Some(Lookup), 1, Some("old"), true),
-                Ready,
+                ready,
                 state(None, 9, None, true),
             ),
         ] {
-            let text = format!("{before:?} {input:?}");
-            assert_eq!(before.next(input, t(9)), after, "{text}");
+            let mut state = before.clone();
+            change(&mut state);
+            assert_eq!(state, after, "{before:?}");
         }
     }
 

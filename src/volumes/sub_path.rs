@@ -3,11 +3,15 @@
 //! The sub-path is opened with the kernel resolving links only within the volume, whatever a container replaces
 //! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
-use super::{Mounter, SetUpError, error::io_error, pod_volumes::PodVolumes};
-use crate::base::if_exists;
+use super::{Mounter, error::cannot, pod_volumes::PodVolumes};
+use crate::{
+    base::if_exists,
+    host::files::{open_beneath, open_without_links},
+};
+use anyhow::{Context as _, anyhow};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -30,17 +34,20 @@ pub struct SubPathRequest {
 }
 
 /// The path components of a sub-path, which has to be relative and without `..` (upstream's check).
-pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
-    let escapes = || SetUpError::Escapes(sub_path.to_string());
+pub fn components(sub_path: &str) -> anyhow::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in Path::new(sub_path).components() {
         match component {
-            Component::Normal(name) => names.push(name.to_str().ok_or_else(escapes)?),
+            Component::Normal(name) => names.push(name.to_str().ok_or_else(|| escapes(sub_path))?),
             Component::CurDir => {}
-            _ => return Err(escapes()),
+            _ => return Err(escapes(sub_path)),
         }
     }
     Ok(names)
+}
+
+fn escapes(sub_path: &str) -> anyhow::Error {
+    anyhow!("{sub_path:?} leads out of the volume")
 }
 
 /// Opens the sub-path, creating missing directories with the mode of the volume, and bind-mounts it on `target`. `None`
@@ -50,14 +57,13 @@ pub(super) fn set_up(
     target: &Path,
     mounter: &dyn Mounter,
     volumes: &PodVolumes,
-) -> Result<Option<()>, SetUpError> {
+) -> anyhow::Result<Option<()>> {
     let names = components(&request.sub_path)?;
     let part = open_part(&request.volume_path, &names, &request.sub_path)?;
     let Some(_creating) = volumes.creation_guard() else {
         return Ok(None);
     };
-    let stat = rustix::fs::fstat(&part);
-    let stat = stat.map_err(|e| io_error("read", &request.volume_path)(e.into()))?;
+    let stat = rustix::fs::fstat(&part).with_context(cannot("read", &request.volume_path))?;
     // As upstream, the mount of an earlier instance is kept: mounts of the container may lie below it, and it could not
     // be unmounted then.
     let before = fs::symlink_metadata(target);
@@ -71,44 +77,44 @@ pub(super) fn set_up(
             .recursive(true)
             .mode(0o750)
             .create(parent)
-            .map_err(io_error("make directory", parent))?;
+            .with_context(cannot("make directory", parent))?;
     }
     if is_directory {
         fs::create_dir(target)
     } else {
         fs::File::create_new(target).map(drop)
     }
-    .map_err(io_error("make", target))?;
+    .with_context(cannot("make", target))?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", part.as_raw_fd()));
     mounter
         .bind(&source, target)
-        .map_err(io_error("bind onto", target))?;
+        .with_context(cannot("bind onto", target))?;
     Ok(Some(()))
 }
 
 /// Unmounts an earlier bind mount; running containers keep their own mount of it.
-fn take_down(target: &Path, mounter: &dyn Mounter) -> Result<(), SetUpError> {
+fn take_down(target: &Path, mounter: &dyn Mounter) -> anyhow::Result<()> {
     mounter
         .unmount(target)
-        .map_err(io_error("unmount", target))?;
+        .with_context(cannot("unmount", target))?;
     let removed = match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(target),
         Ok(_) => fs::remove_file(target),
         Err(error) => Err(error),
     };
     let removed = if_exists(removed).map(drop);
-    removed.map_err(io_error("remove", target))
+    removed.with_context(cannot("remove", target))
 }
 
-fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, SetUpError> {
+fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> anyhow::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(volume, flags, Mode::empty())
-        .map_err(|e| io_error("open", volume)(e.into()))?;
+    let root =
+        rustix::fs::open(volume, flags, Mode::empty()).with_context(cannot("open", volume))?;
     let failed = |error: Errno| match error {
-        Errno::XDEV | Errno::LOOP => SetUpError::Escapes(sub_path.to_string()),
-        other => io_error("open", &volume.join(sub_path))(other.into()),
+        Errno::XDEV | Errno::LOOP => escapes(sub_path),
+        other => anyhow!(other).context(format!("cannot open {}", volume.join(sub_path).display())),
     };
-    let open = |path: &Path| open_within(volume, root.as_fd(), path);
+    let open = |path: &Path| open_beneath(volume, root.as_fd(), path);
     match open(Path::new(sub_path)) {
         Err(Errno::NOENT) => {}
         opened => return opened.map_err(failed),
@@ -129,38 +135,6 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, S
 
 /// Sets the mode of a new directory regardless of the umask. A container may already have replaced the directory.
 fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let made = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
+    let made = open_without_links(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
     rustix::fs::fchmod(made, Mode::from_raw_mode(mode))
-}
-
-/// Opens a path in the volume. The kernel rejects an absolute link even if it leads back into the volume, which is
-/// possible in a hostPath: such a link is resolved first, and the result is opened without following links.
-fn open_within(volume: &Path, root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    match open_beneath(root, path, ResolveFlags::NO_MAGICLINKS) {
-        Err(Errno::XDEV) => {}
-        opened => return opened,
-    }
-    let resolved = |path: &Path| {
-        fs::canonicalize(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    };
-    let (base, real) = (resolved(volume)?, resolved(&volume.join(path))?);
-    let within = real.strip_prefix(base).map_err(|_| Errno::XDEV)?;
-    let within = if within.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        within
-    };
-    open_beneath(root, within, ResolveFlags::NO_SYMLINKS)
-}
-
-fn open_beneath(
-    root: BorrowedFd<'_>,
-    path: &Path,
-    resolve: ResolveFlags,
-) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = resolve | ResolveFlags::BENEATH;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }

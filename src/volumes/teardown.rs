@@ -3,7 +3,7 @@
 
 use super::{
     Mounter, PodDir, VolumeError,
-    pod_dirs::io_error,
+    error::io_error,
     record,
     steps::{self, TearDownStep},
 };

@@ -206,8 +206,8 @@ async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<Co
     let list = context.runtime.list_containers(Some(filter));
     let list = tokio::time::timeout(LIST_TIMEOUT, list).await.ok()?.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
-    let with_pod = translate::container_from_list(found, context.cache.strings())?;
-    Some(with_pod.object)
+    let entry = translate::container_from_list(found, context.cache.strings())?;
+    Some(entry.status)
 }
 
 async fn read_sandbox(
@@ -227,8 +227,8 @@ async fn read_sandbox(
             // Without a kubelet's labels it belongs to another client of the runtime.
             Ok((
                 seq,
-                status.map_or(InspectedItem::Gone, |with_pod| {
-                    InspectedItem::Sandbox(with_pod.object)
+                status.map_or(InspectedItem::Gone, |entry| {
+                    InspectedItem::Sandbox(entry.status)
                 }),
             ))
         }
@@ -251,7 +251,7 @@ async fn read_container(
     };
     tracing::trace!(pod = %pod_ref.log_name(), containerID = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
-    let Some(mut status) = status.map(|with_pod| with_pod.object) else {
+    let Some(mut status) = status.map(|entry| entry.status) else {
         return Ok((seq, InspectedItem::Gone));
     };
     if status.state == ContainerState::Exited

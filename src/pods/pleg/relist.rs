@@ -8,7 +8,6 @@ use crate::{
         v1::{Container, PodSandbox},
     },
     runtime::kuberuntime::translate,
-    state::pod_cache::{ListEntry, PodRef},
 };
 use std::{
     sync::{
@@ -196,24 +195,12 @@ impl RelistTask {
             seq,
             sandboxes
                 .iter()
-                .filter_map(|s| translate::sandbox_from_list(s, strings).map(list_entry))
+                .filter_map(|s| translate::sandbox_from_list(s, strings))
                 .collect(),
             containers
                 .iter()
-                .filter_map(|c| translate::container_from_list(c, strings).map(list_entry))
+                .filter_map(|c| translate::container_from_list(c, strings))
                 .collect(),
         );
-    }
-}
-
-fn list_entry<T>(with_pod: translate::WithPod<T>) -> ListEntry<T> {
-    let pod_ref = PodRef {
-        uid: with_pod.uid,
-        name: with_pod.name,
-        namespace: with_pod.namespace,
-    };
-    ListEntry {
-        pod_ref,
-        status: with_pod.object,
     }
 }

@@ -50,7 +50,7 @@ impl PodSync {
         }
         let content = self
             .runtime
-            .remove_dead_containers(&runtime_status, &pod_ref, true)
+            .remove_dead_containers(&runtime_status, true)
             .await;
         // Under every name: a pod of another name may have had the UID before.
         self.runtime.remove_logs_of(uid).await;

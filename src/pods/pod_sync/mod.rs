@@ -288,7 +288,7 @@ impl PodSync {
         let runtime_status = self.cache.latest(&pod.uid());
         let removed = self
             .runtime
-            .remove_dead_containers(&runtime_status, &PodRef::of(pod), false)
+            .remove_dead_containers(&runtime_status, false)
             .await;
         if let Err(error) = removed {
             let err = error_chain(error.as_ref());

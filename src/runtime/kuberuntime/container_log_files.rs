@@ -1,12 +1,13 @@
 //! The files of container logs: removals, and symlinks for log collectors.
 
-use super::{generate::container_files::link_log, log_gc, log_paths};
+use super::{generate::container_files::link_log, log_paths};
 use crate::{
     base::if_exists,
     model::{ContainerId, ContainerStatus, Pod, PodUid},
     state::pod_cache::PodRef,
 };
 use std::{
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -22,11 +23,14 @@ impl ContainerLogFiles {
         Self { logs, links }
     }
 
-    /// Removes all logs of a UID, whatever the names of the pods that had it.
+    /// Removes all logs of a UID, whatever the names of the pods that had it, and dead links to them.
     pub(super) async fn remove_logs_of(&self, uid: &PodUid) {
-        let uid = uid.clone();
-        let select = move |pod_ref: &PodRef| pod_ref.uid == uid;
-        log_gc::remove_logs(self.logs.clone(), self.links.clone(), select).await;
+        let (logs, links, uid) = (self.logs.clone(), self.links.clone(), uid.clone());
+        let path = logs.display().to_string();
+        blocking("remove logs of a removed pod", path, move || {
+            remove_pod_logs(&logs, links.as_deref(), &uid)
+        })
+        .await;
     }
 
     /// Links the log that a container is going to write.
@@ -116,23 +120,43 @@ impl ContainerLogFiles {
         let links = self.links.as_ref()?;
         log_paths::log_symlink(links, pod_ref, &container.name, container.id.as_str()).ok()
     }
+}
 
-    /// Removes the log directory of a pod that is gone.
-    pub(super) async fn remove_pod_logs(&self, pod_ref: &PodRef) {
-        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, pod_ref) else {
-            return;
-        };
-        let path = directory.display().to_string();
-        blocking("remove a pod's logs", path, move || {
-            if_exists(fs::remove_dir_all(directory)).map(drop)
-        })
-        .await;
+/// Removes the log directories of a UID, and the dead links to its logs.
+fn remove_pod_logs(logs: &Path, links: Option<&Path>, uid: &PodUid) -> io::Result<()> {
+    let is_of_pod = |directory: &OsStr| {
+        let pod_ref = log_paths::pod_of_logs(&directory.to_string_lossy());
+        pod_ref.is_some_and(|pod_ref| pod_ref.uid == *uid)
+    };
+    for entry in entries(logs)? {
+        let entry = entry?;
+        if is_of_pod(&entry.file_name()) && entry.file_type()?.is_dir() {
+            let path = entry.path();
+            tracing::info!(path = %path.display(), "Removing logs of a removed pod");
+            fs::remove_dir_all(path)?;
+        }
     }
+    let Some(links) = links else { return Ok(()) };
+    for entry in entries(links)? {
+        let link = entry?.path();
+        // Anything but a link belongs to another program.
+        let Ok(target) = fs::read_link(&link) else {
+            continue;
+        };
+        let below = target.strip_prefix(logs).ok();
+        let directory = below.and_then(|below| below.iter().next());
+        if directory.is_some_and(is_of_pod)
+            && matches!(if_exists(target.symlink_metadata()), Ok(None))
+        {
+            fs::remove_file(link)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the logs of instances by their numbers, rotated files included.
 fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()> {
-    for entry in if_exists(fs::read_dir(directory))?.into_iter().flatten() {
+    for entry in entries(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if log_paths::restart_count_of_log(&name.to_string_lossy()).is_some_and(&select) {
@@ -140,6 +164,10 @@ fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+fn entries(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+    Ok(if_exists(fs::read_dir(directory))?.into_iter().flatten())
 }
 
 fn remove_empty(log: &Path) -> io::Result<()> {
@@ -165,6 +193,50 @@ async fn blocking(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_logs_of_pods_are_removed_with_their_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (logs, links) = (dir.path().join("pods"), dir.path().join("containers"));
+        for name in [
+            "shop_a_u1/main",
+            "shop_b_u2/main",
+            "lost+found",
+            "two_parts",
+        ] {
+            fs::create_dir_all(logs.join(name)).unwrap();
+        }
+        fs::create_dir(&links).unwrap();
+        fs::write(logs.join("shop_file_u3"), "").unwrap();
+        symlink(dir.path(), logs.join("shop_link_u4")).unwrap();
+        fs::write(logs.join("shop_b_u2/main/0.log"), "x").unwrap();
+        let link = |name: &str, to: &Path| symlink(to, links.join(name)).unwrap();
+        link("dead", &logs.join("shop_c_u5/main/0.log"));
+        link("live", &logs.join("shop_b_u2/main/0.log"));
+        link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
+        fs::write(links.join("file"), "").unwrap();
+        for uid in ["u1", "u3", "u4", "u5", "u6"] {
+            remove_pod_logs(&logs, Some(&links), &uid.into()).unwrap();
+        }
+        assert!(!logs.join("shop_a_u1").exists());
+        for left in [
+            "shop_b_u2/main/0.log",
+            "lost+found",
+            "two_parts",
+            "shop_file_u3",
+            "shop_link_u4",
+        ] {
+            assert!(logs.join(left).symlink_metadata().is_ok(), "{left}");
+        }
+        let names = fs::read_dir(&links)
+            .unwrap()
+            .map(|e| e.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["elsewhere", "file", "live"]);
+        remove_pod_logs(&dir.path().join("no"), None, &"u1".into()).unwrap();
+    }
 
     #[test]
     fn a_log_that_nothing_was_written_to_is_removed() {

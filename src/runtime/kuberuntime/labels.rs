@@ -1,7 +1,9 @@
 //! Labels and annotations of sandboxes and containers, in upstream's format, so that this kubelet and the Go
 //! kubelet can read each other's. Pure.
 
-use crate::model::{Pod, PodExt, container_hash, keys};
+use crate::base::StringInterner;
+use crate::model::{Pod, PodExt, PodUid, container_hash, keys};
+use crate::state::pod_cache::PodRef;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};
 use std::collections::HashMap;
 
@@ -90,23 +92,12 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
     map
 }
 
-/// The pod that the labels of a sandbox or container name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LabeledPod<'a> {
-    /// UID.
-    pub uid: &'a str,
-    /// Name.
-    pub name: &'a str,
-    /// Namespace.
-    pub namespace: &'a str,
-}
-
 /// The pod of a sandbox or container; `None` if a label is missing, because another client of the runtime created it.
-pub fn pod_of(labels: &StringMap) -> Option<LabeledPod<'_>> {
-    Some(LabeledPod {
-        uid: non_empty(labels, keys::POD_UID)?,
-        name: non_empty(labels, keys::POD_NAME)?,
-        namespace: non_empty(labels, keys::POD_NAMESPACE)?,
+pub fn pod_of(labels: &StringMap, strings: &StringInterner) -> Option<PodRef> {
+    Some(PodRef {
+        uid: PodUid::new(strings.intern(non_empty(labels, keys::POD_UID)?)),
+        name: strings.intern(non_empty(labels, keys::POD_NAME)?),
+        namespace: strings.intern(non_empty(labels, keys::POD_NAMESPACE)?),
     })
 }
 
@@ -301,17 +292,13 @@ mod tests {
     fn an_object_with_missing_labels_belongs_to_no_pod() {
         let pod = hooked();
         let labels = container_labels(&pod, &pod.containers()[0]);
-        let own = LabeledPod {
-            uid: "u-1",
-            name: "web",
-            namespace: "shop",
-        };
-        assert_eq!(pod_of(&labels), Some(own));
+        let strings = StringInterner::new();
+        assert_eq!(pod_of(&labels, &strings), Some(PodRef::of(&pod)));
         assert_eq!(container_name(&labels), Some("c"));
         for key in [keys::POD_UID, keys::POD_NAME, keys::POD_NAMESPACE] {
             let mut partial = labels.clone();
             partial.insert(key.into(), String::new());
-            assert_eq!(pod_of(&partial), None, "{key}");
+            assert_eq!(pod_of(&partial, &strings), None, "{key}");
         }
     }
 }

@@ -14,7 +14,6 @@ pub mod gc;
 pub mod generate;
 pub mod kill;
 pub mod labels;
-mod log_gc;
 pub mod log_paths;
 mod metrics;
 mod restart_back_off;
@@ -384,12 +383,9 @@ impl KubeGenericRuntimeManager {
     pub async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
-        pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.gc
-            .remove_dead_containers(status, pod_ref, remove_all)
-            .await
+        self.gc.remove_dead_containers(status, remove_all).await
     }
 
     /// Garbage collection: removes superseded containers that no worker removed, except those of pods of the API

@@ -3,6 +3,7 @@
 use super::translate::{MAX_MESSAGE, truncate};
 use crate::cri::v1;
 use crate::model::keys;
+use crate::runtime::logs::tail::lossy_end;
 use std::path::PathBuf;
 
 /// What to read once a container has exited.
@@ -64,7 +65,10 @@ pub fn compose_message(
     log_tail: Option<&str>,
 ) -> String {
     let message = match file {
-        FileRead::Bytes(bytes) if !bytes.is_empty() => last_text(bytes),
+        FileRead::Bytes(bytes) if !bytes.is_empty() => {
+            // Replacements of invalid bytes are longer than the bytes.
+            truncate(&lossy_end(bytes, MAX_MESSAGE), MAX_MESSAGE).to_owned()
+        }
         FileRead::Failed(error) => {
             let path = source.file.as_deref().unwrap_or_else(|| "".as_ref());
             format!(
@@ -80,23 +84,6 @@ pub fn compose_message(
         (true, false) => message,
         (false, false) => format!("{runtime_message}: {message}"),
     }
-}
-
-/// The end of a file as text: at most [`MAX_MESSAGE`] bytes, not beginning within a character.
-fn last_text(bytes: &[u8]) -> String {
-    let tail = bytes
-        .get(bytes.len().saturating_sub(MAX_MESSAGE)..)
-        .unwrap_or_default();
-    let partial_char_bytes = if tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
-        tail.iter()
-            .take(3)
-            .take_while(|byte| (**byte & 0xc0) == 0x80)
-            .count()
-    } else {
-        0
-    };
-    let text = String::from_utf8_lossy(tail.get(partial_char_bytes..).unwrap_or_default());
-    truncate(&text, MAX_MESSAGE).to_string()
 }
 
 #[cfg(test)]

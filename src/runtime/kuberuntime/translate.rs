@@ -8,9 +8,10 @@ use crate::base::StringInterner;
 use crate::cri::v1;
 use crate::model::{
     AddressOrder, ContainerId, ContainerResources, ContainerState, ContainerStatus, ContainerUser,
-    NetworkMode, PodSource, PodUid, SandboxId, SandboxStatus, keys, reasons,
+    NetworkMode, PodSource, SandboxId, SandboxStatus, keys, reasons,
 };
 use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
+use crate::state::pod_cache::ListEntry;
 use std::{net::IpAddr, sync::Arc};
 
 /// Longest message kept of a container, and maximum number of bytes that are read from the end of its termination
@@ -23,36 +24,21 @@ const MAX_ADDRESSES: usize = 16;
 /// Maximum number of groups that are kept of one container; the kernel's limit for a process.
 const MAX_GROUPS: usize = 65536;
 
-/// An object and the pod that its labels name.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WithPod<T> {
-    /// UID of the pod.
-    pub uid: PodUid,
-    /// Name of the pod.
-    pub name: Arc<str>,
-    /// Namespace of the pod.
-    pub namespace: Arc<str>,
-    /// The object.
-    pub object: T,
-}
-
-impl<T> WithPod<T> {
-    fn new(labels: &labels::StringMap, strings: &StringInterner, object: T) -> Option<Self> {
-        let pod = labels::pod_of(labels)?;
-        Some(Self {
-            uid: PodUid::new(strings.intern(pod.uid)),
-            name: strings.intern(pod.name),
-            namespace: strings.intern(pod.namespace),
-            object,
-        })
-    }
+/// The status and the pod that the labels name.
+fn with_pod<T>(
+    labels: &labels::StringMap,
+    strings: &StringInterner,
+    status: T,
+) -> Option<ListEntry<T>> {
+    let pod_ref = labels::pod_of(labels, strings)?;
+    Some(ListEntry { pod_ref, status })
 }
 
 /// A sandbox in a list reply, which has no network status; [`NetworkMode::Pod`] is assumed.
 pub fn sandbox_from_list(
     sandbox: &v1::PodSandbox,
     strings: &StringInterner,
-) -> Option<WithPod<SandboxStatus>> {
+) -> Option<ListEntry<SandboxStatus>> {
     let object = SandboxStatus {
         id: SandboxId::from(sandbox.id.as_str()),
         attempt: sandbox.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -64,7 +50,7 @@ pub fn sandbox_from_list(
         source: source(&sandbox.annotations),
         manifest_digest: digest(&sandbox.annotations, strings),
     };
-    WithPod::new(&sandbox.labels, strings, object)
+    with_pod(&sandbox.labels, strings, object)
 }
 
 /// A sandbox from its status.
@@ -72,7 +58,7 @@ pub fn sandbox_status(
     status: &v1::PodSandboxStatus,
     strings: &StringInterner,
     order: AddressOrder,
-) -> Option<WithPod<SandboxStatus>> {
+) -> Option<ListEntry<SandboxStatus>> {
     let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
     let network = namespaces
         .and_then(|n| n.options.as_ref())
@@ -95,7 +81,7 @@ pub fn sandbox_status(
         source: source(&status.annotations),
         manifest_digest: digest(&status.annotations, strings),
     };
-    WithPod::new(&status.labels, strings, object)
+    with_pod(&status.labels, strings, object)
 }
 
 /// The sandbox's addresses, primary first; none at all if one is not an address, as upstream does.
@@ -116,7 +102,7 @@ fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<
 pub fn container_from_list(
     container: &v1::Container,
     strings: &StringInterner,
-) -> Option<WithPod<ContainerStatus>> {
+) -> Option<ListEntry<ContainerStatus>> {
     let object = ContainerStatus {
         id: ContainerId::from(container.id.as_str()),
         name: strings.intern(labels::container_name(&container.labels)?),
@@ -133,7 +119,7 @@ pub fn container_from_list(
         source: source(&container.annotations),
         ..ContainerStatus::default()
     };
-    WithPod::new(&container.labels, strings, object)
+    with_pod(&container.labels, strings, object)
 }
 
 /// A container from its status, which does not name the sandbox, so the caller does.
@@ -141,7 +127,7 @@ pub fn container_status(
     status: &v1::ContainerStatus,
     sandbox: SandboxId,
     strings: &StringInterner,
-) -> Option<WithPod<ContainerStatus>> {
+) -> Option<ListEntry<ContainerStatus>> {
     let (state, start_cancelled) = match state(status.state) {
         ContainerState::Exited if start_was_cancelled(status) => (ContainerState::Created, true),
         state => (state, false),
@@ -184,7 +170,7 @@ pub fn container_status(
         grace_seconds: grace_seconds(&status.annotations),
         source: source(&status.annotations),
     };
-    WithPod::new(&status.labels, strings, object)
+    with_pod(&status.labels, strings, object)
 }
 
 /// Upstream's `toKubeContainerResources`.

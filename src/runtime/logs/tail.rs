@@ -11,8 +11,6 @@ pub const TERMINATION: TailLimits = TailLimits {
     bytes: 2048,
 };
 
-/// Bytes read at a time.
-const BLOCK: u64 = 16 * 1024;
 /// Maximum number of bytes that are read from the end of a file. Runtimes cut lines at 16 KiB, so this is
 /// many lines.
 const MAX_READ: u64 = 256 * 1024;
@@ -34,38 +32,22 @@ pub struct TailLimits {
 pub fn of_log(path: &Path, limits: TailLimits) -> io::Result<String> {
     let (file, metadata) = files::open(path)?;
     let size = metadata.len();
-    let mut window: Vec<u8> = Vec::new();
-    let mut start = size;
-    loop {
-        let tail = assemble(&window, start == 0, limits);
-        if tail.enough || start == 0 || size - start >= MAX_READ {
-            return Ok(lossy_end(&tail.content, limits.bytes));
-        }
-        let block = BLOCK.min(start);
-        start -= block;
-        let mut longer = vec![0; usize::try_from(block).map_err(io::Error::other)?];
-        file.read_exact_at(&mut longer, start)?;
-        longer.append(&mut window);
-        window = longer;
-    }
+    let start = size.saturating_sub(MAX_READ);
+    let mut window = vec![0; usize::try_from(size - start).map_err(io::Error::other)?];
+    file.read_exact_at(&mut window, start)?;
+    let content = content(&window, start == 0, limits.lines);
+    Ok(lossy_end(&content, limits.bytes))
 }
 
-struct Assembled {
-    content: Vec<u8>,
-    /// More of the file would not change the result.
-    enough: bool,
-}
-
-/// Puts together the content of the last lines in a window that ends at the file's end. The bytes before the
-/// first newline of the window are a complete line only if the window starts at the beginning of the file.
-fn assemble(window: &[u8], whole_file: bool, limits: TailLimits) -> Assembled {
+/// The content of the last lines in a window that ends at the file's end. The bytes before the first newline of the
+/// window are a complete line only if the window starts at the beginning of the file.
+fn content(window: &[u8], whole_file: bool, max_lines: usize) -> Vec<u8> {
     let body = window.strip_suffix(b"\n").unwrap_or(window);
     let mut lines: Vec<&[u8]> = body
         .rsplit(|byte| *byte == b'\n')
-        .take(limits.lines.saturating_add(1))
+        .take(max_lines.saturating_add(1))
         .collect();
-    let all_lines = lines.len() > limits.lines;
-    if all_lines || !whole_file {
+    if lines.len() > max_lines || !whole_file {
         lines.pop();
     }
     let mut content = Vec::new();
@@ -75,20 +57,19 @@ fn assemble(window: &[u8], whole_file: bool, limits: TailLimits) -> Assembled {
             content.push(b'\n');
         }
     }
-    Assembled {
-        enough: all_lines || content.len() >= limits.bytes,
-        content,
-    }
+    content
 }
 
-/// At most the last `limit` bytes as text, starting at a character boundary.
-fn lossy_end(content: &[u8], limit: usize) -> String {
+/// At most the last `limit` bytes as text, starting at a character boundary. Bytes that reach the limit count as the
+/// end of longer ones.
+pub fn lossy_end(content: &[u8], limit: usize) -> String {
     let cut = content.len().saturating_sub(limit);
     let rest = content.get(cut..).unwrap_or_default();
     let continues = |byte: &&u8| *byte & 0b1100_0000 == 0b1000_0000;
-    let inside = match cut {
-        0 => 0,
-        _ => rest.iter().take(3).take_while(continues).count(),
+    let inside = if rest.len() == limit {
+        rest.iter().take(3).take_while(continues).count()
+    } else {
+        0
     };
     String::from_utf8_lossy(rest.get(inside..).unwrap_or_default()).into_owned()
 }
@@ -185,21 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_many_blocks_is_read_only_as_far_as_needed_and_right() {
+    fn of_a_long_log_the_last_lines_are_read() {
         let long = "x".repeat(10_000);
         let content = log((0..200).map(|i| format!("F {i} {long}")));
         let text = tail(&content, 5, 1_000_000);
         assert_eq!(text.lines().count(), 5);
         assert!(text.starts_with("195 x") && text.ends_with("x\n"));
-    }
-
-    #[test]
-    fn every_line_length_around_a_block_boundary_reads_the_same() {
-        for length in (BLOCK as usize - 60)..(BLOCK as usize + 10) {
-            let content = log(["F first".into(), format!("F {}", "y".repeat(length))]);
-            let text = tail(&content, 80, AMPLE.bytes);
-            assert_eq!(text.len(), "first\n".len() + length + 1, "{length}");
-        }
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::{
     sync::Arc,
 };
 
-/// One entry of a list of sandboxes or containers, with the pod that its labels name.
+/// A sandbox or container of a list or of its own status, with the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListEntry<T> {
     /// The pod.
     pub pod_ref: PodRef,
-    /// The status, with the fields that a list returns.
+    /// The status; from a list, with the fields that a list returns.
     pub status: T,
 }
 

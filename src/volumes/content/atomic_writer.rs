@@ -11,12 +11,12 @@ use super::{
     payload::{FileContent, Payload},
 };
 use crate::host::{
-    files::{PATH_ONLY, reopen},
+    files::{PATH_ONLY, open_without_links, reopen},
     remove,
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, Uid},
+    fs::{AtFlags, Dir, Mode, OFlags, Uid},
     io::Errno,
 };
 use std::{
@@ -111,7 +111,7 @@ fn has_content(
     content: &FileContent,
     group: VolumeGroup,
 ) -> io::Result<bool> {
-    let (file, _) = reopen(open_within(version, path, PATH_ONLY, 0)?)?;
+    let (file, _) = reopen(open_without_links(version, path, PATH_ONLY, 0)?)?;
     let stat = rustix::fs::fstat(&file)?;
     let mode = group.with_group_permissions(content.mode, READ_ONLY, false);
     let length = content.data.len() as u64;
@@ -137,7 +137,7 @@ fn has_only(version: BorrowedFd<'_>, payload: &Payload) -> io::Result<bool> {
             path => path,
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        for entry in Dir::read_from(open_within(version, at, flags, 0)?)? {
+        for entry in Dir::read_from(open_without_links(version, at, flags, 0)?)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else {
                 return Ok(false);
@@ -200,7 +200,7 @@ fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: VolumeGroup)
             }
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mut file = File::from(open_within(version.as_fd(), path, flags, 0o600)?);
+        let mut file = File::from(open_without_links(version.as_fd(), path, flags, 0o600)?);
         file.write_all(&content.data)?;
         if let Some(owner) = content.owner {
             rustix::fs::fchown(&file, Some(Uid::from_raw(owner)), None)?;
@@ -212,7 +212,7 @@ fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: VolumeGroup)
 
 fn make_dir(version: BorrowedFd<'_>, path: &str, group: VolumeGroup) -> io::Result<()> {
     let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-    let parent = open_within(version, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
+    let parent = open_without_links(version, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
     rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(VERSION_MODE))?;
     let made = open_dir(parent.as_fd(), name)?;
     group.set_group_and_mode(made.as_fd(), VERSION_MODE, READ_ONLY, true)
@@ -270,17 +270,5 @@ fn leads_into_data(root: BorrowedFd<'_>, name: &CStr) -> bool {
 }
 
 fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    open_within(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)
-}
-
-/// Opens a path below a directory without following links.
-fn open_within(
-    directory: BorrowedFd<'_>,
-    path: &str,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    rustix::fs::openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve)
+    open_without_links(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)
 }

@@ -24,14 +24,16 @@ pub(super) use plan::sources;
 pub(super) use sources::{VolumeSources, is_fixed, may_change, object_keys, payload};
 
 use super::{
-    Mounter, PodDir, SetUpError,
-    error::io_error,
+    Mounter, PodDir,
+    error::cannot,
     pod_dirs::{create_dir, write_marker},
 };
+use crate::host::files::open_without_links;
+use anyhow::Context as _;
 use owner::READ_ONLY;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use sha2::{Digest as _, Sha256};
@@ -53,7 +55,7 @@ pub(super) fn set_up(
     volume: &ContentVolume,
     payload: &Payload,
     mounter: &dyn Mounter,
-) -> Result<PathBuf, SetUpError> {
+) -> anyhow::Result<PathBuf> {
     create_dir(&pod.volumes_of(volume.plugin), 0o750)?;
     let directory = pod.volume(volume.plugin, name)?;
     let fresh = create_dir(&directory, DISK_MODE)?;
@@ -62,9 +64,9 @@ pub(super) fn set_up(
     {
         mounter
             .tmpfs(&directory, size, MEMORY_MODE)
-            .map_err(io_error("mount a tmpfs on", &directory))?;
+            .with_context(cannot("mount a tmpfs on", &directory))?;
     }
-    prepare_root(&directory, volume).map_err(io_error("prepare", &directory))?;
+    prepare_root(&directory, volume).with_context(cannot("prepare", &directory))?;
     write(&directory, volume, payload)?;
     // Records that the volume was set up and from which specification, at the path where upstream records it.
     let (marker, specification) = (pod.content_marker(name)?, spec_digest(volume));
@@ -89,14 +91,14 @@ pub(super) fn write(
     directory: &Path,
     volume: &ContentVolume,
     payload: &Payload,
-) -> Result<(), SetUpError> {
+) -> anyhow::Result<()> {
     let written = write_files(directory, payload, volume.group);
     if let Ok(Written::Now) = written {
         tracing::debug!(volume = %directory.display(), files = payload.len(), "Wrote a volume");
     }
     written
         .map(drop)
-        .map_err(io_error("write the files of", directory))
+        .with_context(cannot("write the files of", directory))
 }
 
 /// The path of the volume if an earlier kubelet set it up from the same specification and it still exists. Blocking.
@@ -128,17 +130,10 @@ pub(super) fn digest(payload: &Payload) -> PayloadDigest {
     hasher.finalize().into()
 }
 
-pub(super) fn content_of(
-    volume: &ContentVolume,
-    inputs: &VolumeSources,
-) -> Result<Payload, SetUpError> {
-    payload(&volume.sources, inputs).map_err(SetUpError::Content)
-}
-
-fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpError> {
+fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> anyhow::Result<bool> {
     mounter
         .is_mounted(directory)
-        .map_err(io_error("read", directory))
+        .with_context(cannot("read", directory))
 }
 
 /// Sets the group of the volume's root directory and creates the mount points in it.
@@ -171,9 +166,7 @@ fn create_dirs(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
 }
 
 fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
+    open_without_links(parent, name, OFlags::PATH | OFlags::DIRECTORY, 0)
 }
 
 #[cfg(test)]

@@ -3,14 +3,11 @@
 //! Containers mount these volumes read-only, so the runtime cannot create the directories.
 
 use crate::model::{Pod, PodExt};
-use crate::volumes::error::ContentError;
+use anyhow::bail;
 use std::path::{Component, Path, PathBuf};
 
 /// The directories relative to the volume; of nested ones only the outermost (upstream's `getNestedMountpoints`).
-pub(in crate::volumes) fn mount_points(
-    pod: &Pod,
-    volume: &str,
-) -> Result<Vec<String>, ContentError> {
+pub(in crate::volumes) fn mount_points(pod: &Pod, volume: &str) -> anyhow::Result<Vec<String>> {
     let mut points = Vec::new();
     for container in pod.containers().iter().chain(pod.init_containers()) {
         let mounts = container.volume_mounts.as_deref().unwrap_or_default();
@@ -19,8 +16,7 @@ pub(in crate::volumes) fn mount_points(
         for own in mounts.iter().filter(|mount| mount.name == volume) {
             let own = clean(&own.mount_path);
             if own.starts_with("..") {
-                let point = own.display().to_string();
-                return Err(ContentError::MountPoint(point));
+                bail!("invalid container mount point {}", own.display());
             }
             add_outermost(&own, &all, &mut points);
         }
@@ -70,7 +66,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn points(mounts: &[(&str, &str)]) -> Result<Vec<String>, ContentError> {
+    fn points(mounts: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
         let mount = |(name, path): &(&str, &str)| json!({"name": name, "mountPath": path});
         let mounts: Vec<Value> = mounts.iter().map(mount).collect();
         let pod: Pod = serde_json::from_value(json!({

@@ -6,7 +6,8 @@ use crate::apiserver::pod_certificate::PodCertificateKey;
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
-use crate::volumes::{error::ContentError, paths::VolumePlugin};
+use crate::volumes::paths::VolumePlugin;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,
     PodCertificateProjection, ProjectedVolumeSource, SecretProjection,
@@ -158,7 +159,7 @@ pub(in crate::volumes) fn sources(
     pod: &Pod,
     volume: &Volume,
     node: &NodeFacts,
-) -> Result<Option<(VolumePlugin, Vec<VolumeFileSource>)>, Vec<ContentError>> {
+) -> Result<Option<(VolumePlugin, Vec<VolumeFileSource>)>, Vec<anyhow::Error>> {
     if let Some(wanted) = &volume.config_map {
         let source = ConfigMapProjection {
             name: wanted.name.clone(),
@@ -199,7 +200,7 @@ fn projected(
     volume: &str,
     wanted: &ProjectedVolumeSource,
     node: &NodeFacts,
-) -> Result<Vec<VolumeFileSource>, Vec<ContentError>> {
+) -> Result<Vec<VolumeFileSource>, Vec<anyhow::Error>> {
     let mut sources = Vec::new();
     let mut errors = Vec::new();
     for (index, projection) in wanted.sources.iter().flatten().enumerate() {
@@ -228,7 +229,9 @@ fn projected(
             let source = certificate(pod, (volume, index), source, wanted.default_mode);
             sources.push(VolumeFileSource::Certificate(source));
         } else if *projection != VolumeProjection::default() {
-            errors.push(ContentError::UnknownSource);
+            errors.push(anyhow!(
+                "an unknown source of a projected volume is not supported by this kubelet"
+            ));
         }
     }
     if errors.is_empty() {
@@ -299,7 +302,7 @@ fn bundle(
     pod: &Pod,
     source: &ClusterTrustBundleProjection,
     default_mode: Option<i32>,
-) -> Result<BundleSource, ContentError> {
+) -> anyhow::Result<BundleSource> {
     let (mode, owner) = mode_and_owner(pod, default_mode);
     Ok(BundleSource {
         choice: BundleChoice::of(source)?,
@@ -392,15 +395,13 @@ fn pod_files(
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
     node: &NodeFacts,
-) -> Result<Payload, Vec<ContentError>> {
+) -> Result<Payload, Vec<anyhow::Error>> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();
     for item in items {
         let mode = bits(item.mode.or(default_mode).unwrap_or(DEFAULT_MODE));
-        let added = text_of(pod, item, node).and_then(|text| {
-            let added = payload.insert(&item.path, text.into(), mode);
-            added.map_err(ContentError::Path)
-        });
+        let added = text_of(pod, item, node)
+            .and_then(|text| Ok(payload.insert(&item.path, text.into(), mode)?));
         errors.extend(added.err());
     }
     if errors.is_empty() {
@@ -410,14 +411,10 @@ fn pod_files(
     }
 }
 
-fn text_of(
-    pod: &Pod,
-    item: &DownwardAPIVolumeFile,
-    node: &NodeFacts,
-) -> Result<String, ContentError> {
+fn text_of(pod: &Pod, item: &DownwardAPIVolumeFile, node: &NodeFacts) -> anyhow::Result<String> {
     if let Some(field) = &item.field_ref {
         let path = &field.field_path;
-        return pod_field(pod, path).ok_or_else(|| ContentError::FieldPath(path.clone()));
+        return pod_field(pod, path).with_context(|| format!("unsupported fieldPath: {path}"));
     }
     match &item.resource_field_ref {
         Some(wanted) => Ok(field_ref_value(pod, None, wanted, node)?),

@@ -7,7 +7,8 @@ use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, Objec
 use crate::apiserver::pod_certificate::FoundCertificates;
 use crate::apiserver::token::FoundTokens;
 use crate::apiserver::trust_bundle::FoundBundles;
-use crate::volumes::error::{ContentError, ContentErrors};
+use crate::volumes::error::aggregate;
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -61,7 +62,7 @@ pub(in crate::volumes) fn is_fixed(
 pub(in crate::volumes) fn payload(
     sources: &[VolumeFileSource],
     inputs: &VolumeSources,
-) -> Result<Payload, ContentErrors> {
+) -> anyhow::Result<Payload> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();
     for source in sources {
@@ -88,12 +89,12 @@ pub(in crate::volumes) fn payload(
         }
     }
     if errors.is_empty() {
-        errors.extend(payload.check().err().map(ContentError::Path));
+        errors.extend(payload.check().err().map(Into::into));
     }
     if errors.is_empty() {
         Ok(payload)
     } else {
-        Err(ContentErrors(errors))
+        Err(aggregate(&errors))
     }
 }
 
@@ -101,9 +102,9 @@ fn add_token(
     source: &TokenSource,
     tokens: &FoundTokens,
     payload: &mut Payload,
-) -> Result<(), ContentError> {
+) -> anyhow::Result<()> {
     let token = tokens.get(&source.key);
-    let token = token.ok_or(ContentError::TokenNotLookedUp)?.clone()?;
+    let token = token.context("the token was not looked up")?.clone()?;
     payload.insert_owned(&source.path, token.0, source.mode, source.owner)?;
     Ok(())
 }
@@ -112,9 +113,11 @@ fn add_certificate(
     source: &CertificateSource,
     certificates: &FoundCertificates,
     payload: &mut Payload,
-) -> Result<(), ContentError> {
+) -> anyhow::Result<()> {
     let found = certificates.get(&source.key);
-    let found = found.ok_or(ContentError::CertificateNotLookedUp)?.clone()?;
+    let found = found
+        .context("the certificate was not looked up")?
+        .clone()?;
     let bundle = [found.key.as_ref(), found.chain.as_ref()].concat();
     for (path, content) in [
         (&source.bundle_path, bundle.into()),
@@ -132,24 +135,26 @@ fn add_bundle(
     source: &BundleSource,
     bundles: Option<&FoundBundles>,
     payload: &mut Payload,
-) -> Result<(), ContentError> {
-    let bundles = bundles.ok_or(ContentError::BundlesNotLookedUp)?.clone()?;
+) -> anyhow::Result<()> {
+    let bundles = bundles.context("the ClusterTrustBundles were not looked up")?;
+    let bundles = bundles.clone()?;
     let anchors = bundles.trust_anchors(&source.choice, source.optional)?;
     payload.insert_owned(&source.path, anchors, source.mode, source.owner)?;
     Ok(())
 }
 
 /// The files of a configmap or secret (upstream's `MakePayload`).
-fn object_files(
-    source: &ObjectSource,
-    found: &ConfigMapsAndSecrets,
-) -> Result<Payload, ContentError> {
+fn object_files(source: &ObjectSource, found: &ConfigMapsAndSecrets) -> anyhow::Result<Payload> {
     let none = ObjectData::default();
     let object = match found.get(&source.key) {
         Some(Ok(object)) => object.as_ref(),
         Some(Err(error)) if source.optional && error.is_not_found() => &none,
         Some(Err(error)) => return Err(error.clone().into()),
-        None => return Err(ContentError::NotLookedUp(source.key.clone())),
+        None => bail!(
+            "{} {:?} was not looked up",
+            source.key.kind,
+            source.key.name
+        ),
     };
     let mut payload = Payload::default();
     if source.items.is_empty() {
@@ -162,10 +167,14 @@ fn object_files(
             if source.optional {
                 continue;
             }
-            return Err(match source.key.kind {
-                ObjectKind::ConfigMap => ContentError::ConfigMapKey(item.key.clone()),
-                ObjectKind::Secret => ContentError::SecretKey(item.key.clone()),
-            });
+            match source.key.kind {
+                ObjectKind::ConfigMap => {
+                    bail!("configmap references non-existent config key: {}", item.key)
+                }
+                ObjectKind::Secret => {
+                    bail!("references non-existent secret key: {}", item.key)
+                }
+            }
         };
         let mode = item.mode.unwrap_or(source.default_mode);
         payload.insert(&item.path, value.clone(), mode)?;

@@ -8,14 +8,15 @@ mod rules;
 pub(super) use rules::{LocalMount, fs_type, mount_options};
 
 use super::{
-    KubeletRoot, Mounter, PodDir, SetUpError, VolumeError,
+    KubeletRoot, Mounter, PodDir, VolumeError,
     content::VolumeGroup,
-    error::io_error,
+    error::cannot,
     ownership::{self, ChangePolicy},
     paths::VolumePlugin,
     pod_volumes::PodVolumes,
 };
 use crate::{base::KeyedLock, host::ProgramEnd};
+use anyhow::{Context as _, anyhow};
 use rules::DeviceStep;
 use rustix::{
     fd::AsRawFd,
@@ -59,7 +60,8 @@ pub(super) struct LocalVolume<'a> {
 pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, VolumeError> {
     let target = volume.pod.volume(VolumePlugin::Local, volume.name)?;
     let bound = volume.mounter.is_mounted(&target);
-    let bound = bound.map_err(|e| volume.fail(io_error("read", &target)(e)))?;
+    let bound = bound.with_context(cannot("read", &target));
+    let bound = bound.map_err(|error| volume.fail(error))?;
     if bound && volume.was_made {
         return Ok(Some(target));
     }
@@ -86,7 +88,7 @@ struct Failed {
 }
 
 impl LocalVolume<'_> {
-    fn fail(&self, source: SetUpError) -> VolumeError {
+    fn fail(&self, source: anyhow::Error) -> VolumeError {
         VolumeError::SetUp {
             volume: self.name.to_owned(),
             source,
@@ -99,11 +101,11 @@ impl LocalVolume<'_> {
         let source = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Ok(false),
             Ok(metadata) if metadata.file_type().is_block_device() => return Ok(true),
-            Ok(_) => SetUpError::Device("only directory and block device are supported".to_owned()),
+            Ok(_) => anyhow!("only directory and block device are supported"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                SetUpError::Device(format!("path {:?} does not exist", self.path))
+                anyhow!("path {:?} does not exist", self.path)
             }
-            Err(error) => io_error("read", path)(error),
+            Err(error) => anyhow!(error).context(format!("cannot read {}", self.path)),
         };
         Err(VolumeError::NewMounter {
             volume: self.name.to_owned(),
@@ -119,7 +121,8 @@ impl LocalVolume<'_> {
             source,
         };
         let is_mounted = self.mounter.is_mounted(&target);
-        if is_mounted.map_err(|e| fail(io_error("read", &target)(e)))? {
+        let is_mounted = is_mounted.with_context(cannot("read", &target));
+        if is_mounted.map_err(fail)? {
             return Ok(target);
         }
         make_dir(&target).map_err(fail)?;
@@ -128,9 +131,9 @@ impl LocalVolume<'_> {
             let _ = fs::remove_dir(&target);
             let (path, fs_type) = (self.path, &self.mount.fs_type);
             let at = target.display();
-            return Err(fail(SetUpError::Device(format!(
+            return Err(fail(anyhow!(
                 "local: failed to mount device {path} at {at} (fstype: {fs_type}), error {error}"
-            ))));
+            )));
         }
         Ok(target)
     }
@@ -263,7 +266,8 @@ impl LocalVolume<'_> {
         let fail = |source| self.fail(source);
         if let Some(owner) = self.owner {
             let mounts = self.mounter.list();
-            let mounts = mounts.map_err(|e| fail(io_error("list the mounts of", source)(e)))?;
+            let mounts = mounts.with_context(cannot("list the mounts of", source));
+            let mounts = mounts.map_err(fail)?;
             let (pods, pod) = (self.root.pods_dir(), Some(self.pod.path()));
             let shared = rules::is_bound(&mounts, &pods, self.name, pod);
             ownership::set_up(self.pod, self.name, source, owner, || shared).map_err(fail)?;
@@ -271,7 +275,8 @@ impl LocalVolume<'_> {
         // Opened first, because this may hang, and the teardown waits for what follows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(source, flags, Mode::empty())
-            .map_err(|e| fail(io_error("open", source)(e.into())))?;
+            .with_context(cannot("open", source))
+            .map_err(fail)?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
         let _creating = self
             .volumes
@@ -284,7 +289,8 @@ impl LocalVolume<'_> {
         make_dir(target).map_err(fail)?;
         self.mounter
             .bind(&opened, target)
-            .map_err(|e| fail(io_error("bind onto", target)(e)))?;
+            .with_context(cannot("bind onto", target))
+            .map_err(fail)?;
         let (from, to) = (source.to_string_lossy(), target.to_string_lossy());
         let options = &self.mount.options;
         let Some(args) = rules::bind_args(&from, options, self.read_only, &to) else {
@@ -294,14 +300,14 @@ impl LocalVolume<'_> {
             if let Err(error) = self.unbind(target) {
                 tracing::warn!(volume = self.name, err = %error, "Failed to unmount volume");
             }
-            fail(SetUpError::Device(error))
+            fail(anyhow::Error::msg(error))
         })
     }
 
-    fn unbind(&self, target: &Path) -> Result<(), SetUpError> {
+    fn unbind(&self, target: &Path) -> anyhow::Result<()> {
         let unmounted = self.mounter.unmount(target);
-        unmounted.map_err(io_error("unmount", target))?;
-        fs::remove_dir(target).map_err(io_error("remove", target))
+        unmounted.with_context(cannot("unmount", target))?;
+        fs::remove_dir(target).with_context(cannot("remove", target))
     }
 }
 
@@ -336,8 +342,8 @@ fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
     }
 }
 
-fn make_dir(path: &Path) -> Result<(), SetUpError> {
+fn make_dir(path: &Path) -> anyhow::Result<()> {
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o750).create(path);
-    made.map_err(io_error("make directory", path))
+    made.with_context(cannot("make directory", path))
 }

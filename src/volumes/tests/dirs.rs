@@ -51,7 +51,7 @@ fn a_termination_log_is_a_fresh_file_that_anybody_may_write() {
     let create = |count, other_restart_counts: &[u32]| {
         let wanted = pod_dirs::TerminationLog {
             restart_count: count,
-            other_restart_counts,
+            other_restart_counts: other_restart_counts.to_vec(),
         };
         pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap()
     };
@@ -75,7 +75,7 @@ fn termination_logs_of_instances_that_are_gone_are_removed() {
         let other_restart_counts: Vec<u32> = count.checked_sub(1).into_iter().collect();
         let wanted = pod_dirs::TerminationLog {
             restart_count: count,
-            other_restart_counts: &other_restart_counts,
+            other_restart_counts,
         };
         pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     }
@@ -83,7 +83,7 @@ fn termination_logs_of_instances_that_are_gone_are_removed() {
     fs::write(directory.join("01234567"), "").unwrap();
     let wanted = pod_dirs::TerminationLog {
         restart_count: 50,
-        other_restart_counts: &[49, 7],
+        other_restart_counts: vec![49, 7],
     };
     pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     let mut names: Vec<_> = fs::read_dir(&directory)

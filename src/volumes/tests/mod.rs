@@ -26,6 +26,19 @@ mod project_quotas;
 mod sub_path;
 mod teardown;
 
+impl Default for ClusterSources {
+    /// For a standalone node.
+    fn default() -> Self {
+        Self {
+            tokens: Default::default(),
+            bundles: Default::default(),
+            certificates: Default::default(),
+            claims: Default::default(),
+            node: tokio::sync::watch::Sender::new(None).subscribe(),
+        }
+    }
+}
+
 /// Of a sync that nothing cancels.
 fn never() -> CancellationToken {
     CancellationToken::new()

@@ -33,15 +33,10 @@ impl ContainerGc {
     pub(in crate::runtime::kuberuntime) async fn remove_dead_containers(
         &self,
         status: &Arc<PodStatus>,
-        pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
         self.remove_dead(std::slice::from_ref(status), &|_| remove_all)
-            .await?;
-        if remove_all {
-            self.log_files.remove_pod_logs(pod_ref).await;
-        }
-        Ok(())
+            .await
     }
 
     /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime

@@ -19,17 +19,6 @@ pub struct ContainerGcPolicy {
     pub max_containers: Option<usize>,
 }
 
-impl Default for ContainerGcPolicy {
-    /// Upstream's: no minimum age, one instance per container name, no limit for the node.
-    fn default() -> Self {
-        Self {
-            min_age: Duration::ZERO,
-            max_per_container: Some(1),
-            max_containers: None,
-        }
-    }
-}
-
 named_enum! {
     /// Why a container is removed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -41,6 +41,17 @@ fn statuses(list: Vec<OfPod>) -> Vec<Arc<PodStatus>> {
     pods.into_values().map(Arc::new).collect()
 }
 
+impl Default for ContainerGcPolicy {
+    /// Upstream's: no minimum age, one instance per container name, no limit for the node.
+    fn default() -> Self {
+        Self {
+            min_age: Duration::ZERO,
+            max_per_container: Some(1),
+            max_containers: None,
+        }
+    }
+}
+
 fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPolicy {
     ContainerGcPolicy {
         max_per_container: per_container,

@@ -1,20 +1,17 @@
 //! Gathers the inputs of the pure generators, calls them, and creates the files that a configuration refers to.
 
 use super::{
-    config_error::ConfigError,
-    container_config::{ContainerInputs, generate_container_config},
+    container_config::{ContainerConfigRequest, ContainerInputs, generate_container_config},
     container_files::{
-        FilesRequest, create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
+        create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
         restart_count_from_log_dir,
     },
     dns::{DnsWarning, ResolvConf},
     env::{
-        EnvError, EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
+        EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
         variables_of_services,
     },
-    mounts::{ImageVolumes, MountSources},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
-    security_context::ImageUser,
     settings::GenerateSettings,
     user_namespaces::{self, UserNamespaces, ranges::IdRange},
 };
@@ -32,11 +29,11 @@ use crate::{
     model::{Pod, PodExt as _, PodUid},
     resources::{self, BadAmount, ContainerDevices},
     state::pod_cache::PodRef,
-    volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
+    volumes::VolumeManager,
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 use tokio_util::sync::CancellationToken;
 
 /// Builds CRI configurations.
@@ -49,21 +46,6 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     pub(in crate::runtime::kuberuntime) services: Services,
     pub(in crate::runtime::kuberuntime) runtime_classes: RuntimeClasses,
     pub(in crate::runtime::kuberuntime) devices: ContainerDevices,
-}
-
-pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
-    pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
-    pub(in crate::runtime::kuberuntime) container: &'a Container,
-    pub(in crate::runtime::kuberuntime) restart_count: u32,
-    /// The restart counts of existing instances, whose termination logs are kept.
-    pub(in crate::runtime::kuberuntime) other_restart_counts: &'a [u32],
-    pub(in crate::runtime::kuberuntime) image_ref: &'a str,
-    pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
-    pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
-    pub(in crate::runtime::kuberuntime) volumes: &'a VolumePaths,
-    pub(in crate::runtime::kuberuntime) images: &'a ImageVolumes,
-    /// Ends the wait for a file system that hangs.
-    pub(in crate::runtime::kuberuntime) cancel: &'a CancellationToken,
 }
 
 /// The configuration of a new sandbox.
@@ -115,8 +97,7 @@ impl ConfigBuilder {
         cgroup_parent: &str,
     ) -> anyhow::Result<NewSandbox> {
         let pod_ref = PodRef::of(pod);
-        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &pod_ref)
-            .map_err(ConfigError::from)?;
+        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &pod_ref)?;
         let resolv_conf = self.resolv_conf.clone();
         // One blocking call for both, because switching threads is a measurable part of a pod's start.
         let (host, fresh_logs) = run_file_io(move || {
@@ -173,6 +154,7 @@ impl ConfigBuilder {
     pub(in crate::runtime::kuberuntime) async fn container(
         &self,
         request: ContainerConfigRequest<'_>,
+        cancel: &CancellationToken,
     ) -> anyhow::Result<ContainerConfig> {
         let ContainerConfigRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
@@ -182,13 +164,14 @@ impl ConfigBuilder {
         } else {
             request.pod_ips
         };
-        let cancel = request.cancel;
+        let request = ContainerConfigRequest { pod_ips, ..request };
         let devices = self.devices.run_options(pod, container);
         let devices = cancel.run_until_cancelled(devices).await;
         let devices = devices.context("the sync was cancelled")??;
         let objects = wanted_configmaps_and_secrets(pod, container);
         let services = self.services.of(pod).await;
-        let services = services.ok_or_else(|| ConfigError::from(EnvError::ServicesUnread))?;
+        let services = services
+            .context("services have not yet been read at least once, cannot construct envvars")?;
         let env_inputs = EnvInputs {
             services: &variables_of_services(&services),
             pod_ips,
@@ -200,44 +183,23 @@ impl ConfigBuilder {
                 .configmaps_and_secrets(pod, objects, cancel)
                 .await?,
         };
-        let environment =
-            make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
-        let ContainerConfigRequest {
-            volumes, images, ..
-        } = request;
-        let wanted = FilesRequest {
-            pod,
-            container,
-            pod_ips,
-            volumes,
-            images,
-            environment: &environment,
-            termination_log: TerminationLog {
-                restart_count: request.restart_count,
-                other_restart_counts: request.other_restart_counts,
-            },
-        };
-        let files = create_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
+        let environment = make_environment(pod, container, &env_inputs)?;
+        let files = create_container_files(
+            &self.volumes,
+            &self.settings,
+            &request,
+            &environment,
+            cancel,
+        );
         let inputs = ContainerInputs {
-            restart_count: request.restart_count,
-            image_ref: request.image_ref,
-            image_user: request.image_user,
+            request,
             environment: &environment,
-            sources: MountSources {
-                volumes,
-                images,
-                files: &files,
-            },
+            files: &files.await?,
             user_namespace: self.user_namespace(pod).await?,
             recursive_read_only_mounts: self.supports_recursive_read_only(pod),
             devices: &devices,
         };
-        Ok(generate_container_config(
-            pod,
-            container,
-            &self.settings,
-            &inputs,
-        )?)
+        generate_container_config(&self.settings, &inputs)
     }
 
     /// The restart count of a new instance according to the container's log files; 0 without any.

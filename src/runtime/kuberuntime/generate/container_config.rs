@@ -2,34 +2,55 @@
 
 use super::env::Environment;
 use super::env::expansion::expand_all;
-use super::mounts::{self, MountSources};
+use super::mounts::{self, ContainerFiles, ImageVolumes};
 use super::security_context::{self, ImageUser};
+use super::settings::GenerateSettings;
 use super::stop_signal::stop_signal;
 use super::user_namespaces::ranges::IdRange;
-use super::{config_error::ConfigError, settings::GenerateSettings};
 use crate::cri::v1;
 use crate::model::Pod;
 use crate::resources::{self, devices::RunOptions};
 use crate::runtime::kuberuntime::{labels, log_paths};
+use crate::volumes::VolumePaths;
 use k8s_openapi::api::core::v1::Container;
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
+    sync::Arc,
 };
 
-/// The inputs of a container's configuration besides the pod and the node.
+/// What a sync knows about a container that it is going to create.
 #[derive(Clone, Copy, Debug)]
-pub struct ContainerInputs<'a> {
+pub struct ContainerConfigRequest<'a> {
+    /// The pod.
+    pub pod: &'a Arc<Pod>,
+    /// The container.
+    pub container: &'a Container,
     /// How often it was restarted; also its attempt number and the number of its log file.
     pub restart_count: u32,
+    /// The restart counts of existing instances, whose termination logs are kept.
+    pub other_restart_counts: &'a [u32],
     /// The image reference that the runtime returned for the pull.
     pub image_ref: &'a str,
     /// The user in the image's configuration.
     pub image_user: &'a ImageUser,
+    /// Addresses of the pod.
+    pub pod_ips: &'a [String],
+    /// Its volumes on the node.
+    pub volumes: &'a VolumePaths,
+    /// Its volumes that are images: the runtime mounts them itself.
+    pub images: &'a ImageVolumes,
+}
+
+/// The inputs of a container's configuration besides the node.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerInputs<'a> {
+    /// The container.
+    pub request: ContainerConfigRequest<'a>,
     /// Its environment variables ([`super::env::make_environment`]).
     pub environment: &'a Environment,
-    /// Where its volumes and files are.
-    pub sources: MountSources<'a>,
+    /// Files of the kubelet's own.
+    pub files: &'a ContainerFiles,
     /// The host ids of the pod's user namespace; `None` without one.
     pub user_namespace: Option<IdRange>,
     /// The pod's runtime handler supports recursive read-only mounts.
@@ -41,20 +62,25 @@ pub struct ContainerInputs<'a> {
 /// Everything CreateContainer needs (upstream's `generateContainerConfig`). An error is what users
 /// see as `CreateContainerConfigError`.
 pub fn generate_container_config(
-    pod: &Pod,
-    container: &Container,
     settings: &GenerateSettings,
     inputs: &ContainerInputs<'_>,
-) -> Result<v1::ContainerConfig, ConfigError> {
-    security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;
+) -> anyhow::Result<v1::ContainerConfig> {
+    let ContainerConfigRequest {
+        pod,
+        container,
+        restart_count,
+        image_user,
+        volumes,
+        ..
+    } = inputs.request;
+    security_context::verify_run_as_non_root(pod, container, image_user)?;
     let mut security = security_context::container_security_context(
         pod,
         container,
-        inputs.image_user,
+        image_user,
         settings,
         inputs.user_namespace,
     )?;
-    let volumes = inputs.sources.volumes;
     let groups = mounts::volume_groups(pod, volumes);
     security.supplemental_groups.extend(groups);
     let node = &settings.node;
@@ -64,7 +90,9 @@ pub fn generate_container_config(
     let mut mounts = devices.mounts.clone();
     mounts.extend(mounts::container_mounts(
         container,
-        &inputs.sources,
+        volumes,
+        inputs.request.images,
+        inputs.files,
         inputs.environment,
         inputs.recursive_read_only_mounts,
     )?);
@@ -80,10 +108,10 @@ pub fn generate_container_config(
     Ok(v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata {
             name: container.name.clone(),
-            attempt: inputs.restart_count,
+            attempt: restart_count,
         }),
         image: Some(v1::ImageSpec {
-            image: inputs.image_ref.to_string(),
+            image: inputs.request.image_ref.to_string(),
             user_specified_image: container.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
@@ -95,8 +123,8 @@ pub fn generate_container_config(
         devices: device_nodes,
         cdi_devices: devices.cdi_devices.clone(),
         labels: labels::container_labels(pod, container),
-        annotations: annotations(pod, container, inputs),
-        log_path: log_paths::container_log_path(&container.name, inputs.restart_count)?,
+        annotations: annotations(inputs),
+        log_path: log_paths::container_log_path(&container.name, restart_count)?,
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
         tty: container.tty == Some(true),
@@ -121,12 +149,10 @@ fn with_devices<'e>(devices: &RunOptions, environment: &'e Environment) -> Cow<'
 }
 
 /// The annotations of device plugins and the kubelet's own, which override them.
-fn annotations(
-    pod: &Pod,
-    container: &Container,
-    inputs: &ContainerInputs<'_>,
-) -> HashMap<String, String> {
-    let own = labels::container_annotations(pod, container, inputs.restart_count);
+fn annotations(inputs: &ContainerInputs<'_>) -> HashMap<String, String> {
+    let request = inputs.request;
+    let (pod, container) = (request.pod, request.container);
+    let own = labels::container_annotations(pod, container, request.restart_count);
     let of_devices = inputs.devices.annotations.clone();
     of_devices.into_iter().chain(own).collect()
 }

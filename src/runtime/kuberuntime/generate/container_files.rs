@@ -1,16 +1,13 @@
 //! Creates the files and directories that a container's configuration refers to. Their content is computed by
 //! the pure modules beside it.
 
+use super::container_config::ContainerConfigRequest;
 use super::dns::{self, ResolvConf};
-use super::mounts::{self, ContainerFiles, ImageVolumes};
-use super::{config_error::ConfigError, settings::GenerateSettings};
+use super::mounts::{self, ContainerFiles};
 use super::{
-    env::{
-        EnvFile, EnvFiles, Environment,
-        env_file::{EnvFileError, MAX_FILE},
-        wanted_files,
-    },
+    env::{EnvFile, EnvFiles, Environment, env_file::MAX_FILE, wanted_files},
     hostname::pod_hostname,
+    settings::GenerateSettings,
 };
 use crate::base::{if_exists, run_file_io};
 use crate::host::files;
@@ -20,39 +17,19 @@ use crate::runtime::kuberuntime::termination::{FileRead, TerminationMessageSourc
 use crate::runtime::kuberuntime::translate::MAX_MESSAGE;
 use crate::state::pod_cache::PodRef;
 use crate::volumes::pod_dirs::TerminationLog;
-use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
+use crate::volumes::{VolumeManager, VolumePaths, pod_dirs};
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use std::{
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 use tokio_util::sync::CancellationToken;
 
 /// Limit of the copied part of the node's hosts file, bytes.
 const MAX_HOSTS: usize = 1 << 20;
 const NODE_HOSTS: &str = "/etc/hosts";
-
-/// Why a container's files could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum FilesError {
-    /// The pod requests something impossible.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A volume or the pod's directory has an error.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// The log directory cannot be created.
-    #[error("cannot create the log directory {0}")]
-    LogDirectory(PathBuf, #[source] io::Error),
-    /// The node's hosts file cannot be read.
-    #[error("cannot read {NODE_HOSTS}")]
-    NodeHosts(#[source] io::Error),
-    /// The blocking task panicked.
-    #[error("the file task did not finish")]
-    Task(#[from] tokio::task::JoinError),
-}
 
 /// The content of a container's `/etc/hosts`: none is mounted, a generated text, or a copy of the node's file.
 enum Hosts {
@@ -66,7 +43,7 @@ fn plan_hosts(
     pod: &Pod,
     container: &Container,
     pod_ips: &[String],
-) -> Result<Hosts, ConfigError> {
+) -> anyhow::Result<Hosts> {
     if !mounts::wants_hosts_file(pod, container, pod_ips) {
         return Ok(Hosts::None);
     }
@@ -79,76 +56,53 @@ fn plan_hosts(
 
 impl Hosts {
     /// The content of the file. Blocking.
-    fn content(self, pod: &Pod) -> Result<Option<Vec<u8>>, FilesError> {
+    fn content(self, pod: &Pod) -> anyhow::Result<Option<Vec<u8>>> {
         Ok(match self {
             Self::None => None,
             Self::Text(text) => Some(text.into_bytes()),
             Self::FromNode => {
                 let node = files::read_head_or_empty(Path::new(NODE_HOSTS), MAX_HOSTS)
-                    .map_err(FilesError::NodeHosts)?;
+                    .with_context(|| format!("cannot read {NODE_HOSTS}"))?;
                 Some(mounts::node_hosts(pod, &node))
             }
         })
     }
 }
 
-/// The inputs of a container's files besides the node.
-#[derive(Clone, Copy)]
-pub struct FilesRequest<'a> {
-    /// The pod.
-    pub pod: &'a Arc<Pod>,
-    /// The container.
-    pub container: &'a Container,
-    /// Addresses of the pod.
-    pub pod_ips: &'a [String],
-    /// Where its volumes are on the node.
-    pub volumes: &'a VolumePaths,
-    /// Its volumes that are images.
-    pub images: &'a ImageVolumes,
-    /// Its variables.
-    pub environment: &'a Environment,
-    /// Its termination log.
-    pub termination_log: TerminationLog<'a>,
-}
-
 /// Creates what a container needs before CreateContainer: log directory, sub-paths, hosts file and an empty termination
 /// log.
 pub async fn create_container_files(
-    volumes: &VolumeManager,
+    manager: &VolumeManager,
     settings: &GenerateSettings,
-    request: FilesRequest<'_>,
+    request: &ContainerConfigRequest<'_>,
+    environment: &Environment,
     cancel: &CancellationToken,
-) -> Result<ContainerFiles, FilesError> {
-    let FilesRequest { pod, container, .. } = request;
-    let requests = mounts::sub_path_requests(
+) -> anyhow::Result<ContainerFiles> {
+    let ContainerConfigRequest {
+        pod,
         container,
-        request.volumes,
-        request.images,
-        request.environment,
-    )
-    .map_err(ConfigError::from)?;
+        volumes,
+        images,
+        ..
+    } = *request;
+    let requests = mounts::sub_path_requests(container, volumes, images, environment)?;
     let uid = pod.uid();
-    let sub_paths = volumes
+    let sub_paths = manager
         .prepare_sub_paths(&uid, &container.name, requests, cancel)
         .await?;
     let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
     let logs =
-        log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)
-            .map_err(ConfigError::from)?;
-    let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
+        log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)?;
+    let directory = settings.root.pod(&uid)?;
     let name = container.name.clone();
-    let (restart_count, other_restart_counts) = (
-        request.termination_log.restart_count,
-        request.termination_log.other_restart_counts.to_vec(),
-    );
+    let termination_log = TerminationLog {
+        restart_count: request.restart_count,
+        other_restart_counts: request.other_restart_counts.to_vec(),
+    };
     let pod = pod.clone();
     let make = move || {
-        let termination_log = TerminationLog {
-            restart_count,
-            other_restart_counts: &other_restart_counts,
-        };
         create_log_dir(&logs)?;
         pod_dirs::create(&directory)?;
         let content = hosts.content(&pod)?;
@@ -162,16 +116,18 @@ pub async fn create_container_files(
                 .transpose()?,
         })
     };
-    run_file_io(make).await?
+    run_file_io(make)
+        .await
+        .context("the file task did not finish")?
 }
 
 /// Makes a log directory and its parents (0755). Blocking.
-pub fn create_log_dir(path: &Path) -> Result<(), FilesError> {
+pub fn create_log_dir(path: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(path)
-        .map_err(|e| FilesError::LogDirectory(path.to_path_buf(), e))
+        .with_context(|| format!("cannot create the log directory {}", path.display()))
 }
 
 /// Makes a pod's log directory and its parents. Returns true if it did not exist. Blocking.
@@ -225,7 +181,7 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
 pub async fn read_env_files(
     container: &Container,
     volumes: &VolumePaths,
-) -> Result<EnvFiles, FilesError> {
+) -> anyhow::Result<EnvFiles> {
     let wanted = wanted_files(container).filter_map(|(volume, path)| {
         let place = (volume.to_string(), path.to_string());
         Some((place, volumes.get(volume)?.host_path.clone()))
@@ -245,14 +201,17 @@ pub async fn read_env_files(
         };
         wanted.into_iter().map(read).collect()
     };
-    Ok(run_file_io(read).await?)
+    let files = run_file_io(read).await;
+    files.context("the file task did not finish")
 }
 
-fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
+fn read_env_file(directory: &Path, path: &Path) -> Result<Option<Vec<u8>>, String> {
     match if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
-        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
-        Ok(bytes) => bytes.ok_or(EnvFileError::Missing),
-        Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
+        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(format!(
+            "the environment variable file is larger than {MAX_FILE} bytes"
+        )),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(format!("failed to open environment variable file: {error}")),
     }
 }
 
@@ -282,8 +241,12 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
 mod tests {
     use super::*;
     use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
+    use crate::runtime::kuberuntime::generate::{
+        mounts::ImageVolumes, security_context::ImageUser,
+    };
     use crate::volumes::{ClusterSources, HostMounter};
     use serde_json::json;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn everything_a_container_refers_to_is_there_before_it_is_created() {
@@ -306,19 +269,19 @@ mod tests {
         let make = async |restart_count| {
             let paths = VolumePaths::new();
             let environment = Environment::new();
-            let request = FilesRequest {
+            let request = ContainerConfigRequest {
                 pod: &pod,
                 container,
+                restart_count,
+                other_restart_counts: &[],
+                image_ref: "",
+                image_user: &ImageUser::Uid(0),
                 pod_ips: &ips,
                 volumes: &paths,
                 images: &ImageVolumes::new(),
-                environment: &environment,
-                termination_log: TerminationLog {
-                    restart_count,
-                    ..TerminationLog::default()
-                },
             };
-            create_container_files(&volumes, &settings, request, &CancellationToken::new())
+            let never = CancellationToken::new();
+            create_container_files(&volumes, &settings, &request, &environment, &never)
                 .await
                 .unwrap()
         };

@@ -1,6 +1,7 @@
 //! The host name and domain of a pod.
 
 use crate::model::{Pod, PodExt};
+use anyhow::{bail, ensure};
 
 /// The kernel's limit is 64 bytes with the terminating NUL.
 const MAX_HOSTNAME: usize = 63;
@@ -16,36 +17,9 @@ pub struct PodHostname {
     pub domain: String,
 }
 
-/// Why a pod's hostname is invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostnameError {
-    /// Not a DNS label.
-    #[error("pod {field} {value:?} is not a valid DNS label")]
-    NotALabel {
-        /// `Hostname` or `Subdomain`.
-        field: &'static str,
-        /// The value in the pod's spec.
-        value: String,
-    },
-    /// Empty after truncation.
-    #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
-    Empty {
-        /// Name of the pod.
-        pod: String,
-        /// The name before it was shortened.
-        hostname: String,
-    },
-    /// Longer than the kernel allows, where shortening would change the meaning.
-    #[error(
-        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} characters requested)",
-        len = .0.len()
-    )]
-    FqdnTooLong(String),
-}
-
 /// Name and domain of a pod (upstream's `GeneratePodHostNameAndDomain`): `hostnameOverride` alone,
 /// or `hostname` or else the pod's name; each cut to 63 characters.
-pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, HostnameError> {
+pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> anyhow::Result<PodHostname> {
     let spec = pod.spec();
     if let Some(name) = spec.and_then(|s| s.hostname_override.as_deref()) {
         return Ok(PodHostname {
@@ -53,14 +27,11 @@ pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, Host
             domain: String::new(),
         });
     }
-    let given = |value: Option<&String>, field| match value {
+    let given = |value: Option<&String>, field: &str| match value {
         None => Ok(None),
         Some(value) if value.is_empty() => Ok(None),
         Some(value) if is_dns_label(value) => Ok(Some(value.clone())),
-        Some(value) => Err(HostnameError::NotALabel {
-            field,
-            value: value.clone(),
-        }),
+        Some(value) => bail!("pod {field} {value:?} is not a valid DNS label"),
     };
     let name = given(spec.and_then(|s| s.hostname.as_ref()), "Hostname")?
         .unwrap_or_else(|| pod.name().to_string());
@@ -74,20 +45,21 @@ pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, Host
 }
 
 /// The host name in the sandbox's UTS namespace: the name, or the FQDN with `setHostnameAsFQDN`.
-pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, HostnameError> {
+pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> anyhow::Result<String> {
     let as_fqdn = pod.spec().and_then(|spec| spec.set_hostname_as_fqdn);
     if as_fqdn != Some(true) || hostname.domain.is_empty() {
         return Ok(hostname.name.clone());
     }
     let fqdn = format!("{}.{}", hostname.name, hostname.domain);
-    if fqdn.len() > MAX_FQDN {
-        Err(HostnameError::FqdnTooLong(fqdn))
-    } else {
-        Ok(fqdn)
-    }
+    let len = fqdn.len();
+    ensure!(
+        len <= MAX_FQDN,
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long (64 characters is the max, {len} characters requested)"
+    );
+    Ok(fqdn)
 }
 
-fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
+fn shorten(pod: &Pod, hostname: String) -> anyhow::Result<String> {
     if hostname.len() <= MAX_HOSTNAME {
         return Ok(hostname);
     }
@@ -96,14 +68,12 @@ fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
         .get(..end)
         .unwrap_or_default()
         .trim_end_matches(['-', '.']);
-    if short.is_empty() {
-        Err(HostnameError::Empty {
-            pod: pod.name().to_string(),
-            hostname,
-        })
-    } else {
-        Ok(short.to_string())
-    }
+    ensure!(
+        !short.is_empty(),
+        "hostname for pod {:?} was invalid: {hostname:?}",
+        pod.name()
+    );
+    Ok(short.to_string())
 }
 
 fn is_dns_label(text: &str) -> bool {

@@ -9,7 +9,6 @@
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 
 mod builder;
-mod config_error;
 pub mod container_config;
 pub mod container_files;
 pub mod dns;
@@ -28,4 +27,5 @@ mod tests;
 pub use settings::GenerateSettings;
 pub use user_namespaces::{UserNamespaces, UserNamespacesConfig};
 
-pub(super) use builder::{ConfigBuilder, ContainerConfigRequest, NewSandbox};
+pub(super) use builder::{ConfigBuilder, NewSandbox};
+pub(super) use container_config::ContainerConfigRequest;

@@ -5,7 +5,8 @@ use super::env::expansion::expand_strictly;
 use super::hostname::PodHostname;
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
-use crate::volumes::{SubPathRequest, VolumePaths, components};
+use crate::volumes::{SubPathRequest, VolumePath, VolumePaths, components};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::{Container, VolumeDevice, VolumeMount};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,65 +16,6 @@ use std::{
 
 /// The hosts file of containers.
 const ETC_HOSTS: &str = "/etc/hosts";
-
-/// Why a volume cannot be mounted into a container; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MountError {
-    /// The pod has no such volume.
-    #[error("cannot find volume {volume:?} to mount into container {container:?}")]
-    NoVolume {
-        /// Name of the volume.
-        volume: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// The pod has no such device.
-    #[error("cannot find volume {volume:?} to pass into container {container:?}")]
-    NoDevice {
-        /// Name of the volume.
-        volume: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// `mountPropagation` is not one of the three.
-    #[error("invalid MountPropagation mode: {0:?}")]
-    Propagation(String),
-    /// `recursiveReadOnly` is not one of the three.
-    #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
-    RecursiveMode(String),
-    /// Recursively read-only, but not read-only.
-    #[error(
-        "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not read-only"
-    )]
-    NotReadOnly(String),
-    /// Recursively read-only, but later mounts would appear.
-    #[error(
-        "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but it is not compatible with propagation {propagation:?}"
-    )]
-    RecursiveWithPropagation {
-        /// Name of the volume.
-        volume: String,
-        /// The requested value.
-        propagation: String,
-    },
-    /// The runtime does not support it.
-    #[error(
-        "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
-    )]
-    RecursiveUnsupported(String),
-    /// `subPathExpr` refers to a variable the container does not have.
-    #[error("missing value for {0:?}")]
-    MissingVariable(String),
-    /// A sub-path that is not relative to its volume.
-    #[error("error SubPath `{0}` must not be an absolute path")]
-    AbsoluteSubPath(String),
-    /// A sub-path that does not stay in its volume.
-    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
-    SubPath(String),
-    /// A sub-path was not prepared before the mounts were generated.
-    #[error("subPath of volume {0:?} was not prepared")]
-    NotPrepared(String),
-}
 
 /// Paths on the node of the kubelet's own files that a container mounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,24 +31,13 @@ pub struct ContainerFiles {
 /// The images of image volumes, by volume name, with the runtime's references.
 pub type ImageVolumes = BTreeMap<String, v1::ImageSpec>;
 
-/// The sources of a container's mounts.
-#[derive(Clone, Copy, Debug)]
-pub struct MountSources<'a> {
-    /// Volumes on the node.
-    pub volumes: &'a VolumePaths,
-    /// Volumes that are images: the runtime mounts them itself.
-    pub images: &'a ImageVolumes,
-    /// Files of the kubelet's own.
-    pub files: &'a ContainerFiles,
-}
-
 /// The sub-paths that have to be bound before the container can be created.
 pub fn sub_path_requests(
     container: &Container,
     volumes: &VolumePaths,
     images: &ImageVolumes,
     environment: &Environment,
-) -> Result<Vec<SubPathRequest>, MountError> {
+) -> anyhow::Result<Vec<SubPathRequest>> {
     let mut requests = Vec::new();
     for (mount_index, mount) in volume_mounts(container).iter().enumerate() {
         let Some(sub_path) = sub_path(mount, environment)? else {
@@ -136,11 +67,12 @@ pub fn wants_hosts_file(pod: &Pod, container: &Container, pod_ips: &[String]) ->
 /// The container's mounts in the order of the spec, then hosts file and termination log.
 pub fn container_mounts(
     container: &Container,
-    sources: &MountSources<'_>,
+    volumes: &VolumePaths,
+    images: &ImageVolumes,
+    files: &ContainerFiles,
     environment: &Environment,
     recursive_read_only_supported: bool,
-) -> Result<Vec<v1::Mount>, MountError> {
-    let files = sources.files;
+) -> anyhow::Result<Vec<v1::Mount>> {
     let mut mounts = Vec::new();
     for (index, mount) in volume_mounts(container).iter().enumerate() {
         let common = v1::Mount {
@@ -151,7 +83,7 @@ pub fn container_mounts(
             ..Default::default()
         };
         let sub_path = sub_path(mount, environment)?;
-        mounts.push(match sources.images.get(&mount.name) {
+        mounts.push(match images.get(&mount.name) {
             Some(image) => v1::Mount {
                 readonly: true,
                 image: Some(image.clone()),
@@ -159,13 +91,12 @@ pub fn container_mounts(
                 ..common
             },
             None => {
-                let volume = find(container, mount, sources.volumes)?;
+                let volume = find(container, mount, volumes)?;
                 let host_path = match sub_path {
                     None => &volume.host_path,
-                    Some(_) => files
-                        .sub_paths
-                        .get(&index)
-                        .ok_or_else(|| MountError::NotPrepared(mount.name.clone()))?,
+                    Some(_) => files.sub_paths.get(&index).with_context(|| {
+                        format!("subPath of volume {:?} was not prepared", mount.name)
+                    })?,
                 };
                 v1::Mount {
                     host_path: text(host_path),
@@ -198,12 +129,12 @@ pub fn container_mounts(
 pub fn volume_devices(
     container: &Container,
     volumes: &VolumePaths,
-) -> Result<Vec<v1::Device>, MountError> {
+) -> anyhow::Result<Vec<v1::Device>> {
     let device = |device: &VolumeDevice| {
         let volume = volumes.get(&device.name).filter(|volume| volume.is_device);
-        let volume = volume.ok_or_else(|| MountError::NoDevice {
-            volume: device.name.clone(),
-            container: container.name.clone(),
+        let volume = volume.with_context(|| {
+            let (volume, container) = (&device.name, &container.name);
+            format!("cannot find volume {volume:?} to pass into container {container:?}")
         })?;
         Ok(v1::Device {
             container_path: device.device_path.clone(),
@@ -281,67 +212,69 @@ fn find<'a>(
     container: &Container,
     mount: &VolumeMount,
     volumes: &'a VolumePaths,
-) -> Result<&'a crate::volumes::VolumePath, MountError> {
-    volumes
-        .get(&mount.name)
-        .ok_or_else(|| MountError::NoVolume {
-            volume: mount.name.clone(),
-            container: container.name.clone(),
-        })
+) -> anyhow::Result<&'a VolumePath> {
+    volumes.get(&mount.name).with_context(|| {
+        let (volume, container) = (&mount.name, &container.name);
+        format!("cannot find volume {volume:?} to mount into container {container:?}")
+    })
 }
 
 /// The subPath of a mount with variables expanded; an error if it leaves the volume.
-fn sub_path(mount: &VolumeMount, variables: &Environment) -> Result<Option<String>, MountError> {
+fn sub_path(mount: &VolumeMount, variables: &Environment) -> anyhow::Result<Option<String>> {
     let sub_path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
-        Some(expression) => {
-            expand_strictly(expression, variables).map_err(MountError::MissingVariable)?
-        }
+        Some(expression) => expand_strictly(expression, variables)
+            .map_err(|name| anyhow!("missing value for {name:?}"))?,
         None => mount.sub_path.clone().unwrap_or_default(),
     };
     if sub_path.is_empty() {
         return Ok(None);
     }
-    if sub_path.starts_with('/') {
-        return Err(MountError::AbsoluteSubPath(sub_path));
-    }
-    match components(&sub_path) {
-        Ok(_) => Ok(Some(sub_path)),
-        Err(_) => Err(MountError::SubPath(sub_path)),
-    }
+    ensure!(
+        !sub_path.starts_with('/'),
+        "error SubPath `{sub_path}` must not be an absolute path"
+    );
+    ensure!(
+        components(&sub_path).is_ok(),
+        "unable to provision SubPath `{sub_path}`: must not contain '..'"
+    );
+    Ok(Some(sub_path))
 }
 
-fn propagation(mount: &VolumeMount) -> Result<v1::MountPropagation, MountError> {
+fn propagation(mount: &VolumeMount) -> anyhow::Result<v1::MountPropagation> {
     use v1::MountPropagation as Propagation;
     match mount.mount_propagation.as_deref() {
         None | Some("None") => Ok(Propagation::PropagationPrivate),
         Some("HostToContainer") => Ok(Propagation::PropagationHostToContainer),
         Some("Bidirectional") => Ok(Propagation::PropagationBidirectional),
-        Some(other) => Err(MountError::Propagation(other.to_string())),
+        Some(other) => bail!("invalid MountPropagation mode: {other:?}"),
     }
 }
 
 /// Whether a mount is read-only with everything below it (upstream's `resolveRecursiveReadOnly`).
-pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, MountError> {
+pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> anyhow::Result<bool> {
     let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
     if mode == "Disabled" {
         return Ok(false);
     }
-    let volume = mount.name.clone();
-    if mount.read_only != Some(true) {
-        return Err(MountError::NotReadOnly(volume));
-    }
+    let volume = &mount.name;
+    ensure!(
+        mount.read_only == Some(true),
+        "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but it is not read-only"
+    );
     let propagation = mount.mount_propagation.as_deref().unwrap_or("None");
-    if propagation != "None" {
-        return Err(MountError::RecursiveWithPropagation {
-            volume,
-            propagation: propagation.to_string(),
-        });
-    }
+    ensure!(
+        propagation == "None",
+        "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but it is not compatible with propagation {propagation:?}"
+    );
     match mode {
         "IfPossible" => Ok(supported),
         "Enabled" if supported => Ok(true),
-        "Enabled" => Err(MountError::RecursiveUnsupported(volume)),
-        other => Err(MountError::RecursiveMode(other.to_string())),
+        "Enabled" => bail!(
+            "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but it is not supported by the runtime"
+        ),
+        other => bail!(
+            "failed to resolve recursive read-only mode: unknown recursive read-only mode {other:?}"
+        ),
     }
 }
 

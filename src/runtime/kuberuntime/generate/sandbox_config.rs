@@ -3,8 +3,8 @@
 use super::dns::{self, DnsInputs, DnsWarning, ResolvConf};
 use super::hostname::{kernel_hostname, pod_hostname};
 use super::security_context;
+use super::settings::GenerateSettings;
 use super::user_namespaces::ranges::IdRange;
-use super::{config_error::ConfigError, settings::GenerateSettings};
 use crate::cri::v1;
 use crate::model::validation::sysctl::dotted;
 use crate::model::{Pod, PodExt};
@@ -33,7 +33,7 @@ pub fn generate_pod_sandbox_config(
     pod: &Pod,
     settings: &GenerateSettings,
     inputs: &SandboxInputs<'_>,
-) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), ConfigError> {
+) -> anyhow::Result<(v1::PodSandboxConfig, Vec<DnsWarning>)> {
     let (dns_config, warnings) = dns::pod_dns(
         pod,
         &DnsInputs {

@@ -144,12 +144,12 @@ impl StopStatusReader {
         let sandboxes = sandboxes.iter();
         let sandboxes: Vec<SandboxStatus> = sandboxes
             .filter_map(|found| translate::sandbox_from_list(found, strings))
-            .map(|with_pod| with_pod.object)
+            .map(|entry| entry.status)
             .collect();
         let containers = containers.iter();
         let containers: Vec<ContainerStatus> = containers
             .filter_map(|found| translate::container_from_list(found, strings))
-            .map(|with_pod| with_pod.object)
+            .map(|entry| entry.status)
             .collect();
         Ok(PodStatus {
             uid: uid.clone(),

@@ -98,10 +98,9 @@ impl ContainerStarter {
             pod_ips: &sandbox.ips,
             volumes: request.volumes,
             images: &images,
-            cancel: request.cancel,
         };
         let object = ObjectRef::container(pod, &container.name);
-        let config = Box::pin(self.builder.container(build)).await;
+        let config = Box::pin(self.builder.container(build, request.cancel)).await;
         // Checked before the error is reported, because cancellation makes the builder return an error, too.
         if request.cancel.is_cancelled() {
             return Err(StartContainerError::Cancelled);

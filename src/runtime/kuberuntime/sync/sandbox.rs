@@ -184,7 +184,7 @@ impl SandboxCreator {
                     self.cache.strings(),
                     self.cache.address_order(),
                 );
-                let Some(status) = status.map(|with_pod| with_pod.object) else {
+                let Some(status) = status.map(|entry| entry.status) else {
                     self.cache.touch(&pod_ref, item, None);
                     anyhow::bail!("the runtime reports the new sandbox without the pod's labels");
                 };

@@ -48,17 +48,18 @@ fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
     let strings = StringInterner::new();
     container_status(status, "s1".into(), &strings)
         .unwrap()
-        .object
+        .status
 }
 
 #[test]
 fn an_exited_container_is_reported_in_full() {
     let strings = StringInterner::new();
-    let with_pod = container_status(&exited(), "s1".into(), &strings).unwrap();
-    assert_eq!(with_pod.uid.as_str(), "u-1");
-    assert_eq!((&*with_pod.name, &*with_pod.namespace), ("web", "shop"));
+    let entry = container_status(&exited(), "s1".into(), &strings).unwrap();
+    let pod = &entry.pod_ref;
+    assert_eq!(pod.uid.as_str(), "u-1");
+    assert_eq!((&*pod.name, &*pod.namespace), ("web", "shop"));
     assert_eq!(
-        with_pod.object,
+        entry.status,
         ContainerStatus {
             id: "id1".into(),
             name: "c".into(),
@@ -274,7 +275,7 @@ fn a_sandbox_is_reported_with_its_addresses() {
     let strings = StringInterner::new();
     let reported = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
         .unwrap()
-        .object;
+        .status;
     assert_eq!(
         reported,
         SandboxStatus {
@@ -295,7 +296,7 @@ fn a_sandbox_is_reported_with_its_addresses() {
 fn an_invalid_address_voids_the_whole_list() {
     let ips = |status: &v1::PodSandboxStatus| {
         let reported = sandbox_status(status, &StringInterner::new(), IPV4);
-        reported.unwrap().object.ips
+        reported.unwrap().status.ips
     };
     assert!(ips(&sandbox("", &["fd00::5"])).is_empty());
     assert!(ips(&sandbox("not-an-ip", &[])).is_empty());
@@ -322,7 +323,7 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
         }),
     });
     let reported = sandbox_status(&status, &StringInterner::new(), IPV4);
-    let reported = reported.unwrap().object;
+    let reported = reported.unwrap().status;
     assert_eq!(reported.network, NetworkMode::Node);
     assert!(!reported.ready && !reported.has_network_status);
 }
@@ -337,7 +338,7 @@ fn containers_and_sandboxes_are_read_from_lists() {
         labels: labels(),
         ..Default::default()
     };
-    let reported = container_from_list(&container, &strings).unwrap().object;
+    let reported = container_from_list(&container, &strings).unwrap().status;
     assert_eq!(
         (reported.sandbox.as_str(), reported.state),
         ("s1", ContainerState::Running)
@@ -347,7 +348,7 @@ fn containers_and_sandboxes_are_read_from_lists() {
         labels: labels(),
         ..Default::default()
     };
-    let reported = sandbox_from_list(&sandbox, &strings).unwrap().object;
+    let reported = sandbox_from_list(&sandbox, &strings).unwrap().status;
     assert!(reported.ready, "the first state of the enum is READY");
     assert!(!reported.has_network_status);
 }

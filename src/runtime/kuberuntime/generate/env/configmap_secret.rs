@@ -1,42 +1,10 @@
 //! Variables that come from ConfigMaps and Secrets. Pure.
 
-use crate::apiserver::configmap_secret::{
-    ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind,
-};
+use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, ObjectKey, ObjectKind};
 use crate::model::{Pod, PodExt};
+use anyhow::bail;
 use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVarSource};
 use std::collections::BTreeSet;
-
-/// Why a reference to a config map or secret cannot be resolved; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigMapOrSecretError {
-    /// It does not exist or cannot be read.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// It was not looked up.
-    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
-    NotLookedUp(ObjectKey),
-    /// It has no such key.
-    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
-    Key {
-        /// The key.
-        key: String,
-        /// `ConfigMap` or `Secret`.
-        kind: &'static str,
-        /// Namespace of the pod.
-        namespace: String,
-        /// Name of the object.
-        name: String,
-    },
-    /// The value is not UTF-8 text.
-    #[error("key {key} in secret {name:?} is not UTF-8 text and cannot be a variable")]
-    NotText {
-        /// The key.
-        key: String,
-        /// Name of the secret.
-        name: String,
-    },
-}
 
 /// The config maps and secrets that the container's variables refer to.
 pub fn wanted_configmaps_and_secrets(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
@@ -58,7 +26,7 @@ pub(super) fn variables_from(
     pod: &Pod,
     source: &EnvFromSource,
     objects: &ConfigMapsAndSecrets,
-) -> Result<Vec<(String, String)>, ConfigMapOrSecretError> {
+) -> anyhow::Result<Vec<(String, String)>> {
     let Some((kind, name, optional)) = env_from(source) else {
         return Ok(Vec::new());
     };
@@ -127,12 +95,12 @@ fn object<'a>(
     key: &ObjectKey,
     optional: bool,
     objects: &'a ConfigMapsAndSecrets,
-) -> Result<Option<&'a ObjectData>, ConfigMapOrSecretError> {
+) -> anyhow::Result<Option<&'a ObjectData>> {
     match objects.get(key) {
         Some(Ok(object)) => Ok(Some(object)),
         Some(Err(error)) if optional && error.is_not_found() => Ok(None),
         Some(Err(error)) => Err(error.clone().into()),
-        None => Err(ConfigMapOrSecretError::NotLookedUp(key.clone())),
+        None => bail!("{} {:?} was not looked up", key.kind, key.name),
     }
 }
 
@@ -142,17 +110,17 @@ fn text_of<'a>(
     object: &ObjectData,
     entry: &str,
     value: &'a [u8],
-) -> Result<Option<&'a str>, ConfigMapOrSecretError> {
+) -> anyhow::Result<Option<&'a str>> {
     if object.is_binary(entry) {
         return Ok(None);
     }
     match (std::str::from_utf8(value), key.kind) {
         (Ok(text), _) => Ok(Some(text)),
         (Err(_), ObjectKind::ConfigMap) => Ok(None),
-        (Err(_), ObjectKind::Secret) => Err(ConfigMapOrSecretError::NotText {
-            key: entry.to_string(),
-            name: key.name.clone(),
-        }),
+        (Err(_), ObjectKind::Secret) => bail!(
+            "key {entry} in secret {:?} is not UTF-8 text and cannot be a variable",
+            key.name
+        ),
     }
 }
 
@@ -161,7 +129,7 @@ pub(super) fn entry_value(
     pod: &Pod,
     wanted: &KeyReference<'_>,
     objects: &ConfigMapsAndSecrets,
-) -> Result<Option<String>, ConfigMapOrSecretError> {
+) -> anyhow::Result<Option<String>> {
     let key = object_key(pod, wanted.kind, wanted.name);
     let Some(object) = object(&key, wanted.optional, objects)? else {
         return Ok(None);
@@ -173,14 +141,13 @@ pub(super) fn entry_value(
     match text {
         Some(text) => Ok(Some(text.to_string())),
         None if wanted.optional => Ok(None),
-        None => Err(ConfigMapOrSecretError::Key {
-            key: wanted.key.to_string(),
-            kind: match wanted.kind {
+        None => {
+            let kind = match wanted.kind {
                 ObjectKind::ConfigMap => "ConfigMap",
                 ObjectKind::Secret => "Secret",
-            },
-            namespace: key.namespace,
-            name: key.name,
-        }),
+            };
+            let (key, namespace, name) = (wanted.key, &key.namespace, &key.name);
+            bail!("couldn't find key {key} in {kind} {namespace}/{name}")
+        }
     }
 }

@@ -2,57 +2,18 @@
 //!
 //! A strict subset of shell syntax: `NAME='value'`, one after the other. Everything between the quotes is the value,
 //! line breaks included; there are no escapes. Empty lines, lines that begin with `#`, blanks before a name and comments
-//! after a value are skipped.
+//! after a value are skipped. Errors never contain the file's content, which may be a secret.
+
+use anyhow::{Context as _, bail};
 
 /// Maximum size of a file, bytes.
 pub const MAX_FILE: usize = 4 << 20;
 
-/// Why a file cannot be read as variables; texts as upstream's. They never contain the file's content, which may be a
-/// secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvFileError {
-    /// A line without an equals sign.
-    #[error("invalid environment variable format at line {0}: missing '='")]
-    NoEquals(usize),
-    /// Nothing before the equals sign.
-    #[error("invalid environment variable format at line {0}: empty variable name")]
-    NoName(usize),
-    /// A blank between name and equals sign.
-    #[error(
-        "invalid environment variable format at line {0}: whitespace before '=' is not allowed"
-    )]
-    BlankBeforeEquals(usize),
-    /// The value has no quotes.
-    #[error(
-        "invalid environment variable format at line {0}: value must be enclosed in single quotes"
-    )]
-    NoQuote(usize),
-    /// Text other than a comment after the value.
-    #[error(
-        "invalid environment variable format at line {0}: unexpected content after closing quote"
-    )]
-    Trailing(usize),
-    /// The file ends within a value.
-    #[error("invalid environment variable format starting at line {0}: unclosed single quote")]
-    Unclosed(usize),
-    /// Not text.
-    #[error("invalid environment variable format: the file is not UTF-8 text")]
-    NotText,
-    /// The file is larger than [`MAX_FILE`].
-    #[error("the environment variable file is larger than {} bytes", MAX_FILE)]
-    TooLong,
-    /// The file does not exist.
-    #[error("failed to open environment variable file: it does not exist")]
-    Missing,
-    /// The file cannot be read.
-    #[error("failed to open environment variable file: {0}")]
-    Unreadable(String),
-}
-
 /// The value of `key` in a file; empty if its value is empty or the key does not exist. Like upstream's, it
 /// stops at the key: what comes after is not validated.
-pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
-    let text = std::str::from_utf8(file).map_err(|_| EnvFileError::NotText)?;
+pub fn value_of_key(file: &[u8], key: &str) -> anyhow::Result<String> {
+    let text = std::str::from_utf8(file).ok();
+    let text = text.context("invalid environment variable format: the file is not UTF-8 text")?;
     let mut lines = text
         .lines()
         .enumerate()
@@ -62,10 +23,15 @@ pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (name, value) = line.split_once('=').ok_or(EnvFileError::NoEquals(number))?;
+        let invalid =
+            |what| format!("invalid environment variable format at line {number}: {what}");
+        let parts = line.split_once('=');
+        let (name, value) = parts.with_context(|| invalid("missing '='"))?;
         match name.trim_end_matches(BLANKS) {
-            "" => return Err(EnvFileError::NoName(number)),
-            trimmed if trimmed != name => return Err(EnvFileError::BlankBeforeEquals(number)),
+            "" => bail!(invalid("empty variable name")),
+            trimmed if trimmed != name => {
+                bail!(invalid("whitespace before '=' is not allowed"))
+            }
             _ => {}
         }
         let wanted = name == key;
@@ -79,7 +45,7 @@ pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
         }
         let first = value
             .strip_prefix('\'')
-            .ok_or(EnvFileError::NoQuote(number))?;
+            .with_context(|| invalid("value must be enclosed in single quotes"))?;
         let value = quoted(number, first, &mut lines)?;
         if wanted {
             return Ok(value);
@@ -95,7 +61,7 @@ fn quoted<'a>(
     start: usize,
     first: &str,
     lines: &mut impl Iterator<Item = (usize, &'a str)>,
-) -> Result<String, EnvFileError> {
+) -> anyhow::Result<String> {
     let mut value = String::new();
     let (mut number, mut rest) = (start, first);
     loop {
@@ -105,12 +71,16 @@ fn quoted<'a>(
             return if behind.is_empty() || behind.starts_with('#') {
                 Ok(value)
             } else {
-                Err(EnvFileError::Trailing(number))
+                bail!(
+                    "invalid environment variable format at line {number}: unexpected content after closing quote"
+                )
             };
         }
         value.push_str(rest);
         value.push('\n');
-        (number, rest) = lines.next().ok_or(EnvFileError::Unclosed(start))?;
+        (number, rest) = lines.next().with_context(|| {
+            format!("invalid environment variable format starting at line {start}: unclosed single quote")
+        })?;
     }
 }
 
@@ -118,7 +88,7 @@ fn quoted<'a>(
 mod tests {
     use super::*;
 
-    fn read(text: &str, key: &str) -> Result<String, EnvFileError> {
+    fn read(text: &str, key: &str) -> anyhow::Result<String> {
         value_of_key(text.as_bytes(), key)
     }
 
@@ -148,29 +118,56 @@ mod tests {
             // The first of two stands, and nothing after it is read.
             ("A='1'\nA='2'\nnonsense\n", "A", "1"),
         ] {
-            assert_eq!(read(text, key).as_deref(), Ok(value), "{text:?} {key}");
+            assert_eq!(read(text, key).unwrap(), value, "{text:?} {key}");
         }
     }
 
     #[test]
     fn anything_else_is_an_error_that_names_the_line() {
-        use EnvFileError as E;
         for (text, error) in [
-            ("A='1'\nnonsense\n", E::NoEquals(2)),
-            ("='1'\n", E::NoName(1)),
-            ("A ='1'\n", E::BlankBeforeEquals(1)),
-            ("A = '1'\n", E::BlankBeforeEquals(1)),
-            ("export A='1'\nA=1\n", E::NoQuote(2)),
-            ("\nA=\"1\"\n", E::NoQuote(2)),
-            ("A=\n", E::NoQuote(1)),
-            ("A='1'x\n", E::Trailing(1)),
-            ("A='1'\\''2'\n", E::Trailing(1)),
-            ("A='one\ntwo' three\n", E::Trailing(2)),
-            ("\n\nA='one\ntwo\n", E::Unclosed(3)),
+            ("A='1'\nnonsense\n", "at line 2: missing '='"),
+            ("='1'\n", "at line 1: empty variable name"),
+            (
+                "A ='1'\n",
+                "at line 1: whitespace before '=' is not allowed",
+            ),
+            (
+                "A = '1'\n",
+                "at line 1: whitespace before '=' is not allowed",
+            ),
+            (
+                "export A='1'\nA=1\n",
+                "at line 2: value must be enclosed in single quotes",
+            ),
+            (
+                "\nA=\"1\"\n",
+                "at line 2: value must be enclosed in single quotes",
+            ),
+            ("A=\n", "at line 1: value must be enclosed in single quotes"),
+            (
+                "A='1'x\n",
+                "at line 1: unexpected content after closing quote",
+            ),
+            (
+                "A='1'\\''2'\n",
+                "at line 1: unexpected content after closing quote",
+            ),
+            (
+                "A='one\ntwo' three\n",
+                "at line 2: unexpected content after closing quote",
+            ),
+            (
+                "\n\nA='one\ntwo\n",
+                "starting at line 3: unclosed single quote",
+            ),
         ] {
-            assert_eq!(read(text, "Z"), Err(error), "{text:?}");
+            let error = format!("invalid environment variable format {error}");
+            assert_eq!(read(text, "Z").unwrap_err().to_string(), error, "{text:?}");
         }
-        assert_eq!(value_of_key(b"A='\xff'", "A"), Err(E::NotText));
+        assert_eq!(
+            value_of_key(b"A='\xff'", "A").unwrap_err().to_string(),
+            "invalid environment variable format: the file is not UTF-8 text"
+        );
         let text = read("x=secret", "x").unwrap_err().to_string();
         assert!(!text.contains("secret"));
     }

@@ -6,9 +6,10 @@ pub mod configmap_secret;
 mod services;
 
 use crate::apiserver::configmap_secret::ConfigMapsAndSecrets;
-use crate::model::{FieldRefError, NodeFacts, Pod, PodExt, field_ref_value, pod_field};
-use configmap_secret::{ConfigMapOrSecretError, entry_value, key_reference, variables_from};
-use env_file::{EnvFileError, value_of_key};
+use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
+use anyhow::{Context as _, bail};
+use configmap_secret::{entry_value, key_reference, variables_from};
+use env_file::value_of_key;
 use expansion::expand;
 use k8s_openapi::api::core::v1::{Container, EnvVar, FileKeySelector};
 pub use services::variables_of_services;
@@ -39,8 +40,8 @@ pub struct EnvInputs<'a> {
 pub struct EnvFile {
     /// Where it is on the node, for messages.
     pub host_path: String,
-    /// Its content.
-    pub content: Result<Vec<u8>, EnvFileError>,
+    /// Its content; `Ok(None)` if it does not exist, else the text of the error.
+    pub content: Result<Option<Vec<u8>>, String>,
 }
 
 /// Environment files by volume name and path. Files of unknown volumes are absent.
@@ -54,43 +55,6 @@ pub fn wanted_files(container: &Container) -> impl Iterator<Item = (&str, &str)>
         .map(|file| (file.volume_name.as_str(), file.path.as_str()))
 }
 
-/// Why a variable has no value; the text equals upstream's where it has one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
-    /// A ConfigMap or Secret does not give a value.
-    #[error(transparent)]
-    Object(#[from] ConfigMapOrSecretError),
-    /// The API server has not listed its services.
-    #[error("services have not yet been read at least once, cannot construct envvars")]
-    ServicesUnread,
-    /// A field that the downward API does not have.
-    #[error("unsupported fieldPath: {0}")]
-    FieldPath(String),
-    /// The node's address is required and unknown.
-    #[error("host IP unknown; known addresses: []")]
-    NoHostIp,
-    /// The value of a `resourceFieldRef` cannot be computed.
-    #[error(transparent)]
-    Resource(#[from] FieldRefError),
-    /// The volume of a file is not there.
-    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
-    FileVolume(String),
-    /// A file cannot be parsed.
-    #[error("couldn't parse env file")]
-    File(#[source] EnvFileError),
-    /// A file does not have the key.
-    #[error("environment variable key {key:?} not found in file {file:?}")]
-    FileKey {
-        /// The key.
-        key: String,
-        /// Path on the node.
-        file: String,
-    },
-    /// An unsupported source of a value.
-    #[error("the source of environment variable {0:?} is not supported by this kubelet")]
-    Source(String),
-}
-
 /// The container's variables (upstream's `makeEnvironmentVariables`): `envFrom` first, then `env`, whose entries may
 /// refer to earlier variables and to service variables. The last definition of a name wins; service variables are added
 /// where a name is not defined.
@@ -98,7 +62,7 @@ pub fn make_environment(
     pod: &Pod,
     container: &Container,
     inputs: &EnvInputs<'_>,
-) -> Result<Environment, EnvError> {
+) -> anyhow::Result<Environment> {
     let mut variables = Variables::default();
     for source in container.env_from.iter().flatten() {
         for (name, value) in variables_from(pod, source, inputs.configmaps_and_secrets)? {
@@ -148,7 +112,7 @@ fn value_of(
     variable: &EnvVar,
     above: &Variables,
     inputs: &EnvInputs<'_>,
-) -> Result<Option<String>, EnvError> {
+) -> anyhow::Result<Option<String>> {
     if let Some(value) = variable.value.as_deref().filter(|value| !value.is_empty()) {
         let of_service = |name: &str| {
             let mut all = inputs.services.iter().rev();
@@ -173,56 +137,63 @@ fn value_of(
         )?));
     }
     if let Some(wanted) = key_reference(from) {
-        return Ok(entry_value(pod, &wanted, inputs.configmaps_and_secrets)?);
+        return entry_value(pod, &wanted, inputs.configmaps_and_secrets);
     }
     if let Some(file) = &from.file_key_ref {
         return file_value(file, inputs.files);
     }
-    Err(EnvError::Source(variable.name.clone()))
+    bail!(
+        "the source of environment variable {:?} is not supported by this kubelet",
+        variable.name
+    )
 }
 
 /// The value of a key in a file. If optional, the file or the key may be missing.
-fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
+fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> anyhow::Result<Option<String>> {
     let place = (wanted.volume_name.clone(), wanted.path.clone());
     let Some(file) = files.get(&place) else {
-        return Err(EnvError::FileVolume(place.0));
+        bail!(
+            "cannot find the volume {:?} referenced by FileKeyRef",
+            place.0
+        );
     };
     let optional = wanted.optional == Some(true);
     let content = match &file.content {
-        Err(EnvFileError::Missing) if optional => return Ok(None),
-        Err(error) => return Err(EnvError::File(error.clone())),
-        Ok(content) => content,
+        Ok(Some(content)) => content,
+        Ok(None) if optional => return Ok(None),
+        Ok(None) => bail!(
+            "couldn't parse env file: failed to open environment variable file: it does not exist"
+        ),
+        Err(error) => bail!("couldn't parse env file: {error}"),
     };
-    let value = value_of_key(content, &wanted.key).map_err(EnvError::File)?;
+    let value = value_of_key(content, &wanted.key).context("couldn't parse env file")?;
     match (value.is_empty(), optional) {
         (false, _) => Ok(Some(value)),
         (true, true) => Ok(None),
-        (true, false) => Err(EnvError::FileKey {
-            key: wanted.key.clone(),
-            file: file.host_path.clone(),
-        }),
+        (true, false) => bail!(
+            "environment variable key {:?} not found in file {:?}",
+            wanted.key,
+            file.host_path
+        ),
     }
 }
 
-fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, EnvError> {
+fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> anyhow::Result<String> {
     let spec = pod.spec();
     let or_empty = |text: Option<&String>| Ok(text.cloned().unwrap_or_default());
     match path {
         "spec.nodeName" => or_empty(spec.and_then(|s| s.node_name.as_ref())),
         "spec.serviceAccountName" => or_empty(spec.and_then(|s| s.service_account_name.as_ref())),
-        "status.hostIP" => match inputs.host_ips.first() {
-            Some(ip) => Ok(ip.clone()),
-            None => Err(EnvError::NoHostIp),
-        },
-        "status.hostIPs" => match inputs.host_ips {
-            [] => Err(EnvError::NoHostIp),
-            ips => Ok(ips.join(",")),
-        },
+        "status.hostIP" | "status.hostIPs" if inputs.host_ips.is_empty() => {
+            bail!("host IP unknown; known addresses: []")
+        }
+        "status.hostIP" => or_empty(inputs.host_ips.first()),
+        "status.hostIPs" => Ok(inputs.host_ips.join(",")),
         "status.podIP" => or_empty(inputs.pod_ips.first()),
         "status.podIPs" => Ok(inputs.pod_ips.join(",")),
         // Only downward API volumes support all labels or annotations at once.
-        "metadata.labels" | "metadata.annotations" => Err(EnvError::FieldPath(path.to_string())),
-        _ => pod_field(pod, path).ok_or_else(|| EnvError::FieldPath(path.to_string())),
+        "metadata.labels" | "metadata.annotations" => bail!("unsupported fieldPath: {path}"),
+        _ => pod_field(pod, path).with_context(|| format!("unsupported fieldPath: {path}")),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::model::{ContainerId, Pod, PodExt, keys};
 use crate::runtime::kuberuntime::generate::{
     settings::GenerateSettings, user_namespaces::ranges::IdRange,
 };
+use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,
     SecurityContext,
@@ -54,53 +55,6 @@ impl ImageUser {
             (None, name) => Self::Name(name.to_string()),
         }
     }
-}
-
-/// Why the security context cannot be met; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SecurityError {
-    /// `runAsNonRoot` with `runAsUser: 0`.
-    #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
-    RunAsUserIsRoot {
-        /// `name_namespace(uid)`.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// `runAsNonRoot` with an image whose user is root.
-    #[error(
-        "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
-    )]
-    ImageIsRoot {
-        /// `name_namespace(uid)`.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// `runAsNonRoot` with an image whose user is a name.
-    #[error(
-        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (pod: {pod:?}, container: {container})"
-    )]
-    ImageUserIsAName {
-        /// The image's user.
-        user: String,
-        /// `name_namespace(uid)`.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// A Localhost seccomp profile without a name.
-    #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
-    SeccompWithoutProfile,
-    /// A Localhost seccomp profile outside the profile directory.
-    #[error("localhostProfile {0:?} leads out of the seccomp directory")]
-    SeccompEscapes(String),
-    /// A Localhost AppArmor profile without a name.
-    #[error("missing localhost apparmor profile name")]
-    AppArmorWithoutProfile,
-    /// An AppArmor type that does not exist.
-    #[error("unknown apparmor profile type {0:?}")]
-    AppArmorType(String),
 }
 
 /// The container's settings merged over the pod's.
@@ -154,23 +108,25 @@ pub fn verify_run_as_non_root(
     pod: &Pod,
     container: &Container,
     image_user: &ImageUser,
-) -> Result<(), SecurityError> {
+) -> anyhow::Result<()> {
     let effective = EffectiveSecurityContext::of(pod, container);
     if !effective.run_as_non_root() {
         return Ok(());
     }
     let pod = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
-    let container = container.name.clone();
+    let container = &container.name;
     match (effective.run_as_user(), image_user) {
-        (Some(0), _) => Err(SecurityError::RunAsUserIsRoot { pod, container }),
+        (Some(0), _) => bail!(
+            "container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})"
+        ),
         (Some(_), _) => Ok(()),
-        (None, ImageUser::Uid(0)) => Err(SecurityError::ImageIsRoot { pod, container }),
+        (None, ImageUser::Uid(0)) => bail!(
+            "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
+        ),
         (None, ImageUser::Uid(_)) => Ok(()),
-        (None, ImageUser::Name(user)) => Err(SecurityError::ImageUserIsAName {
-            user: user.clone(),
-            pod,
-            container,
-        }),
+        (None, ImageUser::Name(user)) => bail!(
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (pod: {pod:?}, container: {container})"
+        ),
     }
 }
 
@@ -183,7 +139,7 @@ pub fn container_security_context(
     image_user: &ImageUser,
     settings: &GenerateSettings,
     user_namespace: Option<IdRange>,
-) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
+) -> anyhow::Result<v1::LinuxContainerSecurityContext> {
     let effective = EffectiveSecurityContext::of(pod, container);
     let of_container = effective.container;
     let (run_as_user, run_as_username) = match (effective.run_as_user(), image_user) {
@@ -372,7 +328,7 @@ fn profile(kind: ProfileType) -> v1::SecurityProfile {
 fn seccomp(
     wanted: Option<&SeccompProfile>,
     settings: &GenerateSettings,
-) -> Result<v1::SecurityProfile, SecurityError> {
+) -> anyhow::Result<v1::SecurityProfile> {
     let fallback = if settings.seccomp_default {
         ProfileType::RuntimeDefault
     } else {
@@ -387,10 +343,12 @@ fn seccomp(
         "Localhost" => {
             let name = wanted.localhost_profile.as_deref().unwrap_or_default();
             if name.is_empty() {
-                return Err(SecurityError::SeccompWithoutProfile);
+                bail!("localhostProfile must be set if seccompProfile type is Localhost.");
             }
             let plain = crate::volumes::components(name);
-            let names = plain.map_err(|_| SecurityError::SeccompEscapes(name.to_string()))?;
+            let names = plain.map_err(|_| {
+                anyhow!("localhostProfile {name:?} leads out of the seccomp directory")
+            })?;
             let file = settings.root.seccomp_dir().join(names.join("/"));
             Ok(localhost(&file.to_string_lossy()))
         }
@@ -406,10 +364,7 @@ fn localhost(reference: &str) -> v1::SecurityProfile {
 }
 
 /// The container's own AppArmor profile, else the annotation's, else the pod's.
-fn apparmor(
-    pod: &Pod,
-    container: &Container,
-) -> Result<Option<v1::SecurityProfile>, SecurityError> {
+fn apparmor(pod: &Pod, container: &Container) -> anyhow::Result<Option<v1::SecurityProfile>> {
     let of_container = container.security_context.as_ref();
     if let Some(field) = of_container.and_then(|c| c.app_armor_profile.as_ref()) {
         return apparmor_field(field).map(Some);
@@ -427,15 +382,15 @@ fn apparmor(
     pod_level.map(apparmor_field).transpose()
 }
 
-fn apparmor_field(field: &AppArmorProfile) -> Result<v1::SecurityProfile, SecurityError> {
+fn apparmor_field(field: &AppArmorProfile) -> anyhow::Result<v1::SecurityProfile> {
     match field.type_.as_str() {
         "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault)),
         "Unconfined" => Ok(profile(ProfileType::Unconfined)),
         "Localhost" => match field.localhost_profile.as_deref() {
-            None | Some("") => Err(SecurityError::AppArmorWithoutProfile),
+            None | Some("") => bail!("missing localhost apparmor profile name"),
             Some(name) => Ok(localhost(name)),
         },
-        other => Err(SecurityError::AppArmorType(other.to_string())),
+        other => bail!("unknown apparmor profile type {other:?}"),
     }
 }
 

@@ -8,13 +8,12 @@ use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
 use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
-use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{
-    ContainerInputs, generate_container_config,
+    ContainerConfigRequest, ContainerInputs, generate_container_config,
 };
 use crate::runtime::kuberuntime::generate::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::env::{EnvFiles, EnvInputs, make_environment};
-use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes, MountSources};
+use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes};
 use crate::runtime::kuberuntime::generate::sandbox_config::{
     SandboxInputs, generate_pod_sandbox_config,
 };
@@ -24,14 +23,14 @@ use crate::volumes::{VolumePath, VolumePaths};
 use serde_json::json;
 use std::sync::Arc;
 
-fn sandbox(pod: &Pod) -> Result<v1::PodSandboxConfig, ConfigError> {
+fn sandbox(pod: &Pod) -> anyhow::Result<v1::PodSandboxConfig> {
     sandbox_with_ids(pod, None)
 }
 
 fn sandbox_with_ids(
     pod: &Pod,
     user_namespace: Option<IdRange>,
-) -> Result<v1::PodSandboxConfig, ConfigError> {
+) -> anyhow::Result<v1::PodSandboxConfig> {
     let dir = tempfile::tempdir().unwrap();
     let host = ResolvConf::default();
     let inputs = SandboxInputs {
@@ -59,7 +58,7 @@ fn volumes() -> VolumePaths {
     ])
 }
 
-fn container(pod: &Pod, user: ImageUser) -> Result<v1::ContainerConfig, ConfigError> {
+fn container(pod: &Pod, user: ImageUser) -> anyhow::Result<v1::ContainerConfig> {
     container_with_ids(pod, user, None)
 }
 
@@ -67,7 +66,7 @@ fn container_with_ids(
     pod: &Pod,
     user: ImageUser,
     user_namespace: Option<IdRange>,
-) -> Result<v1::ContainerConfig, ConfigError> {
+) -> anyhow::Result<v1::ContainerConfig> {
     container_with_devices(pod, user, user_namespace, &RunOptions::default())
 }
 
@@ -76,7 +75,7 @@ fn container_with_devices(
     user: ImageUser,
     user_namespace: Option<IdRange>,
     devices: &RunOptions,
-) -> Result<v1::ContainerConfig, ConfigError> {
+) -> anyhow::Result<v1::ContainerConfig> {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = settings(dir.path());
     Arc::make_mut(&mut settings.node).selinux = true;
@@ -90,24 +89,28 @@ fn container_with_devices(
         services: &Default::default(),
     };
     let inputs = ContainerInputs {
-        restart_count: 3,
-        image_ref: "sha256:abc",
-        image_user: &user,
-        environment: &make_environment(pod, container, &env_inputs)?,
-        sources: MountSources {
+        request: ContainerConfigRequest {
+            pod: &Arc::new(pod.clone()),
+            container,
+            restart_count: 3,
+            other_restart_counts: &[],
+            image_ref: "sha256:abc",
+            image_user: &user,
+            pod_ips: &[],
             volumes: &volumes(),
             images: &ImageVolumes::new(),
-            files: &ContainerFiles {
-                hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
-                termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
-                ..ContainerFiles::default()
-            },
+        },
+        environment: &make_environment(pod, container, &env_inputs)?,
+        files: &ContainerFiles {
+            hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
+            termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
+            ..ContainerFiles::default()
         },
         user_namespace,
         recursive_read_only_mounts: false,
         devices,
     };
-    generate_container_config(pod, container, &settings, &inputs)
+    generate_container_config(&settings, &inputs)
 }
 
 fn web_pod() -> Pod {

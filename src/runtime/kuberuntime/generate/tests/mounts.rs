@@ -4,24 +4,19 @@ use super::volumes;
 use crate::cri::v1;
 use crate::model::PodExt;
 use crate::runtime::kuberuntime::fixtures::pod_with;
-use crate::runtime::kuberuntime::generate::mounts::{
-    self, ContainerFiles, ImageVolumes, MountError, MountSources,
-};
+use crate::runtime::kuberuntime::generate::mounts::{self, ContainerFiles, ImageVolumes};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::Path};
 
-fn mounts_of(mount: Value, rro: bool) -> Result<Vec<v1::Mount>, MountError> {
+fn mounts_of(mount: Value, rro: bool) -> anyhow::Result<Vec<v1::Mount>> {
     let pod = pod_with(json!({"volumeMounts": [mount]}));
     let files = ContainerFiles {
         sub_paths: BTreeMap::from([(0, "/k/bound".into())]),
         ..ContainerFiles::default()
     };
-    let sources = MountSources {
-        volumes: &volumes(),
-        images: &images(),
-        files: &files,
-    };
-    mounts::container_mounts(&pod.containers()[0], &sources, &environment(), rro)
+    let container = &pod.containers()[0];
+    let (volumes, images) = (volumes(), images());
+    mounts::container_mounts(container, &volumes, &images, &files, &environment(), rro)
 }
 
 fn environment() -> Vec<(String, String)> {

@@ -37,7 +37,7 @@ pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpa
     let ids = assigned.context("kubelet mappings")?;
     let whole = || IdSpace::whole(config.ids_per_pod);
     let ids = ids.unwrap_or_else(whole);
-    Ok(IdSpace::new(ids, config.ids_per_pod, config.max_pods)?)
+    IdSpace::new(ids, config.ids_per_pod, config.max_pods)
 }
 
 /// The ids of the user; `None` without the user, or without subordinate IDs if `getsubids` is not installed.

@@ -18,9 +18,9 @@ use crate::{
     model::{Pod, PodExt, PodUid},
     volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs},
 };
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use parking_lot::Mutex;
-use ranges::{IdRange, IdSpace, RangeError, Ranges, RecordError, parse_record, record_text};
+use ranges::{IdRange, IdSpace, Ranges, parse_record, record_text};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -31,38 +31,6 @@ use std::{
 const FILE: &str = "userns";
 /// Maximum size of a record.
 const MAX_FILE: usize = 4096;
-
-/// Why a pod cannot have the user namespace it requests; texts as upstream's.
-#[derive(Debug, thiserror::Error)]
-pub enum UserNamespaceError {
-    /// The handler does not support user namespaces.
-    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", handler_text(.0))]
-    Unsupported(String),
-    /// The runtime lists its handlers, and the pod's is not among them.
-    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", handler_text(&.0.0))]
-    UnknownHandler(#[source] UnknownHandler),
-    /// No free range.
-    #[error("create user namespace")]
-    Create(#[source] RangeError),
-    /// Its recorded range conflicts with another pod's.
-    #[error("user namespace")]
-    Conflict(#[source] RangeError),
-    /// Its own file is invalid.
-    #[error("user namespace")]
-    Record(#[source] RecordError),
-    /// Its own file cannot be read or written.
-    #[error("user namespace: {0}")]
-    File(PathBuf, #[source] io::Error),
-    /// The pod's directory cannot be made.
-    #[error("user namespace")]
-    Directory(#[from] VolumeError),
-    /// The pod's UID is not a file name.
-    #[error(transparent)]
-    Name(#[from] UnsafeName),
-    /// The blocking task was cancelled or panicked.
-    #[error("user namespace")]
-    Task(#[from] tokio::task::JoinError),
-}
 
 /// A handler in error messages; upstream's words.
 fn handler_text(handler: &str) -> String {
@@ -114,7 +82,7 @@ impl UserNamespaces {
             if let Err(error) = known.read(&uid) {
                 tracing::error!(
                     "podUID" = %uid,
-                    err = %error_chain(&error),
+                    err = %error_chain(error.as_ref()),
                     "Failed to restore a pod's user namespace"
                 );
             }
@@ -132,17 +100,22 @@ impl UserNamespaces {
         pod: &Pod,
         handler: &str,
         features: Result<HandlerFeatures, UnknownHandler>,
-    ) -> Result<IdRange, UserNamespaceError> {
-        let features = features.map_err(UserNamespaceError::UnknownHandler)?;
-        if !features.user_namespaces {
-            return Err(UserNamespaceError::Unsupported(handler.to_owned()));
+    ) -> anyhow::Result<IdRange> {
+        let unsupported = || {
+            let handler = handler_text(handler);
+            format!("can't set `spec.hostUsers: false`, {handler} does not support user namespaces")
+        };
+        if !features.with_context(unsupported)?.user_namespaces {
+            bail!(unsupported());
         }
         let uid = pod.uid();
         if let Some(known) = self.ranges.lock().of(&uid) {
             return Ok(known);
         }
         let this = self.clone();
-        run_file_io(move || this.read_or_create(&uid)).await?
+        run_file_io(move || this.read_or_create(&uid))
+            .await
+            .context("user namespace")?
     }
 
     /// Releases a pod's range. To be called when none of its processes is left.
@@ -176,38 +149,36 @@ impl UserNamespaces {
     }
 
     /// Reads and records the pod's range; `None` without a file.
-    fn read(&self, uid: &PodUid) -> Result<Option<IdRange>, UserNamespaceError> {
+    fn read(&self, uid: &PodUid) -> anyhow::Result<Option<IdRange>> {
         let path = self.file(uid)?;
-        let text = match if_exists(read_plain(&path)) {
-            Ok(Some(text)) => text,
-            Ok(None) => return Ok(None),
-            Err(error) => return Err(UserNamespaceError::File(path, error)),
+        let text = if_exists(read_plain(&path))
+            .with_context(|| format!("user namespace: {}", path.display()))?;
+        let Some(text) = text else {
+            return Ok(None);
         };
-        let range = parse_record(&text).map_err(UserNamespaceError::Record)?;
+        let range = parse_record(&text).context("user namespace")?;
         let recorded = self.ranges.lock().record(uid, range);
-        recorded.map_err(UserNamespaceError::Conflict)?;
+        recorded.context("user namespace")?;
         Ok(Some(range))
     }
 
-    fn read_or_create(&self, uid: &PodUid) -> Result<IdRange, UserNamespaceError> {
+    fn read_or_create(&self, uid: &PodUid) -> anyhow::Result<IdRange> {
         if let Some(range) = self.read(uid)? {
             return Ok(range);
         }
         let allocated = self.ranges.lock().allocate(uid);
-        let range = allocated.map_err(UserNamespaceError::Create)?;
+        let range = allocated.context("create user namespace")?;
         let path = self.file(uid)?;
         // A pod without volumes has no directory yet.
         if let Err(error) = pod_dirs::create(&self.root.pod(uid)?) {
             self.ranges.lock().release(uid);
-            return Err(error.into());
+            return Err(error).context("user namespace");
         }
-        match atomic_file::write(&path, record_text(range).as_bytes()) {
-            Ok(()) => Ok(range),
-            Err(error) => {
-                self.ranges.lock().release(uid);
-                Err(UserNamespaceError::File(path, error))
-            }
+        if let Err(error) = atomic_file::write(&path, record_text(range).as_bytes()) {
+            self.ranges.lock().release(uid);
+            return Err(error).with_context(|| format!("user namespace: {}", path.display()));
         }
+        Ok(range)
     }
 }
 
@@ -260,7 +231,7 @@ mod tests {
         let c = pod_of("c");
         let none = second.of_pod(&c, "", CAN).await.unwrap_err();
         assert_eq!(
-            error_chain(&none),
+            error_chain(none.as_ref()),
             "create user namespace: could not find an empty slot to allocate a user namespace"
         );
         second.release(&a.uid()).await;
@@ -306,7 +277,7 @@ mod tests {
         ] {
             let error = all.of_pod(&pod_of("a"), handler, features).await;
             assert_eq!(
-                error_chain(&error.unwrap_err()),
+                error_chain(error.unwrap_err().as_ref()),
                 format!("can't set `spec.hostUsers: false`, {expected}")
             );
         }
@@ -333,7 +304,8 @@ mod tests {
         pod_dirs::create(&root.pod(&a.uid()).unwrap()).unwrap();
         fs::write(dir.path().join("pods/a/userns"), "{").unwrap();
         let all = UserNamespaces::open(root, space()).unwrap();
-        let error = error_chain(&all.of_pod(&a, "", CAN).await.unwrap_err());
+        let error = all.of_pod(&a, "", CAN).await.unwrap_err();
+        let error = error_chain(error.as_ref());
         assert!(
             error.starts_with("user namespace: invalid user namespace mappings file: "),
             "{error}"

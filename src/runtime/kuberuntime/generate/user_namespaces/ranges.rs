@@ -1,32 +1,13 @@
 //! Which ids of the node each pod's user namespace has. Pure.
 
 use crate::model::PodUid;
+use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
 /// Ids of one pod, unless `userNamespaces.idsPerPod` says otherwise; every number of ids is a
 /// multiple of this (upstream's `userNsUnitLength`).
 pub const UNIT: u32 = 65536;
-
-/// Why the node's ids cannot be cut into ranges; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdSpaceError {
-    /// The length is not a multiple of [`UNIT`].
-    #[error("kubelet user namespace length {0} is not a multiple of {UNIT}")]
-    Length(u32),
-    /// The first id is in the middle of a range.
-    #[error("kubelet user assigned ID {0} is not a multiple of {1}")]
-    First(u32, u32),
-    /// Root would be mapped to root.
-    #[error("kubelet user assigned ID {0} must be greater or equal to {1}")]
-    TooLow(u32, u32),
-    /// The last range would be cut short.
-    #[error("kubelet user assigned IDs length {0} is not a multiple of {1}")]
-    Total(u32, u32),
-    /// Fewer ranges than pods.
-    #[error("kubelet user assigned IDs are not enough to support {0} pods")]
-    TooFew(u32),
-}
 
 /// The ids that ranges are cut from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,26 +19,27 @@ pub struct IdSpace {
 
 impl IdSpace {
     /// `length` ids from `first`, cut into ranges of `per_pod` for at most `max_pods` pods.
-    pub fn new(
-        (first, length): (u32, u32),
-        per_pod: u32,
-        max_pods: u32,
-    ) -> Result<Self, IdSpaceError> {
-        if per_pod == 0 || !per_pod.is_multiple_of(UNIT) {
-            return Err(IdSpaceError::Length(per_pod));
-        }
-        if !first.is_multiple_of(per_pod) {
-            return Err(IdSpaceError::First(first, per_pod));
-        }
-        if first < per_pod {
-            return Err(IdSpaceError::TooLow(first, per_pod));
-        }
-        if !length.is_multiple_of(per_pod) {
-            return Err(IdSpaceError::Total(length, per_pod));
-        }
-        if length / per_pod < max_pods {
-            return Err(IdSpaceError::TooFew(max_pods));
-        }
+    pub fn new((first, length): (u32, u32), per_pod: u32, max_pods: u32) -> anyhow::Result<Self> {
+        ensure!(
+            per_pod != 0 && per_pod.is_multiple_of(UNIT),
+            "kubelet user namespace length {per_pod} is not a multiple of {UNIT}"
+        );
+        ensure!(
+            first.is_multiple_of(per_pod),
+            "kubelet user assigned ID {first} is not a multiple of {per_pod}"
+        );
+        ensure!(
+            first >= per_pod,
+            "kubelet user assigned ID {first} must be greater or equal to {per_pod}"
+        );
+        ensure!(
+            length.is_multiple_of(per_pod),
+            "kubelet user assigned IDs length {length} is not a multiple of {per_pod}"
+        );
+        ensure!(
+            length / per_pod >= max_pods,
+            "kubelet user assigned IDs are not enough to support {max_pods} pods"
+        );
         Ok(Self {
             first_slot: first / per_pod,
             slots: length / per_pod,
@@ -78,29 +60,6 @@ pub struct IdRange {
     pub host_id: u32,
     /// How many.
     pub length: u32,
-}
-
-/// Why a range cannot be allocated or restored; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError {
-    /// Every range is taken.
-    #[error("could not find an empty slot to allocate a user namespace")]
-    NoneFree,
-    /// Of another length than this node's ranges.
-    #[error("wrong user namespace length {0}")]
-    Length(u32),
-    /// In the middle of a range.
-    #[error("wrong user namespace offset specified {0}")]
-    Offset(u32),
-    /// The pod has another one.
-    #[error("different user namespace range already used by pod {0:?}")]
-    Different(String),
-    /// Not among the node's ids.
-    #[error("id {0} is out of range")]
-    OutOfRange(u32),
-    /// Another pod has it.
-    #[error("range picked for pod {0:?} already taken")]
-    Taken(String),
 }
 
 /// The allocated ranges.
@@ -129,36 +88,41 @@ impl Ranges {
     }
 
     /// Allocates a free range to the pod; released ranges are reused last.
-    pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
+    pub fn allocate(&mut self, uid: &PodUid) -> anyhow::Result<IdRange> {
         if let Some(known) = self.of(uid) {
             return Ok(known);
         }
         let slot = (self.next..self.space.slots)
             .chain(0..self.next)
             .find(|slot| !self.used.contains(slot))
-            .ok_or(RangeError::NoneFree)?;
+            .context("could not find an empty slot to allocate a user namespace")?;
         self.next = (slot + 1) % self.space.slots;
         self.take(uid, slot);
         Ok(self.range(slot))
     }
 
     /// Records a range allocated by an earlier process.
-    pub fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
+    pub fn record(&mut self, uid: &PodUid, range: IdRange) -> anyhow::Result<()> {
         let per_pod = self.space.per_pod;
-        if range.length != per_pod {
-            return Err(RangeError::Length(range.length));
-        }
-        if !range.host_id.is_multiple_of(per_pod) {
-            return Err(RangeError::Offset(range.host_id));
-        }
-        let slot = (range.host_id / per_pod)
+        let IdRange { host_id, length } = range;
+        ensure!(length == per_pod, "wrong user namespace length {length}");
+        ensure!(
+            host_id.is_multiple_of(per_pod),
+            "wrong user namespace offset specified {host_id}"
+        );
+        let slot = (host_id / per_pod)
             .checked_sub(self.space.first_slot)
             .filter(|slot| *slot < self.space.slots)
-            .ok_or(RangeError::OutOfRange(range.host_id))?;
+            .with_context(|| format!("id {host_id} is out of range"))?;
         match self.by_pod.get(uid) {
-            Some(known) if *known == slot => return Ok(()),
-            Some(_) => return Err(RangeError::Different(uid.to_string())),
-            None if self.used.contains(&slot) => return Err(RangeError::Taken(uid.to_string())),
+            Some(known) if *known == slot => {}
+            Some(_) => bail!(
+                "different user namespace range already used by pod {:?}",
+                uid.as_str()
+            ),
+            None if self.used.contains(&slot) => {
+                bail!("range picked for pod {:?} already taken", uid.as_str())
+            }
             None => self.take(uid, slot),
         }
         Ok(())
@@ -201,35 +165,21 @@ struct IdMapping {
     length: u32,
 }
 
-/// Why a pod's file is invalid; texts as upstream's.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Not what this or upstream's kubelet writes.
-    #[error("invalid user namespace mappings file")]
-    Syntax(#[source] serde_json::Error),
-    /// None, or several mappings.
-    #[error("invalid user namespace configuration: no more than one mapping allowed.")]
-    NotOne,
-    /// Users and groups differ.
-    #[error("invalid user namespace configuration: GID and UID mapping should be identical")]
-    Different,
-    /// Root is not mapped.
-    #[error("invalid user namespace configuration: UID 0 must be mapped")]
-    NoRoot,
-}
-
 /// Reads a pod's file.
-pub fn parse_record(bytes: &[u8]) -> Result<IdRange, RecordError> {
-    let record: UserNamespaceRecord = serde_json::from_slice(bytes).map_err(RecordError::Syntax)?;
+pub fn parse_record(bytes: &[u8]) -> anyhow::Result<IdRange> {
+    let record: UserNamespaceRecord =
+        serde_json::from_slice(bytes).context("invalid user namespace mappings file")?;
     let [mapping] = record.uid_mappings.as_slice() else {
-        return Err(RecordError::NotOne);
+        bail!("invalid user namespace configuration: no more than one mapping allowed.");
     };
-    if record.gid_mappings != [*mapping] {
-        return Err(RecordError::Different);
-    }
-    if mapping.container_id != 0 {
-        return Err(RecordError::NoRoot);
-    }
+    ensure!(
+        record.gid_mappings == [*mapping],
+        "invalid user namespace configuration: GID and UID mapping should be identical"
+    );
+    ensure!(
+        mapping.container_id == 0,
+        "invalid user namespace configuration: UID 0 must be mapped"
+    );
     Ok(IdRange {
         host_id: mapping.host_id,
         length: mapping.length,
@@ -312,14 +262,21 @@ mod tests {
         let mut ranges = small();
         let first = ranges.allocate(&uid("a")).unwrap();
         assert_eq!((first.host_id, first.length), (131_072, 65536));
-        assert_eq!(ranges.allocate(&uid("a")), Ok(first), "allocated again");
+        assert_eq!(
+            ranges.allocate(&uid("a")).unwrap(),
+            first,
+            "allocated again"
+        );
         assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 196_608);
         assert!(ranges.release(&uid("a")) && !ranges.release(&uid("a")));
         assert_eq!(ranges.of(&uid("a")), None);
         // The one given back last is the last to be given again.
         assert_eq!(ranges.allocate(&uid("c")).unwrap().host_id, 262_144);
         assert_eq!(ranges.allocate(&uid("d")).unwrap().host_id, 131_072);
-        assert_eq!(ranges.allocate(&uid("e")), Err(RangeError::NoneFree));
+        assert_eq!(
+            ranges.allocate(&uid("e")).unwrap_err().to_string(),
+            "could not find an empty slot to allocate a user namespace"
+        );
     }
 
     #[test]
@@ -336,15 +293,28 @@ mod tests {
             length: 1000,
         };
         let table = [
-            ("a", range(131_072), RangeError::Different("a".into())),
-            ("b", range(196_608), RangeError::Taken("b".into())),
-            ("b", range(65536), RangeError::OutOfRange(65536)),
-            ("b", range(327_680), RangeError::OutOfRange(327_680)),
-            ("b", range(131_073), RangeError::Offset(131_073)),
-            ("b", odd, RangeError::Length(1000)),
+            (
+                "a",
+                range(131_072),
+                "different user namespace range already used by pod \"a\"",
+            ),
+            (
+                "b",
+                range(196_608),
+                "range picked for pod \"b\" already taken",
+            ),
+            ("b", range(65536), "id 65536 is out of range"),
+            ("b", range(327_680), "id 327680 is out of range"),
+            (
+                "b",
+                range(131_073),
+                "wrong user namespace offset specified 131073",
+            ),
+            ("b", odd, "wrong user namespace length 1000"),
         ];
         for (pod, range, expected) in table {
-            assert_eq!(ranges.record(&uid(pod), range), Err(expected));
+            let error = ranges.record(&uid(pod), range).unwrap_err();
+            assert_eq!(error.to_string(), expected);
         }
         assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 131_072);
         assert_eq!(ranges.allocate(&uid("c")).unwrap().host_id, 262_144);

@@ -40,13 +40,11 @@ pub const ALLOCATED_FILE: &str = "allocated_pods_state";
 /// The file of actuated amounts.
 pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
-/// Delay of a write, so that concurrent changes are written together. Changes that are not written when the kubelet is
-/// killed are lost (up to this delay plus `WRITE_INTERVAL`), except accepted resizes, which are written before they are
-/// carried out: a pod without an entry is then assumed to be allocated the amounts in its spec.
-const WRITE_DELAY: Duration = Duration::from_millis(100);
-/// Pause after a write. A checkpoint has all pods and is synced to disk: while pods start one after another, writes would
-/// take a fifth of the kubelet's CPU time.
-const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay of a write after a change: a checkpoint has all pods and is synced to disk, and while pods start one after
+/// another, a write for each would take a fifth of the kubelet's CPU time. Changes that are not written when the kubelet
+/// is killed are lost, except accepted resizes, which are written before they are carried out: a pod without an entry is
+/// then assumed to be allocated the amounts in its spec.
+const WRITE_DELAY: Duration = Duration::from_secs(1);
 /// Delay after a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -292,7 +290,6 @@ impl Allocations {
                 while !self.flush().await {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
-                tokio::time::sleep(WRITE_INTERVAL).await;
             }
         };
         shutdown.run_until_cancelled(work).await;
@@ -322,17 +319,7 @@ impl Allocations {
         let mut allocated = allocated.writer().await;
         let mut actuated = actuated.writer().await;
         let inner = self.0.clone();
-        let write = move || {
-            inner.save(
-                &mut actuated,
-                |state| &mut state.actuated_changes,
-                AllocationState::actuated_with_pod_limits,
-            ) && inner.save(
-                &mut allocated,
-                |state| &mut state.allocated_changes,
-                |state| state.allocated.clone(),
-            )
-        };
+        let write = move || inner.save(&mut allocated, &mut actuated);
         spawn_blocking(write).await.unwrap_or_else(|err| {
             tracing::error!(%err, "Failed to save pod resource information checkpoint");
             false
@@ -341,33 +328,36 @@ impl Allocations {
 }
 
 impl AllocationInner {
-    /// Writes a checkpoint if its map changed; false on an error, which is logged. Takes the `amounts` to write itself,
-    /// so that an older state never replaces a newer one. Blocking.
-    fn save(
-        &self,
-        file: &mut CheckpointWriter,
-        changes: fn(&mut AllocationState) -> &mut Changes,
-        amounts: fn(&AllocationState) -> AmountsByPod,
-    ) -> bool {
-        let (number, amounts) = {
-            let mut state = self.state.lock();
-            let Changes { number, saved } = *changes(&mut state);
-            if saved == Some(number) {
-                return true;
+    /// Writes the checkpoints whose map changed; false on an error, which is logged. Takes the amounts of both at one time,
+    /// and itself, so that an older state never replaces a newer one. Blocking.
+    fn save(&self, allocated: &mut CheckpointWriter, actuated: &mut CheckpointWriter) -> bool {
+        let state = self.state.lock();
+        let changed_allocated = state.allocated_changes.unsaved();
+        let changed_allocated = changed_allocated.map(|number| (number, state.allocated.clone()));
+        let changed_actuated = state.actuated_changes.unsaved();
+        let changed_actuated =
+            changed_actuated.map(|number| (number, state.actuated_with_pod_limits()));
+        drop(state);
+        if let Some((number, amounts)) = changed_actuated {
+            if !write_checkpoint(actuated, &amounts) {
+                return false;
             }
-            (number, amounts(&state))
-        };
-        let encoded = checkpoint::encode(&amounts).map_err(|error| error_chain(&error));
-        let saved = encoded.and_then(|bytes| file.write(bytes));
-        match &saved {
-            Ok(()) => changes(&mut self.state.lock()).saved = Some(number),
-            Err(err) => tracing::error!(
-                err,
-                file = %file.path().display(),
-                "Failed to save pod resource information checkpoint"
-            ),
+            self.state.lock().actuated_changes.saved = Some(number);
         }
-        saved.is_ok()
+        if let Some((number, amounts)) = changed_allocated {
+            if !write_checkpoint(allocated, &amounts) {
+                return false;
+            }
+            self.state.lock().allocated_changes.saved = Some(number);
+        }
+        true
+    }
+}
+
+impl Changes {
+    /// The number of changes, if the checkpoint does not contain all of them.
+    fn unsaved(self) -> Option<u64> {
+        (self.saved != Some(self.number)).then_some(self.number)
     }
 }
 
@@ -394,6 +384,20 @@ fn deduplicated(
     let allocated = allocated.get(uid);
     let same = allocated.filter(|allocated| **allocated == actuated);
     same.cloned().unwrap_or(actuated)
+}
+
+/// False on an error, which is logged. Blocking.
+fn write_checkpoint(file: &mut CheckpointWriter, amounts: &AmountsByPod) -> bool {
+    let encoded = checkpoint::encode(amounts).map_err(|error| error_chain(&error));
+    let written = encoded.and_then(|bytes| file.write(bytes));
+    if let Err(err) = &written {
+        tracing::error!(
+            err,
+            file = %file.path().display(),
+            "Failed to save pod resource information checkpoint"
+        );
+    }
+    written.is_ok()
 }
 
 fn read(file: &CheckpointFile) -> anyhow::Result<AmountsByPod> {

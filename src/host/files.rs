@@ -8,7 +8,7 @@ use rustix::{
 use std::{
     fs::{File, Metadata},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
@@ -18,7 +18,8 @@ pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// Opens a file that was opened with [`PATH_ONLY`] for reading, if it is a regular file; `InvalidInput` otherwise.
 /// Thus pipes and devices are never opened, which may have side effects or block.
 pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
-    let metadata = File::from(found.try_clone()?).metadata()?;
+    let found = File::from(found);
+    let metadata = found.metadata()?;
     if metadata.is_file() {
         Ok((File::from(open_again(&found)?), metadata))
     } else {
@@ -28,7 +29,7 @@ pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
 }
 
 /// Opens the file of an `O_PATH` descriptor for reading.
-pub(super) fn open_again(found: &OwnedFd) -> io::Result<OwnedFd> {
+pub(super) fn open_again(found: &impl AsRawFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     // For regular files neither flag has an effect, except for `NONBLOCK` on some network file systems.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

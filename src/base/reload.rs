@@ -29,7 +29,7 @@ pub struct Reloaded<T> {
     files: Vec<PathBuf>,
     read: ReadFiles<T>,
     /// Whether the value has to be read again although `files` have not changed. Blocking.
-    is_stale: fn(&T) -> bool,
+    is_stale: Box<dyn Fn(&T) -> bool + Send + Sync>,
     state: Mutex<ReloadState<T>>,
 }
 
@@ -95,7 +95,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         what: &'static str,
         files: Vec<PathBuf>,
         read: impl Fn() -> anyhow::Result<T> + Send + Sync + 'static,
-        is_stale: fn(&T) -> bool,
+        is_stale: impl Fn(&T) -> bool + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         // Before the files are read, here and below, so that concurrent changes are noticed by the next check.
         let versions = versions(&files);
@@ -104,7 +104,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             what,
             files,
             read: Box::new(read),
-            is_stale,
+            is_stale: Box::new(is_stale),
             state: Mutex::new(ReloadState {
                 value,
                 versions,

@@ -121,7 +121,7 @@ impl Tls {
             }
             ServingCertificate::Issued { directory } => {
                 let path = directory.join("kubelet-server-current.pem");
-                let files = vec![path.clone()];
+                let (files, file) = (vec![path.clone()], path.clone());
                 let is_start = AtomicBool::new(true);
                 // There may be no certificate at the start. Later that is an error, which keeps the one in use.
                 let read = move || {
@@ -131,7 +131,9 @@ impl Tls {
                         CertificateKeyPair::read(&path, &path).map(Some)
                     }
                 };
-                Reloaded::open("the serving certificate", files, read, |_| false)?
+                let is_unread =
+                    move |pair: &Option<CertificateKeyPair>| pair.is_none() && file.exists();
+                Reloaded::open("the serving certificate", files, read, is_unread)?
             }
         };
         let pair = Arc::new(pair);

@@ -189,16 +189,17 @@ pub(super) async fn start(
     Ok(pods)
 }
 
-/// Desired pods that are not terminated according to their status.
+/// Desired pods whose status is not terminal. Unlike those of `node::active_pods`, none is a Failed pod whose containers
+/// are still being stopped.
 fn active_pods(stores: &Stores, pods: &PodsReader) -> PodSetReader {
     let (pod_manager, statuses) = (stores.pod_manager.clone(), pods.statuses.clone());
     Arc::new(move || {
         let mut pods = pod_manager.pods();
-        let has_ended = |pod: &Arc<Pod>| {
+        let has_terminal_status = |pod: &Arc<Pod>| {
             let status = statuses.get(&pod.uid());
             status.is_some_and(|status| is_terminal(&status))
         };
-        pods.retain(|pod| !has_ended(pod));
+        pods.retain(|pod| !has_terminal_status(pod));
         pods
     })
 }

@@ -16,7 +16,7 @@ async fn panicking_process() {
     let work = async { assert!(secret.is_empty(), "cannot read {secret:?}") };
     let ended = catch_panic(PanicScope::Probe, work).await;
     assert!(ended.is_err());
-    let alone = tokio::task::spawn_blocking(|| panic!("nothing contains it"));
+    let alone = tokio::task::spawn_blocking(|| panic!("nothing catches it"));
     assert!(alone.await.is_err());
     for (place, count) in panics::counts().filter(|(_, count)| *count > 0) {
         println!("counted {place} {count}");
@@ -45,7 +45,7 @@ fn a_panic_is_logged_once_with_its_place_and_without_values_and_counted() {
         (observed[0], "location=\"tests/simulated/panics.rs:"),
         (observed[0], "thread=\"panics::panicking_process\""),
         (observed[0], "scope=\"probe\""),
-        (observed[1], "panic=\"nothing contains it\""),
+        (observed[1], "panic=\"nothing catches it\""),
         (observed[1], "scope=\"other\""),
     ] {
         assert!(line.contains(said), "{said} in {line}");

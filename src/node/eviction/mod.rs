@@ -330,14 +330,14 @@ impl EvictionManager {
         events.warning(&node, "EvictionThresholdMet", text);
     }
 
-    /// The active pods, and whether each runs or may.
+    /// The active pods, and whether each may be running.
     fn pods_to_measure(&self) -> Vec<(Arc<Pod>, bool)> {
         let cache = &self.deps.reclaim.cache;
         let was_listed = cache.runtime_listed().is_some();
         let pods = active_pods(&self.deps.pod_manager, &self.deps.workers).into_iter();
         let with_state = |pod: Arc<Pod>| {
             let status = was_listed.then(|| cache.latest(&pod.uid()));
-            (pod, rank::may_run(status.as_deref()))
+            (pod, rank::may_be_running(status.as_deref()))
         };
         pods.map(with_state).collect()
     }

@@ -73,11 +73,8 @@ impl FilesOnDisk {
 }
 
 /// Whether a pod has a ready sandbox or a running container; it counts as running without a `status`.
-pub fn may_run(status: Option<&PodStatus>) -> bool {
-    status.is_none_or(|status| {
-        status.ready_sandboxes().next().is_some()
-            || status.maybe_running_containers().next().is_some()
-    })
+pub fn may_be_running(status: Option<&PodStatus>) -> bool {
+    status.is_none_or(PodStatus::may_be_running)
 }
 
 /// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no
@@ -90,7 +87,7 @@ pub fn can_free(
     resource: EvictionResource,
 ) -> bool {
     let has_usage = candidate.usage.is_some();
-    let runs = may_run(settled) && (has_usage || ran_before);
+    let runs = may_be_running(settled) && (has_usage || ran_before);
     runs || resource.is_on_disk() && has_usage
 }
 

@@ -42,6 +42,7 @@ impl PodSync {
         if self.has_only_a_cgroup(uid, &runtime_status) {
             return self.remove_cgroup(uid).await;
         }
+        self.runtime.devices().plugins.release(uid);
         let mut pod_ref = PodRef::of_status(&runtime_status);
         if let Some(entry) = self.status_publisher.statuses().entry(uid)
             && runtime_status.is_empty()
@@ -61,7 +62,6 @@ impl PodSync {
             Err(_) => Ok(()),
         };
         self.runtime.release_user_namespace(uid).await;
-        self.runtime.devices().plugins.release(uid);
         let mut clean = true;
         for error in [content.err(), disk.err(), cgroup.err()]
             .into_iter()

@@ -261,7 +261,7 @@ impl SyncLoop {
                 DispatchStep::Kill(pod) => self.handle_pod_removal(pod),
             }
         }
-        let delivered = self.sources.mark_seen(update.source, update.completeness);
+        let completeness_changed = self.sources.mark_seen(update.source, update.completeness);
         self.all_sources_seen.send_replace(self.sources.all_seen());
         self.retry_pending_admissions();
         self.retry_resizes(match update.op {
@@ -272,7 +272,7 @@ impl SyncLoop {
             let update = UpdatePodOptions::sync(SyncPodType::Update, current(pod));
             self.workers.update_known_pod(update);
         }
-        update.op == PodOp::Remove || delivered || !self.deferred.is_empty()
+        update.op == PodOp::Remove || completeness_changed || !self.deferred.is_empty()
     }
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While

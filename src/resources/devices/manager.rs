@@ -219,8 +219,8 @@ impl DeviceManager {
         self.0.changed.mark(Some(uid.clone()));
     }
 
-    /// Releases the devices of a pod that was rejected, or whose containers have all exited. Call it before anything
-    /// that may fail, such as the teardown of volumes: the scheduler already counts the devices as free.
+    /// Releases the devices of a pod that was rejected, or whose containers have all exited. Call it before
+    /// anything that may fail, such as the teardown of volumes: the scheduler already counts the devices as free.
     pub fn release(&self, uid: &PodUid) {
         let pending = self.0.pending.lock().remove(uid);
         drop(pending);

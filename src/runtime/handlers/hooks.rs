@@ -182,7 +182,7 @@ impl Hooks {
         let request =
             request::of_action(action, &target.as_target(), request::HOOK_AGENT).map_err(failed)?;
         let address = join_host_port(&request.url.host, request.url.port());
-        // A hook waits for a lookup within its own budget.
+        // A hook waits for a lookup for as long as the hook may take.
         let get = |request| http::get(request, Duration::MAX, &reading);
         let error = match get(request.clone()).await {
             Ok(_) => return Ok(()),

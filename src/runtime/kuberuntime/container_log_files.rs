@@ -132,7 +132,7 @@ fn remove_pod_logs(logs: &Path, links: Option<&Path>, uid: &PodUid) -> io::Resul
         let entry = entry?;
         if is_of_pod(&entry.file_name()) && entry.file_type()?.is_dir() {
             let path = entry.path();
-            tracing::info!(path = %path.display(), "Removing logs of a removed pod");
+            tracing::debug!(path = %path.display(), "Removing logs of a removed pod");
             fs::remove_dir_all(path)?;
         }
     }

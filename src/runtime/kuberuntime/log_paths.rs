@@ -62,7 +62,7 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
     Ok(format!("{}/{restart_count}.log", component(container)?))
 }
 
-/// The log file of one instance: the path passed to the runtime, as upstream.
+/// The log file of one instance: the `log_directory` of its sandbox joined with its `log_path`, as the runtime does.
 pub fn container_log_file(
     pod_logs_root: &Path,
     pod: &PodRef,

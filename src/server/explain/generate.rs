@@ -86,7 +86,7 @@ impl ExplainInputs<'_> {
     fn wall(&self, at: Instant) -> Timestamp {
         let (wall, here) = self.now;
         match at.checked_duration_since(here) {
-            Some(prefetcher) => wall.checked_add(prefetcher),
+            Some(ahead) => wall.checked_add(ahead),
             None => wall.checked_sub(here.duration_since(at)),
         }
         .unwrap_or(wall)

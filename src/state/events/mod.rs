@@ -279,7 +279,7 @@ impl EventRecorder {
         self.outbox.set(sender).ok().map(|()| outbox)
     }
 
-    /// Records a Normal event about a pod or container.
+    /// Records a Normal event about a pod, a container or the node.
     pub fn normal(
         &self,
         object: &ObjectRef,
@@ -289,7 +289,7 @@ impl EventRecorder {
         self.record(object, EventType::Normal, reason, message);
     }
 
-    /// Records a Warning event about a pod or container.
+    /// Records a Warning event about a pod, a container or the node.
     pub fn warning(
         &self,
         object: &ObjectRef,

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn another_container_or_another_action_is_another_decision() {
+    fn another_container_or_another_kind_is_another_decision() {
         let mut record = PodHistoryRecord::default();
         for (kind, container) in [
             (DecisionKind::StartContainer, "a"),

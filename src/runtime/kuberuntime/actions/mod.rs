@@ -6,9 +6,10 @@
 //! * Publishes: [`PodActions`], every step with its reason.
 //! * Must never have effects, and never start two instances of one container at a time.
 //! * Upstream: `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations: whether a pod was
-//!   initialised is read from a record if there is one; and init containers, resizes and `RestartAllContainers` look
-//!   only at instances with the id of the present sandbox. Regular and ephemeral containers look at the newest instance
-//!   of any sandbox, because its exit may be final.
+//!   initialised is read from a record if there is one; and init containers, resizes and the trigger of
+//!   `RestartAllContainers`, which then removes the instances of every sandbox, look only at instances with the id of the
+//!   present sandbox. Regular and ephemeral containers look at the newest instance of any sandbox, because its exit may
+//!   be final.
 
 mod prefetch;
 mod init;

@@ -90,7 +90,7 @@ impl ContainerGc {
         if removal.stop_first() {
             ignore_not_found(self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await)?;
         }
-        if reason != RemovalReason::PodGone {
+        if reason != RemovalReason::PodEnded {
             self.exits.record_removed(&pod_ref.uid, container).await;
         }
         self.log_files

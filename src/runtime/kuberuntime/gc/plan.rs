@@ -23,8 +23,8 @@ named_enum! {
     /// Why a container is removed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum RemovalReason {
-        /// Everything of the pod is removed.
-        PodGone = "its pod is gone",
+        /// The pod has ended or is gone: everything of it is removed.
+        PodEnded = "its pod has ended or is gone",
         /// There are newer instances of the same container.
         Superseded = "there is a newer one",
         /// A new sandbox is created, in which init containers run again.
@@ -89,7 +89,11 @@ pub fn containers_to_remove<'a>(
                 instance.state != ContainerState::Running && old_enough(instance)
             });
             if removes_all {
-                remove(group.drain(..).rev(), RemovalReason::PodGone, &mut removals);
+                remove(
+                    group.drain(..).rev(),
+                    RemovalReason::PodEnded,
+                    &mut removals,
+                );
             } else if let Some(keep) = policy.max_per_container {
                 let keep = keep.min(group.len());
                 remove(

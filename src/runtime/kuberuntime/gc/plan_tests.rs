@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::SandboxStatus;
-use RemovalReason::{PodGone, SandboxReplaced, Superseded, TooMany};
+use RemovalReason::{PodEnded, SandboxReplaced, Superseded, TooMany};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
 
@@ -184,7 +184,7 @@ fn everything_of_a_pod_that_should_go_goes() {
         planned(list.clone(), policy(None, None), &|uid: &PodUid| uid
             .as_str()
             == "p"),
-        gone(&[("p/a@1", PodGone), ("p/a@2", PodGone)])
+        gone(&[("p/a@1", PodEnded), ("p/a@2", PodEnded)])
     );
     // Before every source has delivered no pod counts as gone.
     assert_eq!(removed(list, policy(None, None)), []);

@@ -177,3 +177,18 @@ async fn without_a_pod_network_only_pods_of_the_hosts_network_start() {
     node.fake.set_network_ready(Ok(()));
     node.wait_runs("web").await;
 }
+
+#[tokio::test]
+async fn a_missing_cluster_dns_is_an_event_of_the_node_and_one_of_the_pod() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    let events: serde_json::Value = serde_json::from_str(&node.events().await).unwrap();
+    let events = events["items"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = events
+        .filter(|event| event["reason"] == "MissingClusterDNS")
+        .map(|event| event["involvedObject"]["kind"].clone())
+        .collect();
+    kinds.sort_by_key(serde_json::Value::to_string);
+    assert_eq!(kinds, ["Node", "Pod"]);
+}

@@ -105,7 +105,7 @@ impl RelistTask {
                     let reconnected = &self.relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
                         self.recovered.notify_one();
-                        self.context.cache.inspect_failed();
+                        self.context.cache.inspect_failed_items();
                     }
                     (failing, retry) = (false, RETRY_BASE);
                     self.period(*source.borrow_and_update())

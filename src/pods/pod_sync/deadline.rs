@@ -13,8 +13,8 @@ use tokio::time::Instant;
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// The deadline of a pod that has been active since `started`, as far as that is known, which is called only for a
-    /// pod with `activeDeadlineSeconds`.
+    /// The deadline of a pod. `started` returns since when the pod has been active, if that is known; it is called only
+    /// for a pod with `activeDeadlineSeconds`.
     pub(super) fn of(pod: &Pod, started: impl FnOnce() -> Option<Timestamp>) -> Self {
         let left = left(pod, started, Timestamp::now());
         Self(left.and_then(|left| Instant::now().checked_add(left)))

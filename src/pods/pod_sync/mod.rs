@@ -283,7 +283,7 @@ impl PodSync {
         Ok(result)
     }
 
-    /// Removes dead instances as soon as newer ones have replaced them.
+    /// Once newer instances have started, removes dead ones beyond `--maximum-dead-containers-per-container`.
     async fn remove_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
         let removed = self

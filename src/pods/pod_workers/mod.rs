@@ -67,7 +67,7 @@ pub struct WorkerPod {
     pub phase: WorkerPhase,
     /// Whether it has a spec; an orphan is known only from the runtime.
     pub has_spec: bool,
-    /// Whether it is a static pod.
+    /// Whether it is a static pod with a spec; false for an orphan.
     pub is_static: bool,
 }
 
@@ -293,7 +293,7 @@ impl PodWorkers {
             && (!pod.is_terminal() || self.is_pod_termination_requested(&uid))
     }
 
-    /// Whether a static pod of this name, other than `except`, is not finished.
+    /// Whether a static pod with a spec and this name, other than `except`, is not finished; orphans do not count.
     pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
         let known = self.worker_pods();
         let mut known = known.iter().filter(|pod| pod.full_name == *name);

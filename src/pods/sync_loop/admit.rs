@@ -48,7 +48,7 @@ impl SyncLoop {
     /// Admits or rejects a pod; false if that is not decided yet and the pod is deferred. The status of a rejected pod
     /// is published as Failed; its worker then terminates it.
     pub(super) fn decide_admission(&mut self, pod: &Arc<Pod>, may_be_running: bool) -> bool {
-        let rejection = match self.check_admission(pod, may_be_running) {
+        let rejection = match self.run_admit_handlers(pod, may_be_running) {
             Ok(()) => None,
             Err(AdmissionError::Rejected(rejection)) => Some(rejection),
             Err(AdmissionError::Deferred {
@@ -76,7 +76,7 @@ impl SyncLoop {
         };
         let rejection = match rejection {
             Some(rejection) => Some(self.prefer_manager_rejection(pod, rejection)),
-            None => self.allocate(pod, may_be_running).err(),
+            None => self.allocate_cpus_and_memory(pod, may_be_running).err(),
         };
         if let Some(rejection) = rejection {
             self.metrics.rejected(&rejection);
@@ -118,9 +118,9 @@ impl SyncLoop {
         }
     }
 
-    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that may be running
-    /// keeps what it has.
-    fn allocate(&self, pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
+    /// Allocates exclusive CPUs and memory to a pod, the last step of its admission. A pod that may be running keeps what
+    /// it has; one with devices got them with its devices.
+    fn allocate_cpus_and_memory(&self, pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
         let Err(error) = self.admit_resources(pod, may_be_running) else {
             return Ok(());
         };
@@ -176,14 +176,16 @@ impl SyncLoop {
     /// counts as running.
     pub(super) fn release_resources(&self) {
         let pod_manager = self.pod_manager.reader();
-        self.admission.resources.release(|uid| {
+        self.admission.resources.retain(|uid| {
             pod_manager.contains(uid) && !self.pod_sync.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
                 || may_be_running(self.cache.try_settled(uid).as_deref())
         });
     }
 
-    fn check_admission(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
+    /// Applies the admission rules. Allocates the devices of a pod, with its CPUs and memory, because one of the rules is
+    /// that this succeeds.
+    fn run_admit_handlers(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
         let node = admission.node.borrow().clone();
         let others = if node.is_some() && !may_be_running {
@@ -300,9 +302,9 @@ impl SyncLoop {
         &self.pod_sync.devices().plugins
     }
 
-    /// Allocates devices to a pod. A pod that may be running keeps those that it has. CPUs and memory are allocated
-    /// before the devices near to them: while device plugins respond, no other pod gets them. A new pod that waits for
-    /// devices has none; one that was admitted before a restart of the kubelet keeps its own.
+    /// Allocates devices to a pod, after the CPUs and memory near to them, so that no other pod gets these while device
+    /// plugins respond. A pod that may be running keeps its devices. If devices cannot be allocated, a new pod releases
+    /// its CPUs and memory; one that was admitted before a restart of the kubelet keeps them.
     fn allocate_devices(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
         if may_be_running {
             self.devices().mark_running(pod);
@@ -315,7 +317,7 @@ impl SyncLoop {
         if matches!(allocated, Err(AllocateError::Failed(_)))
             && !self.allocations().is_allocated(&uid)
         {
-            self.admission.resources.release(|other| *other != uid);
+            self.admission.resources.retain(|other| *other != uid);
         }
         match allocated {
             Ok(()) => Ok(()),

@@ -164,7 +164,8 @@ impl SyncLoop {
             is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
-        // Desired pods that may be running are marked as running; others may have devices that are not known.
+        // Whether every pod that may be running was passed to the device manager, which needs that after a damaged
+        // checkpoint. Desired pods are, when they are admitted (`mark_running`); orphans never are, so none may be running.
         let all_known = unsettled.is_empty()
             && pods
                 .iter()

@@ -150,7 +150,7 @@ impl CpuManager {
 
     /// Releases the CPUs of containers for which `keep` is false; returns whether there were some. Those of a whole pod
     /// are released with its last container.
-    pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
+    pub fn retain(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         for (pod, _, cpus) in &released {
             let assigned = self.state.assigned.get(pod);
@@ -197,7 +197,7 @@ impl CpuManager {
             })
         };
         if changed {
-            self.release(|other, _| other != uid.as_str());
+            self.retain(|other, _| other != uid.as_str());
         }
     }
 

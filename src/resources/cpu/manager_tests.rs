@@ -109,9 +109,9 @@ fn whole_cpus_of_guaranteed_pods_are_exclusive() {
         admit(&mut manager, &pod).unwrap();
         assert_eq!(*manager.state(), again);
     }
-    assert!(manager.release(|pod, _| pod != "one"));
+    assert!(manager.retain(|pod, _| pod != "one"));
     assert_cpus(&manager, "one", "shared=0-7");
-    assert!(!manager.release(|_, _| false));
+    assert!(!manager.retain(|_, _| false));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn containers_use_the_cpus_of_init_containers_again() {
         let mut manager = manager(&[]);
         admit(&mut manager, &pod("u", containers)).unwrap();
         assert_cpus(&manager, "u", expected);
-        manager.release(|_, _| false);
+        manager.retain(|_, _| false);
         assert_cpus(&manager, "u", "shared=0-7");
     }
 }
@@ -361,7 +361,7 @@ proptest! {
                 Step::Remove(uid) => {
                     let gone = format!("pod{uid}");
                     pods.remove(&uid);
-                    manager.release(|pod, _| pod != gone);
+                    manager.retain(|pod, _| pod != gone);
                 }
                 Step::Restart => {
                     let text = to_checkpoint("static", manager.state());

@@ -168,9 +168,9 @@ fn the_cpus_of_a_pod_are_free_when_its_last_container_is_gone_or_its_request_cha
     let mut manager = manager();
     let first = pod("3", &["a=1", "b"]);
     assert_eq!(admit(&mut manager, TopologyScope::Pod, &first), Ok(()));
-    assert!(manager.release(|_, name| name != "a"));
+    assert!(manager.retain(|_, name| name != "a"));
     assert_eq!(shown(&manager), "b=1,5 pod=1,4-5 shared=0,2-3,6-7");
-    manager.release(|_, _| false);
+    manager.retain(|_, _| false);
     assert_eq!(shown(&manager), "shared=0-7");
     for other in [
         pod("2", &["a=1", "b"]),

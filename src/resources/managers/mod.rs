@@ -222,7 +222,7 @@ impl ResourceManagers {
     }
 
     /// Releases the resources of pods for which `keep` returns false.
-    pub fn release(&self, keep: impl Fn(&PodUid) -> bool) {
+    pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         let inner = &self.0;
         let mut managers = inner.managers.lock();
         let (cpu, memory) = (
@@ -243,7 +243,7 @@ impl ResourceManagers {
             .last_applied
             .retain(|_, applied| !gone.contains(&applied.pod));
         let stays = |pod: &str, _: &str| !gone.contains(&PodUid::from(pod));
-        let released = managers.cpu.release(stays) | managers.memory.release(stays);
+        let released = managers.cpu.retain(stays) | managers.memory.retain(stays);
         managers.changes += u64::from(released);
         inner.deps.metrics.update(&managers.cpu, &managers.memory);
         drop(managers);

@@ -104,7 +104,7 @@ impl MemoryManager {
 
     /// Releases the memory of containers for which `keep` returns false; returns whether there was any. That of a whole
     /// pod is released with its last container.
-    pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
+    pub fn retain(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         let state = &mut self.state;
         let of_containers = released
@@ -135,7 +135,7 @@ impl MemoryManager {
             .map(|init| &*init.name)
             .collect();
         !ended.is_empty()
-            && self.release(|other, name| other != uid.as_str() || !ended.contains(name))
+            && self.retain(|other, name| other != uid.as_str() || !ended.contains(name))
     }
 
     /// Releases the memory of a pod that does not run, if its requests have changed since it was assigned: then it
@@ -165,7 +165,7 @@ impl MemoryManager {
         };
         let has_some = self.state.assigned.contains_key(uid.as_str());
         if has_some && !(same && self.is_managed(pod)) {
-            self.release(|other, _| other != uid.as_str());
+            self.retain(|other, _| other != uid.as_str());
         }
     }
 

@@ -81,7 +81,7 @@ fn memory_comes_from_as_few_nodes_as_possible() {
         "Allocate failed due to [memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available, which is unexpected",
         "nodes that are used alone form no group"
     );
-    assert!(manager.release(|pod, _| pod == "none"));
+    assert!(manager.retain(|pod, _| pod == "none"));
     assert_eq!(free(&manager), [8, 8]);
     admit(&mut manager, &pod("three", &[("a", 10)])).unwrap();
     assert_eq!(manager.nodes("three", "a").as_deref(), Some("0,1"));
@@ -145,7 +145,7 @@ fn containers_use_the_memory_of_init_containers_again() {
             before.state(),
             "init containers have ended"
         );
-        manager.release(|_, _| false);
+        manager.retain(|_, _| false);
         assert_eq!(free(&manager), [8]);
     }
 }
@@ -174,7 +174,7 @@ fn an_affinity_that_is_too_small_is_extended() {
         .allocate(&pod, &pod.containers()[0], one(true))
         .unwrap();
     assert_eq!(manager.nodes("u", "a").as_deref(), Some("0,1"));
-    manager.release(|_, _| false);
+    manager.retain(|_, _| false);
     let small = super::manager_tests::pod("v", &[("a", 7), ("b", 2)]);
     let containers = small.containers();
     manager.allocate(&small, &containers[0], one(true)).unwrap();
@@ -261,7 +261,7 @@ proptest! {
                 }
                 2 => {
                     pods.remove(&uid);
-                    manager.release(|pod, _| pod != name);
+                    manager.retain(|pod, _| pod != name);
                 }
                 _ => {
                     if let Some(pod) = pods.get(&uid) {

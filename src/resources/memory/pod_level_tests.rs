@@ -101,8 +101,8 @@ fn the_containers_of_a_pod_divide_its_memory_if_whole_pods_are_aligned() {
         );
         manager.release_if_changed(&pod);
         assert_eq!(*manager.state(), before, "{containers:?}");
-        manager.release(|_, name| name == "a");
-        manager.release(|_, _| false);
+        manager.retain(|_, name| name == "a");
+        manager.retain(|_, _| false);
         assert_eq!(free(&manager), [8, 8], "{containers:?}");
     }
 }
@@ -175,7 +175,7 @@ fn a_pod_of_a_file_that_has_no_containers_has_no_memory() {
         .unwrap()
         .with_pod_level(true);
     assert_eq!(admit(&mut manager, TopologyScope::Pod, &other), Ok(()));
-    manager.release(|pod, _| pod != "x");
+    manager.retain(|pod, _| pod != "x");
     assert_eq!(free(&manager), [4, 8]);
 }
 

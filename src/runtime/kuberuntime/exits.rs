@@ -6,7 +6,7 @@ use crate::{
         ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, container_should_restart,
     },
     state::pod_cache::PodCache,
-    state::pod_state_store::{PodRecord, PodStateStore, is_last_exit},
+    state::pod_state_store::{PodRecord, PodStateStore, is_newest_exit},
 };
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -58,7 +58,9 @@ impl ExitRecords {
             return;
         }
         let runtime_status = self.cache.latest(uid);
-        if let Some(superseded) = is_last_exit(&runtime_status, container) {
+        if is_newest_exit(&runtime_status, container) {
+            let newest = runtime_status.newest(&container.name);
+            let superseded = newest.is_some_and(|newest| newest.id != container.id);
             let change = |record: &mut PodRecord| record.exits.record(container, superseded);
             self.state_store.update_and_wait(uid, change).await;
         }

@@ -33,8 +33,8 @@ pub(super) struct RestartBackOff {
     /// When the runtime last failed to start a created instance of a container. Counts as the end of an instance: CRI-O
     /// leaves such an instance CREATED, or forgets it.
     failed_starts: Mutex<HashMap<ContainerKey, Timestamp>>,
-    /// The containers whose last start failed or was cancelled, at any step from the back-off to the postStart hook. A start
-    /// after an exit removes its container.
+    /// The containers whose last start failed or was cancelled, at any step from the back-off to the postStart hook. When
+    /// the back-off allows a start after an exit, the entry of the container is removed.
     incomplete_starts: Mutex<HashSet<ContainerKey>>,
     cap: Duration,
     state_store: PodStateStore,

@@ -298,7 +298,7 @@ impl PodCacheWriter {
     }
 
     /// Queues the items that could not be read, because the runtime responds again.
-    pub fn inspect_failed(&self) {
+    pub fn inspect_failed_items(&self) {
         let failed = self.shared.state.lock().failed();
         failed.into_iter().for_each(|item| self.inspect(item));
     }

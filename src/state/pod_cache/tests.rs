@@ -321,7 +321,7 @@ async fn items_that_could_not_be_read_are_inspected_when_the_runtime_responds_ag
     assert_eq!(writer.to_inspect().await.len(), 2);
     let seq = writer.next_seq();
     writer.record_failed_read(&item("a"), seq, "timed out".into(), None);
-    writer.inspect_failed();
+    writer.inspect_failed_items();
     let items = writer.to_inspect().now_or_never();
     assert_eq!(items, Some(HashSet::from([item("a")])));
 }

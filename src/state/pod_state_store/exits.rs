@@ -143,14 +143,12 @@ impl Exits {
     }
 }
 
-/// For an instance that is about to be removed: `Some` if it is the newest exited instance of its container, so that
-/// its exit has to be recorded; the value says whether a later instance exists.
-pub fn is_last_exit(runtime_status: &PodStatus, instance: &ContainerStatus) -> Option<bool> {
-    let newest_dead = runtime_status
-        .instances(&instance.name)
-        .find(|known| known.state == ContainerState::Exited)?;
-    let newest = runtime_status.newest(&instance.name)?;
-    (newest_dead.id == instance.id).then_some(newest.id != instance.id)
+/// Whether an instance that is about to be removed is the newest exited one of its container, so that its exit has to be
+/// recorded.
+pub fn is_newest_exit(runtime_status: &PodStatus, instance: &ContainerStatus) -> bool {
+    let mut instances = runtime_status.instances(&instance.name);
+    let newest_exited = instances.find(|known| known.state == ContainerState::Exited);
+    newest_exited.is_some_and(|newest| newest.id == instance.id)
 }
 
 #[cfg(test)]
@@ -241,11 +239,11 @@ mod tests {
             instance("a", 2, Running),
         );
         let both = runtime_status(vec![old.clone(), dead.clone()]);
-        assert_eq!(is_last_exit(&both, &old), None);
-        assert_eq!(is_last_exit(&both, &dead), Some(false));
+        assert!(!is_newest_exit(&both, &old));
+        assert!(is_newest_exit(&both, &dead));
         let all = runtime_status(vec![old, dead.clone(), live.clone()]);
-        assert_eq!(is_last_exit(&all, &dead), Some(true));
-        assert_eq!(is_last_exit(&all, &live), None);
-        assert_eq!(is_last_exit(&runtime_status(vec![]), &dead), None);
+        assert!(is_newest_exit(&all, &dead));
+        assert!(!is_newest_exit(&all, &live));
+        assert!(!is_newest_exit(&runtime_status(vec![]), &dead));
     }
 }

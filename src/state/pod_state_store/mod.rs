@@ -33,7 +33,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use exits::{Exit, Exits, is_last_exit};
+pub use exits::{Exit, Exits, is_newest_exit};
 pub use record::{
     PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults, TerminalRecord,
 };

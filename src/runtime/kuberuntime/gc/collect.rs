@@ -28,7 +28,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
 }
 
 impl ContainerGc {
-    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with
+    /// Removes what is superseded of one pod: dead instances of each container beyond those kept, and old sandboxes; with
     /// `remove_all`, everything. Costs nothing when there is nothing to remove.
     pub(in crate::runtime::kuberuntime) async fn remove_dead_containers(
         &self,

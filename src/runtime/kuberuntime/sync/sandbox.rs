@@ -103,9 +103,12 @@ impl SandboxCreator {
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
         })?;
+        let spec = pod.spec();
+        let node = spec.and_then(|spec| spec.node_name.as_deref().map(ObjectRef::node));
         for warning in warnings {
-            self.events
-                .warning(&object, warning.reason, warning.message);
+            let about = node.as_ref().filter(|_| warning.about_node);
+            let about = about.unwrap_or(&object);
+            self.events.warning(about, warning.reason, warning.message);
         }
         self.resources.pre_create_sandbox(pod, &mut config);
         self.images.prefetch(request, actions, &config);

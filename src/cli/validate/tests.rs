@@ -115,7 +115,7 @@ fn the_first_error_is_the_one_that_the_source_gives() {
             config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
         let theirs =
-            crate::pods::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
+            crate::pods::pod_config::decode_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
         let theirs = theirs.unwrap_err().to_string();
         let first = &validated(PodSource::File, text).0.problems[0];
         assert_eq!(first.severity, Severity::Error);

@@ -7,7 +7,7 @@ use crate::{
         DecodeError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
     },
     model::{Pod, PodExt, PodSource},
-    pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, read_file, read_url},
+    pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, decode_file, decode_url},
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -99,8 +99,8 @@ impl Case<'_> {
             config_maps_and_secrets: self.validator.config_maps_and_secrets,
         };
         match source {
-            PodSource::Http => read_url(bytes, origin, self.validator.now),
-            _ => read_file(bytes, origin, self.validator.now),
+            PodSource::Http => decode_url(bytes, origin, self.validator.now),
+            _ => decode_file(bytes, origin, self.validator.now),
         }
     }
 

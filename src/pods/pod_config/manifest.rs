@@ -86,30 +86,30 @@ impl InvalidManifest {
     }
 }
 
-/// Reads manifests: [`read_file`] or [`read_url`].
-pub(super) type ManifestReader =
+/// Decodes and validates manifests: [`decode_file`] or [`decode_url`].
+pub(super) type ManifestDecoder =
     fn(&[u8], ManifestOrigin<'_>, Timestamp) -> Result<Manifest, InvalidManifest>;
 
-/// Reads a manifest. A panic of the reader is returned as its error.
+/// Decodes and validates a manifest. A panic of the decoder is returned as its error.
 ///
 /// # Errors
 /// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
-pub(super) fn read_catching_panic(
-    reader: ManifestReader,
+pub(super) fn decode_catching_panic(
+    decoder: ManifestDecoder,
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, InvalidManifest> {
-    catch_panic_sync(PanicScope::Manifest, || reader(bytes, origin, now))
+    catch_panic_sync(PanicScope::Manifest, || decoder(bytes, origin, now))
         .map_err(InvalidManifest::Panicked)
         .flatten()
 }
 
-/// Reads a file: exactly one pod.
+/// Decodes and validates the content of a file: exactly one pod.
 ///
 /// # Errors
 /// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
-pub fn read_file(
+pub fn decode_file(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
@@ -122,12 +122,12 @@ pub fn read_file(
     })
 }
 
-/// Reads the response of a URL: a pod or a list. One invalid pod makes the whole list invalid, so that a list is never
-/// applied in part.
+/// Decodes and validates the response of a URL: a pod or a list. One invalid pod makes the whole list invalid, so that a
+/// list is never applied in part.
 ///
 /// # Errors
 /// [`InvalidManifest`]: the bytes are not a pod, or the pod breaks a rule of the API.
-pub fn read_url(
+pub fn decode_url(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  source.file ----\
-//!  source.http -----+-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
+//!  source.http -----+------- lists ------> pod_config (merge) -- PodUpdate --> sync loop
 //!  source.posted --+
 //!  source.api -----/
 //! ```
@@ -34,7 +34,7 @@ mod static_pod;
 pub use api::ApiConfig;
 pub use file::{DuplicatePod, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
 pub use http::HttpConfig;
-pub use manifest::{InvalidItem, InvalidManifest, Manifest, read_file, read_url};
+pub use manifest::{InvalidItem, InvalidManifest, Manifest, decode_file, decode_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use posted::{PostError, PostedPods};

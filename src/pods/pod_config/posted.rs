@@ -2,7 +2,7 @@
 //! source like the manifest directory, so accepted pods survive a crash of the kubelet.
 
 use super::{
-    manifest::{InvalidManifest, read_file},
+    manifest::{InvalidManifest, decode_file},
     static_pod::ManifestOrigin,
 };
 use crate::{
@@ -135,7 +135,7 @@ impl PostedPods {
                 config_maps_and_secrets: inner.config_maps_and_secrets,
             };
             // Read as the source will read it, so that the response equals what the source will deliver.
-            pods.extend(read_file(&manifest, origin, now)?.pods);
+            pods.extend(decode_file(&manifest, origin, now)?.pods);
             if wanted.insert(path, manifest).is_some() {
                 return Err(PostError::Duplicate(full_name));
             }

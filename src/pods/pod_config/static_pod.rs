@@ -13,8 +13,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt::{self, Write as _};
 
-/// Version of the canonical encoding. A new encoding gets a new tag, and readers keep the old ones,
-/// so that an upgrade restarts nothing.
+/// Version of the canonical encoding, part of digests and of generated UIDs. It changes with the encoding. An upgrade still
+/// restarts nothing: digests of different versions are not compared (`is_other_manifest`), and running pods keep their
+/// UIDs (`AdoptedUids`).
 const DIGEST_VERSION: &str = "v1";
 
 /// Where a pod was found.

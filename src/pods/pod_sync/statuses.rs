@@ -226,7 +226,7 @@ impl StatusPublisher {
     }
 
     /// Stores the status, so that transition times and the pod's active deadline survive a restart of the kubelet. Of a
-    /// status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod that
+    /// status with a terminal phase, only conditions and times are stored: the end of a pod is recorded separately, and a pod that
     /// was rejected or stopped for a node shutdown may run later.
     fn record_status(&self, pod: &Pod) {
         let uid = &pod.uid();

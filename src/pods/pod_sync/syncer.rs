@@ -31,7 +31,7 @@ named_enum! {
 pub enum TerminationReason {
     /// Its source no longer has it, or it was deleted.
     Deleted,
-    /// It reached a terminal phase by itself.
+    /// Its status has a terminal phase: its containers ended for good, or the kubelet rejected or failed it.
     PodTerminal,
     /// It is evicted or preempted, because the node is short of a resource.
     Evicted {

@@ -48,7 +48,7 @@ pub(super) enum Input {
 pub(super) enum SyncOutcome {
     /// [`PodSyncCall::Sync`] ended, with or without an error.
     SyncEnded {
-        /// The pod has reached a terminal phase by itself.
+        /// The pod has a terminal phase: its containers ended for good, or the kubelet rejected or failed it.
         terminal: bool,
         /// When to sync it next.
         next: NextSync,

@@ -1,8 +1,8 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
-//! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that cannot be admitted
-//! because of a temporary condition, such as pods that are still terminating, waits instead. Upstream: admit handlers,
-//! in their order.
+//! A rejected pod has failed, with a reason, and is not checked again by this process, except for a static pod that was
+//! rejected because of a node shutdown that is then cancelled. A pod that cannot be admitted because of a temporary
+//! condition, such as pods that are still terminating, waits instead. Upstream: admit handlers, in their order.
 
 mod app_armor;
 mod predicates;

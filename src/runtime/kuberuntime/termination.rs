@@ -26,9 +26,11 @@ pub enum FileRead {
     Failed(String),
 }
 
-/// Finds the termination message of an exited container; `None` unless it has exited. The log is the
-/// fallback only if the container ran and failed.
-pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessageSource> {
+/// Where the termination message of an exited container is; `None` unless it has exited. The log is the fallback only if
+/// the container ran and failed.
+pub fn termination_message_source(
+    status: &v1::ContainerStatus,
+) -> Option<TerminationMessageSource> {
     if status.state() != v1::ContainerState::ContainerExited {
         return None;
     }
@@ -111,27 +113,27 @@ mod tests {
 
     #[test]
     fn termination_message_is_read_only_after_exit() {
-        let source = termination_message(&status("File", 1)).unwrap();
+        let source = termination_message_source(&status("File", 1)).unwrap();
         assert_eq!(source.file, Some("/k/message".into()));
         assert_eq!(source.log, None);
         let running = v1::ContainerStatus {
             state: v1::ContainerState::ContainerRunning.into(),
             ..status("File", 0)
         };
-        assert_eq!(termination_message(&running), None);
+        assert_eq!(termination_message_source(&running), None);
         let pathless = v1::ContainerStatus {
             annotations: Default::default(),
             ..status("File", 0)
         };
         assert_eq!(
-            termination_message(&pathless),
+            termination_message_source(&pathless),
             Some(TerminationMessageSource::default())
         );
     }
 
     #[test]
     fn the_log_stands_in_only_after_an_error_and_only_if_asked() {
-        let log = |status| termination_message(&status).unwrap().log;
+        let log = |status| termination_message_source(&status).unwrap().log;
         assert!(log(status("FallbackToLogsOnError", 1)).is_some());
         assert!(log(status("FallbackToLogsOnError", 0)).is_none());
         let never_ran = v1::ContainerStatus {
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_message_is_the_runtimes_then_the_containers() {
-        let source = termination_message(&status("FallbackToLogsOnError", 1)).unwrap();
+        let source = termination_message_source(&status("FallbackToLogsOnError", 1)).unwrap();
         let said = FileRead::Bytes(b"goodbye".to_vec());
         let silent = FileRead::Bytes(Vec::new());
         let failed = FileRead::Failed("denied".into());
@@ -165,7 +167,7 @@ mod tests {
         }
         assert!(needs_log(&source, &silent) && needs_log(&source, &FileRead::Missing));
         assert!(!needs_log(&source, &said) && !needs_log(&source, &failed));
-        let file_only = termination_message(&status("File", 1)).unwrap();
+        let file_only = termination_message_source(&status("File", 1)).unwrap();
         assert!(!needs_log(&file_only, &FileRead::Missing));
         assert_eq!(
             compose_message("", &file_only, &FileRead::Missing, Some("log")),

@@ -7,7 +7,7 @@ use super::watch::ScanScope;
 use crate::host::files::{PATH_ONLY, reopen};
 use crate::model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
-use crate::pods::pod_config::manifest::{ManifestReader, read_catching_panic, read_file};
+use crate::pods::pod_config::manifest::{ManifestDecoder, decode_catching_panic, decode_file};
 use crate::pods::pod_config::static_pod::ManifestOrigin;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -32,7 +32,7 @@ pub(super) struct Scanner {
     node_name: String,
     source: PodSource,
     config_maps_and_secrets: LocalConfigMapsAndSecrets,
-    pub(super) reader: ManifestReader,
+    pub(super) decoder: ManifestDecoder,
     cache: ManifestCache,
     root_error: Option<String>,
     /// Whether the path was a directory when it was listed last.
@@ -70,7 +70,7 @@ impl Scanner {
             node_name,
             source,
             config_maps_and_secrets,
-            reader: read_file,
+            decoder: decode_file,
             cache: ManifestCache::default(),
             root_error: None,
             is_directory: false,
@@ -246,7 +246,7 @@ impl Scanner {
             location: &path.to_string_lossy(),
             config_maps_and_secrets: self.config_maps_and_secrets,
         };
-        match read_catching_panic(self.reader, bytes, origin, now) {
+        match decode_catching_panic(self.decoder, bytes, origin, now) {
             Ok(manifest) => ManifestReading::Valid(digest, manifest),
             Err(why) => ManifestReading::Invalid(digest, why.to_string()),
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::PodExt;
-use crate::pods::pod_config::read_file;
+use crate::pods::pod_config::decode_file;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -465,10 +465,10 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
     let mut scanner = scanner(dir.path());
-    scanner.reader = |bytes, origin, now| {
+    scanner.decoder = |bytes, origin, now| {
         let panics = bytes.windows(6).any(|part| part == b"panics");
         assert!(!panics, "on purpose");
-        read_file(bytes, origin, now)
+        decode_file(bytes, origin, now)
     };
     let before = panics();
     scanner.scan(&BTreeSet::new());

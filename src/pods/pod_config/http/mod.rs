@@ -9,7 +9,7 @@ mod request;
 mod tests;
 
 use super::SourceList;
-use super::manifest::{read_catching_panic, read_url};
+use super::manifest::{decode_catching_panic, decode_url};
 use super::static_pod::ManifestOrigin;
 use crate::base::SecretUrl;
 use crate::model::validation::LocalConfigMapsAndSecrets;
@@ -175,7 +175,7 @@ impl HttpSource {
                 location: &location,
                 config_maps_and_secrets,
             };
-            read_catching_panic(read_url, &bytes, origin, Timestamp::now())
+            decode_catching_panic(decode_url, &bytes, origin, Timestamp::now())
         });
         match parsed.await.context("reading pods from a URL")? {
             Ok(manifest) => {

@@ -46,7 +46,7 @@ impl Outcome {
             config_maps_and_secrets,
         };
         let mut outcome = Self::default();
-        match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
+        match decode_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
             Ok(manifest) => {
                 outcome.warnings = manifest.warnings;
                 for pod in &manifest.pods {

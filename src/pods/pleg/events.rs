@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Delay after the first unknown id before a relist is requested to find its pod. Ids that come later within it are
-/// checked at the same time. Items that the kubelet creates itself are in the cache well before that.
+/// checked at the same time. Items that the kubelet creates itself are usually in the cache by then; otherwise
+/// `resolve` waits for their creation.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A changed container or sandbox that was not in the cache.

@@ -97,8 +97,8 @@ impl AdoptedUids {
         }
     }
 
-    /// The source has delivered all its manifests: one that is added later is a new pod and adopts nothing.
-    pub(super) fn on_source_delivered(&mut self, source: PodSource) {
+    /// The list of the source is complete: a manifest that is added later is a new pod and adopts nothing.
+    pub(super) fn on_source_complete(&mut self, source: PodSource) {
         self.candidates
             .retain(|_, status| status.source() != source);
     }
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn a_manifest_that_comes_after_the_first_list_is_a_new_pod() {
         let mut adopted_uids = AdoptedUids::new([status(GO, |_| {})]);
-        adopted_uids.on_source_delivered(PodSource::Http);
-        adopted_uids.on_source_delivered(PodSource::File);
+        adopted_uids.on_source_complete(PodSource::Http);
+        adopted_uids.on_source_complete(PodSource::File);
         let late = adopted_uids.adopt(PodSource::File, pod(OWN, "web", "image"));
         assert_eq!(late.uid(), OWN.into());
     }

@@ -199,7 +199,7 @@ async fn merge_all(
                 let adopt = |pod| adopted_uids.adopt(source, pod);
                 pods = pods.into_iter().map(adopt).collect();
                 if completeness == Completeness::Complete {
-                    adopted_uids.on_source_delivered(source);
+                    adopted_uids.on_source_complete(source);
                 }
             }
             let known = sources

@@ -26,7 +26,8 @@ impl PodLister {
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
-            // Of a pod that a node shutdown stopped, only times are stored.
+            // A stored status without a phase is partial: of a terminal status that was not recorded as the end of the
+            // pod, only conditions and the start time are stored.
             let stored = || {
                 let status = self.state_store.read(&uid, PodRecord::last_status);
                 status.filter(|status| status.phase.is_some())

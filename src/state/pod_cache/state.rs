@@ -125,8 +125,8 @@ impl PodCacheState {
     }
 
     /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container
-    /// that has a newer instance counts as read with an unknown exit: no rule depends on the exit of a superseded
-    /// container.
+    /// that has a newer instance counts as read with an unknown exit, so that it does not hold up the pod. Only its
+    /// `lastState` and, if the newer instance is killed, the start of the restart delay depend on that exit.
     pub(super) fn record_failed_read(
         &mut self,
         id: &ItemId,

@@ -77,7 +77,7 @@ pub(super) async fn run(
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
-        let mut delivered: Option<(Vec<Arc<Pod>>, Completeness)> = None;
+        let mut sent: Option<(Vec<Arc<Pod>>, Completeness)> = None;
         let mut scope = ScanScope::Everything;
         let mut removed = BTreeSet::new();
         let mut relist = Instant::now() + config.check_period;
@@ -97,13 +97,13 @@ pub(super) async fn run(
             let event_pause = started + event_pause(started.elapsed());
             report(&scan.notices, &recorder, &node);
             for pods in scan.without_restored.into_iter().chain(scan.pods) {
-                let is_known = delivered.as_ref().is_some_and(|(known, completeness)| {
+                let is_known = sent.as_ref().is_some_and(|(known, completeness)| {
                     is_same_list(known, &pods) && *completeness == scan.completeness
                 });
                 if is_known {
                     continue;
                 }
-                delivered = Some((pods.clone(), scan.completeness.clone()));
+                sent = Some((pods.clone(), scan.completeness.clone()));
                 let list = SourceList {
                     source: config.source,
                     pods,

@@ -15,8 +15,9 @@ pub struct IllegalTransition {
     pub container: String,
 }
 
-/// Refuses a status in which a container that may not be restarted is no longer terminated. Init containers
-/// may run again with a new sandbox unless the pod's policy is Never; all may run again where an exit can restart all.
+/// Refuses a status in which a container that may not be restarted is no longer terminated. Init containers may
+/// run again in a new sandbox unless the pod's policy is Never. Nothing is refused for a pod with a
+/// `RestartAllContainers` rule, because any of its containers may run again.
 pub(in crate::pods) fn check(
     pod: &Pod,
     old: &PodStatus,

@@ -190,7 +190,7 @@ fn pod_history(c: &mut Criterion) {
                 start_failure: &|_| None,
                 back_off: &|_| None,
                 old: None,
-                remote: None,
+                api_status: None,
                 needs_new_sandbox: false,
                 restart_all: RestartAllStage::None,
                 pod_is_terminal: false,

@@ -245,18 +245,21 @@ impl App {
 
     /// The health check of the sync loop: fails without an iteration for two sync periods, but at least five minutes.
     fn sync_loop_check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + Clone + 'static {
-        let heartbeat = self.opened.pods.heartbeat.clone();
+        let sync_loop_monitor = self.opened.pods.sync_loop_monitor.clone();
         let limit = (2 * self.config.sync_frequency).max(Duration::from_secs(300));
-        move || heartbeat.check(limit)
+        move || sync_loop_monitor.check(limit)
     }
 
     /// Notifies the service manager's watchdog as long as the sync loop runs. An unavailable runtime is no reason for
     /// a restart: the loop has not started then, and the check succeeds.
     fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
         if let Some(within) = manager.watchdog() {
-            let (heartbeat, check) = (self.opened.pods.heartbeat.clone(), self.sync_loop_check());
+            let (sync_loop_monitor, check) = (
+                self.opened.pods.sync_loop_monitor.clone(),
+                self.sync_loop_check(),
+            );
             let check = move || {
-                if heartbeat.has_started() {
+                if sync_loop_monitor.has_started() {
                     check()
                 } else {
                     Ok(())

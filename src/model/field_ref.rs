@@ -2,7 +2,7 @@
 
 use super::{
     NodeFacts, Pod, PodExt, Quantity, QuantityError,
-    requests::{self, BadAmount, Resources},
+    requests::{self, InvalidQuantity, Resources},
 };
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 
@@ -20,7 +20,7 @@ pub enum FieldRefError {
     Divisor(String, #[source] QuantityError),
     /// A resource amount of the pod cannot be parsed.
     #[error(transparent)]
-    Amount(#[from] BadAmount),
+    Amount(#[from] InvalidQuantity),
 }
 
 /// The value in units of the divisor, rounded up. `own` is the container with the reference, which is used if the
@@ -70,7 +70,7 @@ pub fn field_ref_value(
 }
 
 /// The limit of a container that has none: the pod's, else the node's allocatable.
-fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, BadAmount> {
+fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, InvalidQuantity> {
     if let Some(limit) = requests::of_pod_level::<Quantity>(pod)?.limit(resource) {
         return Ok(limit);
     }

@@ -23,7 +23,7 @@ pub fn huge_page_resource(bytes: i64) -> String {
 /// A resource amount that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{list}[{resource}] of {owner}")]
-pub struct BadAmount {
+pub struct InvalidQuantity {
     /// `requests`, `limits` or `overhead`.
     pub list: &'static str,
     /// Name of the resource.
@@ -113,13 +113,13 @@ impl Resources {
 }
 
 /// `resources` of a container.
-pub fn of_container<T: Measure>(container: &Container) -> Result<Resources<T>, BadAmount> {
+pub fn of_container<T: Measure>(container: &Container) -> Result<Resources<T>, InvalidQuantity> {
     let owner = || format!("container {:?}", container.name);
     read(container.resources.as_ref(), owner)
 }
 
 /// `spec.resources` of a pod; empty if it has none.
-pub fn of_pod_level<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
+pub fn of_pod_level<T: Measure>(pod: &Pod) -> Result<Resources<T>, InvalidQuantity> {
     let resources = pod.spec().and_then(|spec| spec.resources.as_ref());
     read(resources, || "the pod".to_string())
 }
@@ -130,13 +130,13 @@ pub fn has_pod_level(pod: &Pod) -> bool {
 }
 
 /// `spec.overhead`: the resources of the sandbox itself.
-pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
+pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, InvalidQuantity> {
     let amounts = pod.spec().and_then(|spec| spec.overhead.as_ref());
     read_list(amounts, "overhead", || "the pod".to_string())
 }
 
 /// The resources of the whole pod without overhead. Pod-level resources take precedence.
-pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
+pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, InvalidQuantity> {
     let mut total = pod
         .spec()
         .map_or_else(|| Ok(Resources::default()), of_containers)?;
@@ -148,7 +148,7 @@ pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
 
 /// The resources of all containers: the maximum of the sum of those that run together and of each step of
 /// initialization.
-pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmount> {
+pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, InvalidQuantity> {
     let mut total = Resources::default();
     for container in &spec.containers {
         let own = of_container(container)?;
@@ -179,7 +179,7 @@ pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmou
 
 /// The resources of the whole pod with overhead, which is added to limits only where there is a limit (upstream's
 /// `PodRequests` and `PodLimits`).
-pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
+pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, InvalidQuantity> {
     let mut total = of_pod(pod)?;
     let overhead = overhead(pod)?;
     add(&mut total.requests, &overhead);
@@ -193,7 +193,7 @@ pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmo
 }
 
 /// The pod's memory limit in bytes, if the pod itself or every container has one; otherwise the pod is not limited.
-pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, BadAmount> {
+pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, InvalidQuantity> {
     let at_pod_level = of_pod_level::<Quantity>(pod)?.limit(MEMORY);
     let mut bounded = at_pod_level.is_some();
     if !bounded {
@@ -213,7 +213,7 @@ pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, BadAmount> {
 fn read<T: Measure>(
     resources: Option<&ResourceRequirements>,
     owner: impl Fn() -> String,
-) -> Result<Resources<T>, BadAmount> {
+) -> Result<Resources<T>, InvalidQuantity> {
     let requests = resources.and_then(|r| r.requests.as_ref());
     let limits = resources.and_then(|r| r.limits.as_ref());
     Ok(Resources {
@@ -226,13 +226,13 @@ fn read_list<T: Measure>(
     amounts: Option<&BTreeMap<String, ApiQuantity>>,
     list: &'static str,
     owner: impl Fn() -> String,
-) -> Result<Amounts<T>, BadAmount> {
+) -> Result<Amounts<T>, InvalidQuantity> {
     amounts
         .into_iter()
         .flatten()
         .map(|(resource, amount)| match T::read(amount) {
             Ok(quantity) => Ok((resource.clone(), quantity)),
-            Err(source) => Err(BadAmount {
+            Err(source) => Err(InvalidQuantity {
                 list,
                 resource: resource.clone(),
                 owner: owner(),

@@ -11,7 +11,8 @@ use super::{
     status::{StatusManager, Statuses},
     status_writer::{StatusWriter, StatusWriterDeps},
     sync_loop::{
-        AdmissionDeps, Heartbeat, HousekeepingSchedule, LoopMetrics, ResizeRules, Resizes, SyncLoop,
+        AdmissionDeps, HousekeepingSchedule, LoopMetrics, ResizeRules, Resizes, SyncLoop,
+        SyncLoopMonitor,
     },
 };
 use crate::{
@@ -44,7 +45,7 @@ pub struct PodsReader {
     /// Pods that clients posted; `None` when that is not allowed.
     pub posted: Option<PostedPods>,
     /// When the sync loop last ran.
-    pub heartbeat: Heartbeat,
+    pub sync_loop_monitor: SyncLoopMonitor,
     /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
     /// The handles of the area's components; `None` until the runtime is reachable.
@@ -78,7 +79,7 @@ pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWri
         },
         statuses,
         posted,
-        heartbeat: Heartbeat::new(),
+        sync_loop_monitor: SyncLoopMonitor::new(),
         all_sources_seen: writers.all_sources_seen.subscribe(),
         handles: writers.handles.subscribe(),
     };
@@ -276,7 +277,7 @@ pub fn build(
         results: stores.probe_results.clone(),
         pod_sync,
         admission: deps.admission,
-        heartbeat: reader.heartbeat.clone(),
+        sync_loop_monitor: reader.sync_loop_monitor.clone(),
         resizes: Resizes::new(config.resize_rules, deps.resources.resize_metrics.clone()),
         housekeeping_schedule: HousekeepingSchedule::every(config.housekeeping_period),
         all_sources_seen: writers.all_sources_seen,

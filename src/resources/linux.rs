@@ -2,7 +2,7 @@
 
 use super::memory_controls::{self, MemoryQos, SwapBehavior};
 use super::qos;
-use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
+use super::requests::{self, Amounts, CPU, HUGEPAGES_PREFIX, InvalidQuantity, MEMORY, Resources};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
 use crate::model::{NodeFacts, Pod, PodExt, Quantity};
 use k8s_openapi::api::core::v1::Container;
@@ -87,7 +87,7 @@ pub fn container_resources(
     container: &Container,
     node: &NodeFacts,
     enforcement: &ResourceEnforcement,
-) -> Result<LinuxContainerResources, BadAmount> {
+) -> Result<LinuxContainerResources, InvalidQuantity> {
     let container_level: Resources = requests::of_container(container)?;
     let pod_level: Resources = requests::of_pod_level(pod)?;
     let limit = |name| match container_level.limit(name) {
@@ -128,7 +128,7 @@ pub fn container_resources(
 pub fn sandbox_resources(
     pod: &Pod,
     enforcement: &ResourceEnforcement,
-) -> Result<LinuxContainerResources, BadAmount> {
+) -> Result<LinuxContainerResources, InvalidQuantity> {
     let total: Resources = requests::of_pod(pod)?;
     let (request, limit) = (total.request(CPU), total.limit(CPU));
     Ok(base(request, limit, total.limit(MEMORY), enforcement))
@@ -141,7 +141,7 @@ pub fn sandbox_resources(
 pub fn sandbox_overhead(
     pod: &Pod,
     enforcement: &ResourceEnforcement,
-) -> Result<Option<LinuxContainerResources>, BadAmount> {
+) -> Result<Option<LinuxContainerResources>, InvalidQuantity> {
     if pod.spec().and_then(|spec| spec.overhead.as_ref()).is_none() {
         return Ok(None);
     }

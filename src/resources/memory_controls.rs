@@ -2,7 +2,7 @@
 
 use super::{
     QosClass, pod_qos,
-    requests::{BadAmount, MEMORY, Resources},
+    requests::{InvalidQuantity, MEMORY, Resources},
 };
 use crate::model::{NodeFacts, Pod, PodExt};
 
@@ -45,7 +45,7 @@ pub(super) fn swap_limit(
     container_level: &Resources,
     node: &NodeFacts,
     swap: SwapBehavior,
-) -> Result<Option<i64>, BadAmount> {
+) -> Result<Option<i64>, InvalidQuantity> {
     let capacity_bytes = match swap {
         SwapBehavior::Unlimited | SwapBehavior::NoSwapV1 => return Ok(None),
         SwapBehavior::NoSwap => return Ok(Some(0)),
@@ -64,7 +64,7 @@ pub(super) fn swap_limit(
 ///
 /// # Errors
 /// An amount in the spec cannot be parsed.
-pub fn may_swap(pod: &Pod, container_level: &Resources) -> Result<bool, BadAmount> {
+pub fn may_swap(pod: &Pod, container_level: &Resources) -> Result<bool, InvalidQuantity> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
     let (request, limit) = (
         bytes(container_level.request(MEMORY)),
@@ -87,7 +87,7 @@ pub(super) fn memory_qos(
     container_level: &Resources,
     node: &NodeFacts,
     qos: MemoryQos,
-) -> Result<Vec<(&'static str, i64)>, BadAmount> {
+) -> Result<Vec<(&'static str, i64)>, InvalidQuantity> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
     let (request, limit) = (
         bytes(container_level.request(MEMORY)),

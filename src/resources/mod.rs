@@ -43,7 +43,7 @@ pub mod v1alpha1 {
     tonic::include_proto!("v1alpha1");
 }
 
-pub use crate::model::requests::{self, BadAmount, Resources};
+pub use crate::model::requests::{self, InvalidQuantity, Resources};
 pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
 pub use checkpoint::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};

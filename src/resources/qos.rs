@@ -1,7 +1,7 @@
 //! QoS classes of pods, and OOM scores of containers.
 
 use super::Resources;
-use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
+use super::requests::{self, Amounts, CPU, InvalidQuantity, MEMORY};
 use crate::base::named_enum;
 use crate::model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
@@ -31,7 +31,7 @@ const NODE_CRITICAL: &str = "system-node-critical";
 ///
 /// # Errors
 /// An amount in the spec cannot be parsed.
-pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
+pub fn pod_qos(pod: &Pod) -> Result<QosClass, InvalidQuantity> {
     let pod_level: Resources = requests::of_pod_level(pod)?;
     if cpu_and_memory(&pod_level.requests).next().is_some()
         || cpu_and_memory(&pod_level.limits).next().is_some()
@@ -88,7 +88,7 @@ pub fn oom_score_adj(
     pod: &Pod,
     container: &Container,
     memory_capacity_bytes: i64,
-) -> Result<i64, BadAmount> {
+) -> Result<i64, InvalidQuantity> {
     if is_node_critical(pod) {
         return Ok(GUARANTEED_OOM_SCORE_ADJ);
     }
@@ -127,13 +127,13 @@ fn burstable_score(memory_request: i64, capacity: i64) -> i64 {
     i64::try_from(1000 - share).unwrap_or(i64::MIN)
 }
 
-fn memory_request(container: &Container) -> Result<i64, BadAmount> {
+fn memory_request(container: &Container) -> Result<i64, InvalidQuantity> {
     let request = requests::of_container::<Quantity>(container)?.request(MEMORY);
     Ok(request.unwrap_or_default().value())
 }
 
 /// Pod-level memory request beyond what the containers request together, divided by the number of all containers.
-fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
+fn spare_pod_memory(pod: &Pod) -> Result<i64, InvalidQuantity> {
     let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);
     };

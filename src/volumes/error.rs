@@ -3,7 +3,7 @@
 use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::base::panics::Panicked;
-use crate::model::requests::BadAmount;
+use crate::model::requests::InvalidQuantity;
 use anyhow::anyhow;
 use std::{
     fmt, io,
@@ -84,7 +84,7 @@ pub enum VolumeError {
     Name(#[from] UnsafeName),
     /// The pod's resource amounts cannot be read.
     #[error("a resource amount of the pod is invalid")]
-    Amount(#[from] BadAmount),
+    Amount(#[from] InvalidQuantity),
     /// Another kubelet created a volume of a plugin that this one does not know.
     #[error("volume {volume:?} of kind {plugin} was created by another kubelet")]
     UnknownPlugin {

@@ -90,7 +90,7 @@ pub(super) struct ReadyVolume {
 pub(super) struct SetUpResult {
     pub(super) ready: ReadyVolume,
     /// Why its content is not up to date, if the update failed.
-    pub(super) stale: Option<VolumeError>,
+    pub(super) update_error: Option<VolumeError>,
 }
 
 impl SetUpResult {
@@ -100,7 +100,10 @@ impl SetUpResult {
             content_digest: None,
             immutable_configmaps_and_secrets: ConfigMapsAndSecrets::new(),
         };
-        Self { ready, stale: None }
+        Self {
+            ready,
+            update_error: None,
+        }
     }
 }
 
@@ -237,9 +240,12 @@ impl PodVolumes {
                 return;
             };
             volume.error = match ended {
-                Ok(SetUpResult { ready, stale }) => {
+                Ok(SetUpResult {
+                    ready,
+                    update_error,
+                }) => {
                     volume.ready_volume = Some(ready);
-                    stale
+                    update_error
                 }
                 Err(error) => Some(error),
             };
@@ -276,9 +282,9 @@ impl PodVolumes {
             for volume in volumes.iter_mut().filter(|volume| is_in(plan, volume)) {
                 let name = &volume.planned.name;
                 match (&volume.ready_volume, volume.error.take()) {
-                    (Some(ready), stale) if volume.state.ready => {
+                    (Some(ready), update_error) if volume.state.ready => {
                         prepared.paths.insert(name.clone(), ready.path.clone());
-                        prepared.stale.extend(stale);
+                        prepared.update_errors.extend(update_error);
                     }
                     (_, Some(error)) => errors.push(error),
                     (_, None) => {

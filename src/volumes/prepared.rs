@@ -47,5 +47,5 @@ pub struct PreparedVolumes {
     /// Their host paths.
     pub paths: VolumePaths,
     /// Errors of volumes that are set up but could not be updated; they keep their old content.
-    pub stale: Vec<VolumeError>,
+    pub update_errors: Vec<VolumeError>,
 }

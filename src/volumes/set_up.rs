@@ -236,7 +236,7 @@ impl VolumeManagerInner {
         });
         match updated {
             Ok(now) => attempted.ready.content_digest = Some(now),
-            Err(error) => attempted.stale = Some(of_volume(&attempt.planned.name, error)),
+            Err(error) => attempted.update_error = Some(of_volume(&attempt.planned.name, error)),
         }
         Ok(attempted)
     }
@@ -358,7 +358,7 @@ impl VolumeManagerInner {
                 let Some(mut before) = find_existing() else {
                     return Err(error);
                 };
-                before.stale = Some(of_volume(name, error));
+                before.update_error = Some(of_volume(name, error));
                 return Ok(before);
             }
         };

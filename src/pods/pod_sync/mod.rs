@@ -256,7 +256,7 @@ impl PodSync {
                 return Err((*error.first).into());
             }
         };
-        for error in &volumes.stale {
+        for error in &volumes.update_errors {
             failed(&error_chain(error));
         }
         let secrets = match self

@@ -96,7 +96,7 @@ impl StatusPublisher {
     }
 
     /// The status of a pod at the API server; for a static pod, that of its mirror pod.
-    fn remote_status(&self, pod: &Pod) -> Option<api::PodStatus> {
+    fn api_status(&self, pod: &Pod) -> Option<api::PodStatus> {
         let pod_manager = &self.cluster.as_ref()?.pod_manager;
         let object = if pod.is_static() {
             pod_manager.mirror_of(&pod.full_name())
@@ -113,7 +113,7 @@ impl StatusPublisher {
     /// The newest version of a pod of the API server; the version of a worker may be older.
     fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let newest = self.cluster.as_ref().filter(|_| !pod.is_static());
-        let newest = newest.and_then(|remote| remote.pod_manager.get(&pod.uid()));
+        let newest = newest.and_then(|cluster| cluster.pod_manager.get(&pod.uid()));
         newest.unwrap_or_else(|| pod.clone())
     }
 
@@ -139,11 +139,11 @@ impl StatusPublisher {
             return self.statuses().get(&uid);
         }
         self.record_origin(pod);
-        let remote = self.remote_status(pod);
-        let old = self.old_status(pod, remote.as_ref());
+        let api_status = self.api_status(pod);
+        let old = self.old_status(pod, api_status.as_ref());
         let runtime_status = self.without_containers_in_post_start(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
-        let old = (old.as_deref(), remote.as_ref());
+        let old = (old.as_deref(), api_status.as_ref());
         match self.generate(pod, &runtime_status, old, recorded) {
             Ok(status) => {
                 let pulling = || self.runtime.take_pulling_time(&uid);
@@ -261,7 +261,7 @@ impl StatusPublisher {
         &self,
         pod: &Arc<Pod>,
         runtime_status: &PodStatus,
-        (old, remote): (Option<&api::PodStatus>, Option<&api::PodStatus>),
+        (old, api_status): (Option<&api::PodStatus>, Option<&api::PodStatus>),
         recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
@@ -290,7 +290,7 @@ impl StatusPublisher {
             resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod, runs));
         let is_active = recorded.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
-        let host_ips = host_ips.map(|remote| remote.host_ips.get());
+        let host_ips = host_ips.map(|cluster| cluster.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
         let mut inputs = StatusInputs {
             pod,
@@ -301,7 +301,7 @@ impl StatusPublisher {
             start_failure: &failure,
             back_off: &back_off,
             old,
-            remote,
+            api_status,
             host_ips: &host_ips,
             needs_new_sandbox: actions.needs_new_sandbox,
             restart_all: actions.restart_all,
@@ -323,13 +323,13 @@ impl StatusPublisher {
     fn old_status(
         &self,
         pod: &Pod,
-        remote: Option<&api::PodStatus>,
+        api_status: Option<&api::PodStatus>,
     ) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let earlier = || {
             let stored = self.state_store.read(&uid, PodRecord::last_status)?;
-            let remote = remote.filter(|_| !pod.is_static());
-            if lacks_container_statuses(&stored, remote) {
+            let api_status = api_status.filter(|_| !pod.is_static());
+            if lacks_container_statuses(&stored, api_status) {
                 return None;
             }
             Some(if pod.is_static() {
@@ -408,9 +408,9 @@ impl StatusPublisher {
 
     /// The `startTime` of a pod, from its published status or that of an earlier kubelet.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
-        let remote = self.remote_status(pod);
-        let old = self.old_status(pod, remote.as_ref());
-        let status = old.or_else(|| remote.filter(|_| !pod.is_static()).map(Arc::new))?;
+        let api_status = self.api_status(pod);
+        let old = self.old_status(pod, api_status.as_ref());
+        let status = old.or_else(|| api_status.filter(|_| !pod.is_static()).map(Arc::new))?;
         status.start_time.as_ref().map(|start| start.0)
     }
 
@@ -441,8 +441,8 @@ impl StatusPublisher {
     /// Publishes the last status of a pod whose containers have ended and whose volumes are torn down, and marks the
     /// pod as finished: from then on the status writer may delete it from the API server.
     pub(super) fn terminate_pod(&self, pod: &Arc<Pod>) {
-        let remote = self.remote_status(pod).filter(|_| !pod.is_static());
-        self.status_manager.terminate_pod(pod, remote.as_ref());
+        let api_status = self.api_status(pod).filter(|_| !pod.is_static());
+        self.status_manager.terminate_pod(pod, api_status.as_ref());
     }
 
     /// Publishes the status after the last container has ended, and marks it to be sent: a terminal phase is sent to the

@@ -73,7 +73,7 @@ pub struct StatusInputs<'a> {
     pub old: Option<&'a PodStatus>,
     /// What the API server has: the pod's own status, or that of a static pod's mirror, of which only the
     /// conditions of other writers count.
-    pub remote: Option<&'a PodStatus>,
+    pub api_status: Option<&'a PodStatus>,
     /// The pod has no usable sandbox.
     pub needs_new_sandbox: bool,
     /// Progress of restarting all containers.
@@ -99,15 +99,15 @@ pub struct StatusInputs<'a> {
 impl<'a> StatusInputs<'a> {
     /// The status to build on: the old one, else that of the API server.
     fn baseline(&self) -> Cow<'a, PodStatus> {
-        match self.old.or(self.remote_of_pod()) {
+        match self.old.or(self.api_status_of_pod()) {
             Some(status) => Cow::Borrowed(status),
             None => Cow::Owned(PodStatus::default()),
         }
     }
 
     /// The status of a mirror pod never changes its static pod: a Failed mirror pod must not end it.
-    fn remote_of_pod(&self) -> Option<&'a PodStatus> {
-        self.remote.filter(|_| !self.pod.is_static())
+    fn api_status_of_pod(&self) -> Option<&'a PodStatus> {
+        self.api_status.filter(|_| !self.pod.is_static())
     }
 }
 
@@ -172,7 +172,7 @@ fn final_phase(
     old: &PodStatus,
     generated: PodPhase,
 ) -> (PodPhase, Option<String>, Option<String>) {
-    let api = inputs.remote_of_pod();
+    let api = inputs.api_status_of_pod();
     let known = |status: &PodStatus| status.phase.as_deref().and_then(PodPhase::parse);
     let ended = [api.and_then(known), known(old)]
         .into_iter()

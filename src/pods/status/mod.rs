@@ -90,12 +90,12 @@ impl StatusManager {
     }
 
     /// Publishes the last status of a terminated pod (upstream's `TerminatePod`): every container has a terminated state,
-    /// and a pod that is not static has a terminal phase. `remote` is the base if no status was published. Returns whether
-    /// anything changed.
-    pub fn terminate_pod(&self, pod: &Arc<Pod>, remote: Option<&PodStatus>) -> bool {
+    /// and a pod that is not static has a terminal phase. `api_status` is the base if no status was published. Returns
+    /// whether anything changed.
+    pub fn terminate_pod(&self, pod: &Arc<Pod>, api_status: Option<&PodStatus>) -> bool {
         let uid = pod.uid();
         let published = self.reader().get(&uid);
-        let base = published.as_deref().or(remote);
+        let base = published.as_deref().or(api_status);
         let status = terminate::terminated_status(pod, base.cloned().unwrap_or_default());
         let changed = self.set_pod_status(pod, status);
         if let Some(entry) = self.store.entries.write().get_mut(&uid) {

@@ -34,9 +34,9 @@ pub fn differs_only_in_ignored_start_time(
 }
 
 /// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
-pub fn lacks_container_statuses(stored: &PodStatus, remote: Option<&PodStatus>) -> bool {
+pub fn lacks_container_statuses(stored: &PodStatus, api_status: Option<&PodStatus>) -> bool {
     let has_containers = |status: &PodStatus| status.container_statuses.is_some();
-    !has_containers(stored) && remote.is_some_and(has_containers)
+    !has_containers(stored) && api_status.is_some_and(has_containers)
 }
 
 fn keeps_start(pod: &Pod) -> bool {
@@ -143,13 +143,13 @@ mod tests {
             container_statuses: Some(vec![ContainerStatus::default()]),
             ..PodStatus::default()
         };
-        for (stored, remote, expected) in [
+        for (stored, api_status, expected) in [
             (&part, Some(&whole), true),
             (&part, Some(&part), false),
             (&part, None, false),
             (&whole, Some(&whole), false),
         ] {
-            assert_eq!(lacks_container_statuses(stored, remote), expected);
+            assert_eq!(lacks_container_statuses(stored, api_status), expected);
         }
     }
 }

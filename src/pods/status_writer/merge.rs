@@ -37,25 +37,25 @@ const QOS_CLASS: &str = "qosClass";
 /// Lists that the API server merges by a key.
 const MERGED_LISTS: [&str; 2] = ["podIPs", "hostIPs"];
 
-/// The `status` of a strategic merge patch from `remote` to `ours`; `None` if there is no difference. While containers
-/// of the pod may be running, a terminal phase is not sent, because the scheduler would give its resources to another
-/// pod.
+/// The `status` of a strategic merge patch from `api_status` to `ours`; `None` if there is no difference. While
+/// containers of the pod may be running, a terminal phase is not sent, because the scheduler would give its resources to
+/// another pod.
 pub(super) fn merge(
     pod: &Pod,
     ours: &PodStatus,
-    remote: &PodStatus,
+    api_status: &PodStatus,
     may_be_running: bool,
 ) -> Result<Option<Value>, IllegalTransition> {
-    transition::check(pod, remote, ours)?;
+    transition::check(pod, api_status, ours)?;
     let mut merged = ours.clone();
-    let ends = is_terminal(ours) && !is_terminal(remote);
+    let ends = is_terminal(ours) && !is_terminal(api_status);
     if ends && may_be_running {
-        merged.phase.clone_from(&remote.phase);
-        merged.reason.clone_from(&remote.reason);
-        merged.message.clone_from(&remote.message);
+        merged.phase.clone_from(&api_status.phase);
+        merged.reason.clone_from(&api_status.reason);
+        merged.message.clone_from(&api_status.message);
     }
-    merged.conditions = Some(conditions(ours, remote, ends && !may_be_running));
-    Ok(diff(&merged, remote))
+    merged.conditions = Some(conditions(ours, api_status, ends && !may_be_running));
+    Ok(diff(&merged, api_status))
 }
 
 fn is_terminal(status: &PodStatus) -> bool {
@@ -64,8 +64,8 @@ fn is_terminal(status: &PodStatus) -> bool {
 }
 
 /// The conditions that the kubelet is to write.
-fn conditions(ours: &PodStatus, remote: &PodStatus, ends: bool) -> Vec<PodCondition> {
-    let theirs = remote.conditions.as_deref().unwrap_or_default();
+fn conditions(ours: &PodStatus, api_status: &PodStatus, ends: bool) -> Vec<PodCondition> {
+    let theirs = api_status.conditions.as_deref().unwrap_or_default();
     let is_new_disruption = |condition: &PodCondition| {
         condition.type_ == DISRUPTION_TARGET && ends && !theirs.contains(condition)
     };
@@ -75,8 +75,8 @@ fn conditions(ours: &PodStatus, remote: &PodStatus, ends: bool) -> Vec<PodCondit
         .collect()
 }
 
-fn diff(ours: &PodStatus, remote: &PodStatus) -> Option<Value> {
-    let (mut new, mut old) = (fields(ours), fields(remote));
+fn diff(ours: &PodStatus, api_status: &PodStatus) -> Option<Value> {
+    let (mut new, mut old) = (fields(ours), fields(api_status));
     let mut patch = Map::new();
     let known: Vec<_> = OWNED_WHEN_KNOWN
         .iter()
@@ -90,7 +90,7 @@ fn diff(ours: &PodStatus, remote: &PodStatus) -> Option<Value> {
             patch.insert(name.into(), replacement(name, new, old.is_some()));
         }
     }
-    let changed = changed_conditions(ours, remote);
+    let changed = changed_conditions(ours, api_status);
     if !changed.is_empty() {
         patch.insert("conditions".into(), changed.into());
     }
@@ -116,8 +116,8 @@ fn replacement(name: &str, new: Option<Value>, has_old: bool) -> Value {
 }
 
 /// The API server merges conditions by type, so only what changed is sent; a field that is gone is null.
-fn changed_conditions(ours: &PodStatus, remote: &PodStatus) -> Vec<Value> {
-    let theirs = remote.conditions.as_deref().unwrap_or_default();
+fn changed_conditions(ours: &PodStatus, api_status: &PodStatus) -> Vec<Value> {
+    let theirs = api_status.conditions.as_deref().unwrap_or_default();
     let ours = ours.conditions.as_deref().unwrap_or_default();
     let changed = ours.iter().filter_map(|new| {
         let old = theirs.iter().find(|old| old.type_ == new.type_);
@@ -159,11 +159,11 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Whether the status changes the Ready condition. Such a status is sent first, because traffic depends on it.
-pub(super) fn changes_readiness(ours: &PodStatus, remote: &PodStatus) -> bool {
+pub(super) fn changes_readiness(ours: &PodStatus, api_status: &PodStatus) -> bool {
     let ready = |status: &PodStatus| {
         let conditions = status.conditions.iter().flatten();
         let mut ready = conditions.filter(|c| c.type_ == "Ready");
         ready.next().map(|c| c.status.clone())
     };
-    ready(ours) != ready(remote)
+    ready(ours) != ready(api_status)
 }

@@ -114,8 +114,8 @@ impl StatusWriter {
             return false;
         };
         let object = self.object_of(&entry);
-        let remote = object.as_ref().and_then(|object| object.status.as_ref());
-        remote.is_some_and(|remote| merge::changes_readiness(&entry.status, remote))
+        let api_status = object.as_ref().and_then(|object| object.status.as_ref());
+        api_status.is_some_and(|api_status| merge::changes_readiness(&entry.status, api_status))
     }
 
     /// The object that shows the status of a pod: its own, or its mirror.

@@ -117,7 +117,7 @@ impl SentStatuses {
             return NextStatusRequest::Later(end);
         }
         let newest = self.newest(watched, now);
-        let remote = newest.status.clone().unwrap_or_default();
+        let api_status = newest.status.clone().unwrap_or_default();
         let version = entry.version;
         let version_sent = StatusVersion {
             version,
@@ -136,7 +136,7 @@ impl SentStatuses {
         if self.rejected == rejected {
             return rest();
         }
-        let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_be_running) {
+        let patch = match merge::merge(&entry.pod, &entry.status, &api_status, may_be_running) {
             Ok(Some(patch)) => patch,
             Ok(None) => return rest(),
             // The pod has nothing left on this node, so it is deleted although its last status cannot be sent.

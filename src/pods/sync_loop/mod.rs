@@ -16,7 +16,7 @@ pub mod admission;
 mod housekeeping;
 mod cleanup;
 pub mod dispatch;
-mod heartbeat;
+mod sync_loop_monitor;
 mod metrics;
 pub mod uid_owner;
 pub mod orphans;
@@ -25,11 +25,11 @@ mod removals;
 mod resize;
 mod pending_admission;
 
-pub use heartbeat::Heartbeat;
 pub use housekeeping::HOUSEKEEPING_PERIOD;
 pub(in crate::pods) use housekeeping::HousekeepingSchedule;
 pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
+pub use sync_loop_monitor::SyncLoopMonitor;
 
 use pending_admission::PendingAdmissions;
 use removals::Removals;
@@ -65,7 +65,7 @@ use uid_owner::{UidOwner, uid_owner};
 /// Limit for the first inspection of all items of the runtime, which precedes the first update of a source.
 const FIRST_INSPECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time between two iterations of a healthy loop; `/healthz` fails if one takes much longer.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_ITERATION_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What admission reads: stores, the managers of exclusive resources, and settings.
 pub struct AdmissionDeps {
@@ -110,7 +110,7 @@ pub struct SyncLoop {
     pub(in crate::pods) admission: AdmissionDeps,
     pub(in crate::pods) metrics: LoopMetrics,
     /// For `/healthz`.
-    pub(in crate::pods) heartbeat: Heartbeat,
+    pub(in crate::pods) sync_loop_monitor: SyncLoopMonitor,
     /// Pods whose requested resources differ from their allocated ones.
     pub(in crate::pods) resizes: Resizes,
     /// When housekeeping is due.
@@ -132,7 +132,7 @@ pub struct SyncLoop {
 impl SyncLoop {
     /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        self.heartbeat.beat();
+        self.sync_loop_monitor.record_iteration();
         let listed = tokio::select! {
             listed = self.cache.wait_runtime_listed() => listed,
             () = shutdown.cancelled() => return Ok(()),
@@ -146,14 +146,14 @@ impl SyncLoop {
         self.all_sources_seen.send_replace(self.sources.all_seen());
         let mut next_retry = Instant::now();
         loop {
-            self.heartbeat.beat();
-            let mut next_beat = Instant::now() + HEARTBEAT_INTERVAL;
+            self.sync_loop_monitor.record_iteration();
+            let mut next_iteration = Instant::now() + MAX_ITERATION_INTERVAL;
             if !self.pending_admissions.is_empty() {
                 if Instant::now() >= next_retry {
                     self.retry_pending_admissions();
                     next_retry = Instant::now() + pending_admission::RETRY_INTERVAL;
                 }
-                next_beat = next_beat.min(next_retry);
+                next_iteration = next_iteration.min(next_retry);
             }
             tokio::select! {
                 update = self.updates.recv() => match update {
@@ -185,7 +185,7 @@ impl SyncLoop {
                     // Upstream has no such trigger. It is counted as upstream's periodic retry, which it replaces.
                     self.retry_resizes(ResizeTrigger::PeriodicRetry);
                 }
-                () = sleep_until(next_beat) => {}
+                () = sleep_until(next_iteration) => {}
                 () = shutdown.cancelled() => {
                     self.removals.stop().await;
                     return Ok(());

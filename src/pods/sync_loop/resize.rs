@@ -21,7 +21,7 @@ use crate::{
     resources::{
         QosClass,
         allocation::{
-            Allocations, PendingReason, PendingResize, PodAmounts, ResizeConditions,
+            Allocations, PendingReason, PendingResize, PodResourceInfo, ResizeConditions,
             ResizeInProgress, ResizeMetrics, event_message, with_higher_requests,
         },
         pod_qos,
@@ -112,7 +112,7 @@ impl SyncLoop {
         let before = self.resizes.pending.remove(&uid);
         let earlier = before.as_ref().map(|wanted| &wanted.pod).or(known.as_ref());
         if let Some(earlier) = earlier {
-            let (earlier, now) = (PodAmounts::of(earlier), PodAmounts::of(&pod));
+            let (earlier, now) = (PodResourceInfo::of(earlier), PodResourceInfo::of(&pod));
             self.resizes.metrics.record_requested(&earlier, &now);
         }
         if Arc::ptr_eq(&allocated, &pod) {

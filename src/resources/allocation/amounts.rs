@@ -14,14 +14,14 @@ type ApiQuantityList = BTreeMap<String, ApiQuantity>;
 
 /// Requests and limits of a pod and its containers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodAmounts {
+pub struct PodResourceInfo {
     /// Amounts of containers and init containers, by name.
     pub containers: BTreeMap<String, ResourceRequirements>,
     /// Pod-level resources (`spec.resources`).
     pub pod: Option<ResourceRequirements>,
 }
 
-impl PodAmounts {
+impl PodResourceInfo {
     /// The amounts in the spec of a pod.
     pub fn of(pod: &Pod) -> Self {
         let containers = pod.init_containers().iter().chain(pod.containers());
@@ -97,9 +97,9 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
 
 /// The pod with these amounts in its spec; `None` if its spec has them already. Containers that are missing in
 /// `amounts` keep their own.
-pub(super) fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
-    let current = PodAmounts::of(pod);
-    let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
+pub(super) fn with_amounts(pod: &Pod, amounts: &PodResourceInfo) -> Option<Pod> {
+    let current = PodResourceInfo::of(pod);
+    let level = |amounts: &PodResourceInfo| amounts.pod.clone().unwrap_or_default();
     let differs = |container: &Container| {
         let other = amounts.containers.get(&container.name);
         other.is_some_and(|other| !same_amounts(other, &of_container(container)))
@@ -129,7 +129,7 @@ pub(super) fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
 
 /// The pod with the higher requests of both, of the pod as a whole and of each container.
 pub fn with_higher_requests(pod: &Pod, other: &Pod) -> Pod {
-    let other = PodAmounts::of(other);
+    let other = PodResourceInfo::of(other);
     let mut pod = pod.clone();
     let Some(spec) = &mut pod.spec else {
         return pod;

@@ -2,7 +2,7 @@
 //!
 //! A file has the data as a JSON string, and the checksum of that string.
 
-use super::{AmountsByPod, PodAmounts};
+use super::{AmountsByPod, PodResourceInfo};
 use crate::{
     model::PodUid,
     resources::checkpoint::{CORRUPTED, checksum},
@@ -44,7 +44,7 @@ pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
     let data: AllocationData =
         serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
     let entries = data.entries.into_iter().map(|(uid, entry)| {
-        let amounts = PodAmounts {
+        let amounts = PodResourceInfo {
             containers: entry.container_resources.unwrap_or_default().into_owned(),
             pod: entry.pod_level_resources.map(Cow::into_owned),
         };

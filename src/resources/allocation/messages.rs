@@ -1,6 +1,6 @@
 //! Messages of resize events, as upstream's. Pure.
 
-use super::PodAmounts;
+use super::PodResourceInfo;
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use serde::Serialize;
@@ -25,7 +25,7 @@ struct ContainerAmounts<'a> {
 
 /// The message of an event, with the amounts of all containers of the pod.
 pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
-    let amounts = PodAmounts::of(pod);
+    let amounts = PodResourceInfo::of(pod);
     let of = |containers: &'_ [Container]| -> Vec<_> {
         let names = containers.iter().map(|container| container.name.clone());
         names

@@ -1,6 +1,6 @@
 //! Metrics of pod resizes.
 
-use super::{Allocations, ComputeAmounts, PodAmounts};
+use super::{Allocations, ComputeAmounts, PodResourceInfo};
 use crate::base::metrics::{AtScrape, Labels, Metrics, ScrapeSample};
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl ResizeMetrics {
     }
 
     /// Counts a resize that a pod requests.
-    pub fn record_requested(&self, before: &PodAmounts, now: &PodAmounts) {
+    pub fn record_requested(&self, before: &PodResourceInfo, now: &PodResourceInfo) {
         for (name, amounts) in &now.containers {
             let Some(before) = before.containers.get(name) else {
                 continue;

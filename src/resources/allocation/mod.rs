@@ -19,7 +19,7 @@ mod metrics;
 mod tests;
 
 use amounts::with_amounts;
-pub use amounts::{ComputeAmounts, PodAmounts, same_amounts, with_higher_requests};
+pub use amounts::{ComputeAmounts, PodResourceInfo, same_amounts, with_higher_requests};
 pub use conditions::{PendingReason, PendingResize, ResizeConditions, ResizeInProgress};
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
@@ -48,7 +48,7 @@ const WRITE_DELAY: Duration = Duration::from_secs(1);
 /// Delay after a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
+type AmountsByPod = HashMap<PodUid, Arc<PodResourceInfo>>;
 
 /// The allocations of all pods; cheap to clone. The default is kept in memory only.
 #[derive(Clone, Default)]
@@ -128,7 +128,7 @@ impl Allocations {
 
     /// Records the amounts in the pod's spec as allocated, after its admission.
     pub fn allocate(&self, pod: &Pod) {
-        let amounts = PodAmounts::of(pod);
+        let amounts = PodResourceInfo::of(pod);
         let mut state = self.0.state.lock();
         let known = state.allocated.get(&pod.uid());
         if known.is_some_and(|known| **known == amounts) {
@@ -146,8 +146,10 @@ impl Allocations {
         let uid = pod.uid();
         let mut state = self.0.state.lock();
         let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
-        actuated.fill_missing_from(PodAmounts::of(before));
-        state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
+        actuated.fill_missing_from(PodResourceInfo::of(before));
+        state
+            .allocated
+            .insert(uid, Arc::new(PodResourceInfo::of(pod)));
         state.allocated_changes.number += 1;
         state.actuated_changes.number += 1;
         state.resized = Some(state.allocated_changes.number);
@@ -156,7 +158,7 @@ impl Allocations {
     }
 
     /// The actuated amounts of a pod.
-    pub fn actuated(&self, uid: &PodUid) -> Option<Arc<PodAmounts>> {
+    pub fn actuated(&self, uid: &PodUid) -> Option<Arc<PodResourceInfo>> {
         self.0.state.lock().actuated.get(uid).cloned()
     }
 
@@ -168,10 +170,10 @@ impl Allocations {
         if allocated.is_some_and(|allocated| Arc::ptr_eq(allocated, actuated)) {
             return None;
         }
-        let mut amounts = PodAmounts::clone(actuated);
+        let mut amounts = PodResourceInfo::clone(actuated);
         drop(state);
         amounts.containers.retain(|name, _| is_running(name));
-        amounts.fill_missing_from(PodAmounts::of(pod));
+        amounts.fill_missing_from(PodResourceInfo::of(pod));
         with_amounts(pod, &amounts)
     }
 
@@ -191,10 +193,12 @@ impl Allocations {
         }
     }
 
-    fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodAmounts) -> bool) {
+    fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodResourceInfo) -> bool) {
         let mut state = self.0.state.lock();
         let known = state.actuated.get(uid);
-        let mut actuated = known.map_or_else(PodAmounts::default, |known| PodAmounts::clone(known));
+        let mut actuated = known.map_or_else(PodResourceInfo::default, |known| {
+            PodResourceInfo::clone(known)
+        });
         if !change(&mut actuated) {
             return;
         }
@@ -366,7 +370,7 @@ impl AllocationState {
     fn actuated_with_pod_limits(&self) -> AmountsByPod {
         let actuated = self.actuated.iter().map(|(uid, actuated)| {
             let actuated = match actuated.pod {
-                Some(_) => Arc::new(PodAmounts::clone(actuated).with_pod_limits()),
+                Some(_) => Arc::new(PodResourceInfo::clone(actuated).with_pod_limits()),
                 None => actuated.clone(),
             };
             (uid.clone(), actuated)
@@ -379,8 +383,8 @@ impl AllocationState {
 fn deduplicated(
     allocated: &AmountsByPod,
     uid: &PodUid,
-    actuated: Arc<PodAmounts>,
-) -> Arc<PodAmounts> {
+    actuated: Arc<PodResourceInfo>,
+) -> Arc<PodResourceInfo> {
     let allocated = allocated.get(uid);
     let same = allocated.filter(|allocated| **allocated == actuated);
     same.cloned().unwrap_or(actuated)

@@ -80,7 +80,10 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     assert!(Arc::ptr_eq(&after.apply(&small), &small));
     assert_eq!(after.apply(&large), small);
     let has = after.actuated(&"u".into()).unwrap();
-    assert_eq!(has.containers["a"], PodAmounts::of(&small).containers["a"]);
+    assert_eq!(
+        has.containers["a"],
+        PodResourceInfo::of(&small).containers["a"]
+    );
     after.retain(|_| false);
     assert!(Arc::ptr_eq(&after.apply(&large), &large));
 }
@@ -104,7 +107,7 @@ async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
     assert_eq!(after.apply(&small), large);
     assert_eq!(
         *after.actuated(&"u".into()).unwrap(),
-        PodAmounts::of(&small)
+        PodResourceInfo::of(&small)
     );
 }
 
@@ -127,7 +130,7 @@ async fn a_resize_is_not_on_disk_without_the_actuated_amounts_before_it() {
     assert_eq!(after.apply(&small), large);
     assert_eq!(
         *after.actuated(&"u".into()).unwrap(),
-        PodAmounts::of(&small)
+        PodResourceInfo::of(&small)
     );
 }
 
@@ -167,10 +170,10 @@ fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
     allocations.resize(&before, &now);
     assert!(Arc::ptr_eq(&allocations.apply(&now), &now));
     let has = allocations.actuated(&"u".into()).unwrap();
-    assert_eq!(*has, PodAmounts::of(&before));
+    assert_eq!(*has, PodResourceInfo::of(&before));
     allocations.set_actuated(&now, now.container("a").unwrap());
     let has = allocations.actuated(&"u".into()).unwrap();
-    assert_eq!(*has, PodAmounts::of(&now));
+    assert_eq!(*has, PodResourceInfo::of(&now));
     allocations.remove(&"u".into());
     assert_eq!(allocations.actuated(&"u".into()), None);
 }
@@ -310,7 +313,7 @@ fn what_is_in_force_is_what_was_actuated_until_that_is_what_was_allocated() {
     allocations.set_actuated_pod_level(&before);
     let shown = |pod: &Pod| {
         let actuated_pod = allocations.actuated_pod(pod, |_| true)?;
-        let amounts = PodAmounts::of(&actuated_pod);
+        let amounts = PodResourceInfo::of(&actuated_pod);
         let of_pod = amounts.pod?.limits?["memory"].0.clone();
         let of_container = amounts.containers["a"].limits.clone()?["memory"].0.clone();
         Some((of_pod, of_container))
@@ -339,7 +342,7 @@ fn what_a_container_had_counts_only_while_it_runs() {
     assert_eq!(allocations.actuated_pod(&now, |_| false), None);
 
     let held = with_higher_requests(&now, &before);
-    let held = &PodAmounts::of(&held).containers["a"];
+    let held = &PodResourceInfo::of(&held).containers["a"];
     let expected = json!({"requests": {"cpu": "3", "memory": "6Gi"}});
     assert_eq!(serde_json::to_value(held).unwrap(), expected);
     let none = pod("u", json!({}));

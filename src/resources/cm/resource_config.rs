@@ -7,7 +7,7 @@ use crate::{
     model::{Pod, PodExt, Quantity},
     resources::{
         QosClass, ResourceEnforcement, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
-        requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources},
+        requests::{self, Amounts, CPU, HUGEPAGES_PREFIX, InvalidQuantity, MEMORY, Resources},
     },
 };
 use k8s_openapi::api::core::v1::Container;
@@ -35,7 +35,10 @@ pub struct PodRules {
 ///
 /// # Errors
 /// An amount in the spec cannot be parsed.
-pub fn resource_config_for_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> {
+pub fn resource_config_for_pod(
+    pod: &Pod,
+    rules: &PodRules,
+) -> Result<CgroupSettings, InvalidQuantity> {
     let total: Resources = requests::of_pod_and_overhead(pod)?;
     let qos = pod_qos(pod)?;
     let milli = |amount: Option<Quantity>| amount.unwrap_or_default().milli_value();
@@ -119,7 +122,7 @@ pub fn lowered_memory_limit(old: Option<i64>, new: Option<i64>) -> Option<u64> {
 }
 
 /// Whether every container, or the pod as a whole, has a limit for a resource.
-fn is_limited(pod: &Pod, resource: &str) -> Result<bool, BadAmount> {
+fn is_limited(pod: &Pod, resource: &str) -> Result<bool, InvalidQuantity> {
     let given = |limit: Option<Quantity>| limit.is_some_and(|limit| !limit.is_zero());
     if given(requests::of_pod_level::<Quantity>(pod)?.limit(resource)) {
         return Ok(true);

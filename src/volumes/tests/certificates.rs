@@ -184,7 +184,7 @@ async fn a_certificate_is_replaced_in_time_and_the_old_one_stays_until_then() {
     // The second request is deleted, and another one is made.
     cluster.decide(2, json!({})).await;
     let prepared = cluster.prepare(&pod).await.unwrap();
-    assert_eq!(prepared.stale.len(), 0);
+    assert_eq!(prepared.update_errors.len(), 0);
     assert_eq!(read(&prepared.paths, "key.pem"), first);
     cluster
         .server
@@ -198,7 +198,7 @@ async fn a_certificate_is_replaced_in_time_and_the_old_one_stays_until_then() {
     let fresh = super::cluster::restarted(&cluster).await;
     cluster.server.set(Mode::Refusing(503));
     let prepared = fresh.prepare(&pod, &never()).await.unwrap();
-    assert_eq!(prepared.stale.len(), 1);
+    assert_eq!(prepared.update_errors.len(), 1);
     assert_eq!(read(&prepared.paths, "chain.pem"), certificate(3));
 }
 

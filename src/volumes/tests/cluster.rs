@@ -143,7 +143,7 @@ async fn the_volume_of_the_api_servers_access_has_token_authority_and_namespace(
     cluster.authority("ca");
     let pod = api_pod();
     let prepared = cluster.prepare(&pod).await.unwrap();
-    assert_eq!(prepared.stale.len(), 0);
+    assert_eq!(prepared.update_errors.len(), 0);
     assert_eq!(read(&prepared, "token"), "token-1");
     assert_eq!(read(&prepared, "ca.crt"), "ca");
     assert_eq!(read(&prepared, "namespace"), "ns");
@@ -233,15 +233,15 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     assert_eq!(read(&prepared, "token"), "token-2");
     cluster.server.set(Mode::Refusing(500));
     let prepared = cluster.prepare(&pod).await.unwrap();
-    assert_eq!(prepared.stale.len(), 0, "it is good for a while");
+    assert_eq!(prepared.update_errors.len(), 0, "it is good for a while");
     // It expires.
     cluster.changed().await;
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert!(
-        error_chain(&prepared.stale[0])
+        error_chain(&prepared.update_errors[0])
             .contains(r#"token "robot"/"ns" expired and refresh failed: "#),
         "{}",
-        error_chain(&prepared.stale[0])
+        error_chain(&prepared.update_errors[0])
     );
     assert_eq!(read(&prepared, "token"), "token-2");
     cluster.server.set(Mode::Serving);
@@ -489,7 +489,7 @@ async fn trust_bundles_are_watched_for_as_long_as_a_pod_mounts_one() {
     cluster.server.delete("clustertrustbundles", "", "x:one");
     cluster.changed().await;
     let prepared = cluster.prepare(&named).await.unwrap();
-    assert!(error_chain(&prepared.stale[0]).ends_with(r#""x:one" not found"#));
+    assert!(error_chain(&prepared.update_errors[0]).ends_with(r#""x:one" not found"#));
     assert_eq!(read(&prepared, "roots.pem"), ONE);
     let prepared = cluster.prepare(&signed).await.unwrap();
     assert_eq!(read(&prepared, "roots.pem"), TWO);

@@ -258,7 +258,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
         let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
         assert_eq!(
-            error_chain(&prepared.stale[0]),
+            error_chain(&prepared.update_errors[0]),
             "MountVolume.SetUp failed for volume \"s\" : secret \"db\" not found"
         );
         assert_eq!(read(&paths, "s", "a"), "2");
@@ -293,7 +293,12 @@ async fn a_volume_is_kept_when_the_pod_changes_while_its_object_is_away() {
     for manager in [node.manager.clone(), manager(&node.base, &node.mounter)] {
         let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
-        assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
+        assert_eq!(
+            prepared.update_errors.len(),
+            1,
+            "{:?}",
+            prepared.update_errors
+        );
         assert_eq!(read(&paths, "v", "a"), "1");
     }
 }
@@ -329,8 +334,13 @@ async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_
     fs::remove_dir_all(node.base.join("objects/configmaps")).unwrap();
     fs::remove_dir_all(node.base.join("objects/secrets")).unwrap();
     let prepared = node.manager.prepare(&pod, &never()).await.unwrap();
-    assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
-    assert!(error_chain(&prepared.stale[0]).ends_with("configmap \"app\" not found"));
+    assert_eq!(
+        prepared.update_errors.len(),
+        1,
+        "{:?}",
+        prepared.update_errors
+    );
+    assert!(error_chain(&prepared.update_errors[0]).ends_with("configmap \"app\" not found"));
     // Another pod gets what it says now.
     node.put("secrets/ns/db/a", "4");
     let mut other = super::pod(json!([{"name": "s", "secret": {"secretName": "db"}}]));

@@ -201,7 +201,11 @@ impl Node {
     async fn prepare(&self, pod: &Pod) -> Result<VolumePaths, VolumeError> {
         let prepared = self.manager.prepare(pod, &never()).await;
         let prepared = prepared.map_err(|error| *error.first)?;
-        assert!(prepared.stale.is_empty(), "{:?}", prepared.stale);
+        assert!(
+            prepared.update_errors.is_empty(),
+            "{:?}",
+            prepared.update_errors
+        );
         Ok(prepared.paths)
     }
 

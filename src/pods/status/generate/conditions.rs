@@ -80,7 +80,7 @@ pub(super) fn generate_conditions(
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
     let api = inputs
-        .remote
+        .api_status
         .and_then(|status| status.conditions.as_deref());
     let mut conditions: Vec<PodCondition> = api
         .unwrap_or_default()

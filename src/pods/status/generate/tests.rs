@@ -31,7 +31,7 @@ impl<'a> StatusInputs<'a> {
             start_failure: &|_| None,
             back_off: &|_| None,
             old: None,
-            remote: None,
+            api_status: None,
             needs_new_sandbox: false,
             restart_all: RestartAllStage::None,
             pod_is_terminal: false,
@@ -159,7 +159,7 @@ pub(super) fn after(
     let runtime_status = runtime_status(containers);
     let inputs = StatusInputs {
         old,
-        remote: pod.status.as_ref(),
+        api_status: pod.status.as_ref(),
         ..StatusInputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()

@@ -2,10 +2,10 @@ use super::{merge::merge, *};
 use k8s_openapi::api::core::v1::{HostIP, PodResourceClaimStatus};
 
 /// What the API server has after a merge, and what was sent.
-fn merged(ours: &PodStatus, remote: &PodStatus, may_be_running: bool) -> (PodStatus, Value) {
-    let patch = merge(&pod("api"), ours, remote, may_be_running).unwrap();
+fn merged(ours: &PodStatus, api_status: &PodStatus, may_be_running: bool) -> (PodStatus, Value) {
+    let patch = merge(&pod("api"), ours, api_status, may_be_running).unwrap();
     let patch = patch.unwrap_or_else(|| json!({}));
-    let after = patched(remote, &patch);
+    let after = patched(api_status, &patch);
     let again = merge(&pod("api"), ours, &after, may_be_running).unwrap();
     assert_eq!(again, None, "a patch that was taken is not sent again");
     (after, patch)
@@ -13,7 +13,7 @@ fn merged(ours: &PodStatus, remote: &PodStatus, may_be_running: bool) -> (PodSta
 
 #[test]
 fn only_what_changed_is_sent() {
-    let remote = PodStatus {
+    let api_status = PodStatus {
         qos_class: Some("BestEffort".into()),
         start_time: Some(epoch()),
         conditions: Some(vec![
@@ -28,9 +28,9 @@ fn only_what_changed_is_sent() {
             condition("Ready", "True"),
         ]),
         phase: Some("Running".into()),
-        ..remote.clone()
+        ..api_status.clone()
     };
-    let (after, patch) = merged(&ours, &remote, true);
+    let (after, patch) = merged(&ours, &api_status, true);
     assert_eq!(
         patch,
         json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
@@ -48,7 +48,7 @@ fn what_other_writers_own_is_left_alone() {
         condition("example.com/gate", "True"),
         condition("DisruptionTarget", "True"),
     ];
-    let remote = PodStatus {
+    let api_status = PodStatus {
         resource_claim_statuses: Some(vec![claim]),
         nominated_node_name: Some("n".into()),
         resize: Some("Proposed".into()),
@@ -62,8 +62,8 @@ fn what_other_writers_own_is_left_alone() {
         conditions: Some(vec![condition("Ready", "True")]),
         ..phase("Running")
     };
-    let (after, _) = merged(&ours, &remote, true);
-    let mut expected = remote.clone();
+    let (after, _) = merged(&ours, &api_status, true);
+    let mut expected = api_status.clone();
     expected.phase = ours.phase.clone();
     expected
         .conditions
@@ -82,7 +82,7 @@ fn values_that_are_gone_go_from_the_api_server() {
         message: Some("containers with unready status: [a]".into()),
         ..condition("Ready", "False")
     };
-    let remote = PodStatus {
+    let api_status = PodStatus {
         message: Some("m".into()),
         pod_ips: Some(vec![ip("10.0.0.1"), ip("fd00::1")]),
         host_ips: Some(vec![host("192.0.2.1")]),
@@ -98,7 +98,7 @@ fn values_that_are_gone_go_from_the_api_server() {
         conditions: Some(vec![condition("Ready", "True")]),
         ..phase("Running")
     };
-    assert_eq!(merged(&ours, &remote, true).0, ours);
+    assert_eq!(merged(&ours, &api_status, true).0, ours);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_pod_becomes_terminal_only_when_nothing_of_it_may_run() {
         reason: Some("TerminationByKubelet".into()),
         ..condition("DisruptionTarget", "True")
     };
-    let remote = PodStatus {
+    let api_status = PodStatus {
         container_statuses: Some(vec![container(None)]),
         ..phase("Running")
     };
@@ -117,7 +117,7 @@ fn a_pod_becomes_terminal_only_when_nothing_of_it_may_run() {
         container_statuses: Some(vec![container(Some(0))]),
         ..phase("Failed")
     };
-    let (early, _) = merged(&ours, &remote, true);
+    let (early, _) = merged(&ours, &api_status, true);
     assert_eq!(
         (early.phase.as_deref(), early.reason.as_deref()),
         (Some("Running"), None)

@@ -248,14 +248,14 @@ proptest! {
             None => prop_assert_eq!(world.deletions, 1),
             Some(pod) => {
                 prop_assert!(!(wanted && world.entry.pod_is_finished), "it has ended and is still there");
-                let remote = pod.status.as_ref().unwrap();
+                let api_status = pod.status.as_ref().unwrap();
                 let mut expected = PodStatus::clone(&world.entry.status);
                 if world.may_be_running && expected.phase.as_deref() != Some("Running") {
-                    expected.phase = remote.phase.clone();
+                    expected.phase = api_status.phase.clone();
                 }
-                let left = merge(pod, &expected, remote, world.may_be_running).unwrap();
+                let left = merge(pod, &expected, api_status, world.may_be_running).unwrap();
                 prop_assert_eq!(left, None);
-                let known = remote.conditions.iter().flatten();
+                let known = api_status.conditions.iter().flatten();
                 let mut known = known.filter(|c| c.type_ == "example.com/gate");
                 let known = known.next().map(|c| c.status == "True");
                 prop_assert_eq!(known, gate, "another writer's condition");

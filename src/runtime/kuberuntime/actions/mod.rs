@@ -34,7 +34,7 @@ pub use restart_all::{ContainerToReset, ContainersReset, RestartAllTrigger};
 
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},
-    resources::allocation::PodAmounts,
+    resources::allocation::PodResourceInfo,
     state::probe_results::ContainerProbeResults,
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -64,7 +64,7 @@ pub struct RecordedFacts {
     /// Instances to remove because all containers of the pod are being restarted.
     pub restart_all_instances: Vec<ContainerId>,
     /// The CPU and memory that its containers have (upstream's actuated resources).
-    pub actuated: Option<Arc<PodAmounts>>,
+    pub actuated: Option<Arc<PodResourceInfo>>,
 }
 
 /// A container to start.

@@ -27,7 +27,7 @@ use crate::{
         v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig},
     },
     model::{Pod, PodExt as _, PodUid},
-    resources::{self, BadAmount, ContainerDevices},
+    resources::{self, ContainerDevices, InvalidQuantity},
     state::pod_cache::PodRef,
     volumes::VolumeManager,
 };
@@ -145,7 +145,7 @@ impl ConfigBuilder {
         &self,
         pod: &Pod,
         container: &Container,
-    ) -> Result<LinuxContainerResources, BadAmount> {
+    ) -> Result<LinuxContainerResources, InvalidQuantity> {
         let settings = &self.settings;
         resources::container_resources(pod, container, &settings.node, &settings.enforcement)
     }

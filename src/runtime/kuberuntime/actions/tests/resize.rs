@@ -1,7 +1,7 @@
 //! Containers that run with other amounts than their pod is allocated.
 
 use super::*;
-use crate::resources::allocation::{ComputeAmounts, PodAmounts};
+use crate::resources::allocation::{ComputeAmounts, PodResourceInfo};
 use k8s_openapi::api::core::v1::{ContainerResizePolicy, ResourceRequirements};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn amounts(memory: &str) -> Value {
 
 /// The runtime, whose containers have what this pod asks for.
 fn has(mut runtime: Runtime, pod: &Pod) -> Runtime {
-    runtime.facts.actuated = Some(Arc::new(PodAmounts::of(pod)));
+    runtime.facts.actuated = Some(Arc::new(PodResourceInfo::of(pod)));
     runtime
 }
 

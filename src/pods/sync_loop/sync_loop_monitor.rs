@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 /// When the last iteration of the loop began, for `/healthz`.
 #[derive(Clone, Debug)]
-pub struct Heartbeat {
+pub struct SyncLoopMonitor {
     started: Instant,
     /// Seconds from `started` to the last iteration, plus one; zero before the first.
     last: Arc<AtomicU64>,
 }
 
-impl Heartbeat {
-    /// The heartbeat of a loop that has not started; [`Self::check`] counts from now until its first iteration.
+impl SyncLoopMonitor {
+    /// The sync_loop_monitor of a loop that has not started; [`Self::check`] counts from now until its first iteration.
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
@@ -26,7 +26,7 @@ impl Heartbeat {
         }
     }
 
-    pub(super) fn beat(&self) {
+    pub(super) fn record_iteration(&self) {
         let seconds = self.started.elapsed().as_secs();
         self.last.store(seconds + 1, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ impl Heartbeat {
     }
 }
 
-impl Default for Heartbeat {
+impl Default for SyncLoopMonitor {
     fn default() -> Self {
         Self::new()
     }
@@ -68,15 +68,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_has_begun_fails_its_check_when_an_iteration_takes_too_long() {
         let limit = Duration::from_secs(300);
-        let heartbeat = Heartbeat::new();
-        assert!(!heartbeat.has_started());
-        assert_eq!(heartbeat.check(limit), Ok(()));
+        let sync_loop_monitor = SyncLoopMonitor::new();
+        assert!(!sync_loop_monitor.has_started());
+        assert_eq!(sync_loop_monitor.check(limit), Ok(()));
         tokio::time::advance(Duration::from_secs(400)).await;
-        assert!(heartbeat.check(limit).is_err(), "it has not begun in time");
-        heartbeat.beat();
-        assert!(heartbeat.has_started());
-        assert_eq!(heartbeat.check(limit), Ok(()));
+        assert!(
+            sync_loop_monitor.check(limit).is_err(),
+            "it has not begun in time"
+        );
+        sync_loop_monitor.record_iteration();
+        assert!(sync_loop_monitor.has_started());
+        assert_eq!(sync_loop_monitor.check(limit), Ok(()));
         tokio::time::advance(Duration::from_secs(301)).await;
-        assert!(heartbeat.check(limit).is_err());
+        assert!(sync_loop_monitor.check(limit).is_err());
     }
 }

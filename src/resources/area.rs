@@ -1,7 +1,7 @@
 //! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
 use super::{
-    ContainerDevices, Deps, HealthDetail, PodSetReader, ResourceEnforcement,
+    Deps, DeviceManagers, HealthDetail, PodSetReader, ResourceEnforcement,
     allocation::{Allocations, ResizeMetrics},
     cm::{self, CgroupRules, CgroupsConfig, ContainerManager},
     devices::DeviceManager,
@@ -36,7 +36,7 @@ pub struct Config {
 #[derive(Clone)]
 pub struct ResourceArea {
     /// The device manager and the DRA manager.
-    pub devices: ContainerDevices,
+    pub devices: DeviceManagers,
     /// The CPU, memory and topology managers.
     pub managers: ResourceManagers,
     /// Allocated and actuated amounts.
@@ -76,10 +76,10 @@ pub async fn start(config: Config, deps: &Deps, tasks: &mut Tasks) -> anyhow::Re
     })
 }
 
-async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<ContainerDevices> {
+async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<DeviceManagers> {
     let (root, node_name) = (deps.root_dir.clone(), deps.node_name.clone());
     let (api, metrics) = (deps.api.clone(), deps.metrics.clone());
-    let open = move || ContainerDevices {
+    let open = move || DeviceManagers {
         health,
         plugins: DeviceManager::open(&root, &metrics),
         dra: DraManager::open(&root, &node_name, api, &metrics),
@@ -113,7 +113,7 @@ impl ResourceArea {
     /// Starts the tasks that serve device plugins, DRA drivers and the PodResources API.
     pub fn serve_plugins(&self, deps: PluginDeps, tasks: &mut Tasks) {
         let shutdown = tasks.shutdown();
-        let ContainerDevices { plugins, dra, .. } = self.devices.clone();
+        let DeviceManagers { plugins, dra, .. } = self.devices.clone();
         let mut handlers = PluginHandlers::new();
         handlers.insert("DevicePlugin", Arc::new(plugins.clone()));
         handlers.insert("DRAPlugin", Arc::new(dra.clone()));

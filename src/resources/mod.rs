@@ -23,7 +23,7 @@ mod pod_level;
 pub mod cpu;
 pub mod devices;
 pub mod dra;
-mod container_devices;
+mod device_managers;
 pub mod memory;
 pub mod managers;
 pub mod cm;
@@ -46,8 +46,8 @@ pub mod v1alpha1 {
 pub use crate::model::requests::{self, InvalidQuantity, Resources};
 pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
 pub use checkpoint::Assignments;
-pub use container_devices::{ContainerDevices, HealthDetail};
 pub use deps::{Deps, PodSetReader};
+pub use device_managers::{DeviceManagers, HealthDetail};
 pub use linux::{
     ResourceEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,

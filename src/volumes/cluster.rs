@@ -1,13 +1,13 @@
 //! The API objects that volumes need besides configmaps and secrets, and the lookup of all inputs of one volume.
 
 use super::{
-    content::{VolumeFileSource, VolumeSources},
+    content::{VolumeFileSource, VolumeInputs},
     plan::{PlannedVolume, VolumeKind},
 };
 use crate::{
     apiserver::{
         claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
-        configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodConfigMapSecretReader},
         pod_certificate::{PodCertificateKey, PodCertificates},
         token::{TokenKey, Tokens},
         trust_bundle::TrustBundles,
@@ -109,10 +109,10 @@ impl ClusterSources {
     pub(super) async fn inputs(
         &self,
         uid: &PodUid,
-        configmaps_and_secrets: &PodObjects,
+        configmaps_and_secrets: &PodConfigMapSecretReader,
         mut keys: VolumeKeys,
         immutable: Option<&ConfigMapsAndSecrets>,
-    ) -> VolumeSources {
+    ) -> VolumeInputs {
         let is_known = |key: &ObjectKey| immutable.is_some_and(|known| known.contains_key(key));
         keys.configmaps_and_secrets.retain(|key| !is_known(key));
         let bundles = async {
@@ -135,7 +135,7 @@ impl ClusterSources {
         );
         let immutable = immutable.into_iter().flatten();
         configmaps_and_secrets.extend(immutable.map(|(key, found)| (key.clone(), found.clone())));
-        VolumeSources {
+        VolumeInputs {
             configmaps_and_secrets,
             tokens,
             certificates,

@@ -6,7 +6,7 @@ use super::{
     claim::{self, ResolvedClaim},
     claim_marker,
     cluster::VolumeKeys,
-    content::{self, ContentVolume, VolumeSources},
+    content::{self, ContentVolume, VolumeInputs},
     empty_dir::{self, ProjectRequest},
     host_path,
     local::{self, LocalVolume},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     apiserver::{
         claim::ClaimError,
-        configmap_secret::{ConfigMapsAndSecrets, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, PodConfigMapSecretReader},
     },
     base::{
         otel::in_current_context,
@@ -45,7 +45,7 @@ const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
 pub(super) struct VolumePod {
     pub(super) uid: PodUid,
     pub(super) directory: PodDir,
-    pub(super) configmaps_and_secrets: PodObjects,
+    pub(super) configmaps_and_secrets: PodConfigMapSecretReader,
     pub(super) volumes: Arc<PodVolumes>,
 }
 
@@ -153,7 +153,7 @@ impl VolumeManagerInner {
     }
 
     /// Looks up the inputs of a volume.
-    async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
+    async fn inputs(&self, attempt: &Attempt) -> VolumeInputs {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
         let immutable = attempt.ready.as_ref();
         let immutable = immutable.map(|ready| &ready.immutable_configmaps_and_secrets);
@@ -165,11 +165,7 @@ impl VolumeManagerInner {
         self.cluster.inputs(uid, reader, keys, immutable).await
     }
 
-    fn set_up(
-        &self,
-        attempt: &Attempt,
-        inputs: &VolumeSources,
-    ) -> Result<SetUpResult, VolumeError> {
+    fn set_up(&self, attempt: &Attempt, inputs: &VolumeInputs) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
         let fail = |source| of_volume(name, source);
         let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
@@ -216,7 +212,7 @@ impl VolumeManagerInner {
         &self,
         attempt: &Attempt,
         ready: &ReadyVolume,
-        inputs: &VolumeSources,
+        inputs: &VolumeInputs,
     ) -> Result<SetUpResult, VolumeError> {
         let volumes = &attempt.pod.volumes;
         let _creating = volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
@@ -247,7 +243,7 @@ impl VolumeManagerInner {
         self: Arc<Self>,
         attempt: &Attempt,
         claim: &ClaimVolume,
-        inputs: VolumeSources,
+        inputs: VolumeInputs,
     ) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (attempt.pod.clone(), attempt.planned.name.clone());
         let of_claim = ClaimAttempt {
@@ -336,7 +332,7 @@ impl VolumeManagerInner {
         pod: &PodDir,
         name: &str,
         volume: &ContentVolume,
-        inputs: &VolumeSources,
+        inputs: &VolumeInputs,
     ) -> anyhow::Result<SetUpResult> {
         let mounter = self.mounter.as_ref();
         let of = |path: PathBuf| {
@@ -426,7 +422,7 @@ struct ClaimAttempt {
 }
 
 impl ClaimAttempt {
-    fn resolve(&self, inputs: &VolumeSources) -> Result<ResolvedClaim, VolumeError> {
+    fn resolve(&self, inputs: &VolumeInputs) -> Result<ResolvedClaim, VolumeError> {
         let found = match inputs.claims.get(&self.claim.key) {
             Some(Ok(volume)) => Ok(volume.as_ref()),
             Some(Err(error)) => Err(error.clone()),

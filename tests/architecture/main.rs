@@ -32,7 +32,7 @@ const AREAS: Areas = &[
     ("cri", &["codec", "endpoint", "features", "list_fingerprint", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
-    ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "pod_level", "cpu", "devices", "dra", "container_devices", "memory", "managers", "cm", "pod_resources", "area"]),
+    ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "pod_level", "cpu", "devices", "dra", "device_managers", "memory", "managers", "cm", "pod_resources", "area"]),
     ("images", &["backoff", "credentials", "error", "image_name", "pull_metrics", "records", "gc", "puller", "request", "getter", "manager", "open"]),
     ("volumes", &["paths", "project_files", "project_quotas", "mounter", "error", "pod_dirs", "prepared", "content", "ownership", "record", "plan", "state", "pod_volumes", "local", "claim", "claim_marker", "cluster", "empty_dir", "host_path", "sub_path", "set_up", "steps", "teardown"]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),

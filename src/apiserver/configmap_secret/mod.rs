@@ -45,9 +45,9 @@ pub struct ConfigMapSecretReader {
     pods_to_sync: Arc<DirtySet<PodUid>>,
 }
 
-/// The objects available to one pod. Cheap to clone.
+/// Reads the configmaps and secrets that one pod may use; cheap to clone.
 #[derive(Clone)]
-pub struct PodObjects(ObjectBackend);
+pub struct PodConfigMapSecretReader(ObjectBackend);
 
 #[derive(Clone)]
 enum ObjectBackend {
@@ -107,13 +107,13 @@ impl ConfigMapSecretReader {
     }
 
     /// The source of this pod's objects: local files for static pods, the API server for others.
-    pub fn of(&self, pod: &Pod) -> PodObjects {
+    pub fn of(&self, pod: &Pod) -> PodConfigMapSecretReader {
         let source = if pod.is_static() {
             self.local.clone().map(ObjectBackend::Local)
         } else {
             self.api.clone().map(ObjectBackend::Api)
         };
-        PodObjects(source.unwrap_or(ObjectBackend::None))
+        PodConfigMapSecretReader(source.unwrap_or(ObjectBackend::None))
     }
 
     /// Watches the objects that this pod refers to, and no longer those of its earlier version.
@@ -141,7 +141,7 @@ impl ConfigMapSecretReader {
     }
 }
 
-impl PodObjects {
+impl PodConfigMapSecretReader {
     /// Reads these objects, within a bounded time. An empty set returns at once.
     pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> ConfigMapsAndSecrets {
         if keys.is_empty() {

@@ -4,7 +4,7 @@ use super::PodSync;
 use crate::{
     model::{Pod, PodExt as _, PodStatus, PodUid, is_terminal},
     pods::status::generate::PodFailure,
-    resources::{ContainerDevices, allocation::Allocations},
+    resources::{DeviceManagers, allocation::Allocations},
     state::events::ObjectRef,
     state::pod_cache::RuntimeListed,
     state::pod_history::DecisionKind,
@@ -67,7 +67,7 @@ impl PodSync {
     }
 
     /// The device plugins and DRA drivers, and what they allocated.
-    pub fn devices(&self) -> &ContainerDevices {
+    pub fn devices(&self) -> &DeviceManagers {
         self.runtime.devices()
     }
 

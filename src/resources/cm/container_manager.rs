@@ -47,7 +47,7 @@ const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 /// Manages the cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 ///
 /// Of upstream's `ContainerManager`: `PodContainerManager`, `QOSContainerManager` and enforcement of node allocatable.
-/// The CPU, memory and topology managers are in [`ResourceManagers`], device and DRA managers in `ContainerDevices`.
+/// The CPU, memory and topology managers are in [`ResourceManagers`], device and DRA managers in `DeviceManagers`.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 

@@ -16,7 +16,7 @@ use crate::{
     host::unix_socket::{SocketFile, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
-        ContainerDevices, PodSetReader,
+        DeviceManagers, PodSetReader,
         devices::allocation::NO_NUMA_NODE,
         dra::ContainerClaim,
         managers::{ExclusiveResources, ResourceManagers},
@@ -99,7 +99,7 @@ pub struct PodResources {
     desired: PodSetReader,
     is_active: IsActive,
     list_inactive: bool,
-    devices: ContainerDevices,
+    devices: DeviceManagers,
     managers: ResourceManagers,
     metrics: PodResourcesMetrics,
     rate: RequestRate,
@@ -152,7 +152,7 @@ impl PodResources {
         desired: PodSetReader,
         is_active: IsActive,
         list_inactive: bool,
-        devices: ContainerDevices,
+        devices: DeviceManagers,
         managers: ResourceManagers,
         metrics: &Metrics,
     ) -> Self {

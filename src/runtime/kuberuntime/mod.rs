@@ -32,7 +32,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient, transport},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::{ContainerDevices, ResourceArea, allocation::Allocations},
+    resources::{DeviceManagers, ResourceArea, allocation::Allocations},
     runtime::handlers::{Hooks, runtime_exec},
     state::Stores,
     state::events::EventRecorder,
@@ -121,7 +121,7 @@ pub struct KubeGenericRuntimeManager {
     state_store: PodStateStore,
     results: ProbeResults,
     metrics: StartMetrics,
-    devices: ContainerDevices,
+    devices: DeviceManagers,
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
@@ -257,7 +257,7 @@ impl KubeGenericRuntimeManager {
     }
 
     /// The device plugins and DRA drivers, and what they allocated.
-    pub fn devices(&self) -> &ContainerDevices {
+    pub fn devices(&self) -> &DeviceManagers {
         &self.devices
     }
 

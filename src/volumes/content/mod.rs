@@ -21,7 +21,7 @@ pub use plan::{
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{VolumeSources, is_fixed, may_change, object_keys, payload};
+pub(super) use sources::{VolumeInputs, is_fixed, may_change, object_keys, payload};
 
 use super::{
     Mounter, PodDir,

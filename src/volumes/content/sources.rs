@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 /// The configmaps, secrets, tokens and certificates that were looked up for sources.
 #[derive(Clone, Debug, Default)]
-pub(in crate::volumes) struct VolumeSources {
+pub(in crate::volumes) struct VolumeInputs {
     pub(in crate::volumes) configmaps_and_secrets: ConfigMapsAndSecrets,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) certificates: FoundCertificates,
@@ -61,7 +61,7 @@ pub(in crate::volumes) fn is_fixed(
 /// Every missing configmap or secret, and every invalid path.
 pub(in crate::volumes) fn payload(
     sources: &[VolumeFileSource],
-    inputs: &VolumeSources,
+    inputs: &VolumeInputs,
 ) -> anyhow::Result<Payload> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();

@@ -27,7 +27,7 @@ use crate::{
         v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig},
     },
     model::{Pod, PodExt as _, PodUid},
-    resources::{self, ContainerDevices, InvalidQuantity},
+    resources::{self, DeviceManagers, InvalidQuantity},
     state::pod_cache::PodRef,
     volumes::VolumeManager,
 };
@@ -45,7 +45,7 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     pub(in crate::runtime::kuberuntime) features: FeaturesReader,
     pub(in crate::runtime::kuberuntime) services: Services,
     pub(in crate::runtime::kuberuntime) runtime_classes: RuntimeClasses,
-    pub(in crate::runtime::kuberuntime) devices: ContainerDevices,
+    pub(in crate::runtime::kuberuntime) devices: DeviceManagers,
 }
 
 /// The configuration of a new sandbox.

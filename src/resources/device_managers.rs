@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, ResourceStatus};
 
 /// The managers of devices; cheap to clone.
 #[derive(Clone)]
-pub struct ContainerDevices {
+pub struct DeviceManagers {
     /// The device manager.
     pub plugins: DeviceManager,
     /// The DRA manager.
@@ -44,7 +44,7 @@ impl HealthDetail {
     }
 }
 
-impl ContainerDevices {
+impl DeviceManagers {
     /// The devices, mounts, environment and annotations with which a container is created to use its devices.
     ///
     /// # Errors

@@ -71,6 +71,15 @@ id! {
     /// The runtime's sandbox ID.
     SandboxId
 }
+
+impl ContainerId {
+    /// The ID in `containerd://…`, as container statuses of the API show it; `None` if there is none.
+    pub fn of_status(shown: &str) -> Option<Self> {
+        let (_, id) = shown.split_once("://")?;
+        (!id.is_empty()).then(|| Self::from(id))
+    }
+}
+
 id! {
     /// `<name>_<namespace>`, which identifies a static pod across edits of its manifest.
     PodFullName

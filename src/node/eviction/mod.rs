@@ -330,14 +330,14 @@ impl EvictionManager {
         events.warning(&node, "EvictionThresholdMet", text);
     }
 
-    /// The active pods, and whether each may be running.
+    /// The active pods, and whether each may be running; all may until the runtime was listed.
     fn pods_to_measure(&self) -> Vec<(Arc<Pod>, bool)> {
         let cache = &self.deps.reclaim.cache;
         let was_listed = cache.runtime_listed().is_some();
         let pods = active_pods(&self.deps.pod_manager, &self.deps.workers).into_iter();
         let with_state = |pod: Arc<Pod>| {
             let status = was_listed.then(|| cache.latest(&pod.uid()));
-            (pod, rank::may_be_running(status.as_deref()))
+            (pod, status.is_none_or(|status| status.may_be_running()))
         };
         pods.map(with_state).collect()
     }

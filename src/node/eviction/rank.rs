@@ -72,14 +72,10 @@ impl FilesOnDisk {
     }
 }
 
-/// Whether a pod has a ready sandbox or a running container; it counts as running without a `status`.
-pub fn may_be_running(status: Option<&PodStatus>) -> bool {
-    status.is_none_or(PodStatus::may_be_running)
-}
-
 /// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no
 /// processes; it may use disk, if its usage is known. A pod that did not run before the measurement (`ran_before`) has
-/// only just started if its usage is unknown. `settled` is its runtime status if that is up to date.
+/// only just started if its usage is unknown. `settled` is its runtime status if that is up to date; otherwise the pod
+/// counts as running.
 pub fn can_free(
     candidate: &Candidate,
     ran_before: bool,
@@ -87,7 +83,7 @@ pub fn can_free(
     resource: EvictionResource,
 ) -> bool {
     let has_usage = candidate.usage.is_some();
-    let runs = may_be_running(settled) && (has_usage || ran_before);
+    let runs = settled.is_none_or(PodStatus::may_be_running) && (has_usage || ran_before);
     runs || resource.is_on_disk() && has_usage
 }
 

@@ -2,7 +2,7 @@
 
 use super::{ProbedContainer, ProbedContainerReader};
 use crate::{
-    model::{ContainerStatus, Pod, PodExt, PodUid, is_terminal},
+    model::{ContainerId, ContainerStatus, Pod, PodExt, PodUid, is_terminal},
     pods::status::Statuses,
     state::{pod_cache::PodCache, pod_manager::PodManager, pod_state_store::PodStateStore},
 };
@@ -49,9 +49,11 @@ fn shows_started(status: &api::PodStatus, instance: &ContainerStatus) -> bool {
     let lists = [&status.container_statuses, &status.init_container_statuses];
     let mut shown = lists.into_iter().flatten().flatten();
     shown.any(|shown| {
-        let id = shown.container_id.as_deref();
-        let id = id.and_then(|id| id.split_once("://"));
-        shown.started == Some(true) && id.is_some_and(|(_, id)| id == instance.id.as_str())
+        let id = shown
+            .container_id
+            .as_deref()
+            .and_then(ContainerId::of_status);
+        shown.started == Some(true) && id.as_ref() == Some(&instance.id)
     })
 }
 

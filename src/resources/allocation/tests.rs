@@ -18,6 +18,20 @@ fn pod(uid: &str, resources: Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
+/// A pod with a small and with a large request.
+fn before_and_after_resize() -> (Arc<Pod>, Arc<Pod>) {
+    let with = |cpu: &str| pod("u", json!({"requests": {"cpu": cpu}}));
+    (with("100m"), with("1"))
+}
+
+/// The resize is on disk, with the amounts that the container had before.
+fn assert_saved_resize(directory: &Path, small: &Arc<Pod>, large: &Arc<Pod>) {
+    let after = Allocations::read(directory).unwrap();
+    assert_eq!(after.apply(small), *large);
+    let actuated = after.actuated(&"u".into()).unwrap();
+    assert_eq!(*actuated, PodResourceInfo::of(small));
+}
+
 fn requirements(resources: Value) -> ResourceRequirements {
     serde_json::from_value(resources).unwrap()
 }
@@ -69,8 +83,7 @@ fn a_damaged_file_is_an_error_that_names_it() {
 async fn what_was_allocated_and_given_is_known_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();
-    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
-    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    let (small, large) = before_and_after_resize();
     allocations.allocate(&small);
     allocations.set_actuated(&small, small.container("a").unwrap());
     assert!(allocations.flush().await);
@@ -92,8 +105,7 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
 async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();
-    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
-    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    let (small, large) = before_and_after_resize();
     allocations.allocate(&small);
     allocations.save_resizes().await;
     assert!(!dir.path().join(ALLOCATED_FILE).exists());
@@ -103,20 +115,14 @@ async fn an_accepted_resize_is_on_disk_before_it_is_carried_out() {
     // After the failed write, the next call writes again.
     fs::remove_dir(dir.path().join(ALLOCATED_FILE)).unwrap();
     allocations.save_resizes().await;
-    let after = Allocations::read(dir.path()).unwrap();
-    assert_eq!(after.apply(&small), large);
-    assert_eq!(
-        *after.actuated(&"u".into()).unwrap(),
-        PodResourceInfo::of(&small)
-    );
+    assert_saved_resize(dir.path(), &small, &large);
 }
 
 #[tokio::test]
 async fn a_resize_is_not_on_disk_without_the_actuated_amounts_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let allocations = Allocations::read(dir.path()).unwrap();
-    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
-    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    let (small, large) = before_and_after_resize();
     allocations.allocate(&small);
     allocations.resize(&small, &large);
     fs::create_dir(dir.path().join(ACTUATED_FILE)).unwrap();
@@ -126,12 +132,7 @@ async fn a_resize_is_not_on_disk_without_the_actuated_amounts_before_it() {
     assert!(!after.is_allocated(&"u".into()));
     // The next call writes both.
     allocations.save_resizes().await;
-    let after = Allocations::read(dir.path()).unwrap();
-    assert_eq!(after.apply(&small), large);
-    assert_eq!(
-        *after.actuated(&"u".into()).unwrap(),
-        PodResourceInfo::of(&small)
-    );
+    assert_saved_resize(dir.path(), &small, &large);
 }
 
 #[tokio::test]

@@ -46,19 +46,13 @@ pub fn container_for_logs(
 fn current(status: &ContainerStatus) -> Option<ContainerId> {
     let state = status.state.as_ref()?;
     match state.running {
-        Some(_) => id(status.container_id.as_deref()),
+        Some(_) => ContainerId::of_status(status.container_id.as_deref()?),
         None => ended_id(Some(state)),
     }
 }
 
 fn ended_id(state: Option<&ContainerState>) -> Option<ContainerId> {
-    id(state?.terminated.as_ref()?.container_id.as_deref())
-}
-
-/// The runtime's bare id from `containerd://…`.
-fn id(shown: Option<&str>) -> Option<ContainerId> {
-    let (_, bare) = shown?.split_once("://")?;
-    (!bare.is_empty()).then(|| ContainerId::from(bare))
+    ContainerId::of_status(state?.terminated.as_ref()?.container_id.as_deref()?)
 }
 
 fn not_started(pod: &str, container: &str, status: &ContainerStatus) -> Unavailable {

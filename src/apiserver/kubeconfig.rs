@@ -182,6 +182,8 @@ fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
         Err(KubeconfigError::Parse(error)) => {
             anyhow::bail!("invalid YAML or kubeconfig{}", place(&error))
         }
+        // The library's text repeats the path, which is in the context of every caller.
+        Err(KubeconfigError::ReadConfig(error, _)) => Err(error.into()),
         read => Ok(read?),
     }
 }

@@ -8,7 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Go's zero time, which stands for a time that is not set.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -20,20 +21,20 @@ const LIMIT: u64 = 1 << 63;
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
-/// Why a text is not a Go duration.
+/// Why a text is not a Go duration; displays as the predicate of a sentence about the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// Not a sequence of decimal numbers with units.
-    #[error("not a duration: write for example \"1m30s\", \"100ms\" or \"0s\"")]
+    #[error("is not a duration: write for example \"1m30s\", \"100ms\" or \"0s\"")]
     Invalid,
     /// A number has no unit after it.
-    #[error("missing unit: write for example \"30s\" or \"2m\"")]
+    #[error("has no unit: write for example \"30s\" or \"2m\"")]
     MissingUnit,
     /// A unit that Go does not know.
-    #[error("unknown unit {0:?}: the units are ns, us, ms, s, m and h")]
+    #[error("has the unknown unit {0:?}: the units are ns, us, ms, s, m and h")]
     UnknownUnit(String),
     /// The duration exceeds Go's range of about 292 years.
-    #[error("duration too long: the limit is about 292 years")]
+    #[error("is too long: the limit is about 292 years")]
     Overflow,
 }
 
@@ -241,11 +242,34 @@ impl Serialize for GoDuration {
     }
 }
 
-impl<'de> Deserialize<'de> for GoDuration {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+struct DurationVisitor;
+
+impl Visitor<'_> for DurationVisitor {
+    type Value = GoDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as \"1m30s\"")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<GoDuration, E> {
         text.parse()
-            .map_err(|error| serde::de::Error::custom(format_args!("{text:?} is {error}")))
+            .map_err(|error| E::custom(format_args!("{text:?} {error}")))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<GoDuration, E> {
+        Err(E::custom(format_args!(
+            "the number {number} has no unit: write for example \"{number}s\""
+        )))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<GoDuration, E> {
+        self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DurationVisitor)
     }
 }
 

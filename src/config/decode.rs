@@ -2,85 +2,142 @@
 //!
 //! Serde stops at the first error. Therefore the offending value is marked as rejected after each error and decoding
 //! is repeated, until there is no error. All fields of the configuration are optional, so each round gets further.
+//! Unknown fields are skipped and returned beside the result: whether they are errors is for the caller to decide.
 
+use std::cell::RefCell;
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 
-use super::document::ConfigProblem;
-use crate::base::document::{DocumentEntry, DocumentNode, DocumentValue};
+use super::document::{ConfigProblem, sort_by_place};
+use crate::base::document::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue};
 
 /// Maximum number of reported problems.
 const MAX_PROBLEMS: usize = 50;
 
-/// Decodes a tree into `T`.
+/// A field that the format does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnknownField {
+    /// Its path.
+    pub(super) field: String,
+    /// The position of its key.
+    pub(super) origin: DocumentOrigin,
+    /// The known field of the most similar name.
+    pub(super) near: Option<&'static str>,
+}
+
+/// Decodes a tree into `T`, and returns the unknown fields that were skipped, in the order of the document.
 ///
 /// # Errors
-/// All unknown fields and all values of the wrong type or form, each with its field and origin, in the order found.
+/// All values of the wrong type or form, each with its field and origin, in the order of the document.
 pub(super) fn decode<T: de::DeserializeOwned>(
     node: &DocumentNode,
-) -> Result<T, Vec<ConfigProblem>> {
+) -> (Result<T, Vec<ConfigProblem>>, Vec<UnknownField>) {
     let mut tree = node.clone();
     let mut problems = Vec::new();
     loop {
-        match T::deserialize(NodeDeserializer { node: &tree }) {
-            Ok(value) if problems.is_empty() => return Ok(value),
-            Ok(_) => return Err(problems),
-            Err(mut error) => {
-                error.path.reverse();
-                let steps = error.path.clone();
-                problems.push(error.into_problem(&tree));
+        let decoding = Decoding::default();
+        let decoded = T::deserialize(NodeDeserializer {
+            node: &tree,
+            decoding: &decoding,
+        });
+        let (steps, skipped) = (decoding.path.into_inner(), decoding.skipped.into_inner());
+        let done = match decoded {
+            Ok(value) => Some(value),
+            Err(error) => {
+                problems.push(error.into_problem(&tree, &steps));
                 let wrong = tree.at_mut(&steps).filter(|_| !steps.is_empty());
                 match wrong {
                     Some(wrong) if problems.len() < MAX_PROBLEMS => {
-                        wrong.value = DocumentValue::Rejected
+                        wrong.value = DocumentValue::Rejected;
+                        continue;
                     }
-                    _ => return Err(problems),
+                    _ => None,
                 }
             }
-        }
+        };
+        let unknown = skipped
+            .into_iter()
+            .filter_map(|(steps, known)| unknown_field(&tree, &steps, known))
+            .collect();
+        sort_by_place(&mut problems, &[]);
+        return match done {
+            Some(value) if problems.is_empty() => (Ok(value), unknown),
+            _ => (Err(problems), unknown),
+        };
     }
 }
 
-/// A decoding error, and the path to its value, innermost step first.
-#[derive(Debug)]
-struct SettingError {
-    path: Vec<usize>,
-    message: String,
-    about_key: bool,
+fn unknown_field(
+    tree: &DocumentNode,
+    steps: &[usize],
+    known: &'static [&'static str],
+) -> Option<UnknownField> {
+    let (_, entry, field) = tree.at(steps)?;
+    let entry = entry?;
+    Some(UnknownField {
+        field,
+        origin: entry.origin.clone(),
+        near: closest(&entry.key, known),
+    })
 }
+
+/// The state of one round. Errors end a round, so the path of an error is the path at its end.
+#[derive(Default)]
+struct Decoding {
+    /// The child indices of the value being decoded.
+    path: RefCell<Vec<usize>>,
+    /// The unknown fields, each with the names that are known there.
+    skipped: RefCell<Vec<(Vec<usize>, &'static [&'static str])>>,
+}
+
+impl Decoding {
+    /// Decodes the child `index`.
+    fn child<'a, S: DeserializeSeed<'a>>(
+        &'a self,
+        index: usize,
+        node: &'a DocumentNode,
+        seed: S,
+    ) -> Result<S::Value, SettingError> {
+        self.path.borrow_mut().push(index);
+        let value = seed.deserialize(NodeDeserializer {
+            node,
+            decoding: self,
+        })?;
+        self.path.borrow_mut().pop();
+        Ok(value)
+    }
+
+    fn skip(&self, index: usize, known: &'static [&'static str]) {
+        let mut steps = self.path.borrow().clone();
+        steps.push(index);
+        self.skipped.borrow_mut().push((steps, known));
+    }
+}
+
+/// A decoding error.
+#[derive(Debug)]
+struct SettingError(String);
 
 impl SettingError {
-    fn new(message: String) -> Self {
-        Self {
-            path: Vec::new(),
-            message,
-            about_key: false,
-        }
-    }
-
-    fn within(mut self, index: usize) -> Self {
-        self.path.push(index);
-        self
-    }
-
-    fn into_problem(self, root: &DocumentNode) -> ConfigProblem {
-        let (field, origin) = match root.at(&self.path) {
-            Some((_, Some(entry), field)) if self.about_key => (field, &entry.origin),
+    fn into_problem(self, root: &DocumentNode, steps: &[usize]) -> ConfigProblem {
+        let (field, origin) = match root.at(steps) {
             Some((node, _, field)) => (field, &node.origin),
             None => (String::new(), &root.origin),
         };
         ConfigProblem {
             field,
             origin: Some(origin.clone()),
-            message: self.message,
+            message: self.0,
         }
     }
 }
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0)
     }
 }
 
@@ -88,25 +145,22 @@ impl std::error::Error for SettingError {}
 
 impl de::Error for SettingError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(message.to_string())
+        Self(message.to_string())
     }
 
-    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        let message = match closest(field, expected) {
-            Some(name) => format!("unknown field; did you mean {name:?}?"),
-            None => "unknown field".to_owned(),
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        let got = match unexpected {
+            Unexpected::Bool(value) => DocumentValue::Bool(value),
+            Unexpected::Unsigned(number) => DocumentValue::Int(number.into()),
+            Unexpected::Signed(number) => DocumentValue::Int(number.into()),
+            Unexpected::Float(number) => DocumentValue::Float(number),
+            Unexpected::Str(text) => DocumentValue::String(text.to_owned()),
+            Unexpected::Seq => DocumentValue::List(Vec::new()),
+            Unexpected::Map => DocumentValue::Map(Vec::new()),
+            Unexpected::Unit | Unexpected::Option => DocumentValue::Null,
+            other => return Self(format!("expected {expected}, got {other}")),
         };
-        Self {
-            about_key: true,
-            ..Self::new(message)
-        }
-    }
-
-    fn duplicate_field(_: &'static str) -> Self {
-        Self {
-            about_key: true,
-            ..Self::new("given more than once".to_owned())
-        }
+        Self(format!("expected {expected}, got {got}"))
     }
 }
 
@@ -122,7 +176,7 @@ pub fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
                 *candidate,
             )
         })
-        .filter(|(distance, _)| *distance <= limit)
+        .filter(|(distance, _)| *distance <= limit && *distance < wanted.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -146,21 +200,38 @@ fn edit_distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
+#[derive(Clone, Copy)]
 struct NodeDeserializer<'a> {
     node: &'a DocumentNode,
+    decoding: &'a Decoding,
 }
 
-impl NodeDeserializer<'_> {
+impl<'a> NodeDeserializer<'a> {
+    /// The entries of a mapping. With the fields of a section, keys that are none of them are skipped.
+    fn entries<V: Visitor<'a>>(
+        self,
+        fields: Option<&'static [&'static str]>,
+        visitor: V,
+    ) -> Result<V::Value, SettingError> {
+        match &self.node.value {
+            DocumentValue::Map(entries) => visitor.visit_map(EntryAccess {
+                entries: entries.iter().enumerate(),
+                value: None,
+                fields,
+                decoding: self.decoding,
+            }),
+            _ => Err(self.not_a("a mapping")),
+        }
+    }
+
     fn mismatch(&self, expected: &str) -> SettingError {
-        SettingError::new(format!("expected {expected}, got {}", self.node.value))
+        SettingError(format!("expected {expected}, got {}", self.node.value))
     }
 
     /// Like `mismatch`, for text that may be a misplaced secret (a header): it is not repeated.
     fn not_a(&self, expected: &str) -> SettingError {
         match self.node.value {
-            DocumentValue::String(_) => {
-                SettingError::new(format!("expected {expected}, got a string"))
-            }
+            DocumentValue::String(_) => SettingError(format!("expected {expected}, got a string")),
             _ => self.mismatch(expected),
         }
     }
@@ -173,7 +244,7 @@ macro_rules! integer_methods {
             match self.node.value {
                 DocumentValue::Int(number) => match <$type>::try_from(number) {
                     Ok(number) => visitor.$visit(number),
-                    Err(_) => Err(SettingError::new(format!(
+                    Err(_) => Err(SettingError(format!(
                         "{number} is out of range: must be between {} and {}",
                         <$type>::MIN, <$type>::MAX
                     ))),
@@ -258,28 +329,23 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         match &self.node.value {
             DocumentValue::List(items) => visitor.visit_seq(ListAccess {
                 items: items.iter().enumerate(),
+                decoding: self.decoding,
             }),
             _ => Err(self.not_a("a list")),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
-        match &self.node.value {
-            DocumentValue::Map(entries) => visitor.visit_map(EntryAccess {
-                entries: entries.iter().enumerate(),
-                value: None,
-            }),
-            _ => Err(self.not_a("a mapping")),
-        }
+        self.entries(None, visitor)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        _fields: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, SettingError> {
-        self.deserialize_map(visitor)
+        self.entries(Some(fields), visitor)
     }
 
     serde::forward_to_deserialize_any! {
@@ -290,6 +356,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
 struct ListAccess<'a> {
     items: std::iter::Enumerate<std::slice::Iter<'a, DocumentNode>>,
+    decoding: &'a Decoding,
 }
 
 impl<'de> SeqAccess<'de> for ListAccess<'de> {
@@ -299,14 +366,9 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, SettingError> {
-        match self
-            .items
-            .find(|(_, node)| node.value != DocumentValue::Rejected)
-        {
-            Some((index, node)) => seed
-                .deserialize(NodeDeserializer { node })
-                .map(Some)
-                .map_err(|error| error.within(index)),
+        let accepted = |(_, node): &(usize, &DocumentNode)| node.value != DocumentValue::Rejected;
+        match self.items.find(accepted) {
+            Some((index, node)) => self.decoding.child(index, node, seed).map(Some),
             None => Ok(None),
         }
     }
@@ -315,6 +377,9 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
 struct EntryAccess<'a> {
     entries: std::iter::Enumerate<std::slice::Iter<'a, DocumentEntry>>,
     value: Option<(usize, &'a DocumentNode)>,
+    /// The keys of a section; `None` for a mapping with any keys.
+    fields: Option<&'static [&'static str]>,
+    decoding: &'a Decoding,
 }
 
 impl<'de> MapAccess<'de> for EntryAccess<'de> {
@@ -324,18 +389,20 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, SettingError> {
-        match self
-            .entries
-            .find(|(_, entry)| entry.node.value != DocumentValue::Rejected)
-        {
-            Some((index, entry)) => {
-                self.value = Some((index, &entry.node));
-                seed.deserialize(entry.key.as_str().into_deserializer())
-                    .map(Some)
-                    .map_err(|error: SettingError| error.within(index))
+        for (index, entry) in self.entries.by_ref() {
+            if entry.node.value == DocumentValue::Rejected {
+                continue;
             }
-            None => Ok(None),
+            let unknown = |fields: &&[&str]| !fields.contains(&entry.key.as_str());
+            if let Some(fields) = self.fields.filter(unknown) {
+                self.decoding.skip(index, fields);
+                continue;
+            }
+            self.value = Some((index, &entry.node));
+            let key = entry.key.as_str().into_deserializer();
+            return seed.deserialize(key).map(Some);
         }
+        Ok(None)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(
@@ -343,10 +410,8 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
         seed: S,
     ) -> Result<S::Value, SettingError> {
         match self.value.take() {
-            Some((index, node)) => seed
-                .deserialize(NodeDeserializer { node })
-                .map_err(|error| error.within(index)),
-            None => Err(SettingError::new(
+            Some((index, node)) => self.decoding.child(index, node, seed),
+            None => Err(SettingError(
                 "a value was requested before its key".to_owned(),
             )),
         }

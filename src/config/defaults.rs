@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::*;
 use crate::base::GoDuration;
-use crate::base::document::{DocumentNode, DocumentValue};
+use crate::base::document::{DocumentEntry, DocumentNode, DocumentValue};
 
 /// The endpoint of containerd.
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
@@ -104,8 +104,6 @@ fn secs(seconds: i64) -> GoDuration {
 
 /// Sets every field without a value to its default.
 pub(super) fn apply(config: &mut KubeletConfiguration) {
-    // An explicit update frequency is also the default of the report frequency, as before that field existed.
-    let report_frequency = config.node_status_update_frequency.unwrap_or(secs(300));
     // Differs from upstream: concurrent pulls, unless serial ones are configured by either field.
     let serial_pulls = config.max_parallel_image_pulls == Some(1);
     fill! { config;
@@ -154,7 +152,7 @@ pub(super) fn apply(config: &mut KubeletConfiguration) {
         container_log_monitor_interval: secs(10),
 
         // The node.
-        node_status_report_frequency: report_frequency,
+        node_status_report_frequency: secs(300),
         node_status_update_frequency: secs(10),
         node_lease_duration_seconds: 40,
         node_status_max_images: 50,
@@ -231,17 +229,66 @@ fn apply_sections(config: &mut KubeletConfiguration) {
     }
 }
 
-/// The default hard eviction thresholds, unless thresholds are configured.
+/// The hard eviction thresholds of a node whose configuration has none.
+const EVICTION_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
+
+/// Sets the defaults that depend on other fields of the file, before drop-ins and flags are merged over it. As upstream,
+/// a drop-in that sets one threshold or another interval leaves these defaults as they are.
+pub(super) fn apply_to_file(file: &mut DocumentNode) {
+    let origin = file.origin.clone();
+    let text = |text: &str| DocumentNode {
+        value: DocumentValue::String(text.to_owned()),
+        origin: origin.clone(),
+    };
+    let given = |path: &str| {
+        let node = file.lookup(path)?;
+        Some(node).filter(|node| node.value != DocumentValue::Null)
+    };
+    let merges = given("mergeDefaultEvictionSettings")
+        .is_some_and(|merges| merges.value == DocumentValue::Bool(true));
+    let entries = EVICTION_HARD.map(|(signal, threshold)| DocumentEntry {
+        key: signal.to_owned(),
+        origin: origin.clone(),
+        node: text(threshold),
+    });
+    let mut thresholds = DocumentNode {
+        value: DocumentValue::Map(entries.into()),
+        origin: origin.clone(),
+    };
+    let thresholds = match given("evictionHard") {
+        Some(own) if merges => {
+            thresholds.merge(own.clone());
+            Some(thresholds)
+        }
+        Some(_) => None,
+        None => Some(thresholds),
+    };
+    // An update frequency in the file is also its report frequency, as before that field existed.
+    let report = match given("nodeStatusReportFrequency") {
+        Some(_) => None,
+        None => given("nodeStatusUpdateFrequency")
+            .cloned()
+            .or_else(|| Some(text("5m"))),
+    };
+    if let Some(thresholds) = thresholds {
+        file.set("evictionHard", thresholds);
+    }
+    if let Some(report) = report {
+        file.set("nodeStatusReportFrequency", report);
+    }
+}
+
+/// The default hard eviction thresholds where a drop-in has removed the map, and those that a drop-in merges.
 fn apply_eviction_hard(config: &mut KubeletConfiguration) {
-    let defaults = [
-        ("memory.available", "100Mi"),
-        ("nodefs.available", "10%"),
-        ("nodefs.inodesFree", "5%"),
-        ("imagefs.available", "15%"),
-        ("imagefs.inodesFree", "5%"),
-    ]
-    .map(|(signal, threshold)| (signal.to_owned(), threshold.to_owned()));
     let merge = config.merge_default_eviction_settings == Some(true);
+    let defaults =
+        EVICTION_HARD.map(|(signal, threshold)| (signal.to_owned(), threshold.to_owned()));
     match &mut config.eviction_hard {
         Some(given) if merge => {
             for (signal, threshold) in defaults {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::base::document::{self, DocumentLimits, DocumentNode, DocumentOrigin};
+use crate::base::document::{self, DocumentLimits, DocumentNode, DocumentOrigin, DuplicateKey};
 
 /// A kubelet configuration has a few kilobytes.
 const LIMITS: DocumentLimits = DocumentLimits {
@@ -53,13 +53,50 @@ impl fmt::Display for ConfigProblem {
 #[error("{}", .0.iter().map(ConfigProblem::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Problems(pub Vec<ConfigProblem>);
 
-/// Parses one document; `path` is its name in messages.
+/// The parsed configuration file and its drop-ins in the order in which they are merged over it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Layers {
+    /// The file of `--config`.
+    pub file: Option<DocumentNode>,
+    /// The files of `--config-dir`.
+    pub drop_ins: Vec<DocumentNode>,
+}
+
+impl Layers {
+    /// The names of the files, in order.
+    pub(super) fn files(&self) -> Vec<Arc<str>> {
+        let trees = self.file.iter().chain(&self.drop_ins);
+        let names = trees.filter_map(|tree| match &tree.origin {
+            DocumentOrigin::File { path, .. } => Some(Arc::clone(path)),
+            DocumentOrigin::Flag(_) => None,
+        });
+        names.collect()
+    }
+}
+
+/// Sorts problems by their place: those in files by file, in the order of `files`, and position; then those of flags.
+pub(super) fn sort_by_place(problems: &mut [ConfigProblem], files: &[Arc<str>]) {
+    problems.sort_by_key(|problem| match &problem.origin {
+        Some(DocumentOrigin::File { path, line, column }) => {
+            let file = files.iter().position(|file| file == path);
+            (0, file.unwrap_or(files.len()), *line, *column)
+        }
+        Some(DocumentOrigin::Flag(_)) => (1, 0, 0, 0),
+        None => (2, 0, 0, 0),
+    });
+}
+
+/// Parses one document; `path` is its name in messages. Of a key that is given more than once the last value counts;
+/// these keys are returned beside the tree.
 ///
 /// # Errors
-/// Invalid syntax, a duplicate key, more than one document, or an exceeded limit; one problem with line and column.
-pub(super) fn parse(path: &str, text: &str) -> Result<DocumentNode, ConfigProblem> {
+/// Invalid syntax, more than one document, or an exceeded limit; one problem with line and column.
+pub(super) fn parse(
+    path: &str,
+    text: &str,
+) -> Result<(DocumentNode, Vec<DuplicateKey>), ConfigProblem> {
     let path: Arc<str> = path.into();
-    document::parse(&path, text, &LIMITS).map_err(|error| ConfigProblem {
+    document::parse_last_wins(&path, text, &LIMITS).map_err(|error| ConfigProblem {
         field: error.field,
         origin: Some(DocumentOrigin::File {
             path,

@@ -6,35 +6,31 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::document::Problems;
-use super::kubelet_configuration::read;
+use super::document::{Layers, Problems};
+use super::kubelet_configuration::{Decoding, Part, read};
 use crate::base::document::DocumentNode;
 
+/// Maximum number of warnings about one file.
+const MAX_WARNINGS: usize = 50;
 /// Maximum size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum depth of directories below the drop-in directory.
 const MAX_DEPTH: usize = 8;
 
-/// The parsed files in merge order, and warnings.
-#[derive(Debug)]
-pub(super) struct Layers {
-    pub(super) layers: Vec<DocumentNode>,
-    pub(super) warnings: Vec<String>,
-}
-
-/// Reads `--config` and `--config-dir`.
+/// Reads `--config` and `--config-dir`; returns the parsed files, and warnings.
 ///
 /// # Errors
 /// A file that cannot be read, or all problems in all files.
 pub(super) fn read_layers(
     config: Option<&Path>,
     config_dir: Option<&Path>,
-) -> anyhow::Result<Layers> {
-    let mut paths: Vec<PathBuf> = config.map(Path::to_path_buf).into_iter().collect();
+    decoding: Decoding,
+) -> anyhow::Result<(Layers, Vec<String>)> {
+    let mut drop_ins = Vec::new();
     let mut warnings = Vec::new();
     if let Some(directory) = config_dir {
         let mut skipped = Vec::new();
-        collect_drop_ins(directory, 0, &mut paths, &mut skipped)?;
+        collect_drop_ins(directory, 0, &mut drop_ins, &mut skipped)?;
         if !skipped.is_empty() {
             let names = skipped.join(", ");
             warnings.push(format!(
@@ -42,16 +38,34 @@ pub(super) fn read_layers(
             ));
         }
     }
-    let (mut layers, mut problems) = (Vec::new(), Vec::new());
-    for path in paths {
-        let text = read_text(&path)?;
-        match read(&path.to_string_lossy(), &text) {
-            Ok(layer) => layers.push(layer),
-            Err(Problems(found)) => problems.extend(found),
+    let mut problems = Vec::new();
+    let mut layer = |path: &Path, part| -> anyhow::Result<Option<DocumentNode>> {
+        let text = read_text(path)?;
+        match read(&path.to_string_lossy(), &text, part, decoding) {
+            Ok((layer, found)) => {
+                let more = found.len().saturating_sub(MAX_WARNINGS);
+                let shown = found.iter().take(MAX_WARNINGS);
+                warnings.extend(shown.map(ToString::to_string));
+                if more > 0 {
+                    warnings.push(format!("{}: {more} more like these", path.display()));
+                }
+                Ok(Some(layer))
+            }
+            Err(Problems(found)) => {
+                problems.extend(found);
+                Ok(None)
+            }
         }
+    };
+    let mut layers = Layers::default();
+    if let Some(path) = config {
+        layers.file = layer(path, Part::File)?;
+    }
+    for path in &drop_ins {
+        layers.drop_ins.extend(layer(path, Part::DropIn)?);
     }
     if problems.is_empty() {
-        Ok(Layers { layers, warnings })
+        Ok((layers, warnings))
     } else {
         Err(Problems(problems).into())
     }

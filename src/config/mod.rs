@@ -5,8 +5,8 @@
 //!   and the log output ([`logging`]). Flag names, file keys and defaults are known only here.
 //! - **Woken by**: [`parse_args`] and [`load`], once, before the async runtime starts.
 //! - **Publishes**: [`KubeletConfig`], and [`logging::LogControl`], which changes the verbosity at run time.
-//! - **Must never**: start anything, read the environment, or accept an unknown field or flag. A known setting that
-//!   has no effect yet is listed in [`KubeletConfig::unsupported`].
+//! - **Must never**: start anything, read the environment, accept an unknown flag, or ignore an unknown field without a
+//!   warning. A known setting that has no effect yet is listed in [`KubeletConfig::unsupported`].
 //! - **Upstream**: `cmd/kubelet/app/options`, `pkg/kubelet/apis/config`, `k8s.io/kubelet/config/v1beta1`,
 //!   `k8s.io/component-base/logs`.
 //!
@@ -45,12 +45,13 @@ mod tests;
 mod validate_tests;
 
 pub use decode::closest;
-pub use document::{ConfigProblem, Problems};
+pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
 pub use flags::{
     ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS, parse_args,
     parse_subcommand_args, version,
 };
+use kubelet_configuration::Decoding;
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 
@@ -72,10 +73,17 @@ pub fn local_socket(root_dir: &Path) -> PathBuf {
 /// starts.
 ///
 /// # Errors
-/// An unreadable file, or [`Problems`]: all unknown, mistyped or invalid settings, with where they were given.
+/// An unreadable file, or [`Problems`]: all mistyped or invalid settings (with `--strict` also unknown and duplicate
+/// ones), with where they were given.
 pub fn load(flags: &Flags, facts: &HostFacts) -> anyhow::Result<KubeletConfig> {
-    let read = files::read_layers(flags.config.as_deref(), flags.config_dir.as_deref())?;
-    let mut config = resolve(flags, read.layers, facts)?;
-    config.warnings.extend(read.warnings);
+    let (config, directory) = (flags.config.as_deref(), flags.config_dir.as_deref());
+    let decoding = if flags.strict {
+        Decoding::Strict
+    } else {
+        Decoding::Lenient
+    };
+    let (layers, warnings) = files::read_layers(config, directory, decoding)?;
+    let mut config = resolve(flags, layers, facts)?;
+    config.warnings.extend(warnings);
     Ok(config)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::HostFacts;
 use super::decode::decode;
-use super::document::{ConfigProblem, Problems};
+use super::document::{ConfigProblem, Layers, Problems, sort_by_place};
 use super::feature_gates;
 use super::feature_gates::FeatureGate;
 use super::flags::Flags;
@@ -31,19 +31,20 @@ use crate::node::certificates::IdentityConfig;
 use crate::runtime::kuberuntime::{GcPolicy, UserNamespacesConfig};
 use crate::runtime::logs::rotation::{self, RotationPolicy};
 
-/// Merges `layers` (the file first, then its drop-ins in order) and the flags, applies defaults, validates, and
-/// converts to concrete types.
+/// Merges `layers` and the flags, applies defaults, validates, and converts to concrete types.
 ///
 /// # Errors
-/// All problems at once, each with its field and where the value was given.
+/// All problems at once, each with its field and where the value was given, in the order of the files and flags.
 pub fn resolve(
     flags: &Flags,
-    layers: Vec<DocumentNode>,
+    layers: Layers,
     facts: &HostFacts,
 ) -> Result<KubeletConfig, Problems> {
+    let files = layers.files();
     let tree = merge(flags, layers);
-    let given: KubeletConfiguration = decode(&tree).map_err(Problems)?;
-    let mut effective = given.clone();
+    // Unknown fields were reported when the files were read.
+    let (given, _) = decode::<KubeletConfiguration>(&tree);
+    let mut effective = given.map_err(Problems)?;
     defaults::apply(&mut effective);
     let mut problems: Vec<ConfigProblem> = validate(&effective)
         .into_iter()
@@ -72,6 +73,7 @@ pub fn resolve(
         problems.push(ConfigProblem::of_flag("local-objects-dir", message));
     }
     if !problems.is_empty() {
+        sort_by_place(&mut problems, &files);
         return Err(Problems(problems));
     }
     let mut all_defaults = KubeletConfiguration::default();
@@ -120,19 +122,18 @@ pub fn resolve(
 }
 
 /// Merges the files in order, then the flags. Zeros that mean "not set" are removed before the flags are merged,
-/// because a zero in a flag counts.
-fn merge(flags: &Flags, layers: Vec<DocumentNode>) -> DocumentNode {
-    let mut layers = layers.into_iter();
+/// because a zero in a flag counts; of the file also before its own defaults are set.
+fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
     let nowhere = DocumentOrigin::File {
         path: Arc::from("configuration"),
         line: 1,
         column: 1,
     };
-    let mut tree = layers
-        .next()
-        .unwrap_or_else(|| DocumentNode::empty(nowhere));
-    for layer in layers {
-        tree.merge(layer);
+    let mut tree = layers.file.unwrap_or_else(|| DocumentNode::empty(nowhere));
+    defaults::drop_unset_zeros(&mut tree);
+    defaults::apply_to_file(&mut tree);
+    for drop_in in layers.drop_ins {
+        tree.merge(drop_in);
     }
     defaults::drop_unset_zeros(&mut tree);
     for (path, node) in &flags.fields.0 {
@@ -389,13 +390,13 @@ fn tracing(section: &TracingConfiguration) -> TracingSettings {
 
 fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
     let mut warnings = Vec::new();
-    if !flags.deprecated.is_empty() {
-        let names: Vec<_> = flags
-            .deprecated
-            .iter()
-            .map(|name| format!("--{name}"))
-            .collect();
-        warnings.push(format!("deprecated flags given: {}", names.join(", ")));
+    for (what, names) in [
+        ("deprecated flags given", &flags.deprecated),
+        ("flags without effect given", &flags.obsolete),
+    ] {
+        if !names.is_empty() {
+            warnings.push(format!("{what}: --{}", names.join(", --")));
+        }
     }
     let gates = config.feature_gates.as_ref();
     warnings.extend(gates.and_then(feature_gates::warning));

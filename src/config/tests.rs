@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::kubelet_configuration::read;
+use super::kubelet_configuration::{Decoding, Part, read};
 use super::*;
 use crate::images::{ImagesConfig, PullConfig, records::VerificationPolicy};
 use crate::node::certificates::IdentityConfig;
@@ -27,14 +27,30 @@ fn facts() -> HostFacts {
     }
 }
 
-/// Resolves flags and file bodies (without their headers; named f0, f1, ...).
+/// The trees of a file and its drop-ins, from their bodies (without headers; named f0, f1, ...).
+fn layers(bodies: &[&str]) -> Layers {
+    let mut layers = Layers::default();
+    for (index, body) in bodies.iter().enumerate() {
+        let (name, text) = (format!("f{index}"), format!("{HEADER}{body}"));
+        let parse = |part| read(&name, &text, part, Decoding::Strict).unwrap().0;
+        match index {
+            0 => layers.file = Some(parse(Part::File)),
+            _ => layers.drop_ins.push(parse(Part::DropIn)),
+        }
+    }
+    layers
+}
+
+/// Resolves flags, and the bodies of a file and its drop-ins.
 fn resolved(list: &[&str], bodies: &[&str]) -> Result<KubeletConfig, Problems> {
-    let layers = bodies
-        .iter()
-        .enumerate()
-        .map(|(index, body)| read(&format!("f{index}"), &format!("{HEADER}{body}")).unwrap())
-        .collect();
-    resolve(&flags(list), layers, &facts())
+    resolve(&flags(list), layers(bodies), &facts())
+}
+
+/// The warnings about a file.
+fn read_leniently(body: &str) -> Vec<String> {
+    let text = format!("{HEADER}{body}");
+    let (_, warnings) = read("f", &text, Part::File, Decoding::Lenient).unwrap();
+    warnings.iter().map(ConfigProblem::to_string).collect()
 }
 
 fn problems(list: &[&str], bodies: &[&str]) -> Vec<String> {
@@ -290,7 +306,7 @@ fn pulls_are_serial_only_when_asked_for() {
 }
 
 #[test]
-fn every_invalid_value_is_named_at_once_with_its_place() {
+fn every_invalid_value_is_named_at_once_in_the_order_of_the_files() {
     let file = "\
 containerLogMaxFiles: 1
 imageGCLowThresholdPercent: 90
@@ -301,26 +317,226 @@ evictionSoft:
 clusterDNS:
 - 10.0.0.1
 - dns.example
+tlsMinVersion: TLS1.2
 ";
     let list = [
         "--read-only-port=10250",
         "--feature-gates=EventedPLEGG=true",
     ];
     assert_eq!(
-        problems(&list, &[file]),
+        problems(&list, &[file, "oomScoreAdj: 1001\n"]),
         [
-            "f0:11:3: clusterDNS[1]: must be an IP address, got \"dns.example\"",
-            "--read-only-port: readOnlyPort: must differ from port: both would listen there",
+            "f0:3:23: containerLogMaxFiles: must be greater than 1, got 1",
             "f0:4:29: imageGCLowThresholdPercent: must be less than imageGCHighThresholdPercent \
              (85), got 90",
             "f0:6:30: crashLoopBackOff.maxContainerRestartPeriod: must be between 1s and 5m0s, \
              got 10m0s",
-            "f0:3:23: containerLogMaxFiles: must be greater than 1, got 1",
+            "f0:8:21: evictionSoft.memory.available: needs an entry in evictionSoftGracePeriod",
+            "f0:11:3: clusterDNS[1]: must be an IP address, got \"dns.example\"",
+            "f0:12:16: tlsMinVersion: must be one of VersionTLS10, VersionTLS11, VersionTLS12, \
+             VersionTLS13; got \"TLS1.2\"",
+            "f1:3:14: oomScoreAdj: must be between -1000 and 1000, got 1001",
+            "--read-only-port: readOnlyPort: must differ from port: both would listen there",
             "--feature-gates: featureGates.EventedPLEGG: unrecognized feature gate: \
              EventedPLEGG; did you mean EventedPLEG?",
-            "f0:8:21: evictionSoft.memory.available: needs an entry in evictionSoftGracePeriod",
         ]
     );
+}
+
+#[test]
+fn unknown_fields_and_duplicate_keys_are_warnings_unless_strict() {
+    let body = "\
+maxPodz: 1
+maxPods: 2
+crashLoopBackOff: {typo: 1}
+maxPods: 3
+evictionHard:
+  memory.available: 1Gi
+  memory.available: 2Gi
+";
+    assert_eq!(
+        read_leniently(body),
+        [
+            "f:3:1: maxPodz: unknown field is ignored; did you mean \"maxPods\"?",
+            "f:5:20: crashLoopBackOff.typo: unknown field is ignored",
+            "f:6:1: maxPods: duplicate key; the value given at f:4:1 is ignored",
+            "f:9:3: evictionHard.memory.available: duplicate key; the value given at f:8:3 is ignored",
+        ]
+    );
+    let text = format!("{HEADER}{body}");
+    let strict = read("f", &text, Part::File, Decoding::Strict).unwrap_err();
+    assert_eq!(
+        strict.to_string(),
+        "f:3:1: maxPodz: unknown field; did you mean \"maxPods\"?\n\
+         f:5:20: crashLoopBackOff.typo: unknown field\n\
+         f:6:1: maxPods: duplicate key, also given at f:4:1\n\
+         f:9:3: evictionHard.memory.available: duplicate key, also given at f:8:3"
+    );
+    // What has the wrong type is an error all the same, and the warnings do not hide it.
+    let text = format!("{text}failSwapOn: maybe\n");
+    let lenient = read("f", &text, Part::File, Decoding::Lenient).unwrap_err();
+    assert_eq!(
+        lenient.to_string(),
+        "f:10:13: failSwapOn: expected true or false, got the string \"maybe\""
+    );
+}
+
+#[test]
+fn a_node_starts_with_any_number_of_unknown_fields() {
+    let body: String = (0..1000)
+        .map(|n| format!("of-1-37-{n}: {{a: 1}}\n"))
+        .collect();
+    assert_eq!(read_leniently(&body).len(), 1000);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kubelet.yaml");
+    fs::write(&path, format!("{HEADER}{body}maxPods: 7\nmaxPods: 8\n")).unwrap();
+    let argument = format!("--config={}", path.display());
+    let config = load(&flags(&[&argument]), &facts()).unwrap();
+    assert_eq!(config.effective.max_pods, Some(8));
+    // The log is not flooded.
+    let warnings = config.warnings;
+    assert_eq!(warnings.len(), 51, "{warnings:?}");
+    assert!(
+        warnings[50].ends_with("kubelet.yaml: 951 more like these"),
+        "{warnings:?}"
+    );
+    let error = load(&flags(&[&argument, "--strict"]), &facts()).unwrap_err();
+    assert_eq!(error.to_string().lines().count(), 1001, "{error}");
+}
+
+fn thresholds(bodies: &[&str]) -> Vec<String> {
+    let hard = resolved(&[], bodies)
+        .unwrap()
+        .effective
+        .eviction_hard
+        .unwrap();
+    hard.into_iter()
+        .map(|(signal, amount)| format!("{signal}<{amount}"))
+        .collect()
+}
+
+#[test]
+fn a_drop_in_with_one_threshold_leaves_the_defaults_of_the_file() {
+    let defaults = [
+        "imagefs.available<15%",
+        "imagefs.inodesFree<5%",
+        "memory.available<100Mi",
+        "nodefs.available<10%",
+        "nodefs.inodesFree<5%",
+    ];
+    let with_memory = |amount: &str| {
+        let memory = format!("memory.available<{amount}");
+        defaults.map(|each| {
+            if each.starts_with("memory") {
+                memory.clone()
+            } else {
+                each.to_owned()
+            }
+        })
+    };
+    let (none, memory) = ("port: 10250\n", "evictionHard: {memory.available: 500Mi}\n");
+    let table: &[(&[&str], &[&str])] = &[
+        (&[], &defaults),
+        (&[none], &defaults),
+        (&[memory], &["memory.available<500Mi"]),
+        (&["evictionHard: {}\n"], &[]),
+        (&["evictionHard: null\n"], &defaults),
+        (
+            &[memory, "evictionHard: {nodefs.available: 1Gi}\n"],
+            &["memory.available<500Mi", "nodefs.available<1Gi"],
+        ),
+        // Differs from upstream: there the map is gone.
+        (&[none, "evictionHard: null\n"], &defaults),
+        (
+            &[
+                none,
+                "evictionHard: {imagefs.available: null, imagefs.inodesFree: null}\n",
+            ],
+            &defaults[2..],
+        ),
+    ];
+    for (bodies, expected) in table {
+        assert_eq!(thresholds(bodies), *expected, "{bodies:?}");
+    }
+    assert_eq!(thresholds(&[none, memory]), with_memory("500Mi"));
+    let merges = "mergeDefaultEvictionSettings: true\n";
+    assert_eq!(
+        thresholds(&[&format!("{memory}{merges}")]),
+        with_memory("500Mi")
+    );
+    // Differs from upstream, where this field has no effect in a drop-in.
+    assert_eq!(thresholds(&[memory, merges]), with_memory("500Mi"));
+    let flag = resolved(&["--eviction-hard=pid.available<5%"], &[none, memory]).unwrap();
+    assert_eq!(flag.effective.eviction_hard.unwrap().len(), 1);
+}
+
+#[test]
+fn the_report_frequency_follows_the_update_frequency_of_the_file_alone() {
+    let update = |seconds: u32| format!("nodeStatusUpdateFrequency: {seconds}s\n");
+    let both = "nodeStatusReportFrequency: 7m\nnodeStatusUpdateFrequency: 20s\n";
+    let table: &[(&[&str], &[&str], u64)] = &[
+        (&[], &[], 300),
+        (&[], &[&update(20)], 20),
+        (&[], &[both], 420),
+        (&[], &["", &update(20)], 300),
+        (&[], &[&update(20), &update(30)], 20),
+        (&[], &["nodeStatusReportFrequency: 0s\n", &update(20)], 300),
+        (&[], &["", "nodeStatusReportFrequency: 1m\n"], 60),
+        (&["--node-status-update-frequency=20s"], &[], 300),
+    ];
+    for (list, bodies, expected) in table {
+        let node = resolved(list, bodies).unwrap().node;
+        assert_eq!(
+            node.report_period.as_secs(),
+            *expected,
+            "{list:?} {bodies:?}"
+        );
+    }
+}
+
+proptest::proptest! {
+    /// Upstream: `loadConfigFile`, then `mergeKubeletConfigurations`.
+    #[test]
+    fn maps_of_drop_ins_are_merged_as_upstream_merges_them(
+        file in proptest::option::of(proptest::collection::btree_map(0..5usize, 1..9u32, 0..5)),
+        drop_ins in proptest::collection::vec(
+            proptest::collection::btree_map(0..5usize, proptest::option::of(1..9u32), 0..5),
+            0..3,
+        ),
+    ) {
+        const SIGNALS: [&str; 5] = [
+            "imagefs.available", "memory.available", "nodefs.available", "nodefs.inodesFree", "pid.available",
+        ];
+        let body = |amounts: Vec<(usize, Option<u32>)>| {
+            let show = |(signal, amount): (usize, Option<u32>)| match amount {
+                Some(amount) => format!("{}: {amount}%", SIGNALS[signal]),
+                None => format!("{}: null", SIGNALS[signal]),
+            };
+            let entries: Vec<_> = amounts.into_iter().map(show).collect();
+            format!("evictionHard: {{{}}}\n", entries.join(", "))
+        };
+        let mut expected: std::collections::BTreeMap<&str, String> = match &file {
+            Some(amounts) => amounts.iter().map(|(signal, n)| (SIGNALS[*signal], format!("{n}%"))).collect(),
+            None => [
+                ("memory.available", "100Mi"), ("nodefs.available", "10%"), ("nodefs.inodesFree", "5%"),
+                ("imagefs.available", "15%"), ("imagefs.inodesFree", "5%"),
+            ].map(|(signal, amount)| (signal, amount.to_owned())).into(),
+        };
+        for (signal, amount) in drop_ins.iter().flatten() {
+            match amount {
+                Some(n) => drop(expected.insert(SIGNALS[*signal], format!("{n}%"))),
+                None => drop(expected.remove(SIGNALS[*signal])),
+            }
+        }
+        let mut bodies = vec![match file {
+            Some(amounts) => body(amounts.into_iter().map(|(signal, n)| (signal, Some(n))).collect()),
+            None => String::new(),
+        }];
+        bodies.extend(drop_ins.into_iter().map(|amounts| body(amounts.into_iter().collect())));
+        let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+        let expected: Vec<_> = expected.iter().map(|(signal, amount)| format!("{signal}<{amount}")).collect();
+        proptest::prop_assert_eq!(thresholds(&bodies), expected);
+    }
 }
 
 #[test]
@@ -381,18 +597,57 @@ fn deprecated_flags_and_feature_gates_are_warned_about() {
         "--feature-gates=EventedPLEG=true,NodeSwap=true",
     ];
     let warnings = resolved(&list, &[]).unwrap().warnings;
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(
-        warnings[0].ends_with("--pod-infra-container-image, --max-pods"),
-        "{warnings:?}"
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(warnings[0], "deprecated flags given: --max-pods");
+    assert_eq!(
+        warnings[1],
+        "flags without effect given: --pod-infra-container-image"
     );
-    assert!(warnings[1].ends_with(": EventedPLEG"), "{warnings:?}");
+    assert!(warnings[2].ends_with(": EventedPLEG"), "{warnings:?}");
     let gates = |given: &str| {
         let list = [&*format!("--feature-gates={given}")];
         resolved(&list, &[]).unwrap().warnings.concat()
     };
     assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
     assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, KubeletServiceAccountTokenForCredentialProviders, LocalStorageCapacityIsolationFSQuotaMonitoring, PodCertificateRequest, ResourceHealthStatus, ResourceHealthStatusMessage)"));
+}
+
+#[test]
+fn flags_of_cadvisor_are_accepted_with_a_warning_and_without_their_values() {
+    let list = [
+        "--application_metrics_count_limit=100",
+        "--boot-id-file=/proc/sys/kernel/random/boot_id",
+        "--container-hints=/etc/cadvisor/container_hints.json",
+        "--containerd=/run/containerd/containerd.sock",
+        "--containerd-namespace=k8s.io",
+        "--enable-load-reader",
+        "--event-storage-age-limit=default=0",
+        "--event-storage-event-limit=default=0",
+        "--global-housekeeping-interval=1m0s",
+        "--housekeeping-interval=10s",
+        "--log-cadvisor-usage=false",
+        "--machine-id-file=/etc/machine-id,/var/lib/dbus/machine-id",
+        "--storage-driver-buffer-duration=1m",
+        "--storage-driver-db=cadvisor",
+        "--storage-driver-host=localhost:8086",
+        "--storage-driver-password=hunter2",
+        "--storage-driver-secure",
+        "--storage-driver-table=stats",
+        "--storage-driver-user=root",
+    ];
+    let config = resolved(&list, &[]).unwrap();
+    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    for flag in list {
+        let name = flag.split('=').next().unwrap().replace('_', "-");
+        assert!(config.warnings[0].contains(&name), "{name}");
+    }
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let wrong = ["--housekeeping-interval=10".into()];
+    let error = parse_args(wrong).unwrap_err().to_string();
+    assert!(
+        error.contains("--housekeeping-interval: \"10\" has no unit"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -418,7 +673,7 @@ fn the_node_is_named_by_the_override_or_the_host_in_lower_case() {
             hostname: name.to_owned(),
         };
         assert!(
-            resolve(&flags(&[]), Vec::new(), &facts).is_err(),
+            resolve(&flags(&[]), Layers::default(), &facts).is_err(),
             "{name:?}"
         );
     }
@@ -473,7 +728,10 @@ fn a_plain_path_is_accepted_as_endpoint() {
 
 #[test]
 fn another_kind_of_document_is_refused_before_its_fields_are_checked() {
-    let said = |text: &str| read("f", text).unwrap_err().to_string();
+    let said = |text: &str| {
+        let read = read("f", text, Part::File, Decoding::Lenient);
+        read.unwrap_err().to_string()
+    };
     assert!(said("").contains("the document is empty"));
     assert!(said("- a\n").contains("not a mapping"));
     let wrong = said("apiVersion: v1\nkind: Pod\nspec: {}\n");
@@ -508,7 +766,17 @@ fn files_are_read_from_disk_in_name_order() {
     assert!(config.warnings[0].contains("99-ignored.yaml"));
 
     write("conf.d/30-c.conf", "maxPodz: 1\n");
+    let config = load(&flags(&list), &facts()).unwrap();
+    assert_eq!(config.effective.max_pods, Some(20));
+    let warnings = config.warnings;
+    assert!(
+        warnings[1].ends_with(
+            "30-c.conf:3:1: maxPodz: unknown field is ignored; did you mean \"maxPods\"?"
+        ),
+        "{warnings:?}"
+    );
     write("conf.d/40-d.conf", "maxPods: x\n");
+    let list = [&list[..], &["--strict"]].concat();
     let error = load(&flags(&list), &facts()).unwrap_err().to_string();
     let lines: Vec<_> = error.lines().collect();
     assert_eq!(lines.len(), 2, "{error}");
@@ -551,7 +819,8 @@ fn header_values_stay_out_of_debug_output_and_errors() {
     let config = resolved(&[], &[secret]).unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
     let misplaced = format!("{HEADER}staticPodURLHeader: {{Authorization: hunter2}}\n");
-    let said = read("f", &misplaced).unwrap_err().to_string();
+    let read = read("f", &misplaced, Part::File, Decoding::Lenient);
+    let said = read.unwrap_err().to_string();
     assert!(
         said.contains("Authorization: expected a list") && !said.contains("hunter2"),
         "{said}"
@@ -580,7 +849,12 @@ fn credentials_of_a_url_are_shown_nowhere() {
 fn the_effective_configuration_reads_back_the_same() {
     let config = resolved(&[], &["maxPods: 7\nclusterDNS: [::1]\n"]).unwrap();
     let json = serde_json::to_string(&config.effective).unwrap();
-    let again = resolve(&flags(&[]), vec![read("json", &json).unwrap()], &facts()).unwrap();
+    let (file, _) = read("json", &json, Part::File, Decoding::Strict).unwrap();
+    let layers = Layers {
+        file: Some(file),
+        drop_ins: Vec::new(),
+    };
+    let again = resolve(&flags(&[]), layers, &facts()).unwrap();
     assert_eq!(again.effective, config.effective);
 }
 

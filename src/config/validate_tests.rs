@@ -1,5 +1,5 @@
-use crate::config::kubelet_configuration::read;
-use crate::config::{Flags, HostFacts, resolve};
+use crate::config::kubelet_configuration::{Decoding, Part, read};
+use crate::config::{Flags, HostFacts, Layers, resolve};
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -209,11 +209,16 @@ fn each_rule_is_broken_by_its_own_example() {
     };
     for (body, expected) in cases {
         let text = format!("{HEADER}{body}\n");
-        let said = match read("f", &text) {
+        let said = match read("f", &text, Part::File, Decoding::Lenient) {
             Err(problems) => problems.to_string(),
-            Ok(layer) => resolve(&Flags::default(), vec![layer], &facts)
-                .unwrap_err()
-                .to_string(),
+            Ok((file, _)) => {
+                let layers = Layers {
+                    file: Some(file),
+                    drop_ins: Vec::new(),
+                };
+                let resolved = resolve(&Flags::default(), layers, &facts);
+                resolved.unwrap_err().to_string()
+            }
         };
         assert!(said.contains(expected), "{body}: {said}");
     }

@@ -16,7 +16,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-pub use parse::{DecodeError, DocumentLimits, parse};
+pub use parse::{DecodeError, DocumentLimits, DuplicateKey, parse, parse_last_wins};
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,7 +190,20 @@ impl DocumentNode {
                     merge_entry(entries, addition);
                 }
             }
-            (_, over) => *self = over,
+            (_, over) => {
+                *self = over;
+                self.remove_nulls();
+            }
+        }
+    }
+
+    /// Removes the keys with `null`, also in nested mappings: what a merge patch leaves of itself where it meets nothing.
+    pub fn remove_nulls(&mut self) {
+        if let DocumentValue::Map(entries) = &mut self.value {
+            entries.retain(|entry| entry.node.value != DocumentValue::Null);
+            for entry in entries {
+                entry.node.remove_nulls();
+            }
         }
     }
 
@@ -261,14 +274,17 @@ fn after_key<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     bracketed.or_else(|| path.strip_prefix(key))
 }
 
-fn merge_entry(entries: &mut Vec<DocumentEntry>, addition: DocumentEntry) {
+fn merge_entry(entries: &mut Vec<DocumentEntry>, mut addition: DocumentEntry) {
     if addition.node.value == DocumentValue::Null {
         entries.retain(|e| e.key != addition.key);
         return;
     }
     match entries.iter_mut().find(|e| e.key == addition.key) {
         Some(entry) => entry.node.merge(addition.node),
-        None => entries.push(addition),
+        None => {
+            addition.node.remove_nulls();
+            entries.push(addition);
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_yaml::{Location, MessageFormatter as _, Options, UserMessageFormatter};
+use serde_yaml::{
+    DuplicateKeyPolicy, Location, MessageFormatter as _, Options, UserMessageFormatter,
+};
 
 use super::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue, push_key};
 
@@ -83,9 +85,21 @@ impl DecodeError {
     }
 }
 
+/// A key that was given again in the same mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuplicateKey {
+    /// Path of the key.
+    pub field: String,
+    /// The position where it was given again.
+    pub origin: DocumentOrigin,
+    /// The position where it was given before.
+    pub before: DocumentOrigin,
+}
+
 impl DocumentLimits {
-    fn options(&self) -> Options {
+    fn options(&self, duplicate_keys: DuplicateKeyPolicy) -> Options {
         serde_yaml::options! {
+            duplicate_keys: duplicate_keys,
             budget: serde_yaml::budget! {
                 max_nodes: self.nodes,
                 max_events: self.nodes.saturating_mul(4),
@@ -112,24 +126,51 @@ pub fn parse(
     text: &str,
     limits: &DocumentLimits,
 ) -> Result<DocumentNode, DecodeError> {
+    read(file, text, limits, None).map(|(node, _)| node)
+}
+
+/// As [`parse`], but of a key that is given more than once the last value counts, as in Go's YAML reader; these keys are
+/// returned in the order of the document.
+///
+/// # Errors
+/// Invalid syntax, a second document, or an exceeded limit.
+pub fn parse_last_wins(
+    file: &Arc<str>,
+    text: &str,
+    limits: &DocumentLimits,
+) -> Result<(DocumentNode, Vec<DuplicateKey>), DecodeError> {
+    read(file, text, limits, Some(Vec::new()))
+}
+
+fn read(
+    file: &Arc<str>,
+    text: &str,
+    limits: &DocumentLimits,
+    duplicates: Option<Vec<DuplicateKey>>,
+) -> Result<(DocumentNode, Vec<DuplicateKey>), DecodeError> {
+    let options = limits.options(match duplicates {
+        Some(_) => DuplicateKeyPolicy::LastWins,
+        None => DuplicateKeyPolicy::Error,
+    });
     let mut reader = DocumentReader {
         file,
         path: Vec::new(),
         text: 0,
         bad_key: None,
+        duplicates,
     };
     let mut first = None;
     let read =
-        serde_yaml::with_deserializer_from_str_with_options(text, limits.options(), |inner| {
+        serde_yaml::with_deserializer_from_str_with_options(text, options.clone(), |inner| {
             first = Some(NodeSeed(&mut reader).deserialize(inner)?);
             Ok(())
         });
     match (read, first) {
-        (Ok(()), Some(node)) => Ok(node),
+        (Ok(()), Some(node)) => Ok((node, reader.duplicates.unwrap_or_default())),
         (Err(error), Some(node))
-            if is_second_document(&error) && !has_second_document(text, limits) =>
+            if is_second_document(&error) && !has_second_document(text, options) =>
         {
-            Ok(node)
+            Ok((node, reader.duplicates.unwrap_or_default()))
         }
         (Err(error), _) => Err(reader.decode_error(&error, limits)),
         (Ok(()), None) => Err(DecodeError::new("", "no document")),
@@ -144,8 +185,8 @@ fn is_second_document(error: &serde_yaml::Error) -> bool {
 }
 
 /// Whether the first document is followed by another one that is not empty.
-fn has_second_document(text: &str, limits: &DocumentLimits) -> bool {
-    match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, limits.options()) {
+fn has_second_document(text: &str, options: Options) -> bool {
+    match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, options) {
         Ok(documents) => documents.len() > 1,
         Err(_) => true,
     }
@@ -165,6 +206,8 @@ struct DocumentReader<'a> {
     text: usize,
     /// The position of a key that is not a string, if reading failed there.
     bad_key: Option<(u64, u64)>,
+    /// The duplicate keys; `None` if the parser refuses them.
+    duplicates: Option<Vec<DuplicateKey>>,
 }
 
 impl DocumentReader<'_> {
@@ -202,7 +245,7 @@ impl DocumentReader<'_> {
         }
     }
 
-    fn decode_error(&self, error: &serde_yaml::Error, limits: &DocumentLimits) -> DecodeError {
+    fn field(&self) -> String {
         let mut field = String::new();
         for step in &self.path {
             match step {
@@ -210,6 +253,29 @@ impl DocumentReader<'_> {
                 PathStep::Index(index) => field.push_str(&format!("[{index}]")),
             }
         }
+        field
+    }
+
+    /// Adds an entry to a mapping. Where duplicate keys are accepted, it replaces the previous entry of its key.
+    fn put(&mut self, entries: &mut Vec<DocumentEntry>, entry: DocumentEntry) {
+        let find = || entries.iter().position(|other| other.key == entry.key);
+        let index = self.duplicates.as_ref().and_then(|_| find());
+        let Some(before) = index.and_then(|index| entries.get_mut(index)) else {
+            entries.push(entry);
+            return;
+        };
+        let mut field = self.field();
+        push_key(&mut field, &entry.key);
+        let duplicate = DuplicateKey {
+            field,
+            origin: entry.origin.clone(),
+            before: before.origin.clone(),
+        };
+        self.duplicates.get_or_insert_default().push(duplicate);
+        *before = entry;
+    }
+
+    fn decode_error(&self, error: &serde_yaml::Error, limits: &DocumentLimits) -> DecodeError {
         let location = error.location().filter(|location| location.line() > 0);
         let location = location.map(|location| (location.line(), location.column()));
         let location = self.bad_key.or(location);
@@ -221,7 +287,7 @@ impl DocumentReader<'_> {
         DecodeError {
             line: location.map(|(line, _)| line),
             column: location.map(|(_, column)| column),
-            field,
+            field: self.field(),
             message,
         }
     }
@@ -400,11 +466,12 @@ impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
             self.0.path.push(PathStep::Key(text));
             let node = map.next_value_seed(NodeSeed(self.0))?;
             if let Some(PathStep::Key(text)) = self.0.path.pop() {
-                entries.push(DocumentEntry {
+                let entry = DocumentEntry {
                     key: text,
                     origin: key.origin,
                     node,
-                });
+                };
+                self.0.put(&mut entries, entry);
             }
         }
         Ok(DocumentValue::Map(entries))

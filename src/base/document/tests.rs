@@ -23,6 +23,47 @@ fn layers_merge_mappings_by_key_and_replace_everything_else() {
     );
 }
 
+#[test]
+fn a_null_removes_a_key_at_any_depth_also_where_there_is_none() {
+    let mut base = tree("a: {x: 1}\nb: 1\n");
+    base.merge(tree(
+        "a: {x: null, y: {z: null, w: 1}}\nb: {c: null}\nd: {e: null}\n",
+    ));
+    assert_eq!(plain(&base), plain(&tree("a: {y: {w: 1}}\nb: {}\nd: {}\n")));
+}
+
+#[test]
+fn of_a_duplicate_key_the_last_value_counts_where_it_is_accepted() {
+    let text = "a: 1\nb: {c: 1, c: 2}\na: [{d: 3, d: 4}]\n\"1\": x\n1: y\n";
+    let file = Arc::from("k.yaml");
+    let (node, duplicates) = parse_last_wins(&file, text, &LIMITS).unwrap();
+    assert_eq!(
+        plain(&node),
+        plain(&tree("a: [{d: 4}]\nb: {c: 2}\n\"1\": y\n"))
+    );
+    let shown: Vec<_> = duplicates
+        .iter()
+        .map(|key| format!("{} {} {}", key.field, key.origin, key.before))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "b.c k.yaml:2:11 k.yaml:2:5",
+            "a[0].d k.yaml:3:12 k.yaml:3:6",
+            "a k.yaml:3:1 k.yaml:1:1",
+            "1 k.yaml:5:1 k.yaml:4:1",
+        ]
+    );
+    for (text, line) in [
+        ("a: 1\nmaxPods: 1\nmaxPods: 2\n", 3),
+        ("{\"a\": 1, \"a\": 2}", 1),
+    ] {
+        let error = parse(&file, text, &LIMITS).unwrap_err();
+        assert!(error.message.starts_with("duplicate key"), "{error}");
+        assert_eq!(error.line, Some(line));
+    }
+}
+
 /// The tree without origins.
 fn plain(node: &DocumentNode) -> DocumentValue {
     let bare = |node: &DocumentNode| DocumentNode {

@@ -25,7 +25,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::{Deserialize, Serialize};
 
 use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
-use super::decode::decode;
+use super::decode::{closest, decode};
 use super::defaults::ROOT_DIR;
 use crate::base::GoDuration;
 use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
@@ -58,9 +58,12 @@ macro_rules! process_flags {
                 #[serde(rename = $name)]
                 pub $field: $type,
             )*
-            /// Deprecated or obsolete flags that were given, by name without dashes.
+            /// Deprecated flags that were given, by name without dashes.
             #[serde(skip)]
             pub deprecated: Vec<&'static str>,
+            /// Flags without effect that were given, by name without dashes.
+            #[serde(skip)]
+            pub obsolete: Vec<&'static str>,
             /// The configuration fields that flags set.
             #[serde(skip)]
             pub(super) fields: FieldLayer,
@@ -72,6 +75,7 @@ macro_rules! process_flags {
                 Self {
                     $($field: $default,)*
                     deprecated: Vec::new(),
+                    obsolete: Vec::new(),
                     fields: FieldLayer::default(),
                 }
             }
@@ -82,6 +86,7 @@ macro_rules! process_flags {
 process_flags! {
     "config" config: Option<PathBuf> = None,
     "config-dir" config_dir: Option<PathBuf> = None,
+    "strict" strict: bool = false,
     "root-dir" root_dir: PathBuf = ROOT_DIR.into(),
     "hostname-override" hostname_override: Option<String> = None,
     "node-ip" node_ip: Option<String> = None,
@@ -176,10 +181,10 @@ pub fn parse_subcommand_args(
     args: impl IntoIterator<Item = OsString>,
     own: impl IntoIterator<Item = Arg>,
 ) -> Result<(Flags, ArgMatches), ArgsError> {
-    let matches = command()
-        .args(own)
-        .try_get_matches_from(args.into_iter().map(normalize))
-        .map_err(|error| ArgsError(vec![describe(&error)]))?;
+    let mut command = command().args(own);
+    let matches = command
+        .try_get_matches_from_mut(args.into_iter().map(normalize))
+        .map_err(|error| ArgsError(vec![describe(&error, &command)]))?;
     let flags = Flags::from_matches(&matches)?;
     Ok((flags, matches))
 }
@@ -193,14 +198,16 @@ pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Invocation
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         return Ok(Invocation::Help(help::text()));
     }
-    let matches = command().try_get_matches_from(args).map_err(|error| {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(args).map_err(|error| {
+        let problem = describe(&error, &command);
         let only_flags = match error.kind() {
-            ErrorKind::UnknownArgument if !describe(&error).starts_with("unknown flag") => {
+            ErrorKind::UnknownArgument if !problem.starts_with("unknown flag") => {
                 ": the kubelet takes only flags, or a subcommand before them"
             }
             _ => "",
         };
-        ArgsError(vec![describe(&error) + only_flags])
+        ArgsError(vec![problem + only_flags])
     })?;
     if matches.get_many::<String>("version").is_some() {
         return Ok(Invocation::Version(version()));
@@ -255,7 +262,7 @@ fn command() -> Command {
 }
 
 /// The message for an error of clap, as one line.
-fn describe(error: &clap::Error) -> String {
+fn describe(error: &clap::Error, command: &Command) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => texts.first().cloned(),
@@ -265,8 +272,10 @@ fn describe(error: &clap::Error) -> String {
     let name = argument.split([' ', '=', '[']).next().unwrap_or_default();
     match error.kind() {
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            match context(ContextKind::SuggestedArg) {
-                Some(near) => format!("unknown flag: {name}; did you mean {near}?"),
+            // Not clap's suggestion, which may be as unlike as --client-ca-file is to --boot-id-file.
+            let known: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+            match closest(name.trim_start_matches('-'), &known) {
+                Some(near) => format!("unknown flag: {name}; did you mean --{near}?"),
                 None => format!("unknown flag: {name}"),
             }
         }
@@ -288,7 +297,7 @@ fn describe(error: &clap::Error) -> String {
 
 impl Flags {
     fn from_matches(matches: &ArgMatches) -> Result<Self, ArgsError> {
-        let mut deprecated = Vec::new();
+        let (mut deprecated, mut obsolete) = (Vec::new(), Vec::new());
         let mut fields = FieldLayer::default();
         let mut process = DocumentNode::empty(DocumentOrigin::Flag(""));
         let mut problems = Vec::new();
@@ -297,8 +306,10 @@ impl Flags {
                 continue;
             };
             let texts: Vec<String> = texts.cloned().collect();
-            if matches!(spec.group, FlagGroup::Mirrors | FlagGroup::Obsolete) {
-                deprecated.push(spec.name);
+            match spec.group {
+                FlagGroup::Mirrors => deprecated.push(spec.name),
+                FlagGroup::Obsolete => obsolete.push(spec.name),
+                _ => {}
             }
             let value = match values::convert(spec.kind, spec.name, &texts) {
                 Ok(value) => value,
@@ -320,10 +331,12 @@ impl Flags {
         if !problems.is_empty() {
             return Err(ArgsError(problems));
         }
-        let flags: Flags = decode(&process)
+        let (flags, _) = decode::<Flags>(&process);
+        let flags = flags
             .map_err(|problems| ArgsError(problems.iter().map(ToString::to_string).collect()))?;
         Ok(Self {
             deprecated,
+            obsolete,
             fields,
             ..flags
         })

@@ -72,7 +72,7 @@ named_enum! {
         Essential = "Essential",
         Runtime = "Container runtime and images",
         Pods = "Static pods and containers",
-        ApiServer = "API server and node (pods of a cluster are not taken yet)",
+        ApiServer = "API server and node",
         Logging = "Logging",
         Mirrors = "Deprecated mirrors of configuration fields (prefer the file)",
         Obsolete = "Obsolete (accepted, without effect)",

@@ -1,4 +1,5 @@
-//! All flags of the v1.36 kubelet, and two of this one's own: `--local-objects-dir` and `--allow-posted-pods`.
+//! All flags of the v1.36 kubelet, and three of this one's own: `--strict`, `--local-objects-dir` and
+//! `--allow-posted-pods`.
 
 use super::spec::FlagGroup::{ApiServer, Essential, Logging, Pods, Runtime};
 use super::spec::FlagKind::*;
@@ -9,6 +10,7 @@ use super::spec::{FlagSpec, field, ignored, process};
 pub(super) const FLAGS: &[FlagSpec] = &[
     process(Essential, "config", Path, "", "Configuration file (KubeletConfiguration, YAML or JSON)"),
     process(Essential, "config-dir", Path, "", "Directory of drop-ins merged over the file: *.conf in name order"),
+    process(Essential, "strict", Bool, "false", "Refuse unknown fields and duplicate keys of the file and its drop-ins, in place of a warning; an extension of this kubelet"),
     field(Essential, "pod-manifest-path", Path, "staticPodPath", "", "File or directory of static pods"),
     process(Essential, "root-dir", Path, "/var/lib/kubelet", "Where the kubelet keeps pod volumes and its state"),
     process(Essential, "hostname-override", Text, "the kernel's hostname", "Name of this node"),
@@ -55,4 +57,24 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     ignored("pod-infra-container-image", Text, "Sandbox image; the runtime's configuration decides"),
     ignored("experimental-mounter-path", Path, "Removed mounter"),
     ignored("experimental-allocatable-ignore-eviction", Bool, "Removed"),
+    // Of the cAdvisor in the Go kubelet; set-ups pass some of them.
+    ignored("application-metrics-count-limit", Int64, "cAdvisor"),
+    ignored("boot-id-file", Text, "cAdvisor"),
+    ignored("container-hints", Path, "cAdvisor"),
+    ignored("containerd", Text, "cAdvisor; the runtime is --container-runtime-endpoint"),
+    ignored("containerd-namespace", Text, "cAdvisor"),
+    ignored("enable-load-reader", Bool, "cAdvisor"),
+    ignored("event-storage-age-limit", Text, "cAdvisor"),
+    ignored("event-storage-event-limit", Text, "cAdvisor"),
+    ignored("global-housekeeping-interval", Duration, "cAdvisor; statistics are read on request"),
+    ignored("housekeeping-interval", Duration, "cAdvisor; statistics are read on request"),
+    ignored("log-cadvisor-usage", Bool, "cAdvisor"),
+    ignored("machine-id-file", Text, "cAdvisor"),
+    ignored("storage-driver-buffer-duration", Duration, "cAdvisor"),
+    ignored("storage-driver-db", Text, "cAdvisor"),
+    ignored("storage-driver-host", Text, "cAdvisor"),
+    ignored("storage-driver-password", Text, "cAdvisor"),
+    ignored("storage-driver-secure", Bool, "cAdvisor"),
+    ignored("storage-driver-table", Text, "cAdvisor"),
+    ignored("storage-driver-user", Text, "cAdvisor"),
 ];

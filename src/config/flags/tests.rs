@@ -154,6 +154,7 @@ fn every_flag_is_accepted_and_reaches_its_place() {
         let flags = run(&[&format!("--{}{}", spec.name, sample(spec.kind))]);
         let changed = Flags {
             deprecated: Vec::new(),
+            obsolete: Vec::new(),
             ..flags.clone()
         } != Flags::default();
         assert_eq!(
@@ -162,13 +163,13 @@ fn every_flag_is_accepted_and_reaches_its_place() {
             "--{}",
             spec.name
         );
-        let deprecated = matches!(spec.group, FlagGroup::Mirrors | FlagGroup::Obsolete);
-        assert_eq!(
-            flags.deprecated.contains(&spec.name),
-            deprecated,
-            "--{}",
-            spec.name
-        );
+        for (group, given) in [
+            (FlagGroup::Mirrors, &flags.deprecated),
+            (FlagGroup::Obsolete, &flags.obsolete),
+        ] {
+            let listed = given.contains(&spec.name);
+            assert_eq!(listed, spec.group == group, "--{}", spec.name);
+        }
     }
     let names: Vec<_> = all_flags().map(|spec| spec.name).collect();
     assert_eq!(
@@ -220,6 +221,8 @@ fn a_wrong_command_line_names_the_flag() {
             &["--max_podz=1"],
             "unknown flag: --max-podz; did you mean --max-pods?",
         ),
+        // A name that has little in common is no suggestion.
+        (&["--boot-file"], "unknown flag: --boot-file"),
         (&["-x"], "unknown flag: -x"),
         (
             &["start"],
@@ -236,7 +239,7 @@ fn a_wrong_command_line_names_the_flag() {
                 "--sync-frequency=5",
                 "--fail-swap-on=maybe",
             ],
-            "--sync-frequency: \"5\" is missing unit: write for example \"30s\" or \"2m\"\n\
+            "--sync-frequency: \"5\" has no unit: write for example \"30s\" or \"2m\"\n\
              --fail-swap-on: \"maybe\" is neither true nor false\n\
              --max-pods: \"many\" is not an integer",
         ),

@@ -26,7 +26,7 @@ pub(super) fn convert(
         }
         FlagKind::Duration => match last.parse::<GoDuration>() {
             Ok(duration) => Ok(DocumentValue::String(duration.to_string())),
-            Err(error) => Err(format!("{last:?} is {error}")),
+            Err(error) => Err(format!("{last:?} {error}")),
         },
         FlagKind::List => {
             let items = texts.iter().flat_map(|text| pieces(text, ','));

@@ -4,7 +4,7 @@
 //! - **Woken by**: nothing; plain data.
 //! - **Publishes**: [`KubeletConfiguration`], in which every field is optional, so that files can be merged and
 //!   defaults are applied once (in `defaults`).
-//! - **Must never**: have a default, or accept a field that the format does not have.
+//! - **Must never**: have a default, or silently ignore a field that the format does not have.
 //! - **Upstream**: `k8s.io/kubelet/config/v1beta1`.
 
 mod read;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use read::read;
+pub use read::{Decoding, Part, read};
 pub use sections::*;
 
 use crate::base::{GoDuration, SecretUrl};
@@ -25,7 +25,7 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 pub const KIND: &str = "KubeletConfiguration";
 
 /// Declares sections: every field is optional, is named in the file as the string before it, and is omitted from
-/// output if absent; unknown fields are errors.
+/// output if absent.
 macro_rules! config_sections {
     ($(
         $(#[$outer:meta])*
@@ -35,7 +35,6 @@ macro_rules! config_sections {
     )*) => {$(
         $(#[$outer])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
         pub struct $name {
             $(
                 $(#[$doc])*

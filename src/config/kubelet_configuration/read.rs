@@ -1,19 +1,97 @@
-//! Parses one configuration document: syntax, `apiVersion` and `kind`, and strict decoding.
+//! Parses one configuration document: syntax, `apiVersion` and `kind`, and decoding.
 
 use super::{API_VERSION, KIND, KubeletConfiguration};
-use crate::base::document::{DocumentNode, DocumentValue};
-use crate::config::decode::decode;
-use crate::config::document::{ConfigProblem, Problems, parse};
+use crate::base::document::{DocumentNode, DocumentValue, DuplicateKey};
+use crate::config::decode::{UnknownField, decode};
+use crate::config::document::{ConfigProblem, Problems, parse, sort_by_place};
 
-/// Parses a file or drop-in (`path` is its name in messages) and returns its tree for merging.
+/// What to do about fields that the format does not have, and about keys that are given more than once.
+///
+/// Upstream decodes a file that fails the strict decoder once more without it, and logs that; of drop-ins, it ignores
+/// unknown fields and refuses duplicate keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decoding {
+    /// They are errors.
+    Strict,
+    /// They are warnings: an unknown field is ignored, and of a duplicate key the last value counts. A node must start
+    /// with the configuration of a cluster of a newer version.
+    Lenient,
+}
+
+/// Which file a document is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The configuration file.
+    File,
+    /// A drop-in, in which `null` removes a key of the layers below.
+    DropIn,
+}
+
+/// Parses a file or drop-in (`path` is its name in messages) and returns its tree for merging, and warnings.
 ///
 /// # Errors
-/// Invalid syntax, another `apiVersion` or `kind`, or all unknown fields and fields of the wrong type.
-pub fn read(path: &str, text: &str) -> Result<DocumentNode, Problems> {
-    let tree = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
+/// Invalid syntax, another `apiVersion` or `kind`, or all fields of the wrong type; if strict, also unknown fields and
+/// duplicate keys.
+pub fn read(
+    path: &str,
+    text: &str,
+    part: Part,
+    decoding: Decoding,
+) -> Result<(DocumentNode, Vec<ConfigProblem>), Problems> {
+    let (tree, duplicates) = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
     header(&tree)?;
-    decode::<KubeletConfiguration>(&tree).map_err(Problems)?;
-    Ok(tree)
+    let mut checked = tree.clone();
+    if part == Part::DropIn {
+        checked.remove_nulls();
+    }
+    let (decoded, unknown) = decode::<KubeletConfiguration>(&checked);
+    let mut lenient: Vec<ConfigProblem> = unknown
+        .into_iter()
+        .map(|field| unknown_field(field, decoding))
+        .chain(
+            duplicates
+                .into_iter()
+                .map(|key| duplicate_key(key, decoding)),
+        )
+        .collect();
+    let mut problems = decoded.err().unwrap_or_default();
+    if decoding == Decoding::Strict {
+        problems.append(&mut lenient);
+    }
+    if problems.is_empty() {
+        sort_by_place(&mut lenient, &[]);
+        Ok((tree, lenient))
+    } else {
+        sort_by_place(&mut problems, &[]);
+        Err(Problems(problems))
+    }
+}
+
+fn unknown_field(unknown: UnknownField, decoding: Decoding) -> ConfigProblem {
+    let what = match decoding {
+        Decoding::Strict => "unknown field",
+        Decoding::Lenient => "unknown field is ignored",
+    };
+    ConfigProblem {
+        field: unknown.field,
+        origin: Some(unknown.origin),
+        message: match unknown.near {
+            Some(near) => format!("{what}; did you mean {near:?}?"),
+            None => what.to_owned(),
+        },
+    }
+}
+
+fn duplicate_key(duplicate: DuplicateKey, decoding: Decoding) -> ConfigProblem {
+    let before = duplicate.before;
+    ConfigProblem {
+        field: duplicate.field,
+        origin: Some(duplicate.origin),
+        message: match decoding {
+            Decoding::Strict => format!("duplicate key, also given at {before}"),
+            Decoding::Lenient => format!("duplicate key; the value given at {before} is ignored"),
+        },
+    }
 }
 
 /// Checks `apiVersion` and `kind`; the fields of another kind of object are not checked.

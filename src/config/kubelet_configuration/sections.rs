@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for FlushFrequency {
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<FlushFrequency, E> {
                 let parsed = text.parse().map(FlushFrequency);
-                parsed.map_err(|error| E::custom(format_args!("{text:?} is {error}")))
+                parsed.map_err(|error| E::custom(format_args!("{text:?} {error}")))
             }
         }
         deserializer.deserialize_any(Visitor)

@@ -54,8 +54,10 @@ impl Violations {
 
     fn one_of(&mut self, field: &str, value: Option<&String>, allowed: &[&str]) {
         if let Some(value) = value.filter(|v| !allowed.contains(&v.as_str())) {
-            let allowed = allowed.join(", ");
-            self.add(field, format!("must be one of {allowed}; got {value:?}"));
+            // An empty text, where it is allowed, is a way not to choose.
+            let choices = allowed.iter().filter(|choice| !choice.is_empty());
+            let choices = choices.copied().collect::<Vec<_>>().join(", ");
+            self.add(field, format!("must be one of {choices}; got {value:?}"));
         }
     }
 

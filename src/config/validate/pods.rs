@@ -161,7 +161,7 @@ fn eviction(config: &KubeletConfiguration, found: &mut Violations) {
         match period.parse::<GoDuration>() {
             Ok(period) if period.is_negative() => found.add(&field, "must not be negative"),
             Ok(_) => {}
-            Err(error) => found.add(&field, format!("{period:?} is {error}")),
+            Err(error) => found.add(&field, format!("{period:?} {error}")),
         }
     }
 }

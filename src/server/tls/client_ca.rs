@@ -37,8 +37,12 @@ impl ClientCaFile {
         let file = Reloaded::open("the client CA file", vec![path.to_path_buf()], read, |_| {
             false
         });
-        let file =
-            file.with_context(|| format!("unable to load client CA file {}", path.display()))?;
+        let file = file.with_context(|| {
+            format!(
+                "clientCAFile: unable to load client CA file {}",
+                path.display()
+            )
+        })?;
         Ok(Self {
             file: Arc::new(file),
         })

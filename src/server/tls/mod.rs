@@ -106,7 +106,8 @@ impl Tls {
                 let files = vec![certificate.clone(), key.clone()];
                 let (certificate, key) = (certificate.clone(), key.clone());
                 let read = move || CertificateKeyPair::read(&certificate, &key).map(Some);
-                Reloaded::open("the serving certificate", files, read, |_| false)?
+                Reloaded::open("the serving certificate", files, read, |_| false)
+                    .context("tlsCertFile and tlsPrivateKeyFile")?
             }
             ServingCertificate::SelfSigned { directory } => {
                 let names = CertificateNames::of(name, addresses);

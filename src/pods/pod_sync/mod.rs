@@ -461,7 +461,13 @@ impl PodSync {
 
 impl PodSyncer for PodSync {
     fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
-        Box::pin(self.sync(pod, cancel))
+        Box::pin(async move {
+            let uid = pod.uid();
+            let outcome = self.sync(pod, cancel).await;
+            // However it ended: it may have started what a container waits for.
+            self.probes.pod_synced(&uid);
+            outcome
+        })
     }
 
     fn sync_terminating_pod(

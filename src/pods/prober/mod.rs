@@ -2,8 +2,9 @@
 //!
 //! * **Owns** the schedule, counters and results of every liveness, readiness and startup probe. All
 //!   rules are in `state`; `task` reads, waits and runs.
-//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the runtime status of a pod
-//!   changed. A probe that waits for a change (no container yet, on hold, not started) has no timer.
+//! * **Woken by** each probe's own period, while it has not succeeded by early attempts in between (`early`), by
+//!   [`ProbeManager::pod_changed`] when the runtime status of a pod changed, and by [`ProbeManager::pod_synced`]. A probe that
+//!   waits for a change (no container yet, on hold, not started) has no timer.
 //! * **Publishes** results to [`crate::state::probe_results`], and records them in the pod state store so
 //!   that a restart resumes where it stopped, and failures as events.
 //! * **Must never** run two probes of one kind on a container at once, count an error of the kubelet as a failure of the
@@ -11,12 +12,13 @@
 //! * Upstream: `pkg/kubelet/prober`.
 //!
 //! ```text
-//!  pod_changed --> watch per pod --> probe.<container> --> probe_results, pod state store, events
-//!  period, delay ---------------------^      |
-//!                                            '--> handlers::run_handler
+//!  pod_changed, pod_synced --> watch per pod --> probe.<container> --> probe_results, pod state store, events
+//!  period, early, delay ---------------------------^      |
+//!                                                         '--> handlers::run_handler
 //! ```
 
 mod container_view;
+mod early;
 mod metrics;
 mod spec;
 mod state;
@@ -104,11 +106,20 @@ struct PodProbes {
 }
 
 /// What is sent to the tasks of a pod; a repeated value means that the pod changed.
+#[derive(Clone, Copy, Debug)]
+struct PodSignal {
+    allowed: AllowedProbes,
+    /// How many syncs of the pod have ended.
+    syncs: u64,
+}
+
+/// Which kinds of probes of a pod may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodSignal {
-    Run,
-    ReadinessOnly,
-    Removed,
+enum AllowedProbes {
+    All,
+    Readiness,
+    /// The pod was removed.
+    None,
 }
 
 /// One probe of one container.
@@ -196,7 +207,10 @@ impl ProbeManager {
         let probes = Arc::new(PodProbes {
             pod: pod.clone(),
             uid: uid.clone(),
-            signal: watch::Sender::new(PodSignal::Run),
+            signal: watch::Sender::new(PodSignal {
+                allowed: AllowedProbes::All,
+                syncs: 0,
+            }),
             slots: Mutex::new(slots.clone()),
         });
         for slot in &slots {
@@ -209,7 +223,7 @@ impl ProbeManager {
     pub fn remove_pod(&self, uid: &PodUid) {
         self.drop_restored(uid, &[]);
         if let Some(probes) = self.pods.lock().remove(uid) {
-            probes.signal.send_replace(PodSignal::Removed);
+            probes.allow(AllowedProbes::None);
         }
     }
 
@@ -236,7 +250,7 @@ impl ProbeManager {
     /// Readiness probes continue.
     pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
         if let Some(probes) = self.pods.lock().get(uid) {
-            probes.signal.send_replace(PodSignal::ReadinessOnly);
+            probes.allow(AllowedProbes::Readiness);
         }
     }
 
@@ -244,6 +258,14 @@ impl ProbeManager {
     pub fn pod_changed(&self, uid: &PodUid) {
         if let Some(probes) = self.pods.lock().get(uid) {
             probes.wake();
+        }
+    }
+
+    /// A sync of the pod has ended: probes that have not succeeded yet are tried again, as upstream's readiness probes are when
+    /// a status is made.
+    pub fn pod_synced(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().get(uid) {
+            probes.signal.send_modify(|signal| signal.syncs += 1);
         }
     }
 
@@ -286,7 +308,7 @@ impl ProberShared {
     }
 
     fn restart_ended(self: &Arc<Self>, probes: &Arc<PodProbes>) {
-        if *probes.signal.borrow() != PodSignal::Run {
+        if probes.signal.borrow().allowed != AllowedProbes::All {
             return;
         }
         let mut restarted = Vec::new();
@@ -326,6 +348,10 @@ impl ProbeSnapshot {
 impl PodProbes {
     fn wake(&self) {
         self.signal.send_modify(|_| ());
+    }
+
+    fn allow(&self, allowed: AllowedProbes) {
+        self.signal.send_modify(|signal| signal.allowed = allowed);
     }
 
     fn started(&self, container: &str, id: &ContainerId) -> bool {

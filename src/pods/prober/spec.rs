@@ -54,6 +54,7 @@ pub(super) fn rules(probe: &Probe, kind: ProbeKind) -> ProbeRules {
         initial_delay: seconds(u32::try_from(delay).unwrap_or(0)),
         success_threshold: positive(probe.success_threshold, 1),
         failure_threshold: positive(probe.failure_threshold, 3),
+        runs_command: probe.exec.is_some(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The state machine of one probe of one container. Pure: the time and all facts are passed in.
 
+use super::early::EarlyAttempts;
 use crate::{
     model::{ContainerId, ProbeKind, ProbeResult},
     runtime::handlers::ProbeOutcome,
@@ -7,8 +8,8 @@ use crate::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// At start, the first probes of containers that an earlier kubelet started, and of which no result is recorded, are spread
-/// over this time. It is short, because readiness is unknown until then.
+/// At start, the first probes of containers that an earlier kubelet started, and that are not known to be ready, are spread
+/// over this time. It is short, because they may be ready.
 const ADOPTION_SPREAD: Duration = Duration::from_secs(1);
 
 /// The parameters of a probe, frozen when its task starts.
@@ -23,6 +24,8 @@ pub(super) struct ProbeRules {
     pub(super) success_threshold: u32,
     /// Failures in a row until the result is Failure.
     pub(super) failure_threshold: u32,
+    /// The handler is a command in the container.
+    pub(super) runs_command: bool,
 }
 
 /// The state of a container instance.
@@ -60,6 +63,10 @@ pub(super) struct ProbeFacts {
     pub(super) recorded_result: Option<ProbeResult>,
     /// The pod's status says that the instance has started; only needed for the first decision about it.
     pub(super) was_started: bool,
+    /// A sync of the pod has ended since the last decision.
+    pub(super) synced: bool,
+    /// An attempt that was given up has not returned yet.
+    pub(super) overdue: bool,
 }
 
 impl ProbeFacts {
@@ -70,11 +77,21 @@ impl ProbeFacts {
     }
 }
 
+/// Why a probe is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// Its period made it due; the outcome counts towards the thresholds.
+    Periodic,
+    /// It has not succeeded yet. A success counts, and the next period begins with it: `successThreshold` successes are as far
+    /// apart as upstream's. Anything else neither counts nor is shown.
+    Early,
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeAction {
     /// Probe this instance now and report with [`ProbeState::probed`].
-    Run(ContainerId),
+    Run(ContainerId, Attempt),
     /// Decide again at this time, or when a fact changes.
     Until(Instant),
     /// Decide again when a fact changes.
@@ -110,8 +127,14 @@ struct CurrentInstance {
     /// Which kubelet process started it, and whether its result was recorded.
     origin: InstanceOrigin,
     stage: ProbeStage,
-    /// The result of the last probe, and how many probes in a row had it (upstream's `lastResult` and `resultRun`).
+    /// The result of the last probe that counted, and how many in a row had it (upstream's `lastResult` and `resultRun`).
     result_run: Option<(ProbeResult, u32)>,
+    early: EarlyAttempts,
+    /// The result has been Success for this instance, as far as this process and the record know: it is probed by its period
+    /// alone from then on.
+    has_succeeded: bool,
+    /// The probe waits for the startup probe, or is a startup probe whose container has started.
+    held_back: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +153,7 @@ enum ProbeStage {
     Waiting,
     /// It runs; the first probe is due at this time at the earliest.
     Delayed(Instant),
-    /// It is probed; the next probe is due at this time.
+    /// It is probed; its period makes the next probe due at this time.
     Probing(Instant),
     /// It is no longer probed: the result is final, because the instance will be replaced or has started.
     OnHold,
@@ -200,23 +223,33 @@ impl ProbeState {
         decision
     }
 
-    /// Records the outcome of a run and returns a result to write. `facts` are those after the run: the outcome is ignored
-    /// if the instance no longer runs.
+    /// Records the outcome of a run that has ended `now` and returns a result to write. `facts` are those after the run: the
+    /// outcome is ignored if the instance no longer runs.
     pub(super) fn probed(
         &mut self,
         facts: &ProbeFacts,
         id: &ContainerId,
+        attempt: Attempt,
         outcome: &ProbeOutcome,
+        now: Instant,
     ) -> Option<(ContainerId, ProbeResult)> {
         let rules = self.rules;
         let current = self.current.as_mut().filter(|current| {
             current.id == *id && matches!(current.stage, ProbeStage::Probing(_)) && facts.runs(id)
         })?;
+        let began = current.early.ended(now);
         let result = match outcome {
             ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => ProbeResult::Success,
             ProbeOutcome::Failure { .. } => ProbeResult::Failure,
             ProbeOutcome::Unknown { .. } => return None,
         };
+        match (attempt, result) {
+            (Attempt::Periodic, _) => {}
+            (Attempt::Early, ProbeResult::Success) => {
+                current.stage = ProbeStage::Probing(next_due(began, rules.period, now));
+            }
+            (Attempt::Early, _) => return None,
+        }
         let in_a_row = match current.result_run {
             Some((last, times)) if last == result => times.saturating_add(1),
             _ => 1,
@@ -235,6 +268,7 @@ impl ProbeState {
         }
         let changed = current.probe_result != Some(result);
         current.probe_result = Some(result);
+        current.has_succeeded |= result == ProbeResult::Success;
         changed.then(|| (id.clone(), result))
     }
 }
@@ -272,6 +306,9 @@ impl CurrentInstance {
                 ProbeStage::Waiting
             },
             result_run: None,
+            early: EarlyAttempts::default(),
+            has_succeeded: recorded_result == Some(ProbeResult::Success),
+            held_back: false,
         }
     }
 
@@ -312,22 +349,55 @@ impl CurrentInstance {
         if self.stage == ProbeStage::Waiting {
             // The age is only used here: the runtime's clock may be set later.
             self.stage = ProbeStage::Delayed(now + rules.initial_delay.saturating_sub(age));
+            self.early.starts(now.checked_sub(age));
         }
-        let due = match self.stage {
+        // Before the container has started, only the startup probe runs; after that, only the others.
+        let was_held_back = self.held_back;
+        self.held_back = facts.started == (rules.kind == ProbeKind::Startup);
+        if was_held_back && !self.held_back {
+            self.early.starts(Some(now));
+        }
+        let tick = match self.stage {
             ProbeStage::Delayed(not_before) if now < not_before => {
                 return ProbeAction::Until(not_before);
             }
-            // Before the container has started, only the startup probe runs; after that, only the others.
-            _ if facts.started == (rules.kind == ProbeKind::Startup) => return ProbeAction::Idle,
-            ProbeStage::Probing(due) => due,
+            _ if self.held_back => return ProbeAction::Idle,
+            ProbeStage::Probing(tick) => tick,
             _ => now + self.first_wait(rules, spread),
         };
-        if now < due {
-            self.stage = ProbeStage::Probing(due);
-            return ProbeAction::Until(due);
+        if tick <= now {
+            self.stage = ProbeStage::Probing(next_due(tick, rules.period, now));
+            return self.run(Attempt::Periodic, now);
         }
-        self.stage = ProbeStage::Probing(next_due(due, rules.period, now));
-        ProbeAction::Run(self.id.clone())
+        self.stage = ProbeStage::Probing(tick);
+        if facts.synced {
+            self.early.synced();
+        }
+        let early = if self.may_be_early(rules, facts) {
+            self.early.due(rules, tick, now)
+        } else {
+            None
+        };
+        match early {
+            Some(due) if due <= now => self.run(Attempt::Early, now),
+            due => ProbeAction::Until(due.unwrap_or(tick)),
+        }
+    }
+
+    fn run(&mut self, attempt: Attempt, now: Instant) -> ProbeAction {
+        self.early.begins(now);
+        ProbeAction::Run(self.id.clone(), attempt)
+    }
+
+    /// Whether the probe may be repeated early. After a success it is not, although `successThreshold` may want more: early
+    /// ones would make the container ready sooner than that many periods say.
+    fn may_be_early(&self, rules: &ProbeRules, facts: &ProbeFacts) -> bool {
+        let succeeds = matches!(self.result_run, Some((ProbeResult::Success, _)));
+        rules.kind != ProbeKind::Liveness
+            && !self.has_succeeded
+            && !succeeds
+            && !facts.deleting
+            && !facts.overdue
     }
 
     /// The delay of the first probe. The readiness and startup probes of a new container run immediately, because it is not
@@ -335,11 +405,13 @@ impl CurrentInstance {
     /// during a slow start count towards the failure threshold.
     fn first_wait(&self, rules: &ProbeRules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
-            (InstanceOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
-            (InstanceOrigin::Adopted, ProbeKind::Readiness | ProbeKind::Startup) => {
+            (_, ProbeKind::Liveness) => rules.period.mul_f64(spread),
+            (InstanceOrigin::Fresh, _) => Duration::ZERO,
+            // It may have become ready while no kubelet ran.
+            (InstanceOrigin::Adopted | InstanceOrigin::Resumed, _) if !self.has_succeeded => {
                 rules.period.min(ADOPTION_SPREAD).mul_f64(spread)
             }
-            (_, ProbeKind::Liveness) | (InstanceOrigin::Resumed, _) => rules.period.mul_f64(spread),
+            (InstanceOrigin::Adopted | InstanceOrigin::Resumed, _) => rules.period.mul_f64(spread),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The loop of one probe: decide with [`super::state`], act, wait.
 
 use super::{
-    PodProbes, PodSignal, ProbeSlot, ProbeSnapshot, ProbeTaskState, ProbedContainer, ProberShared,
+    AllowedProbes, PodProbes, PodSignal, ProbeSlot, ProbeSnapshot, ProbeTaskState, ProbedContainer,
+    ProberShared,
     metrics::ProbeSeries,
     spec,
-    state::{InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
+    state::{Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use crate::{
     base::{
@@ -26,8 +27,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// Attempts per tick if the handler cannot be run (upstream's `maxProbeRetries`).
-const ATTEMPTS: u32 = 3;
+/// Runs per tick if the handler cannot be run (upstream's `maxProbeRetries`).
+const MAX_RUNS: u32 = 3;
 /// A run fails this long after its timeout, even if the runtime has not reported a timeout. Runtimes measure from the
 /// start of the command, which on a busy node is seconds after the call.
 const OVERRUN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +49,8 @@ pub(super) struct ProbeTask {
     /// Whether another instance may follow one that exited.
     restarts: bool,
     signal: watch::Receiver<PodSignal>,
+    /// How many syncs of the pod this probe knows of.
+    syncs: u64,
     state: ProbeState,
     overdue: Option<Overdue>,
     series: ProbeSeries,
@@ -55,10 +58,12 @@ pub(super) struct ProbeTask {
 
 type ProbeRun = BoxFuture<'static, ProbeOutcome>;
 
-/// A run that exceeded its deadline and has been counted as failed. No other run starts before it ends.
+/// A run that exceeded its deadline. No other run starts before it ends.
 struct Overdue {
     run: ProbeRun,
     gauge: Gauge,
+    /// It has been reported as a failure: by the tick that ran it, or, if it began early, by the first tick that it prevented.
+    reported: bool,
 }
 
 impl Drop for Overdue {
@@ -75,6 +80,8 @@ impl ProbeTask {
     ) -> Option<Self> {
         let container = probes.pod.container(&slot.container)?;
         let probe = spec::probe(container, slot.kind)?;
+        let signal = probes.signal.subscribe();
+        let syncs = signal.borrow().syncs;
         Some(Self {
             shared: shared.clone(),
             probes: probes.clone(),
@@ -82,7 +89,8 @@ impl ProbeTask {
             kind: slot.kind,
             timeout: spec::timeout(probe),
             restarts: spec::restarts(&probes.pod, container),
-            signal: probes.signal.subscribe(),
+            signal,
+            syncs,
             state: ProbeState::new(spec::rules(probe, slot.kind), fastrand::f64()),
             overdue: None,
             series: ProbeSeries::new(&shared.metrics),
@@ -108,7 +116,9 @@ impl ProbeTask {
         if stops(signal, self.kind) {
             return ControlFlow::Break(());
         }
-        let facts = self.facts();
+        let mut facts = self.facts();
+        facts.synced = signal.syncs != self.syncs;
+        self.syncs = signal.syncs;
         let decision = self.state.decide(&facts, Instant::now());
         if let Some(old) = &decision.forget {
             self.overdue = None;
@@ -119,13 +129,19 @@ impl ProbeTask {
         }
         let due = match decision.next {
             ProbeAction::Until(at) => Some(at),
-            ProbeAction::Run(_) | ProbeAction::Idle | ProbeAction::Exit => None,
+            ProbeAction::Run(..) | ProbeAction::Idle | ProbeAction::Exit => None,
         };
         self.update_snapshot(|seen| seen.due = due);
         match decision.next {
             ProbeAction::Exit => return ControlFlow::Break(()),
-            ProbeAction::Run(id) if self.overdue.is_none() => self.probe(id).await,
-            ProbeAction::Run(_) | ProbeAction::Idle => self.wait(None).await,
+            ProbeAction::Run(id, attempt) if self.overdue.is_none() => {
+                self.probe(id, attempt).await;
+            }
+            ProbeAction::Run(id, _) => {
+                self.report_overdue(&id);
+                self.wait(None).await;
+            }
+            ProbeAction::Idle => self.wait(None).await,
             ProbeAction::Until(at) => self.wait(Some(at)).await,
         }
         ControlFlow::Continue(())
@@ -146,26 +162,31 @@ impl ProbeTask {
         }
     }
 
-    /// Runs the handler, with retries if it cannot be run, and reports the outcome.
-    async fn probe(&mut self, id: ContainerId) {
+    /// Runs the handler, with retries if it cannot be run, and reports the outcome. An early attempt is not retried: the next
+    /// one follows soon.
+    async fn probe(&mut self, id: ContainerId, attempt: Attempt) {
+        let runs = match attempt {
+            Attempt::Periodic => MAX_RUNS,
+            Attempt::Early => 1,
+        };
         let mut started_at = Instant::now();
-        let mut outcome = self.attempt(&id).await;
-        for _ in 1..ATTEMPTS {
+        let mut outcome = self.run_once(&id, attempt).await;
+        for _ in 1..runs {
             match outcome {
                 Some(ProbeOutcome::Unknown { .. }) if self.overdue.is_none() => {
                     started_at = Instant::now();
-                    outcome = self.attempt(&id).await;
+                    outcome = self.run_once(&id, attempt).await;
                 }
                 _ => break,
             }
         }
         if let Some(outcome) = outcome {
-            self.report(&id, &outcome, started_at.elapsed());
+            self.report(&id, attempt, &outcome, started_at.elapsed());
         }
     }
 
     /// One run; `None` when the probe was stopped meanwhile.
-    async fn attempt(&mut self, id: &ContainerId) -> Option<ProbeOutcome> {
+    async fn run_once(&mut self, id: &ContainerId, attempt: Attempt) -> Option<ProbeOutcome> {
         let mut run = self.start(id);
         let deadline = Instant::now() + self.timeout + OVERRUN_TIMEOUT;
         let kind = self.kind;
@@ -178,20 +199,37 @@ impl ProbeTask {
         }
         let gauge = self.shared.metrics.overdue();
         gauge.inc();
-        self.overdue = Some(Overdue { run, gauge });
+        self.overdue = Some(Overdue {
+            run,
+            gauge,
+            reported: attempt == Attempt::Periodic,
+        });
         let lag = deadline.elapsed();
         Some(if lag > self.timeout / 4 {
             ProbeOutcome::Unknown {
                 error: format!("kubelet was stalled for {lag:?}"),
             }
         } else {
-            ProbeOutcome::Failure {
-                output: format!(
-                    "probe did not return within {:?}",
-                    self.timeout + OVERRUN_TIMEOUT
-                ),
-            }
+            self.did_not_return()
         })
+    }
+
+    fn did_not_return(&self) -> ProbeOutcome {
+        let limit = self.timeout + OVERRUN_TIMEOUT;
+        ProbeOutcome::Failure {
+            output: format!("probe did not return within {limit:?}"),
+        }
+    }
+
+    /// A tick cannot run the probe because an earlier run has not returned. If that one began early, this tick fails in its
+    /// place, once: otherwise a runtime that hangs would not be noticed.
+    fn report_overdue(&mut self, id: &ContainerId) {
+        let overdue = self.overdue.as_mut();
+        let unreported = overdue.is_some_and(|run| !std::mem::replace(&mut run.reported, true));
+        if unreported {
+            let outcome = self.did_not_return();
+            self.report(id, Attempt::Periodic, &outcome, Duration::ZERO);
+        }
     }
 
     fn start(&self, id: &ContainerId) -> ProbeRun {
@@ -221,20 +259,29 @@ impl ProbeTask {
         })
     }
 
-    fn report(&mut self, id: &ContainerId, outcome: &ProbeOutcome, took: Duration) {
+    fn report(
+        &mut self,
+        id: &ContainerId,
+        attempt: Attempt,
+        outcome: &ProbeOutcome,
+        took: Duration,
+    ) {
         let facts = self.facts();
         if !facts.runs(id) {
             return;
         }
         let (result, output) = result_of(outcome);
-        self.update_snapshot(|seen| seen.ran(result, output, Timestamp::now()));
-        self.series
-            .count(&self.probes, &self.container, self.kind, outcome, took);
-        if let Some((reason, message)) = event(self.kind, outcome) {
-            let object = ObjectRef::container(&self.probes.pod, &self.container);
-            self.shared.deps.events.warning(&object, reason, message);
+        if attempt == Attempt::Periodic || result == ProbeResult::Success {
+            self.update_snapshot(|seen| seen.ran(result, output, Timestamp::now()));
+            self.series
+                .count(&self.probes, &self.container, self.kind, outcome, took);
+            if let Some((reason, message)) = event(self.kind, outcome) {
+                let object = ObjectRef::container(&self.probes.pod, &self.container);
+                self.shared.deps.events.warning(&object, reason, message);
+            }
         }
-        if let Some((id, probe_result)) = self.state.probed(&facts, id, outcome) {
+        let now = Instant::now();
+        if let Some((id, probe_result)) = self.state.probed(&facts, id, attempt, outcome, now) {
             self.publish(&id, probe_result);
         }
     }
@@ -303,6 +350,8 @@ impl ProbeTask {
             recorded_result,
             was_started: view.was_started,
             container,
+            synced: false,
+            overdue: self.overdue.is_some(),
         }
     }
 
@@ -328,10 +377,10 @@ impl ProbeTask {
 }
 
 fn stops(signal: PodSignal, kind: ProbeKind) -> bool {
-    match signal {
-        PodSignal::Run => false,
-        PodSignal::ReadinessOnly => kind != ProbeKind::Readiness,
-        PodSignal::Removed => true,
+    match signal.allowed {
+        AllowedProbes::All => false,
+        AllowedProbes::Readiness => kind != ProbeKind::Readiness,
+        AllowedProbes::None => true,
     }
 }
 

@@ -123,6 +123,7 @@ scenarios! {
     images::an_image_that_was_there_is_not_everybodys_when_all_are_verified,
     manifests::one_name_in_two_namespaces_is_two_pods,
     probes::probes_of_every_kind_ask_the_container,
+    probes::a_server_that_listens_late_is_found_long_before_its_period_is_over,
     probes::a_container_that_does_not_start_up_is_replaced_before_anything_else_is_asked,
     probes::a_probe_that_hangs_is_a_failure_and_may_shorten_the_grace,
     probes::a_removal_shortens_the_stop_that_a_failed_probe_began,

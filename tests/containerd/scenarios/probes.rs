@@ -121,6 +121,52 @@ pub async fn probes_of_every_kind_ask_the_container() {
     assert!(kinds.iter().all(|kind| restarts(&pod, kind) == 0));
 }
 
+pub async fn a_server_that_listens_late_is_found_long_before_its_period_is_over() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    write_grpc_server(&shared.join("grpc"));
+    let serve = |kind: &str, server: &str, probe: &str| {
+        format!(
+            r#"
+- name: {kind}
+  image: localhost/busybox:dev
+  command: [sh, -c, "until [ -e /shared/up ]; do sleep 0.1; done; {server}"]
+  startupProbe: {{ {probe}, periodSeconds: 3600 }}
+  readinessProbe: {{ {probe}, periodSeconds: 3600 }}
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]"#
+        )
+    };
+    let spec = format!(
+        "containers:{}{}{}{}\nvolumes: [{{ name: shared, hostPath: {{ path: \"{}\" }} }}]",
+        serve(
+            "exec",
+            "touch /tmp/well; exec sleep 1000",
+            "exec: { command: [test, -e, /tmp/well] }"
+        ),
+        serve(
+            "http",
+            "mkdir /www; echo hello > /www/index.html; exec httpd -f -p 8080 -h /www",
+            "httpGet: { path: /index.html, port: 8080 }"
+        ),
+        serve(
+            "tcp",
+            "exec nc -ll -p 8081 -e true",
+            "tcpSocket: { port: 8081 }"
+        ),
+        serve(
+            "grpc",
+            "exec nc -ll -p 8082 -e /shared/grpc",
+            "grpc: { port: 8082, service: any }"
+        ),
+        shared.display()
+    );
+    node.put("late", &manifest("late", &spec));
+    node.event("Unhealthy", "Startup probe failed").await;
+    std::fs::write(shared.join("up"), "").unwrap();
+    // The first attempts of the period have failed, and the next ones would come in an hour.
+    node.ready("late").await;
+}
+
 pub async fn a_container_that_does_not_start_up_is_replaced_before_anything_else_is_asked() {
     let node = Node::start().await;
     let shared = node.shared();

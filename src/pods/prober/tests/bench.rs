@@ -24,6 +24,8 @@ pub(super) const Z: Duration = Duration::ZERO;
 pub(super) enum Does {
     Exit(i32),
     Take(Duration),
+    /// Takes some time and then exits with this code.
+    Time(Duration, i32),
     Fail(CriError),
     Panic,
 }
@@ -194,13 +196,19 @@ impl Bench {
 
     /// When a command was run, in whole seconds since the container started; all commands for "".
     pub(super) fn calls(&self, command: &str) -> Vec<Duration> {
+        let times = self.times(command).into_iter();
+        times.map(|at| Duration::from_secs(at.as_secs())).collect()
+    }
+
+    /// Like [`Self::calls`], exactly.
+    pub(super) fn times(&self, command: &str) -> Vec<Duration> {
         let zero = *self.zero.lock();
         let calls = &self.world.lock().calls;
         let these = calls
             .iter()
             .filter(|(name, _)| command.is_empty() || name == command);
         these
-            .map(|(_, at)| Duration::from_secs(at.saturating_duration_since(zero).as_secs()))
+            .map(|(_, at)| at.saturating_duration_since(zero))
             .collect()
     }
 
@@ -258,6 +266,10 @@ fn exec(world: Arc<Mutex<World>>) -> ExecFn {
                 Does::Take(time) => {
                     sleep(time).await;
                     said(&command[0], 0)
+                }
+                Does::Time(time, exit_code) => {
+                    sleep(time).await;
+                    said(&command[0], exit_code)
                 }
                 Does::Fail(error) => Err(error),
                 Does::Panic => panic!("as scripted"),

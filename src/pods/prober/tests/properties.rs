@@ -4,10 +4,12 @@ use super::rules::{KINDS, bad, error, ok, rules};
 use crate::{
     model::{
         ContainerId,
-        ProbeKind::{Readiness, Startup},
+        ProbeKind::{Liveness, Readiness, Startup},
         ProbeResult::{Failure, Success},
     },
-    pods::prober::state::{InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
+    pods::prober::state::{
+        Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance,
+    },
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -20,20 +22,27 @@ enum Input {
         life: u8,
         started: bool,
         deleting: bool,
+        synced: bool,
     },
     Result(u8),
     Pass(u32),
 }
 
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
-    let decide = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(id, life, started, deleting)| Input::Decide {
-            id,
-            life,
-            started,
-            deleting,
-        },
+    let decide = (
+        0..3u8,
+        0..8u8,
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        any::<bool>(),
     );
+    let decide = decide.prop_map(|(id, life, started, deleting, synced)| Input::Decide {
+        id,
+        life,
+        started,
+        deleting,
+        synced,
+    });
     let input = prop_oneof![
         4 => decide,
         4 => (0..5u8).prop_map(Input::Result),
@@ -73,12 +82,13 @@ proptest! {
         let mut facts = ProbeFacts::default();
         let mut row = (None, 0u32);
         let mut last_run: Option<(ContainerId, Instant)> = None;
-        let mut under_way: Option<ContainerId> = None;
+        let mut under_way: Option<(ContainerId, Attempt)> = None;
+        let mut has_succeeded = false;
         for input in inputs {
             match input {
                 Input::Pass(millis) => now += Duration::from_millis(millis.into()),
-                Input::Decide { id, life, started, deleting } => {
-                    facts = facts_of(id, life, started, deleting);
+                Input::Decide { id, life, started, deleting, synced } => {
+                    facts = ProbeFacts { synced, ..facts_of(id, life, started, deleting) };
                     if under_way.is_some() {
                         // The task decides again only after the run.
                         continue;
@@ -87,6 +97,7 @@ proptest! {
                     if seen.as_ref().is_some_and(|seen| !state.is_current(&seen.id)) {
                         row = (None, 0);
                         last_run = None;
+                        has_succeeded = false;
                     }
                     let decision = state.decide(&facts, now);
                     // A result is only ever written about the instance that is there.
@@ -96,8 +107,12 @@ proptest! {
                     // An instance is forgotten only for another one.
                     prop_assert!(decision.forget.is_none() || decision.forget != seen.as_ref().map(|s| s.id.clone()));
                     match decision.next {
-                        ProbeAction::Run(id) => {
+                        ProbeAction::Run(id, attempt) => {
                             prop_assert!(facts.runs(&id));
+                            if attempt == Attempt::Early {
+                                prop_assert!(kind != Liveness && !deleting);
+                                prop_assert!(!has_succeeded && row.0 != Some(Success));
+                            }
                             prop_assert_eq!(facts.started, kind != Startup);
                             prop_assert!(!deleting || kind == Readiness);
                             // Never twice for one tick.
@@ -106,7 +121,7 @@ proptest! {
                                 prop_assert!(ticks(now) > ticks(before));
                             }
                             last_run = Some((id.clone(), now));
-                            under_way = Some(id);
+                            under_way = Some((id, attempt));
                         }
                         ProbeAction::Until(at) => prop_assert!(at > now),
                         ProbeAction::Idle => {}
@@ -114,14 +129,17 @@ proptest! {
                     }
                 }
                 Input::Result(which) => {
-                    let Some(id) = under_way.take() else { continue };
+                    let Some((id, attempt)) = under_way.take() else { continue };
                     let before = state.probe_result();
                     let (outcome, result) = match which {
                         0 => (error(), None),
                         1 | 2 => (ok(), Some(Success)),
                         _ => (bad(), Some(Failure)),
                     };
-                    let counts = facts.runs(&id) && state.is_current(&id);
+                    // An early attempt counts only if it succeeds.
+                    let counts = facts.runs(&id)
+                        && state.is_current(&id)
+                        && (attempt == Attempt::Periodic || result == Some(Success));
                     if let Some(result) = result.filter(|_| counts) {
                         row = match row {
                             (Some(last), times) if last == result => (Some(result), times + 1),
@@ -131,7 +149,8 @@ proptest! {
                     let needed = if row.0 == Some(Success) { 2 } else { 3 };
                     let settled = result.filter(|_| counts && row.1 >= needed);
                     let expected = settled.filter(|probe_result| before != Some(*probe_result));
-                    let written = state.probed(&facts, &id, &outcome);
+                    has_succeeded |= settled == Some(Success);
+                    let written = state.probed(&facts, &id, attempt, &outcome, now);
                     prop_assert_eq!(written, expected.map(|probe_result| (id, probe_result)));
                 }
             }

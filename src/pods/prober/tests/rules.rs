@@ -7,7 +7,7 @@ use crate::{
         ProbeResult::{self, Failure, Success, Unknown},
     },
     pods::prober::state::{
-        InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeRules, ProbeState,
+        Attempt, InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeRules, ProbeState,
         ProbedInstance,
     },
     runtime::handlers::ProbeOutcome,
@@ -26,10 +26,11 @@ pub(super) fn rules(kind: ProbeKind) -> ProbeRules {
         initial_delay: Duration::ZERO,
         success_threshold: 2,
         failure_threshold: 3,
+        runs_command: false,
     }
 }
 
-fn in_state(id: &str, life: InstanceState) -> ProbeFacts {
+pub(super) fn in_state(id: &str, life: InstanceState) -> ProbeFacts {
     ProbeFacts {
         container: Some(ProbedInstance {
             id: id.into(),
@@ -40,11 +41,11 @@ fn in_state(id: &str, life: InstanceState) -> ProbeFacts {
     }
 }
 
-fn running(id: &str) -> ProbeFacts {
+pub(super) fn running(id: &str) -> ProbeFacts {
     in_state(id, InstanceState::Running(Duration::ZERO))
 }
 
-fn started(id: &str) -> ProbeFacts {
+pub(super) fn started(id: &str) -> ProbeFacts {
     ProbeFacts {
         started: true,
         ..running(id)
@@ -52,7 +53,7 @@ fn started(id: &str) -> ProbeFacts {
 }
 
 /// What lets a probe of this kind run.
-fn open(kind: ProbeKind, id: &str) -> ProbeFacts {
+pub(super) fn open(kind: ProbeKind, id: &str) -> ProbeFacts {
     match kind {
         Startup => running(id),
         _ => started(id),
@@ -77,12 +78,22 @@ pub(super) fn error() -> ProbeOutcome {
     }
 }
 
-fn set(id: &str, probe_result: ProbeResult) -> Option<(ContainerId, ProbeResult)> {
+pub(super) fn set(id: &str, probe_result: ProbeResult) -> Option<(ContainerId, ProbeResult)> {
     Some((id.into(), probe_result))
 }
 
 fn run(id: &str) -> ProbeAction {
-    ProbeAction::Run(id.into())
+    ProbeAction::Run(id.into(), Attempt::Periodic)
+}
+
+/// Reports an outcome that counts.
+fn probed(
+    state: &mut ProbeState,
+    facts: &ProbeFacts,
+    id: &ContainerId,
+    outcome: &ProbeOutcome,
+) -> Option<(ContainerId, ProbeResult)> {
+    state.probed(facts, id, Attempt::Periodic, outcome, Instant::now())
 }
 
 /// A probe that has just been sent for the first time.
@@ -124,7 +135,7 @@ fn an_instance_older_than_the_kubelet_has_no_result_until_it_was_probed() {
 #[test]
 fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
     let (mut state, facts, now) = probing(Readiness);
-    assert_eq!(state.probed(&facts, &"c1".into(), &ok()), None);
+    assert_eq!(probed(&mut state, &facts, &"c1".into(), &ok()), None);
     let decision = state.decide(&started("c2"), now);
     assert_eq!(
         decision,
@@ -135,9 +146,9 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
         }
     );
     let second = started("c2");
-    assert_eq!(state.probed(&second, &"c2".into(), &ok()), None);
+    assert_eq!(probed(&mut state, &second, &"c2".into(), &ok()), None);
     assert_eq!(
-        state.probed(&second, &"c2".into(), &ok()),
+        probed(&mut state, &second, &"c2".into(), &ok()),
         set("c2", Success)
     );
 }
@@ -288,7 +299,7 @@ fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period
 
 #[test]
 fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
-    let (mut state, facts, begun) = probing(Readiness);
+    let (mut state, facts, begun) = probing(Liveness);
     let table = [
         // Decided early, nothing runs.
         (S, ProbeAction::Until(begun + PERIOD)),
@@ -325,7 +336,7 @@ fn results_need_as_many_equal_outcomes_in_a_row_as_the_threshold() {
     ];
     for (step, (outcome, probe_result)) in table.into_iter().enumerate() {
         assert_eq!(
-            state.probed(&facts, &id, &outcome),
+            probed(&mut state, &facts, &id, &outcome),
             probe_result,
             "step {step}"
         );
@@ -336,9 +347,9 @@ fn results_need_as_many_equal_outcomes_in_a_row_as_the_threshold() {
 fn a_run_that_could_not_be_carried_out_neither_counts_nor_breaks_a_row() {
     let (mut state, facts, _) = probing(Readiness);
     let id = ContainerId::from("c1");
-    assert_eq!(state.probed(&facts, &id, &ok()), None);
-    assert_eq!(state.probed(&facts, &id, &error()), None);
-    assert_eq!(state.probed(&facts, &id, &ok()), set("c1", Success));
+    assert_eq!(probed(&mut state, &facts, &id, &ok()), None);
+    assert_eq!(probed(&mut state, &facts, &id, &error()), None);
+    assert_eq!(probed(&mut state, &facts, &id, &ok()), set("c1", Success));
 }
 
 #[test]
@@ -348,8 +359,11 @@ fn a_warning_is_a_success() {
     let warning = ProbeOutcome::Warning {
         output: "moved".into(),
     };
-    state.probed(&facts, &id, &warning);
-    assert_eq!(state.probed(&facts, &id, &warning), set("c1", Success));
+    probed(&mut state, &facts, &id, &warning);
+    assert_eq!(
+        probed(&mut state, &facts, &id, &warning),
+        set("c1", Success)
+    );
 }
 
 #[test]
@@ -361,7 +375,7 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
     ] {
         let (mut state, facts, now) = probing(kind);
         let id = ContainerId::from("c1");
-        let settled = (0..3).find_map(|_| state.probed(&facts, &id, &outcome));
+        let settled = (0..3).find_map(|_| probed(&mut state, &facts, &id, &outcome));
         assert_eq!(settled, set("c1", probe_result), "{kind}");
         let decision = state.decide(&facts, now + 5 * PERIOD);
         assert_eq!(
@@ -397,7 +411,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
         in_state("c1", InstanceState::Exited { restarts: true }),
     ] {
         for _ in 0..5 {
-            assert_eq!(state.probed(&facts, &id, &bad()), None);
+            assert_eq!(probed(&mut state, &facts, &id, &bad()), None);
         }
     }
 }
@@ -428,7 +442,9 @@ fn a_recorded_result_stands_until_outcomes_change_it() {
             "{kind}"
         );
         let id = ContainerId::from("c1");
-        let probe_results: Vec<_> = (0..3).map(|_| state.probed(&again, &id, &bad())).collect();
+        let probe_results: Vec<_> = (0..3)
+            .map(|_| probed(&mut state, &again, &id, &bad()))
+            .collect();
         assert_eq!(probe_results, [None, None, set("c1", Failure)], "{kind}");
     }
 }

@@ -88,17 +88,17 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
     )
 }
 
-/// Whether the digests of two manifests ([`super::keys::MANIFEST_DIGEST`]) differ. Only digests of the same version can
-/// be compared; otherwise the manifests count as equal.
+/// Whether two manifests are the same by their digests ([`super::keys::MANIFEST_DIGEST`]); `None` if that is unknown: one
+/// has no digest, or the digests are of different versions.
+pub fn same_manifest(one: Option<&str>, other: Option<&str>) -> Option<bool> {
+    let (version, digest) = one?.split_once(':')?;
+    let (other_version, other) = other?.split_once(':')?;
+    (version == other_version).then_some(digest == other)
+}
+
+/// Whether two manifests are known to differ. Those whose digests cannot be compared count as equal.
 pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
-    let one = one.and_then(|digest| digest.split_once(':'));
-    let other = other.and_then(|digest| digest.split_once(':'));
-    match (one, other) {
-        (Some((version, digest)), Some((other_version, other))) => {
-            version == other_version && digest != other
-        }
-        _ => false,
-    }
+    same_manifest(one, other) == Some(false)
 }
 
 #[cfg(test)]

@@ -420,3 +420,36 @@ async fn an_adopted_pod_with_a_new_sandbox_is_not_restarted() {
     );
     assert_eq!(node.fake.pod("web-node1").unwrap().uid, UID);
 }
+
+/// A pod keeps its UID when its file gets another name while no kubelet runs, and then over every further restart,
+/// whatever of it the runtime returns first.
+#[tokio::test]
+async fn an_adopted_pod_is_not_restarted_if_its_sandbox_is_read_before_its_container() {
+    let mut node = Node::started().await;
+    let manifest = version("web", "v1").to_string();
+    node.manifests.put("f1.yaml", &manifest);
+    let first = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    let uid = node.fake.pod(&full("web")).unwrap().uid;
+    node.stop().await;
+    node.manifests.put("f0.yaml", &manifest);
+    node.manifests.remove("f1.yaml");
+    for _ in 0..2 {
+        node.fake.clear_calls();
+        node.fake.inject(Fault::hang(Rpc::ContainerStatus));
+        node.start().await;
+        let shown = node
+            .wait_pod("web", "it is shown", WAIT_LIMIT, |_| true)
+            .await;
+        assert_eq!(shown.metadata.uid.as_ref(), Some(&uid));
+        node.fake.clear_faults();
+        node.wait_pod("web", "it was read", WAIT_LIMIT, |pod| {
+            status_of(pod, "main").is_some_and(|s| s.started == Some(true))
+        })
+        .await;
+        node.stop().await;
+        assert_eq!(node.fake.mutations(), 0, "{:?}", node.fake.counts());
+    }
+    let main = node.fake.container(&format!("{}/main", full("web")));
+    assert_eq!(main.unwrap().id, first.id);
+}

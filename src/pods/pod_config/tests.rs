@@ -1,7 +1,10 @@
 use super::*;
 use crate::model::validation::LocalConfigMapsAndSecrets;
-use crate::model::{Completeness, PodOp};
-use crate::state::pod_cache::pod_cache;
+use crate::model::{
+    Completeness, ContainerState, ContainerStatus, PodOp, SandboxStatus, container_hash, keys,
+};
+use crate::state::pod_cache::{InspectedItem, ListEntry, PodCacheWriter, PodRef, pod_cache};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -166,6 +169,142 @@ async fn pods_of_one_name_in_one_list_are_reported_as_an_event() {
     assert!(events[0].message.contains("due to duplicate pod name"));
     shutdown.cancel();
     merger.await.unwrap().unwrap();
+}
+
+fn container_of_web() -> Container {
+    Container {
+        name: "c".into(),
+        image: Some("image".into()),
+        ..Container::default()
+    }
+}
+
+/// The pod `web` of a file in a runtime that returns its items one by one: its old sandbox, its newest one, its container.
+struct SlowRuntime {
+    writer: PodCacheWriter,
+    cache: PodCache,
+    pod_ref: PodRef,
+    unread: Vec<(ItemId, InspectedItem)>,
+}
+
+impl SlowRuntime {
+    /// A runtime that has listed the pod and has returned its old sandbox.
+    fn with(uid: &str, digest: Option<&str>) -> Self {
+        let pod_ref = PodRef {
+            uid: uid.into(),
+            name: "web".into(),
+            namespace: "ns".into(),
+        };
+        let sandbox = |id: &str, attempt, ready| SandboxStatus {
+            id: id.into(),
+            attempt,
+            ready,
+            source: Some(PodSource::File),
+            manifest_digest: digest.map(Into::into),
+            ..SandboxStatus::default()
+        };
+        let sandboxes = [sandbox("new", 1, true), sandbox("old", 0, false)];
+        let container = ContainerStatus {
+            id: "container".into(),
+            name: "c".into(),
+            hash: container_hash(&container_of_web()).into(),
+            state: ContainerState::Running,
+            ..ContainerStatus::default()
+        };
+        let (writer, cache) = pod_cache();
+        let listed = sandboxes.clone().map(|status| ListEntry {
+            pod_ref: pod_ref.clone(),
+            status,
+        });
+        let listed_container = ListEntry {
+            pod_ref: pod_ref.clone(),
+            status: container.clone(),
+        };
+        writer.apply_list(writer.next_seq(), listed.into(), vec![listed_container]);
+        let item = ItemId::Container(container.id.clone());
+        let mut unread = vec![(item, InspectedItem::Container(container))];
+        unread.extend(sandboxes.map(|one| {
+            let item = ItemId::Sandbox(one.id.clone());
+            (item, InspectedItem::Sandbox(one))
+        }));
+        let mut runtime = Self {
+            writer,
+            cache,
+            pod_ref,
+            unread,
+        };
+        runtime.read_next();
+        runtime
+    }
+
+    fn read_next(&mut self) {
+        let (item, read) = self.unread.pop().unwrap();
+        let seq = self.writer.next_seq();
+        self.writer.apply(&self.pod_ref, &item, seq, read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_waits_only_for_what_decides_about_the_adoption_of_a_uid() {
+    const OTHER: &str = "0123456789abcdef0123456789abcdef";
+    const OWN: &str = "ffffffffffffffffffffffffffffffff";
+    // How many items the runtime returns, one a second: the newest sandbox, then the container.
+    let (nothing, sandbox, all) = (0, 1, 2);
+    for (what, digest, name, uid, returned, adopts, waits) in [
+        ("another name", None, "db", OWN, nothing, OWN, 0),
+        ("its own UID", None, "web", OTHER, nothing, OTHER, 0),
+        ("same digest", Some("v1:d"), "web", OWN, sandbox, OTHER, 1),
+        ("another digest", Some("v1:e"), "web", OWN, sandbox, OWN, 1),
+        ("no digest", None, "web", OWN, all, OTHER, 2),
+        ("another version", Some("v0:d"), "web", OWN, all, OTHER, 2),
+        ("unreadable", None, "web", OWN, sandbox, OWN, 3),
+    ] {
+        let mut runtime = SlowRuntime::with(OTHER, digest);
+        let (lists, to_merge) = mpsc::channel(1);
+        let (sender, mut updates) = mpsc::channel(1);
+        let shutdown = CancellationToken::new();
+        let merger = merge_all(
+            to_merge,
+            lists.clone(),
+            sender,
+            EventRecorder::new(),
+            runtime.cache.clone(),
+            shutdown.clone(),
+        );
+        let merger = tokio::spawn(merger);
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(name.into());
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.uid = Some(uid.into());
+        let digest_of_manifest = (keys::MANIFEST_DIGEST.to_owned(), "v1:d".to_owned());
+        pod.metadata.annotations = Some([digest_of_manifest].into());
+        pod.spec = Some(PodSpec {
+            containers: vec![container_of_web()],
+            ..PodSpec::default()
+        });
+        let list = SourceList {
+            source: PodSource::File,
+            pods: vec![Arc::new(pod)],
+            completeness: Completeness::Complete,
+        };
+        let before = Instant::now();
+        lists.send(list).await.unwrap();
+        let read = async {
+            for _ in 0..returned {
+                sleep(Duration::from_secs(1)).await;
+                runtime.read_next();
+            }
+        };
+        let delivered = async {
+            let update = updates.recv().await.unwrap();
+            (update.pods[0].uid(), before.elapsed())
+        };
+        let ((), (delivered, waited)) = tokio::join!(read, delivered);
+        assert_eq!(delivered, adopts.into(), "{what}");
+        assert_eq!(waited.as_secs(), waits, "{what}: {waited:?}");
+        shutdown.cancel();
+        merger.await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,23 +1,18 @@
 //! Disk usage of a directory. Blocking; slow for large trees.
 
-use super::remove::open_beneath;
+use super::{remove::open_beneath, tree_walk::TreeWalk};
 use rustix::{
-    fd::OwnedFd,
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat},
+    io::Errno,
 };
-use std::{
-    collections::HashSet, fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path,
-    time::Duration,
-};
+use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 /// Number of entries between two pauses.
 const STRETCH: u64 = 1000;
 /// Duration of a pause: at most 200,000 entries per second, so that other processes can use the disk.
 const REST: Duration = Duration::from_millis(5);
-/// Maximum depth of directories: each level needs a descriptor and 24 KiB of memory.
-const MAX_DEPTH: usize = 128;
-/// Maximum number of remembered hard-linked inodes: about 30 MiB of memory.
-const MAX_LINKED: usize = 1_000_000;
+/// Fractions of an inode or byte in sums: a file with several names is counted in parts.
+const FRACTIONS: u128 = 1 << 32;
 
 /// Disk usage of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,38 +21,127 @@ pub struct DiskUsage {
     pub bytes: u64,
     /// Number of inodes, including the directory itself.
     pub inodes: u64,
+    /// Whether there is more than this: the directory was not read to the end.
+    pub is_partial: bool,
 }
 
-/// Sums up a directory tree, as du(1) does: hard-linked files count once, symbolic links are not followed, other file
-/// systems are skipped. Files removed during the walk are skipped too.
-///
-/// # Errors
-/// The directory cannot be opened; `FileTooLarge` with more than `most` entries, a million hard-linked files, or
-/// directories nested more than 128 deep: this process's memory must not depend on what a container writes into a
-/// volume.
-pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let top = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&top)?;
-    let mut sum = Sum {
-        usage: DiskUsage::default(),
-        device: stat.st_dev,
-        entries: 0,
-        linked: HashSet::new(),
-        most,
-    };
-    if sum.add(&stat) && sum.below(top) {
-        Ok(sum.usage)
-    } else {
-        Err(io::ErrorKind::FileTooLarge.into())
+/// Sums up a directory tree, as du(1) does: symbolic links are not followed, other file systems are skipped, and a file
+/// with several names counts once if all of them are in the tree. Files removed during the walk are skipped too.
+pub struct DiskWalk {
+    walk: TreeWalk,
+    device: u64,
+    /// In [`FRACTIONS`].
+    bytes: u128,
+    inodes: u128,
+    /// Number of directory entries.
+    entries: u64,
+    is_finished: bool,
+}
+
+impl DiskWalk {
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn start(directory: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&root)?;
+        let mut walk = Self {
+            walk: TreeWalk::new(root)?,
+            device: stat.st_dev,
+            bytes: 0,
+            inodes: 0,
+            entries: 0,
+            is_finished: false,
+        };
+        walk.add(&stat);
+        Ok(walk)
+    }
+
+    /// Continues for at most this number of entries. Whether the walk is finished.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "walking blocks anyway, and this thread is there for it"
+    )]
+    pub fn advance(&mut self, most: u64) -> bool {
+        for _ in 0..most {
+            let Some(name) = self.walk.next_entry() else {
+                self.is_finished = true;
+                return true;
+            };
+            self.entries += 1;
+            if self.entries.is_multiple_of(STRETCH) {
+                std::thread::sleep(REST);
+            }
+            let Some(parent) = self.walk.directory() else {
+                continue;
+            };
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let stat = match rustix::fs::statat(parent, &name, flags) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    self.walk.skip(error);
+                    continue;
+                }
+            };
+            if stat.st_dev != self.device {
+                continue;
+            }
+            if is_directory(&stat) {
+                match open_beneath(parent, &name) {
+                    Ok(child) => self.walk.enter(child),
+                    // A mount of the same file system, or replaced by a file since.
+                    Err(Errno::XDEV | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(error) => self.walk.skip(error),
+                }
+            }
+            self.add(&stat);
+        }
+        false
+    }
+
+    /// The usage found so far.
+    pub fn usage(&self) -> DiskUsage {
+        let rounded = |sum: u128| u64::try_from((sum + FRACTIONS / 2) / FRACTIONS);
+        DiskUsage {
+            bytes: rounded(self.bytes).unwrap_or(u64::MAX),
+            inodes: rounded(self.inodes).unwrap_or(u64::MAX),
+            is_partial: !self.is_finished || self.walk.is_partial(),
+        }
+    }
+
+    /// Adds a file or directory. Each name of a file counts for its part of it, because remembering the files that were
+    /// counted would take memory for each. Containers cannot give a file a name outside of its volume.
+    fn add(&mut self, stat: &Stat) {
+        let names = if is_directory(stat) {
+            1
+        } else {
+            u128::from(stat.st_nlink).max(1)
+        };
+        let blocks = u128::try_from(stat.st_blocks).unwrap_or_default();
+        self.bytes += blocks * 512 * FRACTIONS / names;
+        self.inodes += FRACTIONS / names;
     }
 }
 
-/// Sums up the files in a directory without its subdirectories and itself; or a single file. `None` if the path does
-/// not exist.
+fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// Sums up a directory tree by a [`DiskWalk`] of at most `most` entries.
 ///
 /// # Errors
-/// The path cannot be read; `FileTooLarge` with more than `most` entries.
+/// The directory cannot be opened.
+pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
+    let mut walk = DiskWalk::start(directory)?;
+    walk.advance(most);
+    Ok(walk.usage())
+}
+
+/// Sums up the files in a directory without its subdirectories and itself; or a single file. `None` if there are none.
+/// The sum is partial if there are more than `most` entries.
+///
+/// # Errors
+/// The path cannot be read.
 pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
     let metadata = std::fs::symlink_metadata(path)?;
     if !metadata.is_dir() {
@@ -67,7 +151,8 @@ pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
     for entry in std::fs::read_dir(path)? {
         entries += 1;
         if entries > most {
-            return Err(io::ErrorKind::FileTooLarge.into());
+            sum.get_or_insert_with(DiskUsage::default).is_partial = true;
+            break;
         }
         // The file was removed during the walk.
         let metadata = entry.and_then(|entry| entry.metadata());
@@ -87,74 +172,7 @@ fn usage_of(metadata: &Metadata) -> DiskUsage {
     DiskUsage {
         bytes: metadata.blocks().saturating_mul(512),
         inodes: 1,
-    }
-}
-
-struct Sum {
-    usage: DiskUsage,
-    device: u64,
-    /// Number of directory entries; hard-linked files have several.
-    entries: u64,
-    /// Inodes of hard-linked files.
-    linked: HashSet<u64>,
-    most: u64,
-}
-
-impl Sum {
-    /// Sums up everything below a directory, which a pod may change at any moment. False if a limit is exceeded.
-    fn below(&mut self, top: OwnedFd) -> bool {
-        // Only the directories between `top` and the current entry are kept: a list of directories still to be
-        // visited could become arbitrarily long.
-        let mut open: Vec<Dir> = Dir::new(top).into_iter().collect();
-        loop {
-            let depth = open.len();
-            let Some(directory) = open.last_mut() else {
-                return true;
-            };
-            let Some(Ok(entry)) = directory.read() else {
-                open.pop();
-                continue;
-            };
-            let (Ok(parent), name) = (directory.fd(), entry.file_name()) else {
-                continue;
-            };
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let stat = match rustix::fs::statat(parent, name, flags) {
-                Ok(stat) if !matches!(name.to_bytes(), b"." | b"..") => stat,
-                _ => continue,
-            };
-            if !self.add(&stat) {
-                return false;
-            }
-            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if is_directory && stat.st_dev == self.device {
-                if depth > MAX_DEPTH {
-                    return false;
-                }
-                let below = open_beneath(parent, name).and_then(Dir::new);
-                open.extend(below);
-            }
-        }
-    }
-
-    /// False if a limit is exceeded.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "walking blocks anyway, and this thread is there for it"
-    )]
-    fn add(&mut self, stat: &Stat) -> bool {
-        self.entries += 1;
-        if self.entries.is_multiple_of(STRETCH) {
-            std::thread::sleep(REST);
-        }
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let mut is_new = || is_directory || stat.st_nlink == 1 || self.linked.insert(stat.st_ino);
-        if stat.st_dev == self.device && is_new() {
-            let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
-            self.usage.bytes = self.usage.bytes.saturating_add(blocks.saturating_mul(512));
-            self.usage.inodes += 1;
-        }
-        self.entries <= self.most && self.linked.len() <= MAX_LINKED
+        is_partial: false,
     }
 }
 
@@ -178,7 +196,11 @@ mod tests {
         assert!((10_000..30_000).contains(&found.bytes), "{found:?}");
         let one = files_usage(&at("0.log"), 9).unwrap().unwrap();
         assert_eq!(one.inodes, 1);
-        assert!(files_usage(directory.path(), 2).is_err());
+        let partial = files_usage(directory.path(), 2).unwrap().unwrap();
+        assert!(
+            partial.is_partial && partial.bytes <= found.bytes,
+            "{partial:?}"
+        );
         assert!(files_usage(&at("none"), 9).is_err());
     }
 
@@ -198,43 +220,67 @@ mod tests {
         assert!((98_304..200_000).contains(&added), "{added}");
     }
 
-    #[test]
-    fn directories_are_entered_down_to_a_depth_and_no_further() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |depth| directory.path().join(vec!["d"; depth].join("/"));
-        fs::create_dir_all(at(MAX_DEPTH + 1)).unwrap();
-        let whole = u64::try_from(MAX_DEPTH).unwrap() + 2;
-        let error = disk_usage(directory.path(), 1000).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        fs::remove_dir(at(MAX_DEPTH + 1)).unwrap();
-        assert_eq!(
-            disk_usage(directory.path(), 1000).unwrap().inodes,
-            whole - 1
-        );
+    /// Nested directories, too deep for one path.
+    fn nest(directory: &Path, levels: usize) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut innermost = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
+        for _ in 0..levels {
+            rustix::fs::mkdirat(&innermost, "d", Mode::RWXU).unwrap();
+            rustix::fs::mkdirat(&innermost, "e", Mode::RWXU).unwrap();
+            innermost = rustix::fs::openat(&innermost, "d", flags, Mode::empty()).unwrap();
+        }
     }
 
     #[test]
-    fn every_name_of_a_file_counts_towards_the_limit() {
+    fn directories_are_entered_at_any_depth() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("file"), "").unwrap();
-        for name in 0..4 {
+        nest(directory.path(), 3000);
+        fs::write(directory.path().join("file"), vec![1; 1 << 20]).unwrap();
+        let usage = disk_usage(directory.path(), 100_000).unwrap();
+        assert_eq!(usage.inodes, 6002);
+        assert!(usage.bytes >= 1 << 20, "{usage:?}");
+    }
+
+    #[test]
+    fn a_file_of_many_names_counts_once() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), vec![1; 100_000]).unwrap();
+        let before = disk_usage(directory.path(), 10).unwrap();
+        for name in 0..6 {
             let name = directory.path().join(name.to_string());
             fs::hard_link(directory.path().join("file"), name).unwrap();
         }
-        let error = disk_usage(directory.path(), 5).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        assert_eq!(disk_usage(directory.path(), 6).unwrap().inodes, 2);
+        assert_eq!(disk_usage(directory.path(), 10).unwrap(), before);
     }
 
     #[test]
-    fn a_directory_with_too_many_entries_is_an_error_and_so_is_none() {
+    fn a_walk_that_is_cut_short_finds_no_more_than_there_is_and_can_go_on() {
         let directory = tempfile::tempdir().unwrap();
-        for name in 0..5 {
-            fs::write(directory.path().join(name.to_string()), "").unwrap();
+        nest(directory.path(), 100);
+        for name in 0..50 {
+            fs::write(directory.path().join(name.to_string()), vec![1; 10_000]).unwrap();
         }
-        let error = disk_usage(directory.path(), 4).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        assert_eq!(disk_usage(directory.path(), 6).unwrap().inodes, 6);
+        fs::hard_link(directory.path().join("0"), directory.path().join("d/again")).unwrap();
+        let all = disk_usage(directory.path(), 1000).unwrap();
+        assert_eq!((all.inodes, all.is_partial), (251, false));
+        let mut last = DiskUsage::default();
+        for most in 0..=251 {
+            let some = disk_usage(directory.path(), most).unwrap();
+            assert!(some.is_partial, "{most}: {some:?}");
+            assert!(
+                some.bytes >= last.bytes && some.bytes <= all.bytes && some.inodes <= all.inodes,
+                "{most}: {some:?} of {all:?}"
+            );
+            last = some;
+        }
+        let mut walk = DiskWalk::start(directory.path()).unwrap();
+        let turns = 1 + (0..).take_while(|_| !walk.advance(60)).count();
+        assert_eq!((walk.usage(), turns), (all, 5));
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
         let missing = disk_usage(&directory.path().join("no"), 4).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }

@@ -24,6 +24,7 @@ pub mod process_metrics;
 pub mod profile;
 pub mod program;
 pub mod remove;
+mod tree_walk;
 mod disk_usage;
 mod project_quota;
 mod service_manager;
@@ -41,7 +42,7 @@ pub mod unix_socket;
 
 pub use address::own_address;
 pub use confined::{ConfinedFile, open_confined};
-pub use disk_usage::{DiskUsage, disk_usage, files_usage};
+pub use disk_usage::{DiskUsage, DiskWalk, disk_usage, files_usage};
 pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
 pub use kernel_tunables::{KernelTunableBehavior, set_up_kernel_tunables};
@@ -64,6 +65,7 @@ pub use system_bus::{BusError, SystemBus};
 pub(crate) use systemd::fake as systemd_fake;
 pub use systemd::{PropertyValue, Slices, UnitProperty};
 pub use topology::{CpuPlace, MachineTopology, NumaNode};
+pub use tree_walk::TreeWalk;
 
 #[cfg(test)]
 pub(crate) mod quota_disk;

@@ -68,6 +68,7 @@ pub fn project_usage(directory: &Path, project: u32) -> io::Result<DiskUsage> {
         Ok(quota) => Ok(DiskUsage {
             bytes: quota.dqb_curspace,
             inodes: quota.dqb_curinodes,
+            is_partial: false,
         }),
         // XFS has no entry for a project without files.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(DiskUsage::default()),

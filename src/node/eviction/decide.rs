@@ -109,9 +109,9 @@ impl EvictionState {
             })
         });
         self.met = met.collect();
-        let is_observed = |met: &&MetThreshold| observed.contains_key(&met.threshold.signal);
+        // Also thresholds whose signals are missing: a disk that stopped responding while it was full is full.
         let has = |wanted: &[EvictionResource]| {
-            let mut met = self.met.iter().filter(is_observed);
+            let mut met = self.met.iter();
             met.any(|met| wanted.contains(&met.threshold.signal.resource()))
         };
         for (last, resources) in [
@@ -128,6 +128,7 @@ impl EvictionState {
             // With a transition period of zero the condition still holds for this measurement.
             *last = last.filter(|last| now.duration_since(*last) < transition || *last == now);
         }
+        let is_observed = |met: &&MetThreshold| observed.contains_key(&met.threshold.signal);
         let mut act_on: Vec<_> = self
             .met
             .iter()
@@ -406,10 +407,11 @@ mod tests {
             (20, &Observations::new(), false, true),
             (30, &Observations::new(), false, true),
             (31, &short, true, true),
-            (400, &Observations::new(), false, false),
-            (401, &seen(100), false, false),
-            (402, &Observations::new(), false, false),
-            (403, &short, false, true),
+            // Twice the transition period without a measurement.
+            (631, &Observations::new(), false, true),
+            (632, &seen(100), false, true),
+            (931, &Observations::new(), false, false),
+            (932, &short, false, true),
         ] {
             let now = start + Duration::from_secs(second);
             let found = state.observe(&thresholds, observed, TRANSITION, now);

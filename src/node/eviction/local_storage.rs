@@ -266,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_a_volume_may_be_over_its_limit() {
+        let spec = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1Gi"}}]}"#;
+        for (bytes, goes) in [(1 << 30, false), (2 << 30, true)] {
+            let mut candidate = candidate(spec, 0, 0, bytes);
+            for volume in &mut candidate.usage.as_mut().unwrap().volumes {
+                volume.fs.is_partial = true;
+            }
+            let found = excess(&candidate, DiskLayout::OneDisk);
+            assert_eq!(found.is_some(), goes, "{bytes}");
+        }
+    }
+
+    #[test]
     fn writable_layers_on_a_disk_of_their_own_do_not_count_for_a_container() {
         let spec = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
         for (layer, log, layout, goes) in [

@@ -92,7 +92,8 @@ fn priority(pod: &Pod) -> i32 {
 }
 
 /// Sorts pods in the order of eviction: first pods with unknown usage, then pods over their requests, then pods of
-/// lower priority, then pods with the highest usage above their requests. There are no requests for processes.
+/// lower priority, then pods with the highest usage above their requests. There are no requests for processes. A pod
+/// whose usage of a disk is known only in part counts as over its request.
 pub fn rank(candidates: &mut [Candidate], signal: EvictionSignal, files: FilesOnDisk) {
     candidates.sort_by_cached_key(|candidate| {
         let resource = signal.resource();
@@ -102,7 +103,8 @@ pub fn rank(candidates: &mut [Candidate], signal: EvictionSignal, files: FilesOn
             .map(|usage| used(candidate, usage, resource, files));
         let requested = request(&candidate.pod, resource);
         let excess = used.map(|used| used.saturating_sub(requested));
-        let is_over = resource != EvictionResource::Pids && excess.is_some_and(|excess| excess > 0);
+        let exceeds = resource != EvictionResource::Pids && excess.is_some_and(|excess| excess > 0);
+        let is_over = exceeds || resource.is_on_disk() && is_partial(candidate, files);
         let known = candidate.usage.is_some();
         (
             known,
@@ -168,6 +170,20 @@ fn on_disk(
         }
     }
     bytes(sum)
+}
+
+/// Whether more of a disk is used than is known: a volume is not measured yet, cannot be read, or was not read to the end.
+fn is_partial(candidate: &Candidate, files: FilesOnDisk) -> bool {
+    let Some(usage) = candidate.usage.as_ref().filter(|_| files.logs_and_volumes) else {
+        return false;
+    };
+    let is_known = |name: &str| {
+        let volume = usage.volumes.iter().find(|volume| volume.name == name);
+        volume.is_some_and(|volume| volume.fs.used_bytes.is_some() && !volume.fs.is_partial)
+    };
+    let logs = usage.containers.iter().filter_map(|one| one.logs.as_ref());
+    let mut volumes = local_volumes(&candidate.pod).into_iter();
+    !volumes.all(is_known) || logs.into_iter().any(|logs| logs.is_partial)
 }
 
 /// Volumes of a pod that are on the node's disk and are removed with the pod.

@@ -213,6 +213,9 @@ messages! {
     /// Usage of a file system, or of a directory on it.
     pub struct FsStats {
         time: Time,
+        /// Not upstream's: whether more than this is used, because the directory was not read to the end.
+        #[serde(skip)]
+        is_partial: bool,
     } optional {
         available_bytes: u64,
         capacity_bytes: u64,

@@ -4,7 +4,7 @@
 use crate::{
     base::if_exists,
     host::{
-        DiskUsage, FilesystemUsage, MountEntry, disk_usage, files_usage, filesystem_usage, mount,
+        DiskUsage, DiskWalk, FilesystemUsage, MountEntry, files_usage, filesystem_usage, mount,
         project_usage,
     },
     model::ProjectId,
@@ -18,8 +18,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Directories with more entries than this are not measured.
+/// Maximum number of entries that are read of one directory before it is the next one's turn: ten seconds at least.
 const MAX_ENTRIES: u64 = 2_000_000;
+/// Maximum number of directories with more entries whose walk goes on in the next turn. Each may need 4 MiB of memory and
+/// 64 descriptors.
+const MAX_UNFINISHED: usize = 8;
 
 /// How the usage of a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub(super) enum DiskMethod {
 pub(super) struct DiskMeasurement {
     /// Time of the measurement, nanoseconds since the epoch.
     pub(super) at: i64,
-    /// Usage; `None` if there are too many entries, or if the method yields none.
+    /// Usage; `None` if the directory cannot be read, or if the method yields none.
     pub(super) usage: Option<DiskUsage>,
     /// The file system, if the directory is a mount of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
@@ -61,16 +64,31 @@ impl DiskMeasurement {
 pub(super) type DiskMeasurements = HashMap<PathBuf, DiskMeasurement>;
 
 /// Measures directories and keeps the results. Clones share the results.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct DiskMeter {
     measurements: Arc<Mutex<DiskMeasurements>>,
     /// Directories whose project quota could not be read the last time, so that the failure is logged once.
     unreadable: Arc<Mutex<HashSet<PathBuf>>>,
+    /// Walks that go on in the next turn.
+    unfinished: Arc<Mutex<HashMap<PathBuf, DiskWalk>>>,
+    max_entries: u64,
+}
+
+impl Default for DiskMeter {
+    fn default() -> Self {
+        Self {
+            measurements: Arc::default(),
+            unreadable: Arc::default(),
+            unfinished: Arc::default(),
+            max_entries: MAX_ENTRIES,
+        }
+    }
 }
 
 impl DiskMeter {
     /// Measures the directories that are due, and removes the results of all others. Each result is available as soon
-    /// as it is measured. Blocking; may take long. A file system that hangs delays all directories after it.
+    /// as it is measured. Blocking; may take long. A file system that hangs delays all directories after it. A walk that
+    /// is not finished after [`MAX_ENTRIES`] goes on in the next call.
     pub(super) fn measure(&self, wanted: HashMap<PathBuf, DiskMethod>) {
         let mut due: Vec<(Option<Instant>, PathBuf, DiskMethod)> = Vec::new();
         {
@@ -78,6 +96,8 @@ impl DiskMeter {
             measurements.retain(|path, _| wanted.contains_key(path));
             let mut unreadable = self.unreadable.lock();
             unreadable.retain(|path| wanted.contains_key(path));
+            let mut unfinished = self.unfinished.lock();
+            unfinished.retain(|path, _| wanted.contains_key(path));
             for (path, how) in wanted {
                 let before = measurements.get(&path).map(|measured| measured.measured_at);
                 let period = match how {
@@ -85,7 +105,8 @@ impl DiskMeter {
                     | DiskMethod::Files(period)
                     | DiskMethod::Project(_, period) => period,
                 };
-                if before.is_none_or(|measured_at| measured_at.elapsed() >= period) {
+                let is_due = before.is_none_or(|measured_at| measured_at.elapsed() >= period);
+                if is_due || unfinished.contains_key(&path) {
                     due.push((before, path, how));
                 }
             }
@@ -93,9 +114,9 @@ impl DiskMeter {
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
             let usage = if_exists(match how {
-                DiskMethod::Walk(_) => disk_usage(&path, MAX_ENTRIES).map(Some),
+                DiskMethod::Walk(_) => self.walk(&path).map(Some),
                 DiskMethod::Project(project, _) => self.of_project(&path, project).map(Some),
-                DiskMethod::Files(_) => files_usage(&path, MAX_ENTRIES),
+                DiskMethod::Files(_) => files_usage(&path, self.max_entries),
             });
             if let Ok(None) = usage {
                 self.measurements.lock().remove(&path);
@@ -105,6 +126,30 @@ impl DiskMeter {
             let measured = DiskMeasurement::now(usage, None);
             self.measurements.lock().insert(path, measured);
         }
+    }
+
+    /// Continues or begins a walk. While it is unfinished, the last result is kept, if that is more.
+    fn walk(&self, path: &Path) -> io::Result<DiskUsage> {
+        let unfinished = self.unfinished.lock().remove(path);
+        let mut walk = match unfinished {
+            Some(walk) => walk,
+            None => DiskWalk::start(path)?,
+        };
+        let is_finished = walk.advance(self.max_entries);
+        let usage = walk.usage();
+        if is_finished {
+            return Ok(usage);
+        }
+        let mut unfinished = self.unfinished.lock();
+        if unfinished.len() < MAX_UNFINISHED {
+            unfinished.insert(path.to_owned(), walk);
+        }
+        let last = self
+            .measurements
+            .lock()
+            .get(path)
+            .and_then(|last| last.usage);
+        Ok(more_of(usage, last))
     }
 
     fn of_project(&self, path: &Path, project: ProjectId) -> io::Result<DiskUsage> {
@@ -117,7 +162,7 @@ impl DiskMeter {
             Ok(_) => io::Error::other("the file system counts no files of the project"),
             Err(error) => error,
         };
-        let usage = disk_usage(path, MAX_ENTRIES)?;
+        let usage = self.walk(path)?;
         if self.unreadable.lock().insert(path.to_owned()) {
             tracing::warn!(path = %path.display(), project = project.0, err = %error, "Failed to read a project quota; usage is determined by walking");
         }
@@ -131,6 +176,17 @@ impl DiskMeter {
 
     pub(super) fn len(&self) -> usize {
         self.measurements.lock().len()
+    }
+}
+
+/// What is known to be used while a walk is unfinished.
+fn more_of(unfinished: DiskUsage, last: Option<DiskUsage>) -> DiskUsage {
+    let last = last.unwrap_or_default();
+    let has_less = unfinished.bytes <= last.bytes && unfinished.inodes <= last.inodes;
+    DiskUsage {
+        bytes: unfinished.bytes.max(last.bytes),
+        inodes: unfinished.inodes.max(last.inodes),
+        is_partial: last.is_partial || !has_less,
     }
 }
 
@@ -196,6 +252,65 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_with_too_many_entries_for_one_turn_has_what_is_known_of_it() {
+        let top = tempfile::tempdir().unwrap();
+        for name in 0..25 {
+            fs::write(top.path().join(name.to_string()), "x").unwrap();
+        }
+        let meter = DiskMeter {
+            max_entries: 10,
+            ..DiskMeter::default()
+        };
+        let measured = |period| {
+            let method = DiskMethod::Walk(period);
+            meter.measure(HashMap::from([(top.path().to_owned(), method)]));
+            let usage = meter.latest()[top.path()].usage.unwrap();
+            (usage.inodes, usage.is_partial)
+        };
+        // An unfinished walk goes on before its period is over.
+        let period = Duration::from_secs(3600);
+        assert_eq!(measured(period), (11, true));
+        assert_eq!(measured(period), (21, true));
+        assert_eq!(measured(period), (26, false));
+        assert_eq!(measured(period), (26, false));
+        // The next walk begins, and fewer files are known only once it has ended.
+        fs::remove_file(top.path().join("0")).unwrap();
+        assert_eq!(measured(Duration::ZERO), (26, false));
+        assert_eq!(measured(Duration::ZERO), (26, false));
+        assert_eq!(measured(Duration::ZERO), (25, false));
+        meter.measure(HashMap::new());
+        assert_eq!(meter.unfinished.lock().len(), 0);
+    }
+
+    #[test]
+    fn walks_that_cannot_go_on_begin_again() {
+        let top = tempfile::tempdir().unwrap();
+        let meter = DiskMeter {
+            max_entries: 2,
+            ..DiskMeter::default()
+        };
+        let paths: Vec<_> = (0..=MAX_UNFINISHED)
+            .map(|name| top.path().join(name.to_string()))
+            .collect();
+        for path in &paths {
+            fs::create_dir(path).unwrap();
+            for name in ["a", "b", "c"] {
+                fs::write(path.join(name), "x").unwrap();
+            }
+        }
+        let measure = || {
+            let method = DiskMethod::Walk(Duration::ZERO);
+            let wanted = paths.iter().map(|path| (path.clone(), method));
+            meter.measure(wanted.collect());
+            let latest = meter.latest();
+            let is_known = |path: &&PathBuf| !latest[*path].usage.unwrap().is_partial;
+            paths.iter().filter(is_known).count()
+        };
+        let known: Vec<_> = (0..3).map(|_| measure()).collect();
+        assert_eq!(known, [0, MAX_UNFINISHED, paths.len()]);
+    }
+
+    #[test]
     fn a_directory_whose_project_cannot_be_read_is_walked() {
         let top = tempfile::tempdir().unwrap();
         let meter = DiskMeter::default();
@@ -235,12 +350,11 @@ mod tests {
             let (counted, read) = measured(DiskMethod::Project(project, Duration::ZERO));
             eprintln!("{files} files: a walk {walk:?}, a quota {read:?}");
             assert_eq!(counted, walked);
-            // Deeper than a walk goes.
             fs::create_dir_all(path.join(vec!["d"; 200].join("/"))).unwrap();
-            assert_eq!(measured(DiskMethod::Walk(Duration::ZERO)).0, None);
+            rustix::fs::sync();
+            let walked = measured(DiskMethod::Walk(Duration::ZERO)).0;
             let counted = measured(DiskMethod::Project(project, Duration::ZERO)).0;
-            let more = counted.unwrap().inodes - walked.unwrap().inodes;
-            assert_eq!(more, 200);
+            assert_eq!(counted, walked);
         }
     }
 }

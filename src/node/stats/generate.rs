@@ -407,6 +407,7 @@ pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
         inodes_free: inodes.map(|_| fs.inodes_free),
         inodes,
         inodes_used: inodes.map(|inodes| inodes.saturating_sub(fs.inodes_free)),
+        is_partial: false,
     }
 }
 
@@ -420,6 +421,7 @@ fn directory_fs(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
         time: Time(measured.at),
         used_bytes: measured.usage.map(|usage| usage.bytes),
         inodes_used: measured.usage.map(|usage| usage.inodes),
+        is_partial: measured.usage.is_some_and(|usage| usage.is_partial),
         ..node_fs
     }
 }
@@ -476,6 +478,7 @@ fn ephemeral(
     let volumes = on_disk.map(|(_, volume)| &volume.fs);
     for part in of_containers.chain(volumes).chain(files) {
         sum.time = sum.time.max(part.time);
+        sum.is_partial |= part.is_partial;
         add(&mut sum.used_bytes, part.used_bytes);
         add(&mut sum.inodes_used, part.inodes_used);
     }

@@ -8,6 +8,9 @@ use crate::apiserver::{
     token::Tokens,
     trust_bundle::TrustBundles,
 };
+use rustix::fs::{
+    IFlags, Mode as FileMode, OFlags, fstat, ioctl_getflags, ioctl_setflags, mkdirat, open, openat,
+};
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicUsize, Ordering},
@@ -405,6 +408,51 @@ async fn the_first_pod_of_a_local_volume_gives_it_to_its_group_once() {
     let fourth = pod_of_group("fourth", 77, "OnRootMismatch");
     cluster.prepare(&fourth).await.unwrap();
     assert_eq!(shown(&file), (77, 0o660));
+}
+
+#[tokio::test]
+async fn directories_nested_at_any_depth_get_the_group() {
+    let cluster = cluster(3607).await;
+    let at = tempfile::tempdir().unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut innermost = open(at.path(), flags, FileMode::empty()).unwrap();
+    for _ in 0..1000 {
+        mkdirat(&innermost, "d", FileMode::RWXU).unwrap();
+        innermost = openat(&innermost, "d", flags, FileMode::empty()).unwrap();
+    }
+    cluster.claim("Bound");
+    cluster.volume(json!({"local": {"path": at.path()}}));
+    let pod = pod_of_group("first", 4321, "Always");
+    cluster.prepare(&pod).await.unwrap();
+    assert_eq!(fstat(&innermost).unwrap().st_gid, 4321);
+}
+
+#[tokio::test]
+async fn a_file_whose_group_cannot_be_changed_keeps_no_pod_from_starting() {
+    let cluster = cluster(3607).await;
+    let at = tempfile::tempdir().unwrap();
+    let names = ["a", "b", "c"];
+    for name in names {
+        fs::write(at.path().join(name), "").unwrap();
+    }
+    let fixed = fs::File::open(at.path().join("b")).unwrap();
+    let flags = ioctl_getflags(&fixed).and_then(|flags| {
+        ioctl_setflags(&fixed, flags | IFlags::IMMUTABLE)?;
+        Ok(flags)
+    });
+    let Ok(flags) = flags else {
+        eprintln!("SKIPPED: the file system has no immutable files");
+        return;
+    };
+    cluster.claim("Bound");
+    cluster.volume(json!({"local": {"path": at.path()}}));
+    let pod = pod_of_group("first", 4321, "OnRootMismatch");
+    let prepared = cluster.manager.prepare(&pod, &never()).await;
+    ioctl_setflags(&fixed, flags).unwrap();
+    prepared.unwrap();
+    let group = |name: &str| fs::metadata(at.path().join(name)).unwrap().gid();
+    assert_eq!(names.map(group), [4321, 0, 4321]);
+    assert_eq!(fs::metadata(at.path()).unwrap().gid(), 4321);
 }
 
 #[tokio::test]

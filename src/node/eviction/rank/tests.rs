@@ -199,6 +199,93 @@ fn only_files_on_the_scarce_disk_count() {
 }
 
 #[test]
+fn a_pod_whose_usage_is_not_fully_known_is_over_its_request() {
+    let with = |name, priority, log, volume: Option<FsStats>| {
+        let volume = volume.map(|fs| VolumeStats {
+            name: "scratch".into(),
+            fs,
+            pvc_ref: None,
+        });
+        let usage = PodStats {
+            containers: vec![ContainerStats {
+                name: "c".into(),
+                logs: Some(fs(log)),
+                ..ContainerStats::default()
+            }],
+            volumes: volume.into_iter().collect(),
+            ..PodStats::default()
+        };
+        Candidate {
+            pod: pod(name, priority, "1"),
+            usage: Some(usage),
+        }
+    };
+    let mut candidates = [
+        with("known", 0, 500, Some(fs(500))),
+        with("not measured yet", 0, 100, None),
+        with("unreadable", 0, 50, Some(FsStats::default())),
+        with("over", 0, 2000, Some(fs(0))),
+        with(
+            "more",
+            0,
+            10,
+            Some(FsStats {
+                is_partial: true,
+                ..fs(300)
+            }),
+        ),
+        with(
+            "more important",
+            1,
+            10,
+            Some(FsStats {
+                is_partial: true,
+                ..fs(900)
+            }),
+        ),
+    ];
+    rank(&mut candidates, EvictionSignal::NodeFsAvailable, ALL);
+    let order = names(&candidates);
+    assert_eq!(
+        order,
+        [
+            "over",
+            "more",
+            "not measured yet",
+            "unreadable",
+            "more important",
+            "known"
+        ]
+    );
+}
+
+#[test]
+fn the_pod_with_countless_files_goes_before_one_with_a_few() {
+    let inodes = |count, is_partial| FsStats {
+        inodes_used: Some(count),
+        is_partial,
+        ..fs(0)
+    };
+    let with = |name, volume| Candidate {
+        pod: pod(name, 0, "1"),
+        usage: Some(PodStats {
+            volumes: vec![VolumeStats {
+                name: "scratch".into(),
+                fs: volume,
+                pvc_ref: None,
+            }],
+            ..PodStats::default()
+        }),
+    };
+    let mut candidates = [
+        with("few", inodes(10, false)),
+        with("countless", inodes(2_000_000, true)),
+    ];
+    rank(&mut candidates, EvictionSignal::NodeFsInodesFree, ALL);
+    assert_eq!(names(&candidates), ["countless", "few"]);
+}
+
+#[test]
 fn what_shares_a_disk_follows_from_the_devices() {
     for (root, images, layers, expected) in [
         (Some(1), Some(1), Some(1), DiskLayout::OneDisk),

@@ -295,7 +295,13 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         inodes_free: 40,
     };
     let at = 1_700_000_200 * S;
-    let used = |bytes, inodes| Some(DiskUsage { bytes, inodes });
+    let used = |bytes, inodes| {
+        Some(DiskUsage {
+            bytes,
+            inodes,
+            is_partial: false,
+        })
+    };
     let measurements = DiskMeasurements::from([
         (
             PathBuf::from("/logs/a"),

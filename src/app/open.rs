@@ -14,6 +14,7 @@ use crate::{
     model::NodeFacts,
     node::{
         self,
+        event_sink::EventQueue,
         stats::{Stats, StatsDeps},
     },
     pods::{self, PodsReader, PodsWriters},
@@ -41,6 +42,8 @@ pub(super) struct Opened {
     pub(super) objects: ClusterObjects,
     pub(super) stores: Stores,
     pub(super) writers: Writers,
+    /// The events from now on, for the API server.
+    pub(super) events: Option<EventQueue>,
     /// The socket is already listening.
     pub(super) pod_resources: PodResourcesSocket,
     pub(super) images: Images,
@@ -85,6 +88,9 @@ pub(super) fn open(
         cri::connect(&config.runtime, prefer_streaming_lists, &tracer, &metrics)?;
     let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
     let (stores, writers) = state::open(settings::state(config), &metrics)?;
+    let events = api
+        .as_ref()
+        .and_then(|_| EventQueue::open(&stores.events, &metrics));
     let pod_resources = resources::bind_pod_resources(&config.root_dir);
     let images = Images::open(
         &config.images,
@@ -158,6 +164,7 @@ pub(super) fn open(
         objects,
         stores,
         writers,
+        events,
         pod_resources,
         images,
         root,

@@ -156,6 +156,7 @@ pub(super) async fn start(
         info,
         images: &images,
         stores: &stores,
+        events: opened.events,
         node_object: writers.node_object,
         pressure: writers.pressure,
         shutting_down: writers.shutting_down,

@@ -1,6 +1,7 @@
 //! Starts the tasks of the area, once those of the area `pods` exist.
 
 use super::{
+    event_sink::EventQueue,
     eviction::{EvictionDeps, EvictionManager, EvictionSettings},
     membership::{self, MembershipDeps, NodeProfile},
     oom,
@@ -50,6 +51,8 @@ pub struct NodeDeps<'a> {
     pub images: &'a Images,
     /// The stores.
     pub stores: &'a Stores,
+    /// The events since the kubelet started, for the API server.
+    pub events: Option<EventQueue>,
     /// Writing end of the Node object.
     pub node_object: NodeObjectWriter,
     /// Writing end of the node's pressure.
@@ -90,7 +93,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             node_object: deps.node_object,
             machine: deps.machine,
             devices: &deps.resources.devices.plugins,
-            metrics: deps.metrics,
+            events: deps.events,
         };
         membership::start(&config.profile, membership, tasks).await?;
     }

@@ -1,7 +1,7 @@
 //! Membership of the node in a cluster: Node object, lease and events.
 
 use super::{
-    event_sink::{self, EventRate, EventSink},
+    event_sink::{EventQueue, EventRate, EventSink},
     lease::NodeLease,
     node_manager::{NodeManager, NodeManagerDeps},
     node_status::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     apiserver::ApiServer,
-    base::{Tasks, metrics::Metrics},
+    base::Tasks,
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
     host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address},
     model::NodeFacts,
@@ -104,8 +104,8 @@ pub(super) struct MembershipDeps<'a> {
     pub(super) node_object: NodeObjectWriter,
     pub(super) machine: &'a HostMachine,
     pub(super) devices: &'a DeviceManager,
-    /// Registry for the area's metrics.
-    pub(super) metrics: &'a Metrics,
+    /// The events since the kubelet started.
+    pub(super) events: Option<EventQueue>,
 }
 
 /// Starts the tasks of a node with an API server.
@@ -119,10 +119,8 @@ pub(super) async fn start(
 ) -> anyhow::Result<()> {
     let (api, stores) = (deps.api, deps.stores);
     let node = &profile.node;
-    let dropped = event_sink::dropped(deps.metrics);
-    if let Some(outbox) = event_sink::outbox(&stores.events, &dropped) {
-        let (name, rate) = (profile.name.clone(), node.events);
-        let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
+    if let Some(queue) = deps.events {
+        let sink = EventSink::new(api.clone(), queue, profile.name.clone(), node.events);
         tasks.spawn_until_shutdown("node.events", sink.run());
     }
     let object = ObjectRef::node(&profile.name);

@@ -68,6 +68,30 @@ async fn a_pod_is_made_in_its_cgroup_which_goes_with_it() {
 }
 
 #[tokio::test]
+async fn events_of_a_start_reach_the_api_server_at_each_start() {
+    let (node, api) = joined().await;
+    let mut node = with_cgroups(node).await;
+    let v1 = !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let created = |reason: &str| {
+        let seen = api.seen().into_iter();
+        let events = seen.filter(|seen| seen.method == "POST" && seen.body["kind"] == "Event");
+        events.filter(|seen| seen.body["reason"] == reason).count()
+    };
+    for starts in 1..=5 {
+        wait_for("the events of the start are sent", WAIT_LIMIT, || async {
+            let counts = (created("NodeAllocatableEnforced"), created("CgroupV1"));
+            holds(
+                counts == (starts, if v1 { starts } else { 0 }),
+                format!("{counts:?}"),
+            )
+        })
+        .await;
+        node.stop().await;
+        node.start().await;
+    }
+}
+
+#[tokio::test]
 async fn a_pod_whose_cgroup_cannot_be_made_says_so_and_leaves_others_alone() {
     let node = node().await;
     node.put(&simple("first"));

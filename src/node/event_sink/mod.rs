@@ -1,7 +1,8 @@
 //! Sends events of pods and the node to the API server.
 //!
 //! * Owns: the queue of pending events; the task `node.events`.
-//! * Woken by: the outbox of the event recorder.
+//! * Woken by: the outbox of the event recorder, which it has from the start of the kubelet on: events of the start wait
+//!   there until the task runs.
 //! * Publishes: core/v1 Events of the component `kubelet`.
 //! * Must never block callers that record events, or grow without bound while the API server is unavailable.
 //! * Upstream: `client-go/tools/record`.
@@ -31,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 const CAPACITY: usize = 1000;
 
 /// Events that were not sent, by reason.
-pub type Dropped = Family<Labels, Counter>;
+type Dropped = Family<Labels, Counter>;
 
 /// `eventRecordQPS` and `eventBurst`.
 #[derive(Clone, Copy, Debug)]
@@ -55,19 +56,24 @@ pub struct EventSink {
     next_try: Instant,
 }
 
-/// Registers the metric of dropped events.
-pub fn dropped(metrics: &Metrics) -> Dropped {
-    metrics.register_default(
-        "kubelet_events_dropped_total",
-        "Total number of events that were not sent to the API server, by reason",
-    )
+/// The events that wait for the sink. Opened before the first event is recorded, so that none is missed.
+pub struct EventQueue {
+    outbox: Outbox,
+    dropped: Dropped,
 }
 
-/// Takes the outbox of the recorder, for [`EventSink::new`].
-pub fn outbox(recorder: &EventRecorder, dropped: &Dropped) -> Option<Outbox> {
-    let counted = dropped.clone();
-    let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
-    recorder.outbox(CAPACITY, on_overflow)
+impl EventQueue {
+    /// Queues what is recorded from now on; `None` if another queue does already.
+    pub fn open(recorder: &EventRecorder, metrics: &Metrics) -> Option<Self> {
+        let dropped: Dropped = metrics.register_default(
+            "kubelet_events_dropped_total",
+            "Total number of events that were not sent to the API server, by reason",
+        );
+        let counted = dropped.clone();
+        let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
+        let outbox = recorder.outbox(CAPACITY, on_overflow)?;
+        Some(Self { outbox, dropped })
+    }
 }
 
 /// Whether the API server is unavailable or rejects this kubelet, so that the next event would fail as well.
@@ -80,22 +86,16 @@ fn count(dropped: &Dropped, reason: &'static str) {
 }
 
 impl EventSink {
-    /// Builds the sink for this outbox.
-    pub fn new(
-        api: ApiServer,
-        outbox: Outbox,
-        node_name: String,
-        rate: EventRate,
-        dropped: Dropped,
-    ) -> Self {
+    /// Builds the sink for this queue.
+    pub fn new(api: ApiServer, queue: EventQueue, node_name: String, rate: EventRate) -> Self {
         Self {
             api,
-            outbox,
+            outbox: queue.outbox,
             node_name,
             rate: TokenBucket::new(f64::from(rate.qps), rate.burst),
             correlator: Correlator::new(),
             pending: PendingEvents::new(CAPACITY),
-            dropped,
+            dropped: queue.dropped,
             delay: None,
             next_try: Instant::now(),
         }

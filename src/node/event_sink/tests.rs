@@ -45,10 +45,11 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let path = server.kubeconfig(directory.path());
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
-        let (recorder, dropped) = (EventRecorder::new(), super::dropped(&Metrics::new()));
-        let outbox = super::outbox(&recorder, &dropped).unwrap();
+        let recorder = EventRecorder::new();
+        let queue = EventQueue::open(&recorder, &Metrics::new()).unwrap();
+        let dropped = queue.dropped.clone();
         let rate = EventRate { qps: 0, burst: 0 };
-        let sink = EventSink::new(api, outbox, "node1".into(), rate, dropped.clone());
+        let sink = EventSink::new(api, queue, "node1".into(), rate);
         let task = tokio::spawn(sink.run());
         Self {
             recorder,

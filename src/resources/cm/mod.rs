@@ -3,7 +3,7 @@
 //! * Owns: the cgroups below `cgroupRoot`/kubepods, and the limits of reserved cgroups; the configured cgroups of the
 //!   kubelet itself and of processes in the root cgroup (`system_containers`).
 //! * Woken by: pod syncs that start a sandbox or container, pods that terminated, and a timer of a minute.
-//! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
+//! * Publishes: the cgroup parent of each pod; events when the node's limits are set or cannot be, and on cgroup v1.
 //! * Must never remove or kill anything outside of these cgroups, or of a pod that should run, nor move a process out
 //!   of a cgroup other than the root.
 //! * Upstream: the parts of `pkg/kubelet/cm` about cgroups.

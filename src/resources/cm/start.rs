@@ -14,9 +14,15 @@ use crate::{
         proc, set_up_kernel_tunables,
     },
     resources::{Deps, ResourceEnforcement, managers::ResourceManagers},
+    state::events::ObjectRef,
 };
 use anyhow::Context as _;
 use std::path::Path;
+
+/// Upstream's warning at each start on cgroup v1.
+const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
+    Please migrate to cgroup v2. More information at \
+    https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 /// Inputs for the cgroups of pods other than their configuration.
 pub struct CgroupRules {
@@ -39,6 +45,10 @@ pub async fn start(
     managers: &ResourceManagers,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ContainerManager> {
+    if !deps.machine.cgroup_v2 {
+        let node = ObjectRef::node(&deps.node_name);
+        deps.events.warning(&node, "CgroupV1", CGROUP_V1);
+    }
     set_up_kernel(config, deps).await?;
     start_system_containers(config, rules.oom_score_adj, deps, tasks)?;
     if !config.per_qos {

@@ -36,13 +36,15 @@ impl IdSpace {
             length.is_multiple_of(per_pod),
             "kubelet user assigned IDs length {length} is not a multiple of {per_pod}"
         );
+        // Not the range with the last ID, 2^32 - 1: the kernel refuses to map it.
+        let slots = length.min(u32::MAX - first) / per_pod;
         ensure!(
-            length / per_pod >= max_pods,
+            slots >= max_pods,
             "kubelet user assigned IDs are not enough to support {max_pods} pods"
         );
         Ok(Self {
             first_slot: first / per_pod,
-            slots: length / per_pod,
+            slots,
             per_pod,
         })
     }
@@ -207,17 +209,34 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_space_begins_above_the_nodes_own_users_and_has_65535_ranges() {
+    fn the_whole_space_begins_above_the_nodes_own_users_and_ends_before_the_last_id() {
         let whole = IdSpace::whole(UNIT);
         assert_eq!(whole, (65536, 4_294_901_760));
         let space = IdSpace::new(whole, UNIT, 110).unwrap();
-        assert_eq!((space.first_slot, space.slots), (1, 65535));
+        assert_eq!((space.first_slot, space.slots), (1, 65534));
         let mut ranges = Ranges::new(space);
         assert_eq!(ranges.allocate(&uid("a")).unwrap().host_id, 65536);
-        ranges.next = 65534;
+        ranges.next = 65533;
         let last = ranges.allocate(&uid("z")).unwrap();
-        assert_eq!(last.host_id, 4_294_901_760);
-        assert_eq!(u64::from(last.host_id) + u64::from(last.length), 1 << 32);
+        assert_eq!(
+            u64::from(last.host_id) + u64::from(last.length),
+            (1 << 32) - 65536
+        );
+        assert_eq!(ranges.next, 0);
+    }
+
+    #[test]
+    fn ids_that_are_assigned_up_to_the_last_one_lack_a_range() {
+        let (first, per_pod) = (1 << 31, 2 * UNIT);
+        let space = IdSpace::new((first, 1 << 31), per_pod, 110).unwrap();
+        assert_eq!(space.slots, (1 << 31) / per_pod - 1);
+        let below = IdSpace::new((first, (1 << 31) - per_pod), per_pod, 110).unwrap();
+        assert_eq!(below.slots, space.slots);
+        let all = IdSpace::new((first, 1 << 31), 1 << 31, 1).unwrap_err();
+        assert!(
+            all.to_string().contains("not enough to support 1 pods"),
+            "{all}"
+        );
     }
 
     #[test]

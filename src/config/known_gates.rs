@@ -11,12 +11,12 @@ const KNOWN: &str = "
     AggregatedDiscoveryRemoveBetaType=true AllAlpha AllBeta AllowDNSOnlyNodeCSR
     AllowInsecureKubeletCertificateSigningRequests
     AllowOverwriteTerminationGracePeriodSeconds=false AllowParsingUserUIDFromCertAuth
-    AllowUnsafeMalformedObjectDeletion AnonymousAuthConfigurableEndpoints=true
-    AnyVolumeDataSource=true AtomicFIFO AuthorizeNodeWithSelectors=true
-    AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors=true
-    BtreeWatchCache=true CBORServingAndStorage CPUManagerPolicyAlphaOptions
-    CPUManagerPolicyBetaOptions CPUManagerPolicyOptions=true CRDObservedGenerationTracking
-    CRDValidationRatcheting=true CRIListStreaming CSIMigrationPortworx
+    AllowServiceExternalIPs AllowUnsafeMalformedObjectDeletion
+    AnonymousAuthConfigurableEndpoints=true AnyVolumeDataSource=true AtomicFIFO
+    AuthorizeNodeWithSelectors=true AuthorizePodWebsocketUpgradeCreatePermission
+    AuthorizeWithSelectors=true BtreeWatchCache=true CBORServingAndStorage
+    CPUManagerPolicyAlphaOptions CPUManagerPolicyBetaOptions CPUManagerPolicyOptions=true
+    CRDObservedGenerationTracking CRDValidationRatcheting=true CRIListStreaming
     CSIServiceAccountTokenSecrets=true CSIVolumeHealth ChangeContainerStatusOnKubeletRestart
     ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowCBOR
     ClientsAllowTLSCacheGC ClientsPreferCBOR
@@ -29,54 +29,56 @@ const KNOWN: &str = "
     DRAAdminAccess=true DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules
     DRADeviceTaints DRAExtendedResource DRAListTypeAttributes DRANodeAllocatableResources
     DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
-    DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus DRASchedulerFilterTimeout
-    DRAWorkloadResourceClaims DeclarativeValidation=true DeclarativeValidationBeta
-    DeclarativeValidationTakeover DeploymentReplicaSetTerminatingReplicas
-    DetectCacheInconsistency DisableAllocatorDualWrite=true DisableCPUQuotaWithExclusiveCPUs
+    DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus
+    DRASchedulerFilterTimeout DRAWorkloadResourceClaims DeclarativeValidation=true
+    DeclarativeValidationBeta DeclarativeValidationTakeover
+    DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency
+    DisableAllocatorDualWrite=true DisableCPUQuotaWithExclusiveCPUs
     DisableNodeKubeProxyVersion=true DynamicResourceAllocation=true EnvFiles EventedPLEG
     ExecProbeTimeout=true ExtendWebSocketsToKubelet ExternalServiceAccountTokenSigner=true
     GangScheduling GenericWorkload GitRepoVolumeDriver=false GracefulNodeShutdown
     GracefulNodeShutdownBasedOnPodPriority HPAConfigurableTolerance HPAScaleToZero
-    HonorPVReclaimPolicy HostnameOverride ImageMaximumGCAge=true ImageVolume=true
-    ImageVolumeWithDigest InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
-    InPlacePodVerticalScaling=true InPlacePodVerticalScalingAllocatedStatus
+    HostnameOverride ImageMaximumGCAge=true ImageVolume=true ImageVolumeWithDigest
+    InOrderInformers=true InOrderInformersBatchProcess
+    InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScaling=true
     InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
-    InPlacePodVerticalScalingInitContainers InTreePluginPortworxUnregister
+    InPlacePodVerticalScalingInitContainers InformerResourceVersion
     JobBackoffLimitPerIndex=true JobManagedBy=true JobPodReplacementPolicy=true
     JobSuccessPolicy=true KMSv1 KubeletCgroupDriverFromCRI=true KubeletCrashLoopBackOffMax
     KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz=true KubeletInUserNamespace
     KubeletPSI=true KubeletPodResourcesDynamicResources=true KubeletPodResourcesGet=true
     KubeletPodResourcesListUseActivePods KubeletRegistrationGetOnExistsOnly
-    KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders KubeletTracing=true
-    ListFromCacheSnapshot LocalStorageCapacityIsolationFSQuotaMonitoring
-    LogarithmicScaleDown=true LoggingAlphaOptions LoggingBetaOptions
+    KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders
+    KubeletTracing=true ListFromCacheSnapshot LocalStorageCapacityIsolationFSQuotaMonitoring
+    LogarithmicScaleDown=true LoggingAlphaOptions LoggingBetaOptions LoggingStableOptions
     ManifestBasedAdmissionControlConfig MatchLabelKeysInPodAffinity=true
     MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge
-    MaxUnavailableStatefulSet MemoryManager MemoryQoS MultiCIDRServiceAllocator=true
+    MaxUnavailableStatefulSet MemoryQoS MultiCIDRServiceAllocator=true
     MutableCSINodeAllocatableCount=true MutablePVNodeAffinity
     MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs
     MutatingAdmissionPolicy NFTablesProxyMode=true NativeHistograms NodeDeclaredFeatures
     NodeInclusionPolicyInPodTopologySpread=true NodeLogQuery=true NodeSwap=true
     NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching
     OrderedNamespaceDeletion=true PLEGOnDemandRelist PersistentVolumeClaimUnusedSinceTime
-    PodAndContainerStatsFromCRI PodCertificateRequest PodDeletionCost PodLevelResourceManagers
-    PodLevelResources PodLifecycleSleepAction=true PodLifecycleSleepActionAllowZero=true
-    PodLogsQuerySplitStreams PodObservedGenerationTracking=true
-    PodReadyToStartContainersCondition PodSchedulingReadiness=true PodTopologyLabelsAdmission
-    PodsAPI PortForwardWebsockets PreferSameTrafficDistribution=true
-    PreventStaticPodAPIReferences ProcMountType=true QOSReserved
-    RecoverVolumeExpansionFailure=true RecursiveReadOnlyMounts=true
+    PodAndContainerStatsFromCRI PodCertificateRequest PodDeletionCost
+    PodLevelResourceManagers PodLevelResources PodLifecycleSleepAction=true
+    PodLifecycleSleepActionAllowZero=true PodLogsQuerySplitStreams
+    PodObservedGenerationTracking=true PodReadyToStartContainersCondition
+    PodSchedulingReadiness=true PodTopologyLabelsAdmission PodsAPI PortForwardWebsockets
+    PreferSameTrafficDistribution=true PreventStaticPodAPIReferences ProcMountType=true
+    QOSReserved RecoverVolumeExpansionFailure=true RecursiveReadOnlyMounts=true
     ReduceDefaultCrashLoopBackOffDecay RelaxedDNSSearchValidation=true
     RelaxedEnvironmentVariableValidation=true RelaxedServiceNameValidation
     ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID
     ResilientWatchCacheInitialization=true ResourceHealthStatus ResourceHealthStatusMessage
-    RestartAllContainersOnContainerExits RetryGenerateName=true RotateKubeletServerCertificate
-    RuntimeClassInImageCriApi SELinuxChangePolicy=true SELinuxMount
-    SELinuxMountReadWriteOncePod=true SchedulerAsyncAPICalls SchedulerAsyncPreemption
-    SchedulerPopFromBackoffQ SchedulerQueueingHints=true SeparateTaintEvictionController=true
+    RestartAllContainersOnContainerExits RetryGenerateName=true
+    RotateKubeletServerCertificate RuntimeClassInImageCriApi SELinuxChangePolicy=true
+    SELinuxMount SELinuxMountReadWriteOncePod=true SchedulerAsyncAPICalls
+    SchedulerAsyncPreemption SchedulerPopFromBackoffQ SchedulerQueueingHints=true
+    SeparateCacheWatchRPC=false SeparateTaintEvictionController=true
     ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI=true
     ServiceAccountTokenNodeBinding=true ServiceAccountTokenNodeBindingValidation=true
-    ServiceAccountTokenPodNodeInfo=true ServiceTrafficDistribution ShardedListAndWatch
+    ServiceAccountTokenPodNodeInfo=true ServiceCIDRStatusFieldWiping ShardedListAndWatch
     SidecarContainers=true SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet
     StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
     StaleControllerConsistencyStatefulSet StatefulSetSemanticRevisionComparison
@@ -85,16 +87,15 @@ const KNOWN: &str = "
     StreamingCollectionEncodingToProtobuf=true StrictIPCIDRValidation
     StructuredAuthenticationConfiguration=true
     StructuredAuthenticationConfigurationEgressSelector
-    StructuredAuthenticationConfigurationJWKSMetrics StructuredAuthorizationConfiguration
-    SupplementalGroupsPolicy=true SystemdWatchdog=true TaintTolerationComparisonOperators
-    TokenRequestServiceAccountUIDValidation TopologyAwareHints TopologyAwareWorkloadScheduling
+    StructuredAuthenticationConfigurationJWKSMetrics SupplementalGroupsPolicy=true
+    SystemdWatchdog=true TaintTolerationComparisonOperators
+    TokenRequestServiceAccountUIDValidation TopologyAwareWorkloadScheduling
     TopologyManagerPolicyAlphaOptions TopologyManagerPolicyBetaOptions
     TopologyManagerPolicyOptions=true TranslateStreamCloseWebsocketRequests
     UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
     UnlockWhileProcessingFIFO UserNamespacesHostNetworkSupport UserNamespacesSupport=true
-    ValidatingAdmissionPolicy VolumeAttributesClass=true VolumeLimitScaling
-    WatchCacheInitializationPostStartHook WatchFromStorageWithoutResourceVersion WatchList
-    WatchListClient WinDSR=true WinOverlay=true WindowsCPUAndMemoryAffinity
+    VolumeAttributesClass=true VolumeLimitScaling WatchCacheInitializationPostStartHook
+    WatchList WatchListClient WinDSR=true WinOverlay=true WindowsCPUAndMemoryAffinity
     WindowsGracefulNodeShutdown WindowsHostNetwork WorkloadAwarePreemption WorkloadWithJob
 ";
 
@@ -159,10 +160,16 @@ mod tests {
             "AllAlpha",
             "PLEGOnDemandRelist",
             "UserNamespacesSupport",
+            "AllowServiceExternalIPs",
+            "InOrderInformers",
+            "LoggingStableOptions",
         ] {
             assert!(is_known(name), "{name}");
         }
-        assert!(!is_known("NoSuchGate"));
+        // Gates of earlier versions end the Go kubelet of this one, too.
+        for name in ["NoSuchGate", "MemoryManager", "ValidatingAdmissionPolicy"] {
+            assert!(!is_known(name), "{name}");
+        }
         assert_eq!(
             unknown_message("NoSuchGate"),
             "unrecognized feature gate: NoSuchGate"

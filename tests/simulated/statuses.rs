@@ -10,6 +10,7 @@ use crate::pods::{container, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc,
 };
+use crate::support::wait::{holds, wait_for};
 
 async fn wait_reason(node: &Node, name: &str, reason: &str) {
     let deadline = WAIT_LIMIT;
@@ -92,19 +93,39 @@ async fn an_image_that_may_not_be_pulled_is_told() {
 #[tokio::test]
 async fn a_container_whose_post_start_hook_fails_is_killed() {
     let node = Node::started().await;
-    node.fake.on_exec(|_| ExecOutcome::code(1));
+    node.fake.on_exec(|_| ExecOutcome {
+        stderr: "the password is hunter2".to_owned(),
+        ..ExecOutcome::code(1)
+    });
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
     node.put(&pod("web", &[with(container("main"), hook)]));
     let killed = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
         .wait_until("it is killed", WAIT_LIMIT, killed)
         .await;
-    let reported = |events: &str| events.contains("FailedPostStartHook");
     let events = node.events().await;
-    assert!(reported(&events), "{events}");
+    let reported = "\"message\":\"PostStartHook failed: command exited with 1\"";
+    assert!(events.contains("FailedPostStartHook"), "{events}");
+    assert!(events.contains(reported), "{events}");
+    assert!(!events.contains("hunter2"), "{events}");
     let waits =
         |pod: &_| ["PostStartHookError", "CrashLoopBackOff"].contains(&waits_for(pod, "main"));
     node.wait_pod("web", "waits", WAIT_LIMIT, waits).await;
+}
+
+#[tokio::test]
+async fn a_post_start_request_that_is_refused_is_reported_with_its_cause() {
+    let node = Node::started().await;
+    // Nothing listens there.
+    let get = json!({"host": "127.0.0.1", "port": 1, "path": "/start?token=hunter2"});
+    let hook = json!({"lifecycle": {"postStart": {"httpGet": get}}});
+    node.put(&pod("web", &[with(container("main"), hook)]));
+    wait_for("the event has the cause", WAIT_LIMIT, || async {
+        let events = node.events().await;
+        let reported = "\"message\":\"PostStartHook failed: dial tcp 127.0.0.1:1: connect: connection refused\"";
+        holds(events.contains(reported) && !events.contains("hunter2"), events)
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -51,22 +51,38 @@ pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> 
     }
 }
 
-/// The error of a hook. The message may contain output of the container, so it is logged and not put into
-/// events.
+/// The error of a hook. The message may contain output of the container or a secret of the request, so it is logged and
+/// not put into events; [`HookError::cause`] may be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
     /// The hook did not end within its budget.
     #[error("the hook did not end within its budget of {0:?}")]
     DeadlineExceeded(Duration),
     /// The hook failed.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{message}")]
+    Failed {
+        /// The whole message.
+        message: String,
+        /// The cause, without output of the container, command and URL.
+        cause: String,
+    },
     /// The runtime could not be reached: the hook has not run.
     #[error("{0}")]
     RuntimeUnavailable(String),
     /// The hook has no supported handler.
     #[error("Cannot run handler: {0}")]
     Invalid(String),
+}
+
+impl HookError {
+    /// Why the hook failed, for an event.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::DeadlineExceeded(_) | Self::Invalid(_) => self.to_string(),
+            Self::Failed { cause, .. } => cause.clone(),
+            Self::RuntimeUnavailable(_) => "the runtime is unavailable".to_owned(),
+        }
+    }
 }
 
 impl Hooks {
@@ -151,14 +167,18 @@ impl Hooks {
             match exec::run(&self.exec, target.container_id, command, timeout).await {
                 ExecResult::Exited(output) if output.exit_code == 0 => return Ok(()),
                 ExecResult::Exited(output) => {
-                    HookError::Failed(text(exit_text(command, &output), exec::both(&output)))
+                    let cause = format!("command exited with {}", output.exit_code);
+                    let message = text(exit_text(command, &output), exec::both(&output));
+                    HookError::Failed { message, cause }
                 }
                 ExecResult::TimedOut => HookError::DeadlineExceeded(timeout),
                 ExecResult::Error(error) if error.is_unavailable() => {
                     HookError::RuntimeUnavailable(text(error.grpc_text(), String::new()))
                 }
                 ExecResult::Error(error) => {
-                    HookError::Failed(text(error.grpc_text(), String::new()))
+                    let cause = error.grpc_text();
+                    let message = text(cause.clone(), String::new());
+                    HookError::Failed { message, cause }
                 }
             },
         )
@@ -170,17 +190,18 @@ impl Hooks {
         action: &HTTPGetAction,
         target: &HookTarget<'_>,
     ) -> Result<(), HookError> {
-        let failed = |error: String| {
-            HookError::Failed(format!(
+        let failed = |error: String, cause: String| HookError::Failed {
+            message: format!(
                 "HTTP lifecycle hook ({}) for Container {:?} in Pod {:?} failed - error: {error}",
                 action.path.as_deref().unwrap_or_default(),
                 target.container,
                 target.pod_text(),
-            ))
+            ),
+            cause,
         };
         let reading = AtomicBool::new(false);
-        let request =
-            request::of_action(action, &target.as_target(), request::HOOK_AGENT).map_err(failed)?;
+        let request = request::of_action(action, &target.as_target(), request::HOOK_AGENT)
+            .map_err(|error| failed(error.clone(), error))?;
         let address = join_host_port(&request.url.host, request.url.port());
         // A hook waits for a lookup for as long as the hook may take.
         let get = |request| http::get(request, Duration::MAX, &reading);
@@ -200,7 +221,7 @@ impl Hooks {
             );
             return Ok(());
         }
-        Err(failed(error.error.text))
+        Err(failed(error.error.text, error.cause))
     }
 }
 

@@ -36,16 +36,31 @@ pub(super) struct HttpResponse {
 /// Why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FetchError {
+    /// The text names the URL.
     pub(super) error: NetError,
+    /// The text without the URL and what the server sent.
+    pub(super) cause: String,
     /// The server responded to the TLS handshake in plain text.
     pub(super) no_tls: bool,
 }
 
-impl From<NetError> for FetchError {
-    fn from(error: NetError) -> Self {
+impl FetchError {
+    fn of_request(url: &str, cause: String, local: bool) -> Self {
         Self {
-            error,
+            error: NetError {
+                text: format!("Get {url:?}: {cause}"),
+                local,
+            },
+            cause,
             no_tls: false,
+        }
+    }
+
+    /// A redirect that is not followed; its location is what the server sent.
+    fn of_redirect(location: &str, text: String, cause: &str) -> Self {
+        Self {
+            cause: cause.to_owned(),
+            ..Self::of_request(location, text, false)
         }
     }
 }
@@ -101,19 +116,16 @@ pub(super) async fn get(
         let Some(location) = response.redirects_to() else {
             return Ok(response);
         };
-        let failed = |url: &str, text: String| NetError {
-            text: format!("Get {url:?}: {text}"),
-            local: false,
-        };
         let next = request
             .redirected(location)
-            .map_err(|text| failed(location, text))?;
+            .map_err(|text| FetchError::of_redirect(location, text, "invalid redirect"))?;
         if !next.url.host.eq_ignore_ascii_case(&first_host) {
             return Ok(response);
         }
         if requests >= MAX_REQUESTS {
             let text = format!("stopped after {MAX_REQUESTS} redirects");
-            return Err(failed(&next.url.to_string(), text).into());
+            let cause = text.clone();
+            return Err(FetchError::of_redirect(&next.url.to_string(), text, &cause));
         }
         request = next;
     }
@@ -133,13 +145,7 @@ async fn send(
     reading: &AtomicBool,
 ) -> Result<HttpResponse, FetchError> {
     let url = &request.url;
-    let error = |text: String, local| FetchError {
-        error: NetError {
-            text: format!("Get {:?}: {text}", url.to_string()),
-            local,
-        },
-        no_tls: false,
-    };
+    let error = |text, local| FetchError::of_request(&url.to_string(), text, local);
     let stream = net::dial(&url.host, url.port(), max_wait)
         .await
         .map_err(|e| error(e.text, e.local))?;

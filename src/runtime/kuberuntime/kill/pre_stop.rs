@@ -77,7 +77,7 @@ impl PodKiller {
             self.events.warning(
                 &target.object,
                 event::FAILED_PRE_STOP_HOOK,
-                "PreStopHook failed",
+                format!("PreStopHook failed: {}", error.cause()),
             );
         }
         unfinished

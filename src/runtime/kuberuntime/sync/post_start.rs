@@ -133,7 +133,7 @@ impl PostStart {
         self.events.warning(
             &object,
             event::FAILED_POST_START_HOOK,
-            "PostStartHook failed",
+            format!("PostStartHook failed: {}", error.cause()),
         );
         let status = self.cache.latest(&pod.uid());
         let why = StopCause::FailedPostStartHook;

@@ -12,6 +12,11 @@ pub struct GraceDeadline {
     pub grace_seconds: i64,
 }
 
+/// A grace period in seconds as it takes effect: a negative one, which old API servers accepted, is one second.
+pub fn positive_grace(seconds: i64) -> i64 {
+    if seconds < 0 { 1 } else { seconds }
+}
+
 impl GraceDeadline {
     /// A grace period of `seconds` (at least 1) that starts at `now`.
     pub fn starting(now: Instant, seconds: i64) -> Self {

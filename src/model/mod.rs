@@ -32,7 +32,7 @@ pub use addresses::AddressOrder;
 pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
 pub use field_ref::{FieldRefError, field_ref_value};
-pub use grace::GraceDeadline;
+pub use grace::{GraceDeadline, positive_grace};
 pub use hash::{back_off_key, container_hash, fnv32a, is_other_manifest, same_manifest};
 pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use measurable_volume::{ClaimRef, MeasurableVolume, ProjectId};

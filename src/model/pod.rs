@@ -1,6 +1,6 @@
 //! Accessors for pod objects.
 
-use super::{PodFullName, PodLogName, PodSource, PodUid, keys};
+use super::{PodFullName, PodLogName, PodSource, PodUid, keys, positive_grace};
 use crate::base::{GoDuration, named_enum};
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
@@ -103,7 +103,7 @@ pub trait PodExt {
     fn is_mirror(&self) -> bool;
     /// Whether it is static or system-critical: it is not evicted, and other pods are preempted for it.
     fn is_critical(&self) -> bool;
-    /// `terminationGracePeriodSeconds`, default 30 s.
+    /// `terminationGracePeriodSeconds`, default 30 s; never negative.
     fn termination_grace_seconds(&self) -> i64;
     /// `deletionTimestamp` is set.
     fn is_being_deleted(&self) -> bool;
@@ -209,7 +209,7 @@ impl PodExt for Pod {
         self.spec
             .as_ref()
             .and_then(|s| s.termination_grace_period_seconds)
-            .unwrap_or(30)
+            .map_or(30, positive_grace)
     }
 
     fn is_being_deleted(&self) -> bool {

@@ -115,6 +115,21 @@ async fn hooked_and_unstoppable() -> Node {
 }
 
 #[tokio::test]
+async fn a_negative_grace_is_a_second() {
+    let node = Node::started().await;
+    node.put(&with_spec(
+        simple("web"),
+        json!({"terminationGracePeriodSeconds": -1}),
+    ));
+    node.wait_runs("web").await;
+    node.remove("web");
+    node.wait_removed("web").await;
+    let stop = only(&node.calls("web", Rpc::StopContainer), Rpc::StopContainer).clone();
+    // The least that a runtime is given.
+    assert_eq!(seconds(&stop), 2.0);
+}
+
+#[tokio::test]
 async fn the_next_try_to_stop_a_pod_runs_no_hook_again_and_goes_on_with_its_grace() {
     let node = hooked_and_unstoppable().await;
     node.fake.clear_faults();

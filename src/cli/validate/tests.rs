@@ -156,7 +156,7 @@ fn a_list_is_refused_in_a_file_and_still_validated() {
     let text = file(LIST);
     assert!(
         text.contains(
-            "web.yaml:2:7: error: kind: must be Pod: a manifest file cannot contain a list"
+            "web.yaml:2:7: error: kind: a static pod must be a Pod (v1), and this is a PodList (v1)"
         ),
         "{text}"
     );

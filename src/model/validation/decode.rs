@@ -38,10 +38,7 @@ pub struct Decoded<T> {
 /// Anything else, including an empty document and a list, with line and field if known.
 pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
-    if check_header(&mut tree, true)? != "Pod" {
-        let message = "must be Pod: a manifest file cannot contain a list";
-        return Err(DecodeError::new("kind", message));
-    }
+    check_header(&mut tree, Expected::Pod)?;
     let mut unknown_fields = Vec::new();
     Ok(Decoded {
         value: pod(&mut tree, "", &mut unknown_fields)?,
@@ -56,7 +53,7 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
 /// Anything else, with line and field if known.
 pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
-    let is_list = check_header(&mut tree, true)? != "Pod";
+    let is_list = check_header(&mut tree, Expected::PodOrList)? == "PodList";
     let mut unknown_fields = Vec::new();
     let value = if is_list {
         pods_of_list(&mut tree, &mut unknown_fields)?
@@ -108,19 +105,32 @@ fn not_utf8(bytes: &[u8], at: usize) -> DecodeError {
     }
 }
 
+/// What a document has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// A pod: the content of a file.
+    Pod,
+    /// A pod or a list of pods: the content of a URL.
+    PodOrList,
+    /// An item of such a list, whose header may be missing.
+    Item,
+}
+
 /// Checks `apiVersion` and `kind`; returns the kind, or "" if it is missing and not required.
-fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, DecodeError> {
+fn check_header(tree: &mut DocumentNode, expected: Expected) -> Result<String, DecodeError> {
+    if let Some(error) = other_object(tree, expected) {
+        return Err(error);
+    }
+    let is_required = expected != Expected::Item;
     let mut found = String::new();
-    for (field, supported) in [("apiVersion", ["v1", "v1"]), ("kind", ["Pod", "PodList"])] {
+    for field in ["apiVersion", "kind"] {
         match tree.get(field).map(|node| (&node.value, &node.origin)) {
-            Some((DocumentValue::String(text), _)) if supported.contains(&text.as_str()) => {
+            Some((DocumentValue::String(text), _)) if field == "kind" || text == "v1" => {
                 found.clone_from(text);
             }
             Some((DocumentValue::String(text), origin)) => {
                 let text: String = text.chars().take(60).collect();
-                let supported = supported.first().copied().unwrap_or_default();
-                let message =
-                    format!("Unsupported value: {text:?}: supported values: {supported:?}");
+                let message = format!("Unsupported value: {text:?}: supported values: \"v1\"");
                 return Err(error_at(origin, field, message));
             }
             None | Some((DocumentValue::Null, _)) if is_required => {
@@ -136,6 +146,43 @@ fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, De
         }
     }
     Ok(found)
+}
+
+/// The error of a document with a kind other than the expected ones, whatever its `apiVersion`.
+fn other_object(tree: &DocumentNode, expected: Expected) -> Option<DecodeError> {
+    let text = |field| match tree.get(field) {
+        Some(DocumentNode {
+            value: DocumentValue::String(text),
+            origin,
+        }) => Some((text.as_str(), origin)),
+        _ => None,
+    };
+    let (kind, origin) = text("kind")?;
+    let wanted = match (expected, kind) {
+        (_, "Pod") | (Expected::PodOrList, "PodList") => return None,
+        (Expected::Pod, _) => "a static pod must be a Pod (v1)",
+        (Expected::PodOrList, _) => "static pods must be a Pod or a PodList (v1)",
+        (Expected::Item, _) => "an item of the list must be a Pod (v1)",
+    };
+    let version = text("apiVersion").map(|(version, _)| format!(" ({})", word(version)));
+    let version = version.unwrap_or_default();
+    let advice = match (expected, kind) {
+        (Expected::Pod, "List" | "PodList") => ": each pod needs a file of its own",
+        _ => "",
+    };
+    let kind = word(kind);
+    let message = format!("{wanted}, and this is a {kind}{version}{advice}");
+    Some(error_at(origin, "kind", message))
+}
+
+/// A name for a message; quoted and cut unless it looks like one.
+fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "./-".contains(c);
+    if text.len() <= 60 && !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("{:?}", text.chars().take(60).collect::<String>())
+    }
 }
 
 fn pod(tree: &mut DocumentNode, path: &str, unknown: &mut Vec<String>) -> Result<Pod, DecodeError> {
@@ -173,11 +220,7 @@ fn pods_of_list(
             if item.value == DocumentValue::Null {
                 item.value = DocumentValue::Map(Vec::new());
             }
-            let kind = check_header(item, false).map_err(|error| error.within(&path))?;
-            if kind == "PodList" {
-                let field = format!("{path}.kind");
-                return Err(DecodeError::new(&field, "a PodList may only contain Pods"));
-            }
+            check_header(item, Expected::Item).map_err(|error| error.within(&path))?;
             pods.push(pod(item, &path, unknown)?);
         }
     }

@@ -214,19 +214,39 @@ fn only_a_v1_pod_is_a_pod() {
         ("apiVersion: v1\n", "kind: Required value"),
         (
             "apiVersion: apps/v1\nkind: Deployment\n",
-            "apiVersion: Unsupported value: \"apps/v1\": supported values: \"v1\"",
+            "line 2, column 7: kind: a static pod must be a Pod (v1), and this is a Deployment (apps/v1)",
         ),
         (
-            "apiVersion: v1\nkind: Service\nspec: {containers: 1}\n",
-            "kind: Unsupported value: \"Service\": supported values: \"Pod\"",
+            "kind: StatefulSet\n",
+            "line 1, column 7: kind: a static pod must be a Pod (v1), and this is a StatefulSet",
+        ),
+        (
+            "apiVersion: v1\nkind: PodTemplate\ntemplate: {spec: {containers: 1}}\n",
+            "kind: a static pod must be a Pod (v1), and this is a PodTemplate (v1)",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n",
+            "kind: a static pod must be a Pod (v1), and this is a ConfigMap (v1)",
         ),
         (
             "apiVersion: v1\nkind: List\nitems: []\n",
-            "kind: Unsupported value: \"List\"",
+            "kind: a static pod must be a Pod (v1), and this is a List (v1): each pod needs a file of its own",
         ),
         (
             "apiVersion: v1\nkind: PodList\nitems: []\n",
-            "kind: must be Pod",
+            "kind: a static pod must be a Pod (v1), and this is a PodList (v1): each pod needs a file of its own",
+        ),
+        (
+            "apiVersion: v1\nkind: \"a\\nb\"\n",
+            "kind: a static pod must be a Pod (v1), and this is a \"a\\nb\" (v1)",
+        ),
+        (
+            "apiVersion: v1beta1\nkind: Pod\n",
+            "apiVersion: Unsupported value: \"v1beta1\": supported values: \"v1\"",
+        ),
+        (
+            "kind: Pod\napiVersion: v1\nspec: []\n",
+            "spec: expected mapping",
         ),
         (
             "apiVersion: 1\nkind: Pod\n",
@@ -319,7 +339,10 @@ fn a_list_of_pods_is_read_from_a_url() {
     let error = decode_pod_or_list(b"apiVersion: v1\nkind: PodList\nitems:\n- kind: PodList\n")
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "items[0].kind: a PodList may only contain Pods");
+    assert_eq!(
+        error,
+        "line 4, column 9: items[0].kind: an item of the list must be a Pod (v1), and this is a PodList"
+    );
     assert!(
         decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n")
             .unwrap()

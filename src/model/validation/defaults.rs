@@ -4,7 +4,7 @@
 //! idempotent.
 
 use crate::model::{
-    Amount, canonical,
+    Amount, canonical, positive_grace,
     requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY},
 };
 use k8s_openapi::api::core::v1::{
@@ -28,7 +28,8 @@ fn default_spec(spec: &mut PodSpec) {
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.dns_policy, "ClusterFirst");
     fill(&mut spec.scheduler_name, "default-scheduler");
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    let grace = spec.termination_grace_period_seconds.get_or_insert(30);
+    *grace = positive_grace(*grace);
     spec.enable_service_links.get_or_insert(true);
     spec.security_context
         .get_or_insert_with(PodSecurityContext::default);

@@ -150,7 +150,7 @@ mod tests {
             priority: 0,
             grace: 10,
         };
-        for (own, granted) in [(1, 1), (10, 10), (30, 10), (-1, 0), (0, 0)] {
+        for (own, granted) in [(1, 1), (10, 10), (30, 10), (-1, 1), (0, 0)] {
             assert_eq!(grace(&pod("a", None, own, false), phase), granted, "{own}");
         }
     }

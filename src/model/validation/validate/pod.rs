@@ -103,8 +103,6 @@ fn enumerations(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn numbers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
-    let grace = spec.termination_grace_period_seconds;
-    errors.non_negative(&path.child("terminationGracePeriodSeconds"), grace);
     let max = i64::from(i32::MAX);
     if let Some(seconds) = spec.active_deadline_seconds
         && !(1..=max).contains(&seconds)

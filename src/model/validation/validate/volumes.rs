@@ -188,9 +188,6 @@ fn validate_mount(
     }
     if mount.mount_path.is_empty() {
         errors.required(&path.child("mountPath"), "");
-    } else if mount.mount_path.contains(':') {
-        let detail = "must not contain ':'";
-        errors.invalid(&path.child("mountPath"), &mount.mount_path, detail);
     }
     let sub_path = text(mount.sub_path.as_ref());
     let sub_path_expr = text(mount.sub_path_expr.as_ref());

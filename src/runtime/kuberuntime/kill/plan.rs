@@ -6,7 +6,7 @@
 use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
-        SandboxStatus, is_sidecar,
+        SandboxStatus, is_sidecar, positive_grace,
     },
     runtime::kuberuntime::{actions::KillReason, labels::AnnotatedContainerInfo},
     state::pod_cache::ItemId,
@@ -136,7 +136,11 @@ pub fn container_grace_seconds(
         KillReason::StartupProbe => probe_grace(c.startup_probe.as_ref()),
         KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
     });
-    let of_pod = || pod.spec()?.termination_grace_period_seconds;
+    let of_pod = || {
+        pod.spec()?
+            .termination_grace_period_seconds
+            .map(positive_grace)
+    };
     grace_override
         .or(pod.metadata.deletion_grace_period_seconds)
         .or(of_probe)

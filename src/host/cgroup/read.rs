@@ -92,18 +92,32 @@ impl CgroupFs {
         }
     }
 
-    /// Memory usage of the whole machine in the form of a cgroup's, for cgroup v2, whose root has no such file.
-    pub fn memory_of_machine(&self, info: &MemInfo, scratch: &mut Scratch) -> MemoryUsage {
-        let mut memory = MemoryUsage::default();
-        if let Ok(root) = CgroupDirectory::open(&self.directory("memory", "/"))
-            && let Ok(text) = root.read("memory.stat", &mut scratch.first)
-        {
-            parse::memory_stat_v2(text, &mut memory);
+    /// Memory usage of the whole machine in the form of a cgroup's. `root` is the root cgroup's, which on cgroup v2 has no
+    /// file with its usage, and on v1 one that lacks kernel memory.
+    pub fn memory_of_machine(
+        &self,
+        info: &MemInfo,
+        root: Option<MemoryUsage>,
+        scratch: &mut Scratch,
+    ) -> MemoryUsage {
+        let memory = root.unwrap_or_else(|| {
+            let mut memory = MemoryUsage::default();
+            if let Ok(root) = CgroupDirectory::open(&self.directory("memory", "/"))
+                && let Ok(text) = root.read("memory.stat", &mut scratch.first)
+            {
+                parse::memory_stat_v2(text, &mut memory);
+            }
+            memory.rss = info.anonymous;
+            memory.swap = info.swap_total.saturating_sub(info.swap_free);
+            memory
+        });
+        if info.total == 0 {
+            // Not read.
+            return memory;
         }
         MemoryUsage {
-            usage: info.total.saturating_sub(info.free),
-            rss: info.anonymous,
-            swap: info.swap_total.saturating_sub(info.swap_free),
+            usage: info.used(),
+            inactive_file: info.inactive_file,
             ..memory
         }
     }

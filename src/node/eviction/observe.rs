@@ -37,7 +37,7 @@ pub fn memory_and_pids(paths: &MeasuredPaths) -> Observations {
     let of_pods = paths.pods.as_deref();
     let of_pods = of_pods.and_then(|path| memory_of_pods(path, paths.cgroup_v2));
     let measured = [
-        (EvictionSignal::MemoryAvailable, memory(paths.cgroup_v2)),
+        (EvictionSignal::MemoryAvailable, memory()),
         (EvictionSignal::AllocatableMemoryAvailable, of_pods),
         (EvictionSignal::PidAvailable, pids()),
     ];
@@ -103,17 +103,13 @@ fn device(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// Available memory of the node: capacity minus the working set, which excludes page cache that the kernel can reclaim.
-fn memory(v2: bool) -> Option<Observation> {
+/// Available memory of the node: all memory but huge pages, minus the working set, which excludes page cache and kernel
+/// memory that can be reclaimed. What a percentage refers to is without huge pages, too.
+fn memory() -> Option<Observation> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let info = proc::parse_meminfo(&info);
-    let cgroups = CgroupFs::new(CGROUPS, v2);
-    let used = if v2 {
-        cgroups.memory_of_machine(&info, &mut Scratch::default())
-    } else {
-        memory_of(&cgroups, "/", &mut Scratch::default())?
-    };
-    Some(left_of(info.total, &used))
+    let is_known = info.total > 0;
+    is_known.then(|| left_of(info.ordinary(), info.working_set()))
 }
 
 /// Available memory of all pods; `None` if their cgroup has no limit.
@@ -121,7 +117,8 @@ fn memory_of_pods(path: &str, v2: bool) -> Option<Observation> {
     let cgroups = CgroupFs::new(CGROUPS, v2);
     let mut scratch = Scratch::default();
     let limit = cgroups.limits(path, &mut scratch).memory?;
-    Some(left_of(limit, &memory_of(&cgroups, path, &mut scratch)?))
+    let used = memory_of(&cgroups, path, &mut scratch)?;
+    Some(left_of(limit, used.working_set()))
 }
 
 fn memory_of(cgroups: &CgroupFs, path: &str, scratch: &mut Scratch) -> Option<MemoryUsage> {
@@ -136,10 +133,10 @@ fn memory_of(cgroups: &CgroupFs, path: &str, scratch: &mut Scratch) -> Option<Me
     usage.memory
 }
 
-fn left_of(total: u64, used: &MemoryUsage) -> Observation {
+fn left_of(total: u64, working_set: u64) -> Observation {
     let of = |amount| i64::try_from(amount).unwrap_or(i64::MAX);
     Observation {
-        available: of(total.saturating_sub(used.working_set())),
+        available: of(total.saturating_sub(working_set)),
         capacity: of(total),
     }
 }

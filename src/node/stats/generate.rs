@@ -71,12 +71,20 @@ pub(super) fn summary(inputs: &SummaryInputs<'_>) -> Summary {
 fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
     let sample = &inputs.snapshot.node;
     let disks = inputs.disks;
+    let mut node_memory = memory(sample);
+    // Huge pages are not in the working set, but nothing else can have them. As eviction counts them.
+    if let Some(available) = node_memory
+        .as_mut()
+        .and_then(|m| m.available_bytes.as_mut())
+    {
+        *available = available.saturating_sub(inputs.snapshot.huge_pages);
+    }
     NodeStats {
         node_name: inputs.node_name.to_owned(),
         system_containers: system_containers(inputs, pods),
         start_time: inputs.booted,
         cpu: cpu(sample),
-        memory: memory(sample),
+        memory: node_memory,
         swap: swap(sample),
         io: disks.and(io(sample)),
         network: disks.and(network(sample, &inputs.snapshot.network)),

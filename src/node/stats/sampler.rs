@@ -15,7 +15,7 @@ use crate::host::{
     cgroup::{
         CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, ReadOptions, Scratch, TaskCount,
     },
-    proc::{self, NetworkInterface},
+    proc::{self, MemInfo, NetworkInterface},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -87,6 +87,8 @@ pub struct Snapshot {
     pub pods: Vec<PodSample>,
     /// Block device names by device number.
     pub disks: HashMap<(u32, u32), String>,
+    /// Huge pages of the machine, bytes.
+    pub huge_pages: u64,
 }
 
 /// State of a cgroup between two samples.
@@ -194,8 +196,10 @@ impl Sampler {
             .for_each(|cgroup| cgroup.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
+        let info = proc::parse_meminfo(&text("/proc/meminfo"));
         let mut snapshot = Snapshot {
-            node: self.node(pass),
+            node: self.node(&info, pass),
+            huge_pages: info.huge_pages,
             network: host.clone().unwrap_or_default(),
             disks: proc::parse_disk_names(&text("/proc/diskstats")),
             ..Snapshot::default()
@@ -307,14 +311,11 @@ impl Sampler {
         sample
     }
 
-    fn node(&mut self, pass: Pass) -> CgroupSample {
+    fn node(&mut self, info: &MemInfo, pass: Pass) -> CgroupSample {
         let mut node = self.sample(&Arc::from("/"), pass).unwrap_or_default();
-        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let info = proc::parse_meminfo(&info);
         let mut usage = CgroupUsage::clone(&node.usage);
-        if usage.memory.is_none() {
-            usage.memory = Some(self.fs.memory_of_machine(&info, &mut self.scratch));
-        }
+        let (fs, scratch) = (&self.fs, &mut self.scratch);
+        usage.memory = Some(fs.memory_of_machine(info, usage.memory, scratch));
         usage.pressure = usage.pressure.or_else(machine_pressure);
         node.usage = Arc::new(usage);
         node.path = "/".into();

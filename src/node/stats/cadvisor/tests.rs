@@ -70,6 +70,7 @@ fn snapshot(pods: usize) -> Snapshot {
         }])),
     };
     Snapshot {
+        huge_pages: 0,
         node: sample("/"),
         pods: (0..pods).map(pod).collect(),
         disks: HashMap::from([((8, 0), "/dev/sda".to_owned())]),

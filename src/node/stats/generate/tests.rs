@@ -78,6 +78,7 @@ fn one_pod() -> Snapshot {
         }])),
     };
     Snapshot {
+        huge_pages: 0,
         node: sample("/", 1_700_000_103, 9_000, 80_000),
         pods: vec![pod],
         ..Snapshot::default()
@@ -175,6 +176,24 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_none());
     // More in use than the limit means that zero is available.
     assert_eq!(pod.memory.as_ref().unwrap().available_bytes, Some(0));
+}
+
+#[test]
+fn huge_pages_are_not_available_to_the_node() {
+    let mut snapshot = one_pod();
+    snapshot.node.limits.memory = Some(1 << 30);
+    let available = |snapshot: &Snapshot| {
+        let memory = reported(snapshot, None).node.memory.unwrap();
+        (memory.available_bytes, memory.working_set_bytes)
+    };
+    let (before, working_set) = available(&snapshot);
+    snapshot.huge_pages = 100;
+    assert_eq!(
+        available(&snapshot),
+        (before.map(|before| before - 100), working_set)
+    );
+    snapshot.huge_pages = 1 << 40;
+    assert_eq!(available(&snapshot), (Some(0), working_set));
 }
 
 #[test]

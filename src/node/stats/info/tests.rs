@@ -78,6 +78,7 @@ fn snapshot() -> Snapshot {
         }])),
     };
     Snapshot {
+        huge_pages: 0,
         node: a_sample("/"),
         ancestors: vec![a_sample("/kubepods")],
         system: vec![SystemSample {

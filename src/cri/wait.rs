@@ -84,7 +84,7 @@ fn advice(error: &CriError) -> String {
             }
             io::ErrorKind::PermissionDenied => "this user may not open the socket; run as root",
             io::ErrorKind::ConnectionRefused => {
-                "nothing listens on the socket; the runtime is stopped or still starting"
+                "nothing listens on the socket, or the file is not one; the runtime is stopped or still starting"
             }
             _ => "the runtime accepts no connections",
         },

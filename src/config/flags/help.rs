@@ -13,7 +13,7 @@ const WIDTH: usize = 100;
 pub(super) fn text() -> String {
     let mut out = format!(
         "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})\n\n\
-         The node agent: takes pods from an API server, files or a URL and makes a container runtime run them.\n\n\
+         The node agent: takes pods from an API server, files or a URL and has a container runtime run them.\n\n\
          Usage: kubelet [FLAGS]\n       kubelet COMMAND [ARGUMENTS]\n\n\
          Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
          drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\

@@ -12,7 +12,7 @@ pub struct GraceDeadline {
     pub grace_seconds: i64,
 }
 
-/// A grace period in seconds as it takes effect: a negative one, which old API servers accepted, is one second.
+/// A grace period in seconds as it takes effect: a negative one is one second, as in the conversion of the API.
 pub fn positive_grace(seconds: i64) -> i64 {
     if seconds < 0 { 1 } else { seconds }
 }

@@ -239,7 +239,8 @@ impl PodSync {
         if runtime_status.is_empty() {
             // The record of a new pod has to be written before anything else of it: files of a pod without a record
             // and without containers are never removed, because their origin is unknown.
-            let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
+            let recorded = self.state_store.flush_pod(&runtime_status.uid);
+            let recorded = cancel.run_until_cancelled(recorded).await;
             anyhow::ensure!(recorded.is_some(), "the sync was cancelled");
         }
         // Before the volumes are ready, because containers of the pod may run already.
@@ -462,10 +463,9 @@ impl PodSync {
 impl PodSyncer for PodSync {
     fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, SyncPodOutcome> {
         Box::pin(async move {
-            let uid = pod.uid();
-            let outcome = self.sync(pod, cancel).await;
+            let outcome = self.sync(pod.clone(), cancel).await;
             // However it ended: it may have started what a container waits for.
-            self.probes.pod_synced(&uid);
+            self.probes.pod_synced(&pod.uid());
             outcome
         })
     }

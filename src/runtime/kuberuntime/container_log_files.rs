@@ -2,7 +2,7 @@
 
 use super::{generate::container_files::link_log, log_paths};
 use crate::{
-    base::if_exists,
+    base::{if_exists, panics::PanicScope},
     model::{ContainerId, ContainerStatus, Pod, PodUid},
     state::pod_cache::PodRef,
 };
@@ -10,7 +10,12 @@ use std::{
     ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
+use tokio::time::timeout;
+
+/// How long the start of a container waits for its link; it is made even if that takes longer.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Manages the pod log directories and `/var/log/containers`.
 pub(super) struct ContainerLogFiles {
@@ -45,7 +50,12 @@ impl ContainerLogFiles {
         });
         let Ok((log, link)) = paths else { return };
         let path = link.display().to_string();
-        blocking("link a log", path, move || link_log(&log, &link)).await;
+        // In a task of its own: work on the thread of this one would hold the pod's sync for as long as the disk hangs.
+        let linking = blocking("link a log", path.clone(), move || link_log(&log, &link));
+        let linking = crate::base::spawn(PanicScope::Other, linking);
+        if timeout(LINK_TIMEOUT, linking).await.is_err() {
+            tracing::warn!(path, "Timed out linking a log, going on without it");
+        }
     }
 
     /// Removes the log of a container whose creation failed, if empty: a log file raises the next restart count.

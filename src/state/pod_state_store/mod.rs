@@ -2,7 +2,8 @@
 //!
 //! * Owns: one small JSON file per pod below `<root-dir>/journal` (the name of earlier versions), written only when a
 //!   fact changes.
-//! * Woken by: updates. A task writes coalesced changes; [`PodStateStore::update_and_wait`] waits for the write.
+//! * Woken by: updates. A task collects changes; the record of a pod is written by a task of its own, so that no pod waits for
+//!   the write of another one. [`PodStateStore::update_and_wait`] waits for it, with a deadline.
 //! * Publishes: [`PodRecord`]s, which are read at start.
 //! * Must never duplicate facts of the runtime or the manifest, nor fail a pod because the disk is full: a failed write
 //!   is retried, and the fact kept in memory.
@@ -10,20 +11,23 @@
 
 mod exits;
 mod record;
+mod records;
 
 use crate::{
     base::{
         DirtySet, atomic_file, error_chain, if_exists,
         panics::{PanicScope, catch_panic_sync},
-        run_file_io,
+        run_file_io, wait_until,
     },
     model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
+use futures::future::join_all;
 use parking_lot::Mutex;
+use records::{ChangeAhead, Records, WriteAttempt};
 use std::{
-    collections::HashMap,
-    fs, io,
+    collections::{HashMap, HashSet},
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -31,6 +35,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_newest_exit};
@@ -48,56 +53,69 @@ const BATCH_DELAY: Duration = Duration::from_millis(5);
 /// Like [`BATCH_DELAY`], after a batch of at least [`LARGE_BATCH`].
 const LARGE_BATCH_DELAY: Duration = Duration::from_millis(20);
 const LARGE_BATCH: usize = 16;
+/// How long a caller waits for the disk. The write goes on after that: a disk that hangs must not make a pod unstoppable.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Writes a file, or removes it without content. Blocking.
+type WriteFile = Arc<dyn Fn(&Path, Option<&[u8]>) -> io::Result<()> + Send + Sync>;
 
 /// The store; cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PodStateStore {
     shared: Arc<PodStateStoreInner>,
 }
 
-#[derive(Debug)]
 struct PodStateStoreInner {
     directory: PathBuf,
-    records: Mutex<HashMap<PodUid, PodRecord>>,
+    records: Mutex<Records>,
+    /// Pods with changes that the task has to write.
     dirty: DirtySet<PodUid>,
-    writing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether the last write failed; then the failure is already in the log.
-    failing: AtomicBool,
+    /// Pods whose last write failed, until it is retried.
+    failed: DirtySet<PodUid>,
+    /// Pods whose last write failed. While there is one, the log says so.
+    failing: Mutex<HashSet<PodUid>>,
+    /// Whether the log says that the disk is slow.
+    slow: AtomicBool,
+    write_file: WriteFile,
+}
+
+impl fmt::Debug for PodStateStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directory = &self.shared.directory;
+        f.debug_tuple("PodStateStore").field(directory).finish()
+    }
 }
 
 impl PodStateStore {
     /// Opens the directory, creates it if needed, and reads its records. A file that cannot be decoded is logged and
     /// skipped; it never prevents a start. Blocking.
     pub fn open(directory: PathBuf) -> anyhow::Result<Self> {
+        Self::open_with(directory, Arc::new(write_file))
+    }
+
+    fn open_with(directory: PathBuf, write_file: WriteFile) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory).with_context(|| {
             format!("cannot create the pod state store {}", directory.display())
         })?;
         let records = read_records(&directory, |leftover| {
             let _ = fs::remove_file(leftover);
         })?;
-        Ok(Self::of(directory, records))
-    }
-
-    fn of(directory: PathBuf, records: HashMap<PodUid, PodRecord>) -> Self {
-        Self {
+        Ok(Self {
             shared: Arc::new(PodStateStoreInner {
                 directory,
-                records: Mutex::new(records),
+                records: Mutex::new(Records::of(records)),
                 dirty: DirtySet::default(),
-                writing: Arc::default(),
-                failing: AtomicBool::new(false),
+                failed: DirtySet::default(),
+                failing: Mutex::default(),
+                slow: AtomicBool::new(false),
+                write_file,
             }),
-        }
+        })
     }
 
     /// A copy of the record of a pod.
     pub fn get(&self, uid: &PodUid) -> PodRecord {
-        self.shared
-            .records
-            .lock()
-            .get(uid)
-            .cloned()
-            .unwrap_or_default()
+        self.read(uid, PodRecord::clone)
     }
 
     /// Reads from the record of a pod without copying it.
@@ -118,21 +136,42 @@ impl PodStateStore {
     /// Changes the record of a pod without scheduling a write, for changes that no later kubelet needs. The next write
     /// of the record includes it.
     pub fn update_in_memory(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
-        self.change(uid, change);
+        self.shared.records.lock().change(uid, change);
     }
 
-    /// Changes the record of a pod and waits for the write. A failed write is logged and retried later, and this
-    /// returns. If the caller drops the future, the record is written all the same.
+    /// Changes the record of a pod and waits for the write, for [`WRITE_TIMEOUT`] at most. A failed write is logged and
+    /// retried later, and this returns. If the caller drops the future, the record is written all the same.
     pub async fn update_and_wait(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
-            self.shared.dirty.mark(uid.clone());
-            self.write(Some(uid.clone())).await;
+            self.wait_for_write(uid).await;
         }
+    }
+
+    /// Writes a change of a pod's record and makes it in memory only then: who reads it knows that a later kubelet will read
+    /// it as well. If the write fails or takes longer than [`WRITE_TIMEOUT`], the change is made all the same, and written
+    /// later. It may be made more than once.
+    pub async fn write_and_update(
+        &self,
+        uid: &PodUid,
+        change: impl Fn(&mut PodRecord) + Send + Sync + 'static,
+    ) {
+        let mut changed = self.get(uid);
+        change(&mut changed);
+        if self.read(uid, |record| *record == changed) {
+            return;
+        }
+        let change: ChangeAhead = Arc::new(change);
+        let ahead = change.clone();
+        self.shared.records.lock().change_ahead(uid, ahead);
+        self.wait_for_write(uid).await;
+        self.update(uid, |record| change(record));
     }
 
     /// Removes the record of a pod.
     pub fn forget(&self, uid: &PodUid) {
-        if self.shared.records.lock().remove(uid).is_some() {
+        let mut records = self.shared.records.lock();
+        if records.remove(uid) {
+            records.mark_unwritten(uid);
             self.shared.dirty.mark(uid.clone());
         }
     }
@@ -161,142 +200,152 @@ impl PodStateStore {
 
     /// UIDs of all pods with a record.
     pub fn uids(&self) -> Vec<PodUid> {
-        self.shared.records.lock().keys().cloned().collect()
+        self.shared.records.lock().uids().cloned().collect()
     }
 
     /// Number of pods with a record.
     pub fn count(&self) -> usize {
-        self.shared.records.lock().len()
+        self.shared.records.lock().count()
     }
 
     /// Writes pending changes and waits for that. Without any it returns at once.
     pub async fn flush(&self) {
-        let idle = self.shared.dirty.is_empty() && self.shared.writing.try_lock().is_ok();
-        if !idle {
-            self.write(None).await;
+        let unwritten = self.shared.records.lock().unwritten();
+        let writes = unwritten.iter().filter_map(|uid| self.start_write(uid));
+        join_all(writes.map(WriteAttempt::ended)).await;
+    }
+
+    /// As [`Self::flush`], for one pod.
+    pub async fn flush_pod(&self, uid: &PodUid) {
+        if let Some(write) = self.start_write(uid) {
+            write.ended().await;
         }
     }
 
     /// Writes changes, in batches, until shutdown, and then the rest.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        loop {
-            // Changes stay marked during the delay, so that a concurrent flush writes them.
-            tokio::select! {
-                () = self.shared.dirty.marked() => {}
-                () = shutdown.cancelled() => {}
-            }
-            tokio::select! {
-                () = tokio::time::sleep(BATCH_DELAY) => {}
-                () = shutdown.cancelled() => {}
-            }
-            let last = shutdown.is_cancelled();
-            let written = self.write(None).await;
-            if last {
-                return Ok(());
-            }
-            let pause = match (written.all, written.number >= LARGE_BATCH) {
-                (true, false) => continue,
-                (true, true) => LARGE_BATCH_DELAY,
-                (false, _) => RETRY_INTERVAL,
+        let (dirty, failed) = (&self.shared.dirty, &self.shared.failed);
+        let mut retry_at = None;
+        while !shutdown.is_cancelled() {
+            // Failed writes wait alone: a pod whose file cannot be written must not delay those of others.
+            let retries = async {
+                if retry_at.is_none() {
+                    failed.marked().await;
+                    retry_at = Some(Instant::now() + RETRY_INTERVAL);
+                }
+                wait_until(retry_at).await;
             };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = shutdown.cancelled() => {}
+            let is_retry = tokio::select! {
+                () = dirty.marked() => false,
+                () = retries => true,
+                () = shutdown.cancelled() => break,
+            };
+            if is_retry {
+                retry_at = None;
+                dirty.mark_all(failed.take_now());
+            }
+            shutdown.run_until_cancelled(sleep(BATCH_DELAY)).await;
+            let batch = dirty.take_now();
+            for uid in &batch {
+                self.start_write(uid);
+            }
+            if batch.len() >= LARGE_BATCH {
+                shutdown.run_until_cancelled(sleep(LARGE_BATCH_DELAY)).await;
             }
         }
+        self.flush().await;
+        Ok(())
     }
 
     fn change(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) -> bool {
         let mut records = self.shared.records.lock();
-        let mut record = records.get(uid).cloned().unwrap_or_default();
-        change(&mut record);
-        record.version = VERSION;
-        let before = records.get(uid);
-        if before == Some(&record) || (before.is_none() && record.is_empty()) {
+        let changed = records.change(uid, change);
+        if changed {
+            records.mark_unwritten(uid);
+        }
+        changed
+    }
+
+    async fn wait_for_write(&self, uid: &PodUid) {
+        let written = timeout(WRITE_TIMEOUT, self.flush_pod(uid)).await;
+        if written.is_err() && !self.shared.slow.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                podUID = %uid,
+                path = %self.shared.directory.display(),
+                seconds = WRITE_TIMEOUT.as_secs(),
+                "Timed out waiting for a write of pod state, going on without it"
+            );
+        }
+    }
+
+    /// Has the record of a pod written in a task of its own, which completes whether or not the caller waits for it.
+    fn start_write(&self, uid: &PodUid) -> Option<WriteAttempt> {
+        let (attempt, starts) = self.shared.records.lock().write_attempt(uid)?;
+        if starts {
+            let writing = self.clone().write(uid.clone());
+            crate::base::spawn(PanicScope::StateWrite, writing);
+        }
+        Some(attempt)
+    }
+
+    /// Writes the record of a pod until its file is as the record, or a write has failed.
+    async fn write(self, uid: PodUid) {
+        loop {
+            let (state_store, uid) = (self.clone(), uid.clone());
+            match run_file_io(move || state_store.write_once(&uid)).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The tokio runtime is shutting down. Nobody may go on as if this was written.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Returns whether the record has changed meanwhile. Blocking; one at a time for a pod.
+    fn write_once(&self, uid: &PodUid) -> bool {
+        let Some(write) = self.shared.records.lock().begin_write(uid) else {
             return false;
-        }
-        if record.is_empty() {
-            records.remove(uid);
-        } else {
-            records.insert(uid.clone(), record);
-        }
-        true
-    }
-
-    /// Writes the pending changes of one pod or of all. Once begun, it completes even if the caller is dropped, and no later
-    /// write can overtake it.
-    async fn write(&self, only: Option<PodUid>) -> WriteResult {
-        let one_at_a_time = self.shared.writing.clone().lock_owned().await;
-        // An earlier write may have included the changes.
-        let dirty = &self.shared.dirty;
-        let is_written = only
-            .as_ref()
-            .map_or_else(|| dirty.is_empty(), |uid| !dirty.contains(uid));
-        if is_written {
-            return WriteResult {
-                number: 0,
-                all: true,
-            };
-        }
-        let state_store = self.clone();
-        let write = move || {
-            let written = state_store.write_marked(only);
-            drop(one_at_a_time);
-            written
         };
-        match run_file_io(write).await {
-            Ok(written) => written,
-            // The tokio runtime is shutting down. The caller must not go on as if this was written.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Blocking; one at a time.
-    fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
-        let dirty = &self.shared.dirty;
-        let uids: Vec<PodUid> = match only {
-            Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
-            None => dirty.take_now().into_iter().collect(),
-        };
-        let number = uids.len();
-        let batch: Vec<_> = {
-            let records = self.shared.records.lock();
-            let entry = |uid: &PodUid| {
-                let path = self.path(uid)?;
-                Some((path, records.get(uid).cloned(), uid.clone()))
-            };
-            uids.iter().filter_map(entry).collect()
-        };
-        let failed = match catch_panic_sync(PanicScope::StateWrite, || write_all(batch)) {
-            Ok(failed) => {
-                self.report(&failed);
-                failed.into_iter().map(|failure| failure.uid).collect()
+        let result = match self.path(uid) {
+            Some(path) => {
+                let write = || self.write_record(&path, write.record.as_ref());
+                let result = catch_panic_sync(PanicScope::StateWrite, write);
+                let result = result.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
+                self.report(uid, &path, &result);
+                result
             }
+            None => Ok(()),
+        };
+        let mut records = self.shared.records.lock();
+        let changed = records.end_write(uid, &write, result.is_ok());
+        if result.is_err() && !changed {
+            self.shared.failed.mark(uid.clone());
+        }
+        changed
+    }
+
+    fn write_record(&self, path: &Path, record: Option<&PodRecord>) -> io::Result<()> {
+        let bytes = record.map(serde_json::to_vec).transpose()?;
+        (self.shared.write_file)(path, bytes.as_deref())
+    }
+
+    /// Logs a failed write once until all writes succeed again, not once per pod and retry.
+    fn report(&self, uid: &PodUid, path: &Path, result: &io::Result<()>) {
+        let mut failing = self.shared.failing.lock();
+        match result {
             Err(error) => {
-                tracing::error!(err = %error, "Writing pod state panicked");
-                uids
+                if failing.is_empty() {
+                    let path = path.display();
+                    tracing::warn!(%path, err = %error, "Failed to write pod state, retrying");
+                }
+                failing.insert(uid.clone());
             }
-        };
-        let all = failed.is_empty();
-        dirty.mark_all(failed);
-        WriteResult { number, all }
-    }
-
-    /// Logs a failed write once until writes succeed again, not once per pod and retry.
-    fn report(&self, failed: &[WriteFailure]) {
-        let before = self
-            .shared
-            .failing
-            .swap(!failed.is_empty(), Ordering::Relaxed);
-        match failed.first() {
-            Some(first) if !before => tracing::warn!(
-                path = %first.path.display(),
-                err = %first.error,
-                pods = failed.len(),
-                "Failed to write pod state, retrying"
-            ),
-            None if before => tracing::info!("Writing pod state recovered"),
-            _ => {}
+            Ok(()) => {
+                self.shared.slow.store(false, Ordering::Relaxed);
+                if failing.remove(uid) && failing.is_empty() {
+                    tracing::info!("Writing pod state recovered");
+                }
+            }
         }
     }
 
@@ -313,35 +362,11 @@ impl PodStateStore {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct WriteResult {
-    number: usize,
-    /// Whether all writes succeeded; failed ones are marked as pending again.
-    all: bool,
-}
-
-/// A pod whose file could not be written or removed.
-struct WriteFailure {
-    uid: PodUid,
-    path: PathBuf,
-    error: io::Error,
-}
-
-/// Writes or removes the files and returns the failures. Blocking.
-fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<WriteFailure> {
-    let mut failed = Vec::new();
-    for (path, record, uid) in batch {
-        let written = match &record {
-            Some(record) => serde_json::to_vec(record)
-                .map_err(io::Error::from)
-                .and_then(|bytes| atomic_file::write(&path, &bytes)),
-            None => if_exists(fs::remove_file(&path)).map(drop),
-        };
-        if let Err(error) = written {
-            failed.push(WriteFailure { uid, path, error });
-        }
+fn write_file(path: &Path, bytes: Option<&[u8]>) -> io::Result<()> {
+    match bytes {
+        Some(bytes) => atomic_file::write(path, bytes),
+        None => if_exists(fs::remove_file(path)).map(drop),
     }
-    failed
 }
 
 /// Reads all records. A file that cannot be decoded is logged and skipped; temporary files of interrupted writes are

@@ -195,64 +195,210 @@ async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
     assert_eq!(record.initialized_in.as_deref(), Some("s"));
 }
 
-#[tokio::test]
-async fn a_record_is_written_also_when_its_caller_stops_waiting() {
-    let dir = tempfile::tempdir().unwrap();
-    let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
-    let busy = state_store.shared.writing.lock().await;
-    let recording = state_store.update_and_wait(&uid, |r| r.initialized_in = Some("s".into()));
-    assert!(
-        recording.now_or_never().is_none(),
-        "it waits for the running write"
-    );
-    drop(busy);
-    state_store.flush().await;
-    let again = self::state_store(dir.path()).get(&uid);
-    assert_eq!(again.initialized_in.as_deref(), Some("s"));
+/// A disk whose writes hang until the test lets them go, or fail.
+#[derive(Clone, Default)]
+struct Disk(Arc<(Mutex<DiskState>, parking_lot::Condvar)>);
+
+#[derive(Default)]
+struct DiskState {
+    hangs: HashSet<String>,
+    fails: HashSet<String>,
+    writes: Vec<String>,
 }
 
-#[tokio::test]
-async fn changes_that_an_earlier_write_included_need_no_thread() {
-    let dir = tempfile::tempdir().unwrap();
-    let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
-    for only in [None, Some(uid.clone())] {
-        let busy = state_store.shared.writing.lock().await;
-        state_store.shared.dirty.mark(uid.clone());
-        let mut write = Box::pin(state_store.write(only));
-        assert!(futures::poll!(&mut write).is_pending());
-        assert!(state_store.shared.dirty.unmark(&uid));
-        drop(busy);
-        assert!(futures::poll!(&mut write).is_ready());
+impl Disk {
+    fn state_store(&self, directory: &Path) -> PodStateStore {
+        let disk = self.clone();
+        let write = move |path: &Path, bytes: Option<&[u8]>| {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            let (state, changed) = &*disk.0;
+            let mut state = state.lock();
+            changed.wait_while(&mut state, |state| state.hangs.contains(&name));
+            if state.fails.contains(&name) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            state.writes.push(name);
+            write_file(path, bytes)
+        };
+        PodStateStore::open_with(directory.to_path_buf(), Arc::new(write)).unwrap()
+    }
+
+    fn set(&self, change: impl FnOnce(&mut DiskState)) {
+        change(&mut self.0.0.lock());
+        self.0.1.notify_all();
+    }
+
+    fn hang(&self, name: &str) {
+        self.set(|state| state.hangs = HashSet::from([name.into()]));
+    }
+
+    fn go_on(&self) {
+        self.set(|state| state.hangs.clear());
     }
 }
 
-#[test]
-fn a_write_is_not_overtaken_by_a_later_one_when_its_caller_stops_waiting() {
-    // One thread for blocking work, and that is busy: the first write cannot end.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(1)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let dir = tempfile::tempdir().unwrap();
-        let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
-        let (free, busy) = std::sync::mpsc::channel::<()>();
-        let busy = tokio::task::spawn_blocking(move || busy.recv());
-        let set =
-            |text: &'static str| move |r: &mut PodRecord| r.initialized_in = Some(text.into());
-        let mut first = Box::pin(state_store.update_and_wait(&uid, set("first")));
-        assert!(futures::poll!(&mut first).is_pending());
+/// Hung writes end with the test, or its runtime would wait for their threads.
+impl Drop for DiskGuard {
+    fn drop(&mut self) {
+        self.0.go_on();
+    }
+}
+
+struct DiskGuard(Disk);
+
+fn initialized(text: &'static str) -> impl Fn(&mut PodRecord) + Send + Sync + Clone {
+    move |record| record.initialized_in = Some(text.into())
+}
+
+fn on_disk(directory: &Path, uid: &PodUid) -> Option<String> {
+    state_store(directory).get(uid).initialized_in
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    while !holds() {
         tokio::task::yield_now().await;
-        drop(first);
-        assert!(
-            state_store.shared.writing.try_lock().is_err(),
-            "it is still being written"
-        );
-        let second = state_store.update_and_wait(&uid, set("second"));
-        free.send(()).unwrap();
-        second.await;
-        busy.await.unwrap().unwrap();
-        let again = self::state_store(dir.path()).get(&uid);
-        assert_eq!(again.initialized_in.as_deref(), Some("second"));
-    });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_written_also_when_its_caller_stops_waiting() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let _guard = DiskGuard(disk.clone());
+    let (state_store, uid) = (disk.state_store(dir.path()), PodUid::from("abc"));
+    disk.hang("abc");
+    let recording = state_store.update_and_wait(&uid, initialized("s"));
+    assert!(recording.now_or_never().is_none());
+    disk.go_on();
+    until(|| on_disk(dir.path(), &uid).as_deref() == Some("s")).await;
+}
+
+#[tokio::test]
+async fn changes_during_a_write_are_in_the_next_one_and_nobody_writes_twice() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let _guard = DiskGuard(disk.clone());
+    let (state_store, uid) = (disk.state_store(dir.path()), PodUid::from("abc"));
+    disk.hang("abc");
+    let mut first = Box::pin(state_store.update_and_wait(&uid, initialized("1")));
+    assert!(futures::poll!(&mut first).is_pending());
+    let begun = || state_store.shared.records.lock().unwritten() == [uid.clone()];
+    until(begun).await;
+    let mut second = Box::pin(state_store.update_and_wait(&uid, initialized("2")));
+    let mut third = Box::pin(state_store.update_and_wait(&uid, initialized("3")));
+    assert!(futures::poll!(&mut second).is_pending());
+    assert!(futures::poll!(&mut third).is_pending());
+    disk.go_on();
+    tokio::join!(first, second, third, state_store.flush());
+    assert_eq!(on_disk(dir.path(), &uid).as_deref(), Some("3"));
+    let writes = disk.0.0.lock().writes.len();
+    assert!(writes <= 2, "{writes}");
+    assert!(state_store.shared.records.lock().unwritten().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_hangs_holds_up_no_other_pod_and_its_own_for_a_while() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let _guard = DiskGuard(disk.clone());
+    let state_store = disk.state_store(dir.path());
+    let (hung, other) = (PodUid::from("hung"), PodUid::from("other"));
+    disk.hang("hung");
+    let mut recording = Box::pin(state_store.update_and_wait(&hung, initialized("s")));
+    assert!(futures::poll!(&mut recording).is_pending());
+    state_store.update_and_wait(&other, initialized("s")).await;
+    assert_eq!(on_disk(dir.path(), &other).as_deref(), Some("s"));
+    tokio::time::advance(WRITE_TIMEOUT - Duration::from_millis(1)).await;
+    assert!(futures::poll!(&mut recording).is_pending());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    recording.await;
+    assert_eq!(state_store.get(&hung).initialized_in.as_deref(), Some("s"));
+    assert_eq!(on_disk(dir.path(), &hung), None);
+    // Callers that give up leave nothing behind but the one write.
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let tasks = metrics.num_alive_tasks();
+    for _ in 0..10 {
+        assert!(state_store.flush().now_or_never().is_none());
+    }
+    assert_eq!(metrics.num_alive_tasks(), tasks);
+    disk.go_on();
+    state_store.flush().await;
+    assert_eq!(on_disk(dir.path(), &hung).as_deref(), Some("s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_file_cannot_be_written_delays_no_other_and_is_retried() {
+    let dir = tempfile::tempdir().unwrap();
+    let state_store = state_store(dir.path());
+    let (bad, good) = (PodUid::from("bad"), PodUid::from("good"));
+    // Nothing can be renamed to a directory that is not empty.
+    fs::create_dir_all(dir.path().join("bad.json/x")).unwrap();
+    let shutdown = CancellationToken::new();
+    let run = tokio::spawn(state_store.clone().run(shutdown.clone()));
+    state_store.update(&bad, initialized("s"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let begun = tokio::time::Instant::now();
+    state_store.update(&good, initialized("s"));
+    while on_disk(dir.path(), &good).is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    fs::remove_dir_all(dir.path().join("bad.json")).unwrap();
+    while on_disk(dir.path(), &bad).is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = begun.elapsed();
+    assert!(took < RETRY_INTERVAL, "{took:?}");
+    shutdown.cancel();
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_change_that_is_written_first_is_read_only_when_it_is_on_disk() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let _guard = DiskGuard(disk.clone());
+    let (state_store, uid) = (disk.state_store(dir.path()), PodUid::from("abc"));
+    let read = || state_store.get(&uid).initialized_in;
+    disk.hang("abc");
+    let mut recording = Box::pin(state_store.write_and_update(&uid, initialized("s")));
+    assert!(futures::poll!(&mut recording).is_pending());
+    // A change beside it is neither lost nor held up.
+    state_store.update(&uid, |record| record.pre_stop_ran = vec!["c".into()]);
+    for _ in 0..20 {
+        assert!(futures::poll!(&mut recording).is_pending());
+        assert_eq!(read(), None);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    disk.go_on();
+    recording.await;
+    assert_eq!(read().as_deref(), Some("s"));
+    assert_eq!(on_disk(dir.path(), &uid).as_deref(), Some("s"));
+    state_store.flush().await;
+    let again = self::state_store(dir.path()).get(&uid);
+    assert_eq!(again.pre_stop_ran, ["c"]);
+    assert_eq!(again.initialized_in.as_deref(), Some("s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_fails_or_hangs_hides_a_change_for_a_while_at_most() {
+    for hangs in [false, true] {
+        let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+        let _guard = DiskGuard(disk.clone());
+        let (state_store, uid) = (disk.state_store(dir.path()), PodUid::from("abc"));
+        if hangs {
+            disk.hang("abc");
+        } else {
+            disk.set(|state| state.fails = HashSet::from(["abc".into()]));
+        }
+        let mut recording = Box::pin(state_store.write_and_update(&uid, initialized("s")));
+        assert!(futures::poll!(&mut recording).is_pending());
+        if hangs {
+            tokio::time::advance(WRITE_TIMEOUT).await;
+        }
+        recording.await;
+        assert_eq!(state_store.get(&uid).initialized_in.as_deref(), Some("s"));
+        assert_eq!(on_disk(dir.path(), &uid), None);
+        disk.set(|state| *state = DiskState::default());
+        state_store.flush().await;
+        assert_eq!(on_disk(dir.path(), &uid).as_deref(), Some("s"));
+    }
 }

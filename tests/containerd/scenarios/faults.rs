@@ -158,6 +158,14 @@ impl Side for Real<'_> {
         false
     }
 
+    fn is_instance(&self, instance: &str, pod: &str, _: &str) -> bool {
+        instance.split(' ').next() == Some(pod)
+    }
+
+    fn stop_began(&self, _: &str) -> Option<Instant> {
+        None
+    }
+
     fn history(&self) -> String {
         let hooks = std::fs::read_to_string(self.shared.join("hooks")).unwrap_or_default();
         let list = |args: &[&str]| self.runtime.try_crictl(args).unwrap_or_else(|error| error);

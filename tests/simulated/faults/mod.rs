@@ -109,6 +109,16 @@ impl Side for Simulated {
         true
     }
 
+    fn is_instance(&self, instance: &str, _: &str, container: &str) -> bool {
+        instance == container
+    }
+
+    fn stop_began(&self, instance: &str) -> Option<Instant> {
+        let calls = self.0.calls_of(Rpc::StopContainer);
+        let stop = calls.iter().find(|call| call.subject.id == instance);
+        stop.map(|call| call.at.into_std())
+    }
+
     fn history(&self) -> String {
         let mut text = format!("twins: {:#?}\n", self.0.overlaps());
         let calls = self.0.calls();

@@ -57,6 +57,12 @@ pub trait Side {
     /// Whether [`HookRun::instance`] is the container's id.
     fn hooks_name_containers(&self) -> bool;
 
+    /// Whether [`HookRun::instance`] is, or may be, this container of this pod.
+    fn is_instance(&self, instance: &str, pod: &str, container: &str) -> bool;
+
+    /// When the runtime was first asked to stop the container of a hook, if that is known.
+    fn stop_began(&self, instance: &str) -> Option<Instant>;
+
     /// For a failed episode.
     fn history(&self) -> String;
 }
@@ -78,6 +84,8 @@ pub struct Episode<'k, S> {
     notes: RefCell<Vec<String>>,
     /// When the kubelet was killed.
     kills: RefCell<Vec<Instant>>,
+    /// When each container of each pod was first shown as running.
+    first_shown: RefCell<BTreeMap<(String, String), Instant>>,
     findings: RefCell<Vec<Finding>>,
     sum: RefCell<Sum>,
 }
@@ -103,6 +111,7 @@ impl<'k, S: Side> Episode<'k, S> {
             started_at: Instant::now(),
             notes: RefCell::default(),
             kills: RefCell::default(),
+            first_shown: RefCell::default(),
             findings: RefCell::default(),
             sum: RefCell::default(),
         }
@@ -274,7 +283,16 @@ impl<'k, S: Side> Episode<'k, S> {
     }
 
     async fn shown(&self) -> Option<shown::Pods> {
-        shown::pods(self.port).await
+        let pods = shown::pods(self.port).await?;
+        let now = Instant::now();
+        let mut first_shown = self.first_shown.borrow_mut();
+        for (name, pod) in &pods {
+            for id in &pod.running {
+                let key = (name.clone(), id.clone());
+                first_shown.entry(key).or_insert(now);
+            }
+        }
+        Some(pods)
     }
 
     /// Whether they are shown with their running containers. That one is missing or not ready is a finding.

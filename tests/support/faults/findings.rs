@@ -20,7 +20,7 @@ pub enum Goal {
     /// A container whose start was under way when the kubelet died has exited with 128. A pod that never restarts
     /// its containers has failed then, as upstream.
     StartCutShort,
-    /// A hook that was under way when the kubelet died, or had just ended, is run again.
+    /// A hook is run again that was under way when the kubelet died, or whose end the kubelet had not acted on yet.
     HookAgain,
 }
 
@@ -48,7 +48,7 @@ impl Goal {
             Goal::Leak => "leaked sandboxes, containers, directories",
             Goal::Duplicate => "duplicates running at once",
             Goal::RunAgain => "finished containers run again",
-            Goal::HookTwice => "hooks run again that had ended long before",
+            Goal::HookTwice => "hooks run again that had visibly ended",
             Goal::PreStopLost => "preStop hooks never run",
             Goal::PostStartLost => "postStart hooks never finished",
             Goal::NeverReady => "pods that never become ready again",

@@ -232,7 +232,7 @@ impl ContainerStarter {
                 .record_failed_start(pod, container, Timestamp::now());
             // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
-                self.post_start.mark_done(pod, &id);
+                self.post_start.record_ended(pod, &id).await;
             }
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.cri_failure(&object, container, reason, &error, Some(&id)));

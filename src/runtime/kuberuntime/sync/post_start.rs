@@ -15,7 +15,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::PodCache,
     state::pod_history::PodHistory,
-    state::pod_state_store::PodStateStore,
+    state::pod_state_store::{PodRecord, PodStateStore},
 };
 use k8s_openapi::api::core::v1::Container;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl PostStart {
             () = request.cancel.cancelled() => return Err(StartContainerError::Cancelled),
         };
         let Err(error) = result else {
-            self.mark_done(pod, id);
+            self.record_ended(pod, id).await;
             return Ok(());
         };
         tracing::warn!(
@@ -144,7 +144,7 @@ impl PostStart {
         // If the sync is cancelled, the stop continues, and a termination of the pod joins it.
         let killed = request.cancel.run_until_cancelled(killing).await;
         // Not before the stop: a kubelet that is killed in between runs the hook again, instead of leaving the container.
-        self.mark_done(pod, id);
+        self.record_ended(pod, id).await;
         if let Err(error) = killed.ok_or(StartContainerError::Cancelled)? {
             tracing::warn!(
                 pod = %pod.log_name(),
@@ -157,12 +157,15 @@ impl PostStart {
         Err(StartFailure::new(&container.name, reason, error.to_string()).into())
     }
 
-    /// Records that the hook has ended; from then on the container is shown and probed.
-    pub(super) fn mark_done(&self, pod: &Pod, id: &ContainerId) {
-        let uid = pod.uid();
-        self.state_store.update(&uid, |r| {
-            r.post_start_pending.retain(|known| known != id.as_str())
-        });
+    /// Records that the hook has ended; from then on the container is shown and probed. The record is on disk before that:
+    /// the hook of a container that was shown does not run again after a kill of the kubelet.
+    pub(super) async fn record_ended(&self, pod: &Pod, id: &ContainerId) {
+        let (uid, ended) = (pod.uid(), id.clone());
+        let record = move |record: &mut PodRecord| {
+            let pending = &mut record.post_start_pending;
+            pending.retain(|known| known != ended.as_str());
+        };
+        self.state_store.write_and_update(&uid, record).await;
         self.cache.mark_changed(uid);
     }
 }

@@ -68,7 +68,13 @@ impl KubeGenericRuntimeManager {
     /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the result.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> PodSyncResult {
         let mut result = PodSyncResult::default();
-        self.allocations.save_resizes().await;
+        let saved = request
+            .cancel
+            .run_until_cancelled(self.allocations.save_resizes());
+        if saved.await.is_none() {
+            result.cancelled = true;
+            return result;
+        }
         self.exits.record_final_exits(request.pod, &request.status);
         let actions = self.compute_pod_actions(request.pod, &request.status);
         if actions.kill_pod.is_none() && actions.reset.is_none() {

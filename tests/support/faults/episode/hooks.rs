@@ -1,7 +1,7 @@
 //! Whether hooks ran as often as they should.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Episode, HookRun, Side};
 use crate::support::faults::findings::Goal;
@@ -9,8 +9,9 @@ use crate::support::faults::oracle::State;
 
 /// How long a hook takes at most.
 const HOOK: Duration = Duration::from_secs(2);
-/// Within which the kubelet has noted on the disk that a hook has ended.
-const NOTED: Duration = Duration::from_millis(500);
+/// The resolution of the times of hooks.
+const TICK: Duration = Duration::from_millis(10);
+
 impl<S: Side> Episode<'_, S> {
     /// The runs of each hook of each container, in order.
     fn hook_runs(&self) -> BTreeMap<(String, String), Vec<HookRun>> {
@@ -41,13 +42,15 @@ impl<S: Side> Episode<'_, S> {
     pub(super) fn check_hooks(&self) {
         let runs = self.hook_runs();
         for ((kind, instance), runs) in &runs {
-            for (run, _next) in runs.iter().zip(runs.iter().skip(1)) {
-                let goal = if self.was_cut_short(run) {
+            for (run, next) in runs.iter().zip(runs.iter().skip(1)) {
+                let goal = if self.was_cut_short(run, next) {
                     Goal::HookAgain
                 } else {
                     Goal::HookTwice
                 };
-                self.find(goal, format!("{kind} in {instance}: {runs:?}"));
+                let (known, kills) = (self.known_since(run), self.kills.borrow());
+                let text = format!("{kind} in {instance}: {runs:?}, known {known:?}, {kills:?}");
+                self.find(goal, text);
             }
         }
         if !self.side.hooks_name_containers() {
@@ -64,12 +67,30 @@ impl<S: Side> Episode<'_, S> {
         }
     }
 
-    /// Whether the kubelet was killed while a hook ran, or before it can have noted that it ended.
-    fn was_cut_short(&self, run: &HookRun) -> bool {
+    /// Whether the kubelet was killed before the next run, while the hook ran or before anybody could see that the kubelet
+    /// knew of its end. How long that takes is a matter of the runtime's answer and of the disk, so it is not measured: the end
+    /// of a hook is on disk before the kubelet goes on.
+    fn was_cut_short(&self, run: &HookRun, next: &HookRun) -> bool {
         let Some(ended) = run.ended else { return true };
-        let kills = self.kills.borrow();
-        kills
-            .iter()
-            .any(|kill| *kill + HOOK >= ended && *kill <= ended + NOTED)
+        let known = self.known_since(run);
+        self.kills.borrow().iter().any(|kill| {
+            *kill + HOOK >= ended
+                && next.ended.is_none_or(|next| *kill <= next)
+                && known.is_none_or(|known| *kill <= known)
+        })
+    }
+
+    /// When it was seen that the kubelet knew of the end of a hook: it showed the container as running after a postStart hook,
+    /// or had the container stopped after a preStop hook.
+    fn known_since(&self, run: &HookRun) -> Option<Instant> {
+        if run.kind == "pre-stop" {
+            return self.side.stop_began(&run.instance);
+        }
+        let shown = self.first_shown.borrow();
+        let shown = shown.iter().filter(|((pod, id), at)| {
+            self.side.is_instance(&run.instance, pod, id)
+                && run.ended.is_some_and(|ended| **at + TICK >= ended)
+        });
+        shown.map(|(_, at)| *at).min()
     }
 }

@@ -20,7 +20,7 @@ impl Bench {
     async fn until_success(&self, kind: ProbeKind) -> Duration {
         let begun = Instant::now();
         while self.probe_result("c1", kind) != Some(ProbeResult::Success) {
-            assert!(begun.elapsed() < 3600 * S, "it never succeeds");
+            assert!(begun.elapsed() < 120 * S, "it never succeeds");
             sleep(MS).await;
         }
         begun.elapsed()

@@ -20,7 +20,10 @@ use crate::{
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, Stores, Writers},
-    volumes::{ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
+    volumes::{
+        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file,
+        termination_logs,
+    },
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -129,16 +132,17 @@ pub(super) fn open(
     let (pods, pods_writers) = pods::open(&stores, posted);
     let pods_cgroup = watch::Sender::new(None);
     let volumes_for_stats = volumes.clone();
-    let (period, root_dir) = (
-        config.effective.volume_stats_agg_period,
-        config.root_dir.clone(),
-    );
+    let period = config.effective.volume_stats_agg_period;
+    let (root_dir, root_of_logs) = (config.root_dir.clone(), config.root_dir.clone());
     let stats = StatsDeps {
         runtime: runtime.clone(),
         images: image_client,
         cache: stores.pod_cache.clone(),
         volumes: Arc::new(move |uid| volumes_for_stats.measurable(uid)),
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
+        termination_logs: Arc::new(move |uid, container| {
+            termination_logs(&root_of_logs, uid, container).ok()
+        }),
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
         pod_logs_dir: config.pod_logs_dir.clone(),

@@ -284,7 +284,10 @@ fn eviction(config: &KubeletConfig) -> EvictionSettings {
         node_name: config.node_name.clone(),
         thresholds,
         transition: transition.map(GoDuration::to_std).unwrap_or_default(),
-        max_grace: given.eviction_max_pod_grace_period.unwrap_or(0).into(),
+        max_grace: {
+            let seconds = given.eviction_max_pod_grace_period.unwrap_or(0);
+            (seconds >= 0).then_some(seconds.into())
+        },
         local_storage: config.node.local_storage_isolation,
     }
 }

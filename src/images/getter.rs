@@ -18,7 +18,7 @@ use crate::base::{GoDuration, SingleFlight};
 use crate::cri::v1::{Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};
-use crate::state::events::EventRecorder;
+use crate::state::events::{EventRecorder, ObjectRef};
 
 /// For how long a status shows the error of a failed pull (`ErrImagePull`) before `ImagePullBackOff`.
 const ERR_IMAGE_PULL_DURATION: Duration = Duration::from_secs(2);
@@ -276,6 +276,7 @@ impl ImageGetter {
     ) -> Result<ReadyImage, ImageError> {
         let ImageRequest { object, image, .. } = *request;
         let pod = request.pod.uid();
+        self.report_unusable_secrets(request);
         let (recorder, begin) = (&self.shared.recorder, Instant::now());
         recorder.normal(
             object,
@@ -310,6 +311,28 @@ impl ImageGetter {
                 Err(error.until(retry_at.min(now + ERR_IMAGE_PULL_DURATION)))
             }
         }
+    }
+
+    /// Reports the pull secrets of the pod that cannot be used. The pull goes on without them.
+    fn report_unusable_secrets(&self, request: &ImageRequest<'_>) {
+        let (pod, unusable) = (request.pod, request.secrets.unusable());
+        if unusable.is_empty() {
+            return;
+        }
+        for (secret, error) in unusable {
+            tracing::info!(
+                pod = %pod.log_name(), secret, err = error,
+                "Unable to retrieve pull secret, the image pull may not succeed."
+            );
+        }
+        let names: Vec<&str> = unusable.iter().map(|(name, _)| name.as_str()).collect();
+        let names = names.join(", ");
+        let text = format!(
+            "Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
+        );
+        let reason = reasons::event::FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET;
+        let recorder = &self.shared.recorder;
+        recorder.warning(&ObjectRef::pod(pod), reason, text);
     }
 
     /// Whether pulls of this image are in their back-off.

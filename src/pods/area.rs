@@ -285,6 +285,7 @@ pub fn build(
         removals: Default::default(),
         deferred: Default::default(),
         pending_admissions: Default::default(),
+        awaits_settled: Default::default(),
         orphans_outside_runtime: Default::default(),
     };
     writers.handles.send_replace(Some(handles.clone()));

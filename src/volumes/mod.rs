@@ -3,9 +3,10 @@
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
 //!   (emptyDir on disk, in memory and in huge pages, hostPath, content volumes, sub-paths), and the mounted devices of
 //!   `local` volumes.
-//! * Woken by its callers; nothing is polled. Each setup or update of a volume is a task, which continues if the sync
+//! * Woken by its callers. Each setup or update of a volume is a task, which continues if the sync
 //!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the configmaps,
-//!   secrets and tokens in them if there are any.
+//!   secrets and tokens in them if there are any. Content volumes are also updated while a pod's containers are being
+//!   started or stopped, which may take hours.
 //! * Publishes: [`VolumePaths`], the path of each volume; the state of each volume, with what it waits for; the pods
 //!   whose configmaps, secrets or tokens changed, or whose volumes became ready after a sync timed out.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a volume of another
@@ -35,13 +36,16 @@ mod empty_dir;
 mod host_path;
 mod sub_path;
 mod set_up;
+mod refresh;
 mod steps;
 mod teardown;
 
 pub use cluster::ClusterSources;
 pub use error::{PathError, VolumeError, VolumesNotReady};
 pub use mounter::{HostMounter, Mounter};
-pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
+pub use paths::{
+    KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file, termination_logs,
+};
 pub use prepared::{PreparedVolumes, VolumePath, VolumePaths};
 pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
@@ -221,17 +225,25 @@ impl VolumeManager {
             // No volumes. The pod's directory is created with the first file in it.
             return Ok(PreparedVolumes::default());
         }
-        let pod = VolumePod {
-            directory: shared.root.pod(&uid).map_err(VolumeError::from)?,
+        let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
+        let pod = self.pod_with_volumes(pod)?;
+        // Before anything is looked up, so that a change during the lookup counts.
+        pod.volumes.set_outdated(false);
+        tokio::select! {
+            biased;
+            prepared = shared.set_up_all(&pod, &plan) => prepared,
+            () = cancel.cancelled() => Err(VolumeError::Cancelled.into()),
+        }
+    }
+
+    fn pod_with_volumes(&self, pod: &Pod) -> Result<VolumePod, VolumeError> {
+        let (shared, uid) = (&self.shared, pod.uid());
+        Ok(VolumePod {
+            directory: shared.root.pod(&uid)?,
             configmaps_and_secrets: shared.configmaps_and_secrets.of(pod),
             volumes: shared.of_or_new(&uid),
             uid,
-        };
-        tokio::select! {
-            biased;
-            prepared = shared.set_up_all(&pod, plan) => prepared,
-            () = cancel.cancelled() => Err(VolumeError::Cancelled.into()),
-        }
+        })
     }
 
     /// Config maps and secrets that a pod refers to, within a bounded time. [`Self::prepare`] has to be called first.
@@ -252,9 +264,15 @@ impl VolumeManager {
         }
     }
 
-    /// Waits for pods whose configmaps, secrets or tokens changed, or whose volumes became ready, and takes them.
+    /// Waits for pods whose configmaps, secrets or tokens changed, or whose volumes became ready, and takes them. Wakes
+    /// [`Self::keep_current`] of these pods.
     pub async fn changed(&self) -> HashSet<PodUid> {
-        self.shared.pods_to_sync.take().await
+        let uids = self.shared.pods_to_sync.take().await;
+        let pods = self.shared.pods.lock();
+        let changed = uids.iter().filter_map(|uid| pods.get(uid));
+        changed.for_each(|volumes| volumes.set_outdated(true));
+        drop(pods);
+        uids
     }
 
     /// Bind-mounts the sub-paths of one container and returns their paths by mount index. Called before every start of the

@@ -109,6 +109,15 @@ pub fn hosts_file(root: &Path, uid: &PodUid) -> Result<PathBuf, UnsafeName> {
     Ok(root.pod(uid)?.hosts_file())
 }
 
+/// The directory of a container's termination logs.
+///
+/// # Errors
+/// The UID or the name is not a file name.
+pub fn termination_logs(root: &Path, uid: &PodUid, container: &str) -> Result<PathBuf, UnsafeName> {
+    let root = KubeletRoot(root.into());
+    root.pod(uid)?.container(container)
+}
+
 impl PodDir {
     #[cfg(test)]
     pub(super) fn at(path: &Path) -> Self {

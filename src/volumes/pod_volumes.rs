@@ -47,6 +47,8 @@ impl Drop for BindGuard {
 pub(super) struct PodVolumes {
     /// In the order of the plan.
     volumes: watch::Sender<Vec<TrackedVolume>>,
+    /// Whether configmaps, secrets or tokens may have changed since the content volumes were last updated.
+    outdated: watch::Sender<bool>,
     /// Read-locked while files are created below the pod's directory; true once the pod is being torn down.
     torn_down: RwLock<bool>,
     slots: Semaphore,
@@ -58,6 +60,7 @@ impl Default for PodVolumes {
     fn default() -> Self {
         Self {
             volumes: watch::Sender::new(Vec::new()),
+            outdated: watch::Sender::new(true),
             torn_down: RwLock::default(),
             slots: Semaphore::new(MAX_CONCURRENT),
             binds: Mutex::default(),
@@ -171,6 +174,20 @@ impl PodVolumes {
         let volumes = self.volumes.borrow();
         let mut named = volumes.iter().filter(|one| one.planned.name == name);
         named.any(|volume| volume.planned.is_outside_pod_dir())
+    }
+
+    pub(super) fn set_outdated(&self, outdated: bool) {
+        self.outdated.send_replace(outdated);
+    }
+
+    /// Waits until configmaps, secrets or tokens may have changed.
+    pub(super) async fn outdated(&self) {
+        // Fails only without a sender, which this owns.
+        let _ = self
+            .outdated
+            .subscribe()
+            .wait_for(|outdated| *outdated)
+            .await;
     }
 
     /// Notifies of state changes.
@@ -301,6 +318,17 @@ impl PodVolumes {
             errors.push(VolumeError::Unmounted(unmounted));
         }
         VolumesNotReady::of(errors).map_or(Ok(prepared), Err)
+    }
+
+    /// The errors of these volumes that were not reported yet.
+    pub(super) fn take_errors(&self, of: &[Arc<PlannedVolume>]) -> Vec<VolumeError> {
+        let mut errors = Vec::new();
+        self.volumes.send_if_modified(|volumes| {
+            let volumes = volumes.iter_mut().filter(|volume| is_in(of, volume));
+            errors.extend(volumes.filter_map(|volume| volume.error.take()));
+            false
+        });
+        errors
     }
 
     /// The volumes that are set up.

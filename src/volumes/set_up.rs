@@ -57,23 +57,33 @@ struct Attempt {
 }
 
 impl VolumeManagerInner {
-    /// Starts the setup or update of every volume of the plan and waits for it. Attempts still in progress when this
-    /// returns continue.
+    /// Sets up or updates every volume of the plan.
     pub(super) async fn set_up_all(
         self: &Arc<Self>,
         pod: &VolumePod,
-        plan: Vec<PlannedVolume>,
+        plan: &[Arc<PlannedVolume>],
     ) -> Result<PreparedVolumes, VolumesNotReady> {
-        let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
+        let timed_out = self.work_on(pod, plan, plan).await?;
+        pod.volumes.report(plan, timed_out)
+    }
+
+    /// Starts the setup or update of these volumes of the plan and waits for it; true after a timeout. Attempts still in
+    /// progress when this returns continue.
+    pub(super) async fn work_on(
+        self: &Arc<Self>,
+        pod: &VolumePod,
+        plan: &[Arc<PlannedVolume>],
+        volumes: &[Arc<PlannedVolume>],
+    ) -> Result<bool, VolumeError> {
         let mut changes = pod.volumes.subscribe();
         let mut deadline = Instant::now() + TIMEOUT;
-        let (mut left, mut collecting_errors) = (plan.clone(), false);
+        let (mut left, mut collecting_errors) = (volumes.to_vec(), false);
         loop {
             changes.borrow_and_update();
-            left = self.begin(pod, &plan, left).await?;
-            let (under_way, failed) = pod.volumes.progress(&plan);
+            left = self.begin(pod, plan, left).await?;
+            let (under_way, failed) = pod.volumes.progress(volumes);
             if under_way == 0 && left.is_empty() {
-                return pod.volumes.report(&plan, false);
+                return Ok(false);
             }
             if failed && !collecting_errors {
                 collecting_errors = true;
@@ -83,7 +93,7 @@ impl VolumeManagerInner {
                 biased;
                 // `changed` only fails without a sender, and the pod's volumes own it.
                 _ = changes.changed() => {}
-                () = sleep_until(deadline) => return pod.volumes.report(&plan, !collecting_errors),
+                () = sleep_until(deadline) => return Ok(!collecting_errors),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Evictions, as far as they do not need a machine that is really short of something.
 
+use serde_json::json;
+
 use crate::api_server::FakeApiServer;
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
@@ -144,4 +146,58 @@ async fn a_pod_of_which_nothing_runs_is_not_evicted_for_memory() {
     let status = api.object(&path("waiting")).unwrap()["status"].clone();
     assert_ne!(status["reason"], "Evicted", "{status}");
     node.fake.release(Rpc::RunPodSandbox);
+}
+
+#[tokio::test]
+async fn a_negative_maximum_leaves_a_pod_the_grace_of_its_spec_in_a_soft_eviction() {
+    // Containers are given at least two seconds.
+    for (maximum, seconds) in [(-1, 40), (0, 2), (7, 7)] {
+        let (mut node, api) = joined().await;
+        let mut web = sized("web", 1, "64Mi");
+        web["spec"]["terminationGracePeriodSeconds"] = json!(40);
+        api.put(&path("web"), web);
+        node.start().await;
+        wait_runs(&node, "web").await;
+        node.stop().await;
+        node.configure(&format!(
+            "evictionSoft: {{memory.available: \"99.9%\"}}\n\
+             evictionSoftGracePeriod: {{memory.available: 1s}}\n\
+             evictionMaxPodGracePeriod: {maximum}"
+        ));
+        node.start().await;
+        wait_called(&node, Rpc::StopContainer).await;
+        let stop = node.fake.calls_of(Rpc::StopContainer).remove(0);
+        let timeout = stop.detail.strip_prefix("timeout=").unwrap();
+        let timeout: i64 = timeout.parse().unwrap();
+        // The first seconds may have passed on a busy machine.
+        assert!(
+            (seconds / 2..=seconds).contains(&timeout),
+            "{maximum}: {timeout}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_termination_log_counts_for_the_ephemeral_storage_of_its_container() {
+    const WRITTEN: usize = 8 << 20;
+    let (mut node, api) = joined().await;
+    let mut web = sized("web", 1, "64Mi");
+    let main = &mut web["spec"]["containers"][0];
+    main["resources"]["limits"]["ephemeral-storage"] = json!("4Mi");
+    main["terminationMessagePath"] = json!("/dev/termination-log");
+    api.put(&path("web"), web);
+    node.start().await;
+    let pod = wait_runs(&node, "web").await;
+    let mounts = &pod.containers[0].config.mounts;
+    let log = mounts
+        .iter()
+        .find(|mount| mount.container_path == "/dev/termination-log");
+    std::fs::write(&log.unwrap().host_path, vec![b'x'; WRITTEN]).unwrap();
+    wait_for("it is evicted", WAIT_LIMIT, async || {
+        let status = api.object(&path("web")).unwrap_or_default()["status"].clone();
+        let message = status["message"].as_str().unwrap_or_default();
+        let says = message.contains("exceeds the total limit of containers 4Mi");
+        holds(says && status["reason"] == "Evicted", status.to_string())
+    })
+    .await;
 }

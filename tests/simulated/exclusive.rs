@@ -13,6 +13,7 @@ use crate::api_server::Mode;
 use crate::api_source::{bound, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
+use crate::resize::{request_resize, sized, wait_resized};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::sysfs;
@@ -289,4 +290,40 @@ async fn agents_read_which_containers_have_which_cpus_and_memory() {
     assert_eq!(all.cpu_ids, [1, 2, 3]);
     let shown: Vec<_> = all.memory.iter().map(memory).collect();
     assert_eq!(shown, [("memory".to_owned(), 7 << 30, vec![0])]);
+}
+
+#[tokio::test]
+async fn updates_of_one_container_are_sent_one_after_the_other() {
+    let (mut node, api) = joined().await;
+    configure(&mut node);
+    api.put(&path("web"), sized("web", 100, "64Mi"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", "100m").await;
+    let rpc = Rpc::UpdateContainerResources;
+    node.fake.inject(Fault::hang(rpc).only("web"));
+    let updates = |fake: &FakeRuntime| {
+        let mut calls = fake.calls_of(rpc);
+        calls.retain(|call| call.subject.pod == "web");
+        calls
+    };
+    request_resize(&api, "web", 200, "64Mi");
+    let resizes = |fake: &FakeRuntime| updates(fake).len() == 1;
+    node.fake
+        .wait_until("it is resized", WAIT_LIMIT, resizes)
+        .await;
+    // Takes CPUs away from the other pod, whose resize has not been answered.
+    node.put(&guaranteed("pinned", "2"));
+    assert_eq!(created(&node, "pinned").await.0, "1-2");
+    let overlaps = |fake: &FakeRuntime| updates(fake).len() > 1;
+    assert!(node.never(Duration::from_secs(1), overlaps).await);
+    node.fake.release(rpc);
+    let moved = |fake: &FakeRuntime| {
+        let last = updates(fake).pop();
+        last.is_some_and(|call| call.succeeded() && call.detail.contains("cpuset_cpus: \"0,3\""))
+    };
+    node.fake
+        .wait_until("its CPUs are updated", WAIT_LIMIT, moved)
+        .await;
+    wait_resized(&api, "web", "200m").await;
 }

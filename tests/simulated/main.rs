@@ -80,6 +80,7 @@ mod slow_syncs;
 mod starting;
 mod statuses;
 mod stopping;
+mod stopping_volumes;
 mod streaming;
 mod streaming_server;
 mod sysfs;

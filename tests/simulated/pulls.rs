@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::api_source::{bound, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT, full, runs, status_of, waits_for};
 use crate::pods::{self, container, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
@@ -277,4 +278,27 @@ async fn a_container_whose_restart_could_not_pull_waits_for_the_rest_of_its_back
         let waits = |pod: &_| waits_for(pod, "main") == reason;
         node.wait_pod("web", reason, WAIT_LIMIT, waits).await;
     }
+}
+
+#[tokio::test]
+async fn a_missing_pull_secret_is_reported_only_when_an_image_is_pulled() {
+    let (mut node, api) = joined().await;
+    node.start().await;
+    let bound = |name: &str, image: &str| {
+        let spec = json!({
+            "imagePullSecrets": [{"name": "missing"}],
+            "containers": [with(container("main"), json!({"image": image}))],
+        });
+        with_spec(bound(name), spec)
+    };
+    api.put(&path("present"), bound("present", pods::IMAGE));
+    wait_runs(&node, "present").await;
+    let reason = "FailedToRetrieveImagePullSecret";
+    let events = node.events().await;
+    assert!(!events.contains(reason), "{events}");
+    api.put(&path("pulls"), bound("pulls", "registry.test/main:1"));
+    wait_runs(&node, "pulls").await;
+    let events = node.events().await;
+    let text = "Unable to retrieve some image pull secrets (missing); attempting to pull the image may not succeed.";
+    assert!(events.contains(reason) && events.contains(text), "{events}");
 }

@@ -7,6 +7,7 @@ use tonic::Code;
 
 use crate::api_server::FakeApiServer;
 use crate::api_source::{bound, ids, joined, path, wait_runs};
+use crate::log::Log;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -213,6 +214,9 @@ async fn a_resize_without_room_waits_also_over_a_restart_until_another_pod_goes(
         had.as_str()
     );
     wait_event(&node, "ResizeDeferred").await;
+    let (_, metrics) = node.get("/metrics").await;
+    let line = "kubelet_pod_pending_resizes{reason=\"deferred\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
 
     node.stop().await;
     node.start().await;
@@ -352,4 +356,101 @@ async fn a_node_under_pressure_defers_resizes() {
         pending["message"],
         "The node had condition: [DiskPressure]. "
     );
+}
+
+/// No runtime reports the request of memory, and one or two thousandths of a CPU are the same shares: what the runtime
+/// returns after the update equals what it returned before.
+#[tokio::test]
+async fn a_finished_resize_is_published_also_if_the_late_status_of_the_runtime_shows_no_change() {
+    let (mut node, api) = joined().await;
+    let with_requests = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": "64Mi"}});
+    let mut pod = sized("web", 1, "64Mi");
+    pod["spec"]["containers"][0]["resources"] = with_requests("1m", "1Mi");
+    api.put(&path("web"), pod);
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", "1m").await;
+    node.fake.inject(Fault::delay(
+        Rpc::ContainerStatus,
+        Duration::from_millis(50),
+    ));
+    for (generation, cpu, memory) in [(2, "1m", "2Mi"), (3, "2m", "2Mi")] {
+        let mut pod = api.object(&path("web")).expect("the pod");
+        pod["metadata"]["generation"] = json!(generation);
+        pod["spec"]["containers"][0]["resources"] = with_requests(cpu, memory);
+        api.put(&path("web"), pod);
+        let published = async || {
+            let status = status(&api, "web");
+            let requests = &status["containerStatuses"][0]["resources"]["requests"];
+            let is_over = status["observedGeneration"] == generation
+                && condition_of(&status, "PodResizeInProgress").is_none();
+            let has = requests["cpu"] == cpu && requests["memory"] == memory;
+            holds(is_over && has, status.to_string())
+        };
+        wait_for("the end of the resize is published", WAIT_LIMIT, published).await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_was_restarted_for_its_resize_is_not_restarted_again_after_a_kill() {
+    let log = Log::new();
+    let (mut node, api) = joined().await;
+    let mut pod = sized("web", 100, "64Mi");
+    pod["spec"]["containers"][0]["resizePolicy"] = json!([
+        {"resourceName": "memory", "restartPolicy": "RestartContainer"},
+    ]);
+    api.put(&path("web"), pod);
+    node.start_on_threads(&log).await;
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", "100m").await;
+    let before = ids(&node.fake, "web");
+    request_resize(&api, "web", 100, "128Mi");
+    let restarted = |fake: &FakeRuntime| {
+        let pod = fake.pod("web").expect("the pod");
+        let mut running = pod.containers.iter().filter(|one| one.is_running());
+        running.any(|one| !before.contains(&one.id))
+    };
+    node.fake
+        .wait_until("it was restarted", WAIT_LIMIT, restarted)
+        .await;
+    node.kill().await;
+    node.start_on_threads(&log).await;
+    wait_resized(&api, "web", "100m").await;
+    let limit = &status(&api, "web")["containerStatuses"][0]["resources"]["limits"]["memory"];
+    assert_eq!(limit, "128Mi");
+    assert_eq!(node.fake.starts().len(), 2);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn pod_level_resources_that_no_file_has_are_no_resize_if_the_kubelet_before_observed_them() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), sized("web", 100, "64Mi"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", "100m").await;
+    node.stop().await;
+    // As if the files were those of a kubelet that does not resize pod-level resources, and stores no pods.
+    std::fs::remove_dir_all(node.path("root/api-pods")).unwrap();
+    let mut pod = api.object(&path("web")).unwrap();
+    assert_eq!(pod["status"]["observedGeneration"], 1);
+    pod["spec"]["resources"] = json!({"requests": {"cpu": "300m", "memory": "128Mi"}});
+    api.put(&path("web"), pod);
+    node.start().await;
+    wait_for("the pod is shown", WAIT_LIMIT, async || {
+        let status = status(&api, "web");
+        let shown = status["resources"]["requests"]["cpu"] == "300m";
+        holds(shown, status.to_string())
+    })
+    .await;
+    let events = node.events().await;
+    assert!(!events.contains("Resize"), "{events}");
+    // A request that the kubelet before has not observed is a resize.
+    node.stop().await;
+    let mut pod = api.object(&path("web")).unwrap();
+    pod["metadata"]["generation"] = json!(2);
+    pod["spec"]["resources"] = json!({"requests": {"cpu": "400m", "memory": "128Mi"}});
+    api.put(&path("web"), pod);
+    node.start().await;
+    wait_event(&node, "ResizeCompleted").await;
 }

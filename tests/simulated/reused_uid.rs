@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use kubelet::cri::v1;
 use serde_json::json;
 use tonic::Code;
 
 use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full, status_of};
 use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
-use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
+use crate::support::fake_runtime::{Behaviour, Distortion, ExecOutcome, FakeRuntime, Fault, Rpc};
 
 /// The manifest of a pod with the UID of a planted one.
 fn successor(of: &str) -> serde_json::Value {
@@ -171,4 +172,34 @@ async fn an_edit_that_keeps_the_uid_runs_the_new_version_under_every_policy() {
             .await;
         node.wait_phase(&name, "Running").await;
     }
+}
+
+#[tokio::test]
+async fn a_pod_that_waits_for_a_runtime_status_starts_also_if_the_late_read_shows_no_change() {
+    let mut node = Node::new().await;
+    node.periods().pleg.relist_period_with_events = Duration::from_secs(1);
+    // Until it can be read, the pod of the runtime may be wanted.
+    node.manifests.put("bad.yaml", "not: [a manifest");
+    let lost = Plant::of_a_kubelet("lost").made_for_a_file();
+    Planter::new(&node.fake).await.pod(&lost).await;
+    node.start().await;
+    let reads = |fake: &FakeRuntime| fake.count(Rpc::ContainerStatus);
+    node.fake
+        .wait_until("it is read", WAIT_LIMIT, |fake| reads(fake) > 0)
+        .await;
+    // A list that contradicts what was read makes the kubelet read the container again.
+    let before = reads(&node.fake);
+    node.fake.inject(Fault::hang(Rpc::ContainerStatus));
+    let exited = v1::ContainerState::ContainerExited;
+    node.fake.distort(Distortion::State(exited.into()));
+    let again = |fake: &FakeRuntime| reads(fake) > before;
+    node.fake
+        .wait_until("it is read again", WAIT_LIMIT, again)
+        .await;
+    node.fake.stop_distorting();
+    node.put(&successor("lost"));
+    let ended = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    assert!(node.never(Duration::from_secs(1), ended).await);
+    node.fake.clear_faults();
+    node.wait_runs("web").await;
 }

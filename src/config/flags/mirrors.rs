@@ -34,7 +34,7 @@ pub(super) const MIRRORS: &[FlagSpec] = &[
     field(Mirrors, "event-burst", Int32, "eventBurst", "100", "Burst of events"),
     field(Mirrors, "event-qps", Int32, "eventRecordQPS", "50", "Events per second; 0 is unlimited"),
     field(Mirrors, "eviction-hard", Thresholds, "evictionHard", "memory.available<100Mi,nodefs.available<10%,...", "Hard eviction thresholds"),
-    field(Mirrors, "eviction-max-pod-grace-period", Int32, "evictionMaxPodGracePeriod", "0", "Longest grace of a softly evicted pod, seconds"),
+    field(Mirrors, "eviction-max-pod-grace-period", Int32, "evictionMaxPodGracePeriod", "0", "Longest grace of a softly evicted pod, seconds; negative: that of the pod"),
     field(Mirrors, "eviction-minimum-reclaim", Map, "evictionMinimumReclaim", "", "Least amount an eviction frees"),
     field(Mirrors, "eviction-pressure-transition-period", Duration, "evictionPressureTransitionPeriod", "5m0s", "How long pressure is held"),
     field(Mirrors, "eviction-soft", Thresholds, "evictionSoft", "", "Soft eviction thresholds"),

@@ -207,7 +207,8 @@ config_sections! {
         "evictionSoftGracePeriod" eviction_soft_grace_period: BTreeMap<String, String>,
         /// How long a pressure condition is kept after the pressure has ended. Default 5m.
         "evictionPressureTransitionPeriod" eviction_pressure_transition_period: GoDuration,
-        /// Maximum grace period in seconds of pods evicted by a soft threshold.
+        /// Maximum grace period in seconds of pods evicted by a soft threshold, which otherwise have their own; 0 means
+        /// the shortest one, and a negative value no maximum. Default 0.
         "evictionMaxPodGracePeriod" eviction_max_pod_grace_period: i32,
         /// Minimum amount that an eviction reclaims, by signal.
         "evictionMinimumReclaim" eviction_minimum_reclaim: BTreeMap<String, String>,

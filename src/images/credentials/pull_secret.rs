@@ -28,6 +28,9 @@ pub struct PullSecrets {
     secrets: Arc<[PullSecret]>,
     /// References of images that the pod may use although one of its secrets is not synced yet.
     accepted: Arc<[Arc<str>]>,
+    /// The names of secrets that cannot be used, with the reasons. Reported by a pull, because an image that is present
+    /// needs none.
+    unusable: Arc<[(String, String)]>,
 }
 
 impl Deref for PullSecrets {
@@ -39,6 +42,11 @@ impl Deref for PullSecrets {
 }
 
 impl PullSecrets {
+    /// The names of secrets that cannot be used, with the reasons.
+    pub(in crate::images) fn unusable(&self) -> &[(String, String)] {
+        &self.unusable
+    }
+
     /// Whether the pod may use this image without verification of its secrets.
     pub(in crate::images) fn allows_without_verification(&self, image: &Image) -> bool {
         let mut accepted = self.accepted.iter().map(|reference| &**reference);
@@ -59,15 +67,15 @@ pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
     names.filter(|name| !name.is_empty()).map(key).collect()
 }
 
-/// The pull secrets for these keys, and the names of those that cannot be used, with the reason. `ran` has the
-/// references of images that the pod's containers already ran: the pod may use these while the API server has not
-/// returned a secret, for example after a restart of the kubelet while the API server is unavailable.
+/// The pull secrets for these keys. `ran` has the references of images that the pod's containers already ran: the pod
+/// may use these while the API server has not returned a secret, for example after a restart of the kubelet while the API
+/// server is unavailable.
 pub fn pull_secrets(
     keys: &[ObjectKey],
     found: &ConfigMapsAndSecrets,
     ran: impl Iterator<Item = Arc<str>>,
-) -> (PullSecrets, Vec<(String, String)>) {
-    let (mut secrets, mut failed) = (Vec::new(), Vec::new());
+) -> PullSecrets {
+    let (mut secrets, mut unusable) = (Vec::new(), Vec::new());
     let unsynced = |key| matches!(found.get(key), Some(Err(ObjectError::Unsynced { .. })));
     let accepted = if keys.iter().any(unsynced) {
         ran.filter(|reference| !reference.is_empty()).collect()
@@ -82,14 +90,14 @@ pub fn pull_secrets(
         };
         match secret {
             Ok(secret) => secrets.push(secret),
-            Err(error) => failed.push((key.name.clone(), error)),
+            Err(error) => unusable.push((key.name.clone(), error)),
         }
     }
-    let secrets = PullSecrets {
+    PullSecrets {
         secrets: secrets.into(),
         accepted,
-    };
-    (secrets, failed)
+        unusable: unusable.into(),
+    }
 }
 
 /// The JSON form of a login that upstream hashes; the order of fields matters.
@@ -273,13 +281,14 @@ mod tests {
         };
         let ran = || ["sha256:ran".into(), "r.io/x@sha256:ran".into()].into_iter();
         let mut found: ConfigMapsAndSecrets = keys.iter().map(look_up).collect();
-        let (secrets, failed) = pull_secrets(&keys, &found, ran());
+        let secrets = pull_secrets(&keys, &found, ran());
+        let unusable = secrets.unusable();
         let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
-        assert_eq!(failed[0].0, "gone");
-        assert_eq!(failed[0].1, r#"secret "gone" not found"#);
-        assert_eq!(failed[1].0, "bad");
-        assert!(!failed[1].1.contains("hunter2"));
+        assert_eq!(unusable[0].0, "gone");
+        assert_eq!(unusable[0].1, r#"secret "gone" not found"#);
+        assert_eq!(unusable[1].0, "bad");
+        assert!(!unusable[1].1.contains("hunter2"));
         // Images that ran are accepted only while a secret is not known.
         let image = |id: &str, digest: &str| Image {
             id: id.to_owned(),
@@ -293,7 +302,7 @@ mod tests {
             reason: "away".into(),
         };
         found.insert(keys[1].clone(), Err(unsynced));
-        let (secrets, _) = pull_secrets(&keys, &found, ran());
+        let secrets = pull_secrets(&keys, &found, ran());
         for (image, accepted) in [
             (here, true),
             (image("sha256:other", "r.io/x@sha256:ran"), true),

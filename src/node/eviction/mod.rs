@@ -77,8 +77,8 @@ pub struct EvictionSettings {
     pub thresholds: Vec<EvictionThreshold>,
     /// `evictionPressureTransitionPeriod`.
     pub transition: Duration,
-    /// `evictionMaxPodGracePeriod`, seconds.
-    pub max_grace: i64,
+    /// The longest grace period in a soft eviction, seconds; `None` for that of each pod.
+    pub max_grace: Option<i64>,
     /// Whether ephemeral-storage and emptyDir limits are enforced.
     pub local_storage: bool,
 }
@@ -310,9 +310,11 @@ impl EvictionManager {
                 disruption: true,
                 signal: threshold.signal.as_str(),
             };
-            let grace = match threshold.grace {
-                None => HARD_GRACE,
-                Some(_) => self.settings.max_grace,
+            let own = candidate.pod.termination_grace_seconds();
+            let grace = match (threshold.grace, self.settings.max_grace) {
+                (None, _) => HARD_GRACE,
+                (Some(_), Some(maximum)) => maximum.min(own),
+                (Some(_), None) => own,
             };
             let grace = self.evict(&candidate.pod, grace, cause);
             self.expect_freed(candidate, grace);

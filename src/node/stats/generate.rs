@@ -49,8 +49,8 @@ pub(super) struct Disks<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPaths {
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
-    /// Log files or directories by container name.
-    pub(super) logs: HashMap<String, std::path::PathBuf>,
+    /// Directories of logs and of termination logs by container name.
+    pub(super) logs: HashMap<String, Vec<std::path::PathBuf>>,
     /// Other files of the pod, such as its hosts file.
     pub(super) files: Vec<std::path::PathBuf>,
 }
@@ -210,8 +210,15 @@ fn container(
     let runtime_stats = inputs.runtime_stats.get(&*container.id);
     let disks = inputs.disks;
     let logs = disks.and_then(|disks| {
-        let path = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?;
-        Some(directory_fs(disks, disks.measurements.get(path)?))
+        let paths = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?.iter();
+        let measured = paths.filter_map(|path| disks.measurements.get(path));
+        let parts = measured.map(|measured| directory_fs(disks, measured));
+        parts.reduce(|mut sum, part| {
+            sum.time = sum.time.max(part.time);
+            add(&mut sum.used_bytes, part.used_bytes);
+            add(&mut sum.inodes_used, part.inodes_used);
+            sum
+        })
     });
     ContainerStats {
         name: container.name.to_string(),

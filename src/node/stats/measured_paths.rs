@@ -23,15 +23,17 @@ impl StatsState {
                 name: subject.name.clone(),
                 namespace: subject.namespace.clone(),
             };
-            let log = |name: &str| {
-                let path = log_paths::container_logs_dir(logs, &pod_ref, name).ok()?;
-                Some((name.to_owned(), path))
+            let logs_of = |name: &str| {
+                let logs = log_paths::container_logs_dir(logs, &pod_ref, name).ok();
+                let termination_logs = (self.deps.termination_logs)(&subject.uid, name);
+                let paths = logs.into_iter().chain(termination_logs).collect();
+                (name.to_owned(), paths)
             };
             let containers = subject.containers.iter();
             let paths = PodPaths {
                 volumes: (self.deps.volumes)(&subject.uid),
                 logs: containers
-                    .filter_map(|container| log(&container.name))
+                    .map(|container| logs_of(&container.name))
                     .collect(),
                 files: [
                     log_paths::pod_logs_dir(logs, &pod_ref).ok(),
@@ -52,7 +54,7 @@ impl StatsState {
         let measure_directories = || {
             let mut wanted = HashMap::new();
             for paths in pods.values() {
-                let logs = paths.logs.values();
+                let logs = paths.logs.values().flatten();
                 let files = logs.chain(&paths.files).cloned();
                 wanted.extend(files.map(|path| (path, DiskMethod::Files(LOG_MEASURE_INTERVAL))));
                 for volume in &paths.volumes {

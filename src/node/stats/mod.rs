@@ -93,6 +93,9 @@ pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>
 /// Returns the path of a pod's hosts file, which need not exist.
 pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
 
+/// Returns the directory of a container's termination logs, which need not exist.
+pub type TerminationLogsOf = Arc<dyn Fn(&PodUid, &str) -> Option<PathBuf> + Send + Sync>;
+
 /// Dependencies of [`Stats`].
 pub struct StatsDeps {
     /// The CRI runtime service.
@@ -105,6 +108,8 @@ pub struct StatsDeps {
     pub volumes: VolumesOf,
     /// The hosts file of each pod.
     pub hosts_file: HostsFileOf,
+    /// The directory of each container's termination logs.
+    pub termination_logs: TerminationLogsOf,
     /// The node's name.
     pub node_name: String,
     /// The kubelet's directory.

@@ -18,6 +18,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
         cache,
         volumes: Arc::new(|_| Vec::new()),
         hosts_file: Arc::new(|_| None),
+        termination_logs: Arc::new(|_, _| None),
         node_name: "node".into(),
         root_dir: "/nonexistent".into(),
         pod_logs_dir: "/nonexistent".into(),

@@ -1,4 +1,4 @@
-//! Removal of pods that no source has any more, and the search for them.
+//! Removal of superseded containers, of pods that no source has any more, and the search for such pods.
 
 use super::PodSync;
 use crate::{
@@ -21,6 +21,19 @@ use tokio_util::sync::CancellationToken;
 const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl PodSync {
+    /// Once newer instances have started, removes dead ones beyond `--maximum-dead-containers-per-container`.
+    pub(super) async fn remove_superseded(&self, pod: &Pod) {
+        let runtime_status = self.cache.latest(&pod.uid());
+        let removed = self
+            .runtime
+            .remove_dead_containers(&runtime_status, false)
+            .await;
+        if let Err(error) = removed {
+            let err = error_chain(error.as_ref());
+            tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
+        }
+    }
+
     /// Removes everything of a pod that no source has and none of whose containers runs: containers, sandboxes, logs,
     /// volumes, directories and records. Returns whether everything was removed; otherwise housekeeping retries. If the
     /// pod was added again under its UID (`readded`), its restart counts continue, as upstream's. Once `stop` is cancelled

@@ -41,7 +41,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::PodStage;
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -275,7 +275,12 @@ impl PodSync {
             volumes: &volumes.paths,
             cancel,
         };
-        let result = Box::pin(self.runtime.sync_pod(request)).await;
+        let syncing = Box::pin(self.runtime.sync_pod(request));
+        let result = tokio::select! {
+            biased;
+            result = syncing => result,
+            never = self.keep_volumes_current(pod) => match never {},
+        };
         if result.changed_runtime {
             // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
             let removal = Box::pin(self.remove_superseded(pod));
@@ -284,17 +289,13 @@ impl PodSync {
         Ok(result)
     }
 
-    /// Once newer instances have started, removes dead ones beyond `--maximum-dead-containers-per-container`.
-    async fn remove_superseded(&self, pod: &Pod) {
-        let runtime_status = self.cache.latest(&pod.uid());
-        let removed = self
-            .runtime
-            .remove_dead_containers(&runtime_status, false)
-            .await;
-        if let Err(error) = removed {
-            let err = error_chain(error.as_ref());
-            tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
-        }
+    /// Keeps the content volumes of a pod current while its containers are being started or stopped.
+    async fn keep_volumes_current(&self, pod: &Arc<Pod>) -> Infallible {
+        let report = |error: &VolumeError| {
+            self.record_history(pod, DecisionKind::Fail, error_chain(error));
+        };
+        let newest = || self.status_publisher.newest(pod);
+        self.volumes.keep_current(newest, report).await
     }
 
     async fn finish_sync(
@@ -399,11 +400,16 @@ impl PodSync {
         self.status_publisher.publish_status(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let (left, pod_ref) = (grace.borrow().left(Instant::now()), PodRef::of(&pod));
-        let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
-        self.report_stale(&pod);
-        let killed = match runtime_status {
-            Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
-            Err(error) => Err(error),
+        let stopping = async {
+            let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
+            self.report_stale(&pod);
+            let status = runtime_status?;
+            self.runtime.kill_pod(Some(&pod), &status, grace).await
+        };
+        let killed = tokio::select! {
+            biased;
+            killed = stopping => killed,
+            never = self.keep_volumes_current(&pod) => match never {},
         };
         self.pod_history.set_current_step(&uid, None);
         if let Err(error) = killed {

@@ -111,7 +111,7 @@ impl StatusPublisher {
     }
 
     /// The newest version of a pod of the API server; the version of a worker may be older.
-    fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+    pub(super) fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let newest = self.cluster.as_ref().filter(|_| !pod.is_static());
         let newest = newest.and_then(|cluster| cluster.pod_manager.get(&pod.uid()));
         newest.unwrap_or_else(|| pod.clone())

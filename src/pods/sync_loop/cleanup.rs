@@ -170,7 +170,18 @@ impl SyncLoop {
             && pods
                 .iter()
                 .all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
-        let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
+        let needs_inventory = self.devices().needs_inventory();
+        let undecided = unsettled.iter().map(|pod| &pod.uid);
+        let undecided = undecided.filter(|uid| needs_inventory || !is_known(uid));
+        let undecided: Vec<_> = undecided.cloned().collect();
+        let cache = &self.cache;
+        let is_gone = |uid: &PodUid| {
+            cache
+                .try_settled(uid)
+                .is_some_and(|status| status.is_empty())
+        };
+        self.awaits_settled.retain(|uid| !is_gone(uid));
+        self.awaits_settled.extend(undecided);
         for orphan in orphans.running {
             tracing::info!(
                 pod = %orphan.log_name(),
@@ -188,10 +199,6 @@ impl SyncLoop {
         let all_delivered = self.sources.all_delivered();
         let is_full = self.housekeeping_schedule.begin(all_delivered);
         let with_cgroups = all_delivered && self.housekeeping_schedule.searches_cgroups(is_full);
-        if unsettled_orphans {
-            // Reading the items of such a pod wakes the loop only if its runtime status changes.
-            self.housekeeping_schedule.retry_later();
-        }
         if is_full {
             self.repair_workers(&desired);
         }
@@ -314,10 +321,13 @@ impl SyncLoop {
                     .warning_event(pod, event::FAILED_SYNC, why.as_str());
                 self.defer(pod, &why);
             }
-            UidOwner::Unknown => self.defer(
-                pod,
-                "the runtime status of the pod with this UID is not known yet",
-            ),
+            UidOwner::Unknown => {
+                self.awaits_settled.insert(uid);
+                self.defer(
+                    pod,
+                    "the runtime status of the pod with this UID is not known yet",
+                );
+            }
         }
         false
     }

@@ -1,9 +1,9 @@
 //! The sync loop: updates pod workers when sources, runtime statuses or probe results change.
 //!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
-//! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed; workers and
-//!   removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object; a node shutdown; a
-//!   runtime that is back; the housekeeping timer.
+//! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed, and pods that
+//!   settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
+//!   a node shutdown; a runtime that is back; the housekeeping timer.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
@@ -125,6 +125,8 @@ pub struct SyncLoop {
     pub(in crate::pods) deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     pub(in crate::pods) pending_admissions: PendingAdmissions,
+    /// Pods about which nothing could be decided because they were not settled; housekeeping decides when they are.
+    pub(in crate::pods) awaits_settled: HashSet<PodUid>,
     /// Orphans that the runtime does not list: housekeeping found them only by their record or cgroup.
     pub(in crate::pods) orphans_outside_runtime: Arc<DirtySet<PodUid>>,
 }
@@ -166,6 +168,11 @@ impl SyncLoop {
                 },
                 uids = self.cache.changed() => {
                     if self.on_runtime_status_changed(uids) {
+                        self.housekeeping_schedule.run_soon();
+                    }
+                }
+                uids = self.cache.settled_unchanged() => {
+                    if self.on_settled_unchanged(uids) {
                         self.housekeeping_schedule.run_soon();
                     }
                 }
@@ -321,20 +328,42 @@ impl SyncLoop {
         pods
     }
 
-    /// Updates the probes, statuses and workers of pods whose runtime status changed. True if one of them is an orphan.
+    /// Updates the probes, statuses and workers of pods whose runtime status changed. True if that leaves something to
+    /// housekeeping: one of them is an orphan, or a decision waited for it.
     fn on_runtime_status_changed(&mut self, uids: HashSet<PodUid>) -> bool {
         let pod_manager = self.pod_manager.reader();
-        let mut orphans = false;
+        let mut housekeeping = false;
         for uid in uids {
+            housekeeping |= self.ends_wait(&uid);
             self.pod_sync.runtime_status_changed(&uid);
             match pod_manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
                 None if self.workers.has_worker(&uid) => self.workers.runtime_status_changed(&uid),
-                None => orphans = true,
+                None => housekeeping = true,
             }
         }
-        orphans
+        housekeeping
+    }
+
+    /// Publishes what could not be published while these pods were not settled. True if a decision waited for one of
+    /// them, which is left to housekeeping. Their workers are not woken, because nothing has changed: a call that fails
+    /// and changes nothing unsettles its pod as well, and would be repeated without its retry delay.
+    fn on_settled_unchanged(&mut self, uids: HashSet<PodUid>) -> bool {
+        let pod_manager = self.pod_manager.reader();
+        let mut housekeeping = false;
+        for uid in uids {
+            housekeeping |= self.ends_wait(&uid);
+            if let Some(pod) = pod_manager.get(&uid) {
+                self.publish_status(&pod);
+            }
+        }
+        housekeeping
+    }
+
+    /// Whether a decision waited for this pod to be settled, and it is.
+    fn ends_wait(&mut self, uid: &PodUid) -> bool {
+        self.cache.try_settled(uid).is_some() && self.awaits_settled.remove(uid)
     }
 
     /// Syncs pods with a changed input other than the runtime status: probe results, volumes, devices or claims.
@@ -381,6 +410,9 @@ impl SyncLoop {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
         } else {
+            let unread = predecessors.iter().map(|pod| &pod.uid);
+            let unread = unread.filter(|uid| self.cache.try_settled(uid).is_none());
+            self.awaits_settled.extend(unread.cloned());
             self.defer(
                 &pod,
                 "the runtime status of another pod with this name is not known yet",

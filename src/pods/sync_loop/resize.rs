@@ -103,6 +103,7 @@ impl SyncLoop {
                 .as_ref()
                 .and_then(|status| status.conditions.as_deref());
             let reported = ResizeConditions::reported(reported.unwrap_or_default());
+            allocations.adopt_pod_level(&pod, &reported);
             allocations.change_conditions(&uid, |conditions| *conditions = reported);
         }
         let allocated = allocations.apply(&pod);

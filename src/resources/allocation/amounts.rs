@@ -95,6 +95,16 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
     amounts
 }
 
+/// Whether an earlier kubelet has reported that it knew this version of the pod's spec. Kubelets before 1.34 do not report
+/// that; for them the answer is yes.
+pub(super) fn is_spec_observed(pod: &Pod) -> bool {
+    let observed = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.observed_generation);
+    observed.is_none_or(|observed| Some(observed) == pod.metadata.generation)
+}
+
 /// The pod with these amounts in its spec; `None` if its spec has them already. Containers that are missing in
 /// `amounts` keep their own.
 pub(super) fn with_amounts(pod: &Pod, amounts: &PodResourceInfo) -> Option<Pod> {

@@ -32,8 +32,9 @@ impl ResizeMetrics {
                     (vec![("reason", reason.to_owned())], count as f64)
                 };
                 vec![
-                    sample("Deferred", counts.deferred),
-                    sample("Infeasible", counts.infeasible),
+                    // Not as in conditions.
+                    sample("deferred", counts.deferred),
+                    sample("infeasible", counts.infeasible),
                 ]
             }),
         );

@@ -177,12 +177,46 @@ impl Allocations {
         with_amounts(pod, &amounts)
     }
 
-    /// Records the amounts that a container of the pod was created or updated with.
-    pub fn set_actuated(&self, pod: &Pod, container: &Container) {
-        let amounts = amounts::of_container(container);
+    /// Records the amounts that a container of the pod was created or updated with. Returns whether it had others.
+    pub fn set_actuated(&self, pod: &Pod, container: &Container) -> bool {
+        let (name, amounts) = (&container.name, amounts::of_container(container));
+        let mut had_others = false;
         self.change_actuated(&pod.uid(), |actuated| {
-            actuated.set(&container.name, amounts)
+            let had_some = actuated.containers.contains_key(name);
+            let changed = actuated.set(name, amounts);
+            had_others = had_some && changed;
+            changed
         });
+        had_others
+    }
+
+    /// Adds the pod-level resources of the spec to records that have none: a kubelet that does not resize them does not
+    /// record them. Only those that were in force under the kubelet before; otherwise they are a resize.
+    pub fn adopt_pod_level(&self, pod: &Pod, reported: &ResizeConditions) {
+        if reported.pending.is_some() || !amounts::is_spec_observed(pod) {
+            return;
+        }
+        let (uid, level) = (
+            pod.uid(),
+            pod.spec().and_then(|spec| spec.resources.clone()),
+        );
+        let mut state = self.0.state.lock();
+        let state = &mut *state;
+        let adopt = |records: &mut AmountsByPod, changes: &mut Changes| {
+            let record = records.get_mut(&uid).filter(|record| record.pod.is_none());
+            let changed =
+                record.is_some_and(|record| Arc::make_mut(record).set_pod_level(level.clone()));
+            changes.number += u64::from(changed);
+            changed
+        };
+        let mut changed = adopt(&mut state.allocated, &mut state.allocated_changes);
+        // Else the resize in progress may be the one that adds them.
+        if reported.in_progress.is_none() {
+            changed |= adopt(&mut state.actuated, &mut state.actuated_changes);
+        }
+        if changed {
+            self.0.changed.notify_one();
+        }
     }
 
     /// Records that the pod's cgroup was set to its pod-level resources.

@@ -371,3 +371,55 @@ async fn actuated_limits_are_written_with_those_of_the_pod() {
     assert_eq!(limits(ALLOCATED_FILE), json!({"cpu": "1"}));
     assert_eq!(limits(ACTUATED_FILE), json!({"cpu": "1", "memory": "1Gi"}));
 }
+
+#[test]
+fn pod_level_resources_that_were_in_force_are_added_to_a_record_without_any() {
+    let level = json!({"requests": {"cpu": "300m"}});
+    let with_level = |observed: Option<i64>| {
+        let mut pod = Pod::clone(&pod("u", json!({"requests": {"cpu": "100m"}})));
+        pod.metadata.generation = Some(2);
+        pod.spec.as_mut().unwrap().resources = Some(requirements(level.clone()));
+        pod.status.get_or_insert_default().observed_generation = observed;
+        Arc::new(pod)
+    };
+    let condition = |type_: &str| {
+        ResizeConditions::reported(&[PodCondition {
+            type_: type_.to_owned(),
+            status: "True".into(),
+            ..PodCondition::default()
+        }])
+    };
+    let (none, pending, in_progress) = (
+        ResizeConditions::default(),
+        condition("PodResizePending"),
+        condition("PodResizeInProgress"),
+    );
+    for (observed, reported, is_allocated, is_actuated) in [
+        (Some(2), &none, true, true),
+        (None, &none, true, true),
+        (Some(1), &none, false, false),
+        (Some(2), &pending, false, false),
+        (Some(2), &in_progress, true, false),
+    ] {
+        let allocations = Allocations::default();
+        let before = pod("u", json!({"requests": {"cpu": "100m"}}));
+        allocations.allocate(&before);
+        allocations.set_actuated(&before, before.container("a").unwrap());
+        let pod = with_level(observed);
+        allocations.adopt_pod_level(&pod, reported);
+        let allocated = allocations.apply(&pod);
+        assert_eq!(Arc::ptr_eq(&allocated, &pod), is_allocated, "{observed:?}");
+        let actuated = allocations.actuated(&"u".into()).unwrap();
+        assert_eq!(actuated.pod.is_some(), is_actuated, "{observed:?}");
+    }
+}
+
+#[test]
+fn a_container_that_is_created_for_the_first_time_had_no_other_amounts() {
+    let allocations = Allocations::default();
+    let (small, large) = before_and_after_resize();
+    for (pod, had_others) in [(&small, false), (&small, false), (&large, true)] {
+        let container = pod.container("a").unwrap();
+        assert_eq!(allocations.set_actuated(pod, container), had_others);
+    }
+}

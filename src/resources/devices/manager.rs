@@ -272,6 +272,11 @@ impl DeviceManager {
         }
     }
 
+    /// Whether [`Self::inventory_complete`] is awaited.
+    pub fn needs_inventory(&self) -> bool {
+        self.state().is_damaged()
+    }
+
     /// Reports that all running pods have been marked. After a damaged checkpoint, allows allocations of the resources
     /// of which no running container can have a device.
     pub fn inventory_complete(&self) {

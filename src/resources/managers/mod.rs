@@ -2,7 +2,7 @@
 //!
 //! * Owns: [`CpuManager`], [`MemoryManager`], their checkpoints, and the CPUs with which each container was last
 //!   created or updated.
-//! * Woken by: the admission of a pod, the creation of a container, and removed pods.
+//! * Woken by: the admission of a pod, the creation or the resize of a container, and removed pods.
 //! * Publishes: CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` calls for containers whose CPUs
 //!   changed.
 //! * Must never release the resources of a pod that may be running, or update a container whose CPUs are correct.
@@ -28,6 +28,7 @@ use super::{
     },
 };
 use crate::{
+    base::KeyedLock,
     cri::{
         RuntimeClient,
         v1::{LinuxContainerResources, PodSandboxConfig},
@@ -41,7 +42,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 /// Dependencies of the managers.
 pub struct ResourceManagerDeps {
@@ -67,6 +68,9 @@ struct ResourceManagersInner {
     deps: ResourceManagerDeps,
     topology: TopologyManager,
     managers: Mutex<Managers>,
+    /// Held from an update of a container's CPUs until the update is recorded. Otherwise the record could be that of a call
+    /// which the runtime handled before another one.
+    updates: KeyedLock<ContainerId>,
     /// Serializes writes: with two at once, an older state could overwrite a newer one.
     saving: tokio::sync::Mutex<()>,
     changed: Notify,
@@ -127,6 +131,7 @@ impl ResourceManagers {
             deps,
             topology,
             managers: Mutex::new(managers),
+            updates: KeyedLock::default(),
             saving: tokio::sync::Mutex::default(),
             changed: Notify::new(),
         }))
@@ -328,7 +333,16 @@ impl ResourceManagers {
         inner.save().await;
     }
 
-    /// Records that a container was created with these CPUs.
+    /// Keeps other updates of a running container from being sent, until the returned guard is dropped. To be held from
+    /// [`Self::pre_create_container`] until [`Self::add_container`].
+    pub async fn lock_updates(&self, id: &ContainerId) -> UpdateGuard {
+        UpdateGuard {
+            lock: Some(self.0.updates.lock(id).await),
+            managers: self.clone(),
+        }
+    }
+
+    /// Records that a container was created or updated with these CPUs.
     pub fn add_container(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
         let inner = &self.0;
         let applied = AppliedCpus {
@@ -352,6 +366,20 @@ impl ResourceManagers {
         if !is_correct {
             inner.changed.notify_one();
         }
+    }
+}
+
+/// See [`ResourceManagers::lock_updates`].
+pub struct UpdateGuard {
+    lock: Option<OwnedMutexGuard<()>>,
+    managers: ResourceManagers,
+}
+
+impl Drop for UpdateGuard {
+    fn drop(&mut self) {
+        // First, because the managers pass over a container that is being updated.
+        self.lock.take();
+        self.managers.0.changed.notify_one();
     }
 }
 

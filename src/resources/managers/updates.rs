@@ -1,6 +1,6 @@
 //! Updates the CPUs of running containers.
 
-use super::{AppliedCpus, ResourceManagers, ResourceManagersInner};
+use super::{AppliedCpus, Managers, ResourceManagers, ResourceManagersInner};
 use crate::{
     base::error_chain,
     cri::{CriError, v1::LinuxContainerResources},
@@ -41,6 +41,14 @@ impl ResourceManagers {
     }
 }
 
+impl Managers {
+    /// The CPUs that a container should have, if it has others.
+    fn wanted_instead(&self, applied: &AppliedCpus) -> Option<&CpuSet> {
+        let wanted = self.cpu.cpus(applied.pod.as_str(), &applied.container)?;
+        (applied.cpus.as_ref() != Some(wanted)).then_some(wanted)
+    }
+}
+
 impl ResourceManagersInner {
     /// Updates containers with wrong CPUs; false if an update has to be retried.
     async fn update(&self) -> bool {
@@ -68,8 +76,14 @@ impl ResourceManagersInner {
                 Err(_) => done = false,
             }
         }
-        for (id, applied, cpus) in self.containers_with_wrong_cpus() {
-            done &= self.update_one(&id, &applied, &cpus).await;
+        for id in self.containers_with_wrong_cpus() {
+            // Another update of the container is in progress; its end wakes this again.
+            let Some(_lock) = self.updates.try_lock(&id) else {
+                continue;
+            };
+            if let Some((applied, cpus)) = self.wrong_cpus(&id) {
+                done &= self.update_one(&id, &applied, &cpus).await;
+            }
         }
         done
     }
@@ -98,7 +112,7 @@ impl ResourceManagersInner {
     }
 
     /// Containers with wrong CPUs. Removes exited containers from the records.
-    fn containers_with_wrong_cpus(&self) -> Vec<(ContainerId, AppliedCpus, CpuSet)> {
+    fn containers_with_wrong_cpus(&self) -> Vec<ContainerId> {
         let cache = &self.deps.cache;
         let mut managers = self.managers.lock();
         managers.last_applied.retain(|id, applied| {
@@ -106,14 +120,17 @@ impl ResourceManagersInner {
             let container = status.container(id);
             container.is_none_or(|container| container.state != ContainerState::Exited)
         });
-        let wrong = managers.last_applied.iter().filter_map(|(id, applied)| {
-            let wanted = managers
-                .cpu
-                .cpus(applied.pod.as_str(), &applied.container)?;
-            (applied.cpus.as_ref() != Some(wanted))
-                .then(|| (id.clone(), applied.clone(), wanted.clone()))
-        });
-        wrong.collect()
+        let applied = managers.last_applied.iter();
+        let wrong = applied.filter(|(_, applied)| managers.wanted_instead(applied).is_some());
+        wrong.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The CPUs of a container, and those that it should have; `None` if they are the same.
+    fn wrong_cpus(&self, id: &ContainerId) -> Option<(AppliedCpus, CpuSet)> {
+        let managers = self.managers.lock();
+        let applied = managers.last_applied.get(id)?;
+        let wanted = managers.wanted_instead(applied)?;
+        Some((applied.clone(), wanted.clone()))
     }
 
     async fn update_one(&self, id: &ContainerId, applied: &AppliedCpus, cpus: &CpuSet) -> bool {

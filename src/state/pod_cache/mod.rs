@@ -3,7 +3,8 @@
 //! * Owns: one [`PodStatus`] per pod, when each of its items (sandboxes and containers) was last read, and which items
 //!   have to be read again.
 //! * Woken by: reads of the PLEG, and workers that changed an item (`touch`).
-//! * Publishes: immutable runtime statuses; the set of pods whose status changed; items to inspect.
+//! * Publishes: immutable runtime statuses; the set of pods whose status changed, and that of pods that settled with
+//!   the status that they had; items to inspect.
 //! * Must never apply a failed list, which is not an empty list. A failed read of one item changes nothing, except that a
 //!   superseded exited container counts as read, with an unknown exit code.
 //! * Upstream: `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a wall-clock
@@ -24,7 +25,7 @@ use crate::{
     },
 };
 use parking_lot::Mutex;
-use state::PodCacheState;
+use state::{PodCacheState, ReadEffects};
 use std::{
     collections::HashSet,
     sync::{
@@ -128,6 +129,7 @@ struct PodCacheInner {
     change_waiters: PodWaiters,
     seq: AtomicU64,
     changed: DirtySet<PodUid>,
+    settled_unchanged: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
     listed: Notify,
     creations: Arc<creations::Creations>,
@@ -253,6 +255,12 @@ impl PodCache {
         self.shared.changed.take().await
     }
 
+    /// Waits for pods that settled by a read which changed nothing, and takes them: what was not done because they were
+    /// not settled has to be done now. For the sync loop only.
+    pub async fn settled_unchanged(&self) -> HashSet<PodUid> {
+        self.shared.settled_unchanged.take().await
+    }
+
     /// Waits until a complete list of the runtime was applied.
     pub async fn wait_runtime_listed(&self) -> RuntimeListed {
         loop {
@@ -361,12 +369,18 @@ impl PodCacheInner {
     }
 
     fn apply(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
-        let applied = self.state.lock().apply(pod_ref, item, seq, read);
-        if applied.settled {
+        let effects = self.state.lock().apply(pod_ref, item, seq, read);
+        if effects.settled {
             self.settled_waiters.wake([&pod_ref.uid]);
         }
-        if applied.changed {
-            self.mark_changed(vec![pod_ref.uid.clone()]);
+        self.publish(&pod_ref.uid, effects);
+    }
+
+    fn publish(&self, uid: &PodUid, effects: ReadEffects) {
+        if effects.changed {
+            self.mark_changed(vec![uid.clone()]);
+        } else if effects.settled {
+            self.settled_unchanged.mark(uid.clone());
         }
     }
 

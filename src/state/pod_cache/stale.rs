@@ -57,12 +57,11 @@ impl PodCacheWriter {
         let Some(pod_ref) = state.pod_ref(item) else {
             return;
         };
-        let applied = state.record_failed_read(item, seq, failure, listed);
+        let effects = state.record_failed_read(item, seq, failure, listed);
         drop(state);
+        // Also those that wait for the failure.
         self.shared.settled_waiters.wake([&pod_ref.uid]);
-        if applied.changed {
-            self.shared.mark_changed(vec![pod_ref.uid]);
-        }
+        self.shared.publish(&pod_ref.uid, effects);
     }
 }
 

@@ -55,6 +55,29 @@ async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
 }
 
 #[tokio::test]
+async fn a_pod_that_settles_with_nothing_changed_is_published_once_and_not_as_changed() {
+    let (writer, cache) = pod_cache();
+    let read = |id: &str| {
+        let read = InspectedItem::Container(container(id, ContainerState::Running));
+        writer.apply(&pod_ref("u"), &item(id), writer.next_seq(), read);
+    };
+    let settled = || cache.settled_unchanged().now_or_never();
+    read("a");
+    read("b");
+    assert_eq!(cache.changed().await.len(), 1);
+    assert_eq!(settled(), None, "it never was unsettled");
+    for id in ["a", "b"] {
+        cache.touch(&pod_ref("u"), item(id), Some("s".into()));
+    }
+    read("a");
+    assert_eq!(settled(), None, "one item has to be read still");
+    read("b");
+    assert_eq!(settled(), Some(HashSet::from([PodUid::from("u")])));
+    assert_eq!(settled(), None);
+    assert_eq!(cache.changed().now_or_never(), None);
+}
+
+#[tokio::test]
 async fn a_read_that_began_before_the_touch_does_not_settle() {
     let (writer, cache) = pod_cache();
     let early = writer.next_seq();

@@ -370,3 +370,42 @@ async fn other_volumes_find_their_place_within() {
     node.prepare(&pod).await.unwrap();
     assert_eq!(names(volume), ["cache", "key"], "an update leaves it alone");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_watched_is_updated_after_a_while_and_nothing_is_set_up() {
+    let node = node();
+    node.put("configmaps/ns/app/key", "1");
+    let pod = pod(json!([
+        {"name": "v", "configMap": {"name": "app"}},
+        {"name": "late", "configMap": {"name": "late"}},
+        {"name": "about", "downwardAPI": {"items": [
+            {"path": "a", "fieldRef": {"fieldPath": "metadata.labels['a']"}},
+        ]}},
+    ]));
+    assert!(node.prepare(&pod).await.is_err(), "one object is missing");
+    node.put("configmaps/ns/late/key", "1");
+    let next_kubelet = manager(&node.base, &node.mounter);
+    for (manager, value) in [(&node.manager, "2"), (&next_kubelet, "3")] {
+        node.put("configmaps/ns/app/key", value);
+        let mut newest = pod.clone();
+        newest.metadata.labels = Some([("a".to_owned(), value.to_owned())].into());
+        let newest = Arc::new(newest);
+        let volumes = node.base.join("kubelet/pods/u1/volumes");
+        let text = |path: &str| fs::read_to_string(volumes.join(path)).unwrap_or_default();
+        let updated = async {
+            let files = [
+                "kubernetes.io~configmap/v/key",
+                "kubernetes.io~downward-api/about/a",
+            ];
+            while files.map(text) != [value; 2] {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let report = |error: &VolumeError| panic!("{error}");
+        tokio::select! {
+            () = updated => {}
+            never = manager.keep_current(|| newest.clone(), report) => match never {},
+        }
+        assert!(!volumes.join("kubernetes.io~configmap/late").exists());
+    }
+}

@@ -465,7 +465,8 @@ impl RuntimeService for Runtime {
             let mut world = self.0.world.lock();
             world.container(&request.container_id)?;
             if let Some(container) = world.containers.get_mut(&request.container_id) {
-                container.resources = request.linux;
+                let known = container.resources.get_or_insert_default();
+                merge(known, request.linux.unwrap_or_default());
             }
             Ok(v1::UpdateContainerResourcesResponse {})
         };
@@ -764,4 +765,31 @@ impl RuntimeService for Runtime {
             .call(Rpc::UpdatePodSandboxResources, subject, detail, work)
             .await
     }
+}
+
+/// As runtimes do: what is zero or empty stays as it is.
+fn merge(known: &mut v1::LinuxContainerResources, new: v1::LinuxContainerResources) {
+    for (known, new) in [
+        (&mut known.cpu_period, new.cpu_period),
+        (&mut known.cpu_quota, new.cpu_quota),
+        (&mut known.cpu_shares, new.cpu_shares),
+        (&mut known.memory_limit_in_bytes, new.memory_limit_in_bytes),
+        (
+            &mut known.memory_swap_limit_in_bytes,
+            new.memory_swap_limit_in_bytes,
+        ),
+    ] {
+        if new != 0 {
+            *known = new;
+        }
+    }
+    for (known, new) in [
+        (&mut known.cpuset_cpus, new.cpuset_cpus),
+        (&mut known.cpuset_mems, new.cpuset_mems),
+    ] {
+        if !new.is_empty() {
+            *known = new;
+        }
+    }
+    known.unified.extend(new.unified);
 }

@@ -327,6 +327,10 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             DiskMeasurement::of(at, used(200, 2), None),
         ),
         (
+            PathBuf::from("/pods/u/containers/a"),
+            DiskMeasurement::of(at, used(50, 2), None),
+        ),
+        (
             PathBuf::from("/pods/u/etc-hosts"),
             DiskMeasurement::of(at, used(4, 1), None),
         ),
@@ -372,7 +376,10 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             volume("unmeasured", false),
             claimed,
         ],
-        logs: HashMap::from([("a".to_owned(), PathBuf::from("/logs/a"))]),
+        logs: HashMap::from([(
+            "a".to_owned(),
+            vec!["/logs/a".into(), "/pods/u/containers/a".into()],
+        )]),
         files: vec!["/pods/u/etc-hosts".into(), "/logs".into()],
     };
     let pods = HashMap::from([(PodUid::from("u"), paths)]);
@@ -386,12 +393,12 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     };
     let reported = as_json(&told_with(&snapshot, &runtime_stats, Some(disks)));
     let pod = &reported["pods"][0];
-    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_234);
-    assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 16);
+    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_284);
+    assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 18);
     assert_eq!(pod["ephemeral-storage"]["availableBytes"], 1 << 20);
     assert_eq!(pod["containers"][0]["rootfs"]["usedBytes"], 1_000);
     assert_eq!(pod["containers"][0]["rootfs"]["inodes"], 100);
-    assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 200);
+    assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 250);
     assert!(pod["containers"][1].get("rootfs").is_none());
     let volumes = pod["volume"].as_array().unwrap();
     let names: Vec<_> = volumes.iter().map(|volume| &volume["name"]).collect();

@@ -96,7 +96,12 @@ fn container_status(
         status.state = Some(waiting);
     }
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
-    status.volume_mounts = resources::mounts(container, inputs.recursive_read_only_mounts);
+    // Those of an instance stay as they were made, whatever the runtime supports after an update.
+    let same_instance = old.filter(|old| old.container_id.is_some());
+    let same_instance = same_instance.filter(|old| old.container_id == status.container_id);
+    let made = same_instance.and_then(|old| old.volume_mounts.clone());
+    status.volume_mounts =
+        made.or_else(|| resources::mounts(container, inputs.recursive_read_only_mounts));
     if kind == ContainerList::Regular {
         status.allocated_resources_status = (inputs.device_health)(&container.name);
     }

@@ -213,7 +213,11 @@ impl ContainerStarter {
         };
         self.resources
             .add_container(pod, &container.name, &id, &cpus);
-        self.allocations.set_actuated(pod, container);
+        if self.allocations.set_actuated(pod, container) {
+            // Before the start: a kubelet that knew only the amounts before would restart the container for its resize
+            // once more.
+            self.allocations.flush().await;
+        }
         self.events
             .normal(&object, event::CREATED, "Container created");
         self.exits.mark_superseded(pod, &container.name);

@@ -2,16 +2,15 @@
 
 use crate::{
     images::{PullSecrets, pull_secret_keys, pull_secrets},
-    model::{Pod, PodExt as _, PodStatus, reasons::event},
+    model::{Pod, PodStatus},
     runtime::kuberuntime::KubeGenericRuntimeManager,
-    state::events::ObjectRef,
     volumes::VolumeError,
 };
 use tokio_util::sync::CancellationToken;
 
 impl KubeGenericRuntimeManager {
-    /// Reads the pull secrets for a sync of the pod. Unusable ones are reported and skipped: the node may have credentials
-    /// for the registry, or the image may need none.
+    /// Reads the pull secrets for a sync of the pod. A pull reports unusable ones and goes on without them: the node may
+    /// have credentials for the registry, or the image may need none.
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] when `cancel` fires first.
@@ -32,22 +31,6 @@ impl KubeGenericRuntimeManager {
             .await?;
         let ran = runtime_status.containers.iter();
         let ran = ran.map(|container| container.image_ref.clone());
-        let (secrets, failed) = pull_secrets(&keys, &found, ran);
-        for (secret, error) in &failed {
-            tracing::info!(
-                pod = %pod.log_name(), secret, err = error,
-                "Unable to retrieve pull secret, the image pull may not succeed."
-            );
-        }
-        if !failed.is_empty() {
-            let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
-            let names = names.join(", ");
-            let text = format!(
-                "Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
-            );
-            let reason = event::FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET;
-            self.events.warning(&ObjectRef::pod(pod), reason, text);
-        }
-        Ok(secrets)
+        Ok(pull_secrets(&keys, &found, ran))
     }
 }

@@ -123,6 +123,7 @@ impl PodResizer {
         let resources = sandboxes.builder.resources(pod, container);
         let mut resources = resources.map_err(|error| error_chain(&error))?;
         let name = &resize.name;
+        let _updating = sandboxes.resources.lock_updates(&resize.id).await;
         Box::pin(
             sandboxes
                 .resources

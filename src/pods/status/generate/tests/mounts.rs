@@ -50,6 +50,30 @@ fn mounts_are_as_requested_and_recursion_as_the_runtime_supports() {
 }
 
 #[test]
+fn mounts_of_an_instance_stay_as_they_were_made_if_the_runtime_supports_more_after_an_update() {
+    let pod = with_mounts();
+    let with = |instance: &model::ContainerStatus, old: Option<&PodStatus>, supported| {
+        let runtime = runtime_status(std::slice::from_ref(instance));
+        let inputs = StatusInputs {
+            old,
+            recursive_read_only_mounts: supported,
+            ..StatusInputs::new(&pod, &runtime, now())
+        };
+        generate_api_pod_status(&inputs).unwrap()
+    };
+    let mounts = |status: &PodStatus| of(status, "a").volume_mounts.clone();
+    let before = with(&running("a", "c1"), None, false);
+    let same = with(&running("a", "c1"), Some(&before), true);
+    assert_eq!(mounts(&same), mounts(&before));
+    let next = with(&instance("a", "c2", Cri::Running, 1), Some(&before), true);
+    assert_eq!(
+        mounts(&next),
+        mounts(&with(&running("a", "c2"), None, true))
+    );
+    assert_ne!(mounts(&next), mounts(&before));
+}
+
+#[test]
 fn user_and_stop_signal_are_those_of_the_newest_instance() {
     let mut pod = pod("Always", &[], &["a"]);
     let mut newest = running("a", "c2");

@@ -75,6 +75,7 @@ async fn measure(pods: usize, mode: &str) {
         cache,
         volumes: Arc::new(|_| Vec::new()),
         hosts_file: Arc::new(|_| None),
+        termination_logs: Arc::new(|_, _| None),
         node_name: "n1".into(),
         root_dir: directory.path().to_owned(),
         pod_logs_dir: directory.path().join("logs"),

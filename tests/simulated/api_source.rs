@@ -306,25 +306,23 @@ async fn what_a_pod_says_of_itself_in_annotations_of_the_kubelet_is_not_believed
 #[tokio::test]
 async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
     let (mut node, api) = joined().await;
-    let mut pod = bound("web");
-    pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
-    api.put(&path("web"), pod);
+    node.configure("nodeLeaseDurationSeconds: 4");
+    api.put(&path("first"), bound("first"));
     node.start().await;
-    wait_for("the pod has failed", WAIT_LIMIT, async || {
-        let pods = node.pods().await;
-        let status = pods
-            .first()
-            .and_then(|pod| pod.status.clone())
-            .unwrap_or_default();
-        let message = status.message.clone().unwrap_or_default();
-        let failed = status.phase.as_deref() == Some("Failed");
-        holds(
-            failed && message.contains("spec.volumes[0].csi"),
-            format!("{status:?}"),
-        )
+    wait_runs(&node, "first").await;
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node1";
+    wait_for("the lease is renewed", WAIT_LIMIT, async || {
+        let is_renewal = |seen: &&Seen| seen.method == "PUT" && seen.path == lease;
+        let renewals = api.seen().iter().filter(is_renewal).count();
+        holds(renewals > 0, "it is not")
     })
     .await;
-    assert!(node.fake.pods().is_empty());
+    api.restore(1);
+    api.put(&path("second"), bound("second"));
+    wait_runs(&node, "second").await;
+    assert!(runs(&node.fake, "first").is_some());
+}
+
 }
 
 /// A pod that runs, and that this kubelet would not have started: it has a CSI volume.
@@ -336,6 +334,7 @@ async fn taken_over() -> (Node, FakeApiServer, Value) {
     wait_runs(&node, "web").await;
     node.stop().await;
     pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "disk", "mountPath": "/disk"}]);
     api.put(&path("web"), pod.clone());
     node.fake.clear_calls();
     node.start().await;
@@ -349,9 +348,10 @@ async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
 }
 
 #[tokio::test]
-async fn a_pod_of_another_kubelet_with_a_field_that_is_not_supported_runs_on_until_it_is_deleted() {
+async fn a_pod_of_another_kubelet_with_a_volume_that_is_not_supported_runs_on_until_it_is_deleted()
+{
     let (node, api, pod) = taken_over().await;
-    wait_event(&node, "unsupported fields: spec.volumes[0].csi").await;
+    wait_event(&node, "source csi is not supported by this kubelet").await;
     let touched = |fake: &FakeRuntime| fake.mutations() > 0;
     assert!(
         node.never(Duration::from_millis(1000), touched).await,
@@ -452,6 +452,8 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     let again = |fake: &FakeRuntime| fake.pod("web").is_some_and(|pod| pod.containers.len() != 2);
     assert!(node.never(Duration::from_millis(500), again).await);
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
+}
+
 }
 
 #[tokio::test]

@@ -73,8 +73,6 @@ pub struct AdmissionDeps {
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// `podCertificate` volumes are supported.
-    pub pod_certificates: bool,
     /// The features of the runtime.
     pub features: FeaturesReader,
     /// Memory, disk and PID pressure of the node.

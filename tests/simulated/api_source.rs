@@ -323,6 +323,39 @@ async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
     assert!(runs(&node.fake, "first").is_some());
 }
 
+#[tokio::test]
+async fn a_pod_of_the_api_server_may_have_a_longest_restart_delay_and_a_wrong_one_is_an_event() {
+    let (mut node, api) = joined().await;
+    let with_period = |name: &str, period: &str| {
+        let mut pod = bound(name);
+        pod["metadata"]["annotations"] = json!({"kubelet.rs/max-container-restart-period": period});
+        api.put(&path(name), pod);
+    };
+    with_period("web", "1s");
+    with_period("wrong", "1h");
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_runs(&node, "wrong").await;
+    wait_event(
+        &node,
+        "kubelet.rs/max-container-restart-period]: Invalid value",
+    )
+    .await;
+    // The back-off of the node begins with ten seconds, the pod's with one: the last of these would wait for 80 s.
+    for count in 2..=5 {
+        assert!(node.fake.exit("web/main", 1));
+        let again = |fake: &FakeRuntime| {
+            let containers = fake.pod("web").map(|pod| pod.containers);
+            let newest = containers
+                .into_iter()
+                .flatten()
+                .max_by_key(|one| one.attempt);
+            newest.is_some_and(|one| one.attempt + 1 >= count && one.is_running())
+        };
+        node.fake
+            .wait_until("it runs again", WAIT_LIMIT, again)
+            .await;
+    }
 }
 
 /// A pod that runs, and that this kubelet would not have started: it has a CSI volume.

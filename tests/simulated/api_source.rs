@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api_server::{FakeApiServer, Mode, Seen};
+use crate::foreign_objects::Planter;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{IMAGE, simple};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
@@ -487,6 +488,47 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
 }
 
+#[tokio::test]
+async fn an_ephemeral_container_that_has_ended_does_not_run_again_when_it_is_removed() {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let mut debug = |name: &str| {
+        let list = &mut pod["spec"]["ephemeralContainers"];
+        let mut all = list.as_array().cloned().unwrap_or_default();
+        all.push(json!({"name": name, "image": IMAGE}));
+        *list = json!(all);
+        api.put(&path("web"), pod.clone());
+    };
+    let runs = |name: &str| {
+        let name = format!("web/{name}");
+        move |fake: &FakeRuntime| {
+            let container = fake.container(&name);
+            container.is_some_and(|container| container.is_running())
+        }
+    };
+    debug("one");
+    node.fake
+        .wait_until("it runs", WAIT_LIMIT, runs("one"))
+        .await;
+    let id = node.fake.container("web/one").unwrap().id;
+    assert!(node.fake.exit("web/one", 3));
+    wait_for("its end is shown", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let state = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
+        holds(state["terminated"]["exitCode"] == 3, state.to_string())
+    })
+    .await;
+    Planter::new(&node.fake).await.remove(&id).await;
+    // The sync that starts this one has seen that the first is gone.
+    debug("two");
+    node.fake
+        .wait_until("the next runs", WAIT_LIMIT, runs("two"))
+        .await;
+    let created = node.fake.calls_of(Rpc::CreateContainer);
+    assert_eq!(created.len(), 3, "{created:?}");
 }
 
 #[tokio::test]

@@ -138,6 +138,12 @@ impl ApiError {
         }
     }
 
+    /// Whether the API server, or its storage, cannot keep up.
+    pub(super) fn is_overload(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => matches!(status.as_u16(), 429 | 504),
+            Self::Timeout(_) => true,
+            Self::Unreachable(_) | Self::Unreadable(_) => false,
         }
     }
 

@@ -305,7 +305,7 @@ async fn what_a_pod_says_of_itself_in_annotations_of_the_kubelet_is_not_believed
 }
 
 #[tokio::test]
-async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
+async fn pods_are_heard_of_although_the_storage_was_restored_to_an_earlier_version() {
     let (mut node, api) = joined().await;
     node.configure("nodeLeaseDurationSeconds: 4");
     api.put(&path("first"), bound("first"));

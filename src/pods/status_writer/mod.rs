@@ -207,7 +207,9 @@ impl StatusWriter {
             }
             (Some(Err(error)), request) if is_gone(&error, request) => {
                 tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod does not exist on the server");
-                sent_statuses.deleted(now);
+                if sent_statuses.deleted(now) {
+                    self.deps.api.suspect_watches();
+                }
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }

@@ -202,9 +202,6 @@ impl SentStatuses {
         self.rejected = Some((version_sent, version_of(self.newest(watched, now))));
     }
 
-    /// Records that the object was deleted, or does not exist.
-    pub(super) fn deleted(&mut self, at: Instant) {
-        self.deleted = Some(at);
     /// Records that a status was forbidden. Returns whether it counts as rejected, so that the pod can be deleted without
     /// it.
     pub(super) fn forbidden(&mut self, watched: &Pod, now: Instant) -> bool {
@@ -218,6 +215,10 @@ impl SentStatuses {
         self.forbidden_since = None;
     }
 
+    /// Records that the object was deleted, or does not exist. Returns whether that was so before: the watch still shows
+    /// it after [`RESPONSE_TTL`].
+    pub(super) fn deleted(&mut self, at: Instant) -> bool {
+        self.deleted.replace(at).is_some()
     }
 }
 

@@ -6,6 +6,8 @@ use std::{error::Error, io, time::Duration};
 
 /// Maximum length of the API server's text in an error, bytes.
 const MAX_TEXT: usize = 512;
+/// Maximum number of causes that are kept of an error.
+const MAX_CAUSES: usize = 16;
 
 /// Why a request failed. Never contains the request, which may hold a token.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,8 @@ pub enum ApiError {
         status: StatusCode,
         /// The reason of the `Status` object, such as `AlreadyExists`; empty if there is none.
         reason: String,
+        /// The reasons of the causes in its details.
+        causes: Vec<String>,
         /// The message of the `Status` object, truncated.
         text: String,
     },
@@ -40,9 +44,15 @@ impl ApiError {
             .message
             .unwrap_or_else(|| "it did not say why".to_owned());
         text.truncate(text.floor_char_boundary(MAX_TEXT));
+        let causes = parsed.details.and_then(|details| details.causes);
+        let reasons = causes
+            .into_iter()
+            .flatten()
+            .filter_map(|cause| cause.reason);
         Self::Status {
             status,
             reason: parsed.reason.unwrap_or_default(),
+            causes: reasons.take(MAX_CAUSES).collect(),
             text,
         }
     }
@@ -95,6 +105,12 @@ impl ApiError {
         self.status() == Some(StatusCode::FORBIDDEN)
     }
 
+    /// The namespace of the new object is being deleted.
+    pub fn is_namespace_terminating(&self) -> bool {
+        let terminating = |cause: &String| cause == "NamespaceTerminating";
+        matches!(self, Self::Status { causes, .. } if causes.iter().any(terminating))
+    }
+
     /// The credentials are rejected.
     pub fn is_unauthorized(&self) -> bool {
         self.status() == Some(StatusCode::UNAUTHORIZED)
@@ -119,6 +135,15 @@ impl ApiError {
                     )
             }
             Self::Unreachable(_) | Self::Unreadable(_) | Self::Timeout(_) => true,
+        }
+    }
+
+    /// Whether the API server, or its storage, cannot keep up.
+    pub(super) fn is_overload(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => matches!(status.as_u16(), 429 | 504),
+            Self::Timeout(_) => true,
+            Self::Unreachable(_) | Self::Unreadable(_) => false,
         }
     }
 

@@ -10,6 +10,8 @@
 
 mod error;
 mod metrics;
+mod rate_limit;
+mod storage;
 mod recovery;
 mod request;
 mod review;
@@ -41,11 +43,9 @@ pub use review::TIMEOUT;
 pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::ApiRequestMetrics;
-use crate::{
-    base::metrics::Metrics,
-    base::{Reloaded, TokenBucket},
-};
+use crate::{base::Reloaded, base::metrics::Metrics};
 use kubeconfig::ApiConnection;
+use rate_limit::{RateLimit, RequestClass};
 use recovery::Availability;
 use std::{
     fmt,
@@ -53,13 +53,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use storage::StorageVersions;
 use tokio::{
-    sync::{Mutex, Semaphore},
-    time::{Instant, sleep, timeout},
+    sync::Semaphore,
+    time::{Instant, sleep},
 };
-
-/// How long a request may wait for the rate limiter; its own deadline begins after that.
-const RATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of concurrent list pages, except for pods and nodes.
 const MAX_PAGES: usize = 16;
@@ -73,8 +71,8 @@ pub struct ApiServer {
     connection: Arc<Reloaded<ApiConnection>>,
     availability: Arc<Availability>,
     metrics: Option<ApiRequestMetrics>,
-    /// The rate limiter, in order of arrival: a waiting request holds the lock.
-    rate: Option<Arc<Mutex<TokenBucket>>>,
+    storage: Arc<StorageVersions>,
+    rate: Option<Arc<RateLimit>>,
     /// Whether requests use a separate connection.
     is_urgent: bool,
     /// Limits concurrent list pages of other kinds than pods and nodes: each may be large, and many kinds are listed at
@@ -125,16 +123,17 @@ impl ApiServer {
             connection,
             availability: Arc::default(),
             metrics: None,
+            storage: Arc::default(),
             rate: None,
             is_urgent: false,
             pages: Arc::new(Semaphore::new(MAX_PAGES)),
         })
     }
 
-    /// Limits requests per second; no limit if `qps` is zero. Reviews are not limited here.
+    /// Limits requests per second; no limit if `qps` is zero. Reviews and the opening of watches are not limited here.
     #[must_use]
     pub fn limited(self, qps: u32, burst: u32) -> Self {
-        let rate = (qps > 0).then(|| Arc::new(Mutex::new(TokenBucket::new(f64::from(qps), burst))));
+        let rate = (qps > 0).then(|| Arc::new(RateLimit::new(qps, burst)));
         Self { rate, ..self }
     }
 
@@ -150,24 +149,22 @@ impl ApiServer {
         }
     }
 
-    /// Waits for the rate limiter. Dropping the future costs at most one token of the rate.
+    /// Waits for the rate limit.
     ///
     /// # Errors
     /// Too many requests are waiting.
-    async fn admitted(&self) -> Result<(), ApiError> {
-        let Some(rate) = &self.rate else {
-            return Ok(());
-        };
-        let admission = async {
-            let mut rate = rate.lock().await;
-            if let Some(wait) = rate.take(Instant::now(), Duration::MAX) {
-                sleep(wait).await;
-            }
-        };
-        let admitted = timeout(RATE_TIMEOUT, admission).await;
-        admitted.map_err(|_| {
-            ApiError::Unreachable("too many requests wait for their place in kubeAPIQPS".into())
-        })
+    async fn admitted(&self, class: RequestClass) -> Result<(), ApiError> {
+        match &self.rate {
+            Some(rate) => rate.admitted(class).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back the token of a request that did not reach the API server: an outage must not use up the rate.
+    fn release_unreached<T>(&self, result: &Result<T, ApiError>) {
+        if let (Some(rate), Err(ApiError::Unreachable(_))) = (&self.rate, result) {
+            rate.give_back();
+        }
     }
 
     /// The connection with the current credentials; waits until there are some.

@@ -1,11 +1,11 @@
 //! Typed requests: one attempt each, with a deadline. Callers retry.
 
-use super::{ApiError, ApiServer, metrics::CountedMethod as Counted};
+use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, rate_limit::RequestClass};
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Limited};
-use k8s_openapi::Resource;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
+use k8s_openapi::{Metadata, Resource};
 use kube::client::Body;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -101,7 +101,8 @@ impl ApiServer {
         K: Resource + DeserializeOwned,
     {
         let path = path::<K>(at.namespace, Some(at.name), None);
-        self.json(Method::GET, path, Bytes::new()).await
+        let class = RequestClass::of::<K>();
+        self.json(class, Method::GET, path, Bytes::new()).await
     }
 
     /// Creates an object and returns it as stored.
@@ -113,19 +114,24 @@ impl ApiServer {
         K: Resource + Serialize + DeserializeOwned,
     {
         let path = path::<K>(namespace, None, None);
-        self.json(Method::POST, path, text(object)?).await
+        let class = RequestClass::of::<K>();
+        self.json(class, Method::POST, path, text(object)?).await
     }
 
-    /// Replaces an object. If it has a `resourceVersion`, it must match that of the stored object.
+    /// Replaces an object by a different one. If it has a `resourceVersion`, it must match that of the stored object.
     ///
     /// # Errors
     /// See [`ApiError`].
     pub async fn update<K>(&self, at: ResourcePath<'_>, object: &K) -> Result<K, ApiError>
     where
-        K: Resource + Serialize + DeserializeOwned,
+        K: Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned,
     {
         let path = path::<K>(at.namespace, Some(at.name), None);
-        self.json(Method::PUT, path, text(object)?).await
+        let (class, newest_before) = (RequestClass::of::<K>(), self.storage.newest(K::KIND));
+        let updated: K = self.json(class, Method::PUT, path, text(object)?).await?;
+        let version = updated.metadata().resource_version.as_deref();
+        self.storage.written(K::KIND, newest_before, version);
+        Ok(updated)
     }
 
     /// Patches an object, or its `status` or another subresource.
@@ -144,7 +150,8 @@ impl ApiServer {
         let path = path::<K>(at.namespace, Some(at.name), subresource);
         let kind = "application/strategic-merge-patch+json";
         let body = text(&patch.0)?;
-        let response = self.send(Method::PATCH, path, body, kind).await?;
+        let class = RequestClass::of::<K>();
+        let response = self.send(class, Method::PATCH, path, body, kind).await?;
         parsed(&response)
     }
 
@@ -159,7 +166,9 @@ impl ApiServer {
     ) -> Result<(), ApiError> {
         let path = path::<K>(at.namespace, Some(at.name), None);
         let body = text(options)?;
-        self.send(Method::DELETE, path, body, JSON).await.map(drop)
+        let class = RequestClass::of::<K>();
+        let sent = self.send(class, Method::DELETE, path, body, JSON).await;
+        sent.map(drop)
     }
 
     /// Deletes all objects of a kind that a field selector matches.
@@ -173,7 +182,9 @@ impl ApiServer {
         let selector = parameter("fieldSelector", field_selector);
         let path = format!("{}?{selector}", path::<K>(None, None, None));
         let body = text(&DeleteOptions::default())?;
-        self.send(Method::DELETE, path, body, JSON).await.map(drop)
+        let class = RequestClass::of::<K>();
+        let sent = self.send(class, Method::DELETE, path, body, JSON).await;
+        sent.map(drop)
     }
 
     /// Creates a subresource of an object, such as `token` of a service account.
@@ -192,19 +203,19 @@ impl ApiServer {
         R: DeserializeOwned,
     {
         let path = path::<K>(at.namespace, Some(at.name), Some(subresource));
-        self.json(Method::POST, path, text(body)?).await
+        let class = RequestClass::of::<K>();
+        self.json(class, Method::POST, path, text(body)?).await
     }
 
     /// Sends JSON and decodes the JSON response.
     pub(super) async fn json<R: DeserializeOwned>(
         &self,
+        class: RequestClass,
         method: Method,
         path: String,
         body: Bytes,
     ) -> Result<R, ApiError> {
-        let counted = Counted::of(&method);
-        self.admitted().await?;
-        self.json_counted(counted, method, path, body).await
+        parsed(&self.send(class, method, path, body, JSON).await?)
     }
 
     /// Like [`Self::json`], with its own metric label and without the rate limit.
@@ -221,15 +232,18 @@ impl ApiServer {
 
     async fn send(
         &self,
+        class: RequestClass,
         method: Method,
         path: String,
         body: Bytes,
         kind: &'static str,
     ) -> Result<Bytes, ApiError> {
         let counted = Counted::of(&method);
-        self.admitted().await?;
+        self.admitted(class).await?;
         let request = request(method, path, body, kind)?;
-        self.exchange(counted, request, TIMEOUT).await
+        let exchanged = self.exchange(counted, request, TIMEOUT).await;
+        self.release_unreached(&exchanged);
+        exchanged
     }
 
     /// Sends a request and reads the whole response. The deadline includes getting the credentials.

@@ -28,7 +28,7 @@ use std::{
 };
 use tokio::{
     sync::Semaphore,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 /// Maximum age of a token before it is renewed, however long its lifetime.
@@ -139,18 +139,24 @@ impl ApiTokens {
     async fn keep(&self, key: &TokenKey, publisher: &Publisher<Result<Token, TokenError>>) {
         let mut delay = FIRST_DELAY;
         let mut recovery = self.api.recovery();
-        let mut expires = None;
+        let mut expiry = None;
         loop {
+            let requested = Instant::now();
             // Boxed, because the large future would otherwise take memory in the task while it sleeps.
             match Box::pin(self.request(key)).await {
                 Ok(issued) => {
                     delay = FIRST_DELAY;
-                    expires = Some(issued.expires);
-                    let now = Timestamp::now();
-                    let renew = issued.renew_at(fastrand::f64());
+                    expiry = Some(issued.expiry(requested));
+                    let jitter = fastrand::f64();
+                    let renew = issued.renew_at(jitter);
+                    let age = Duration::try_from(issued.age_at_renewal(jitter)).unwrap_or_default();
                     publisher.publish(Ok(issued.token));
-                    if renew > now {
-                        sleep_until_time(renew).await;
+                    if renew > Timestamp::now() {
+                        // This clock may be behind the API server's, or be set back.
+                        tokio::select! {
+                            () = sleep_until_time(renew) => {}
+                            () = sleep_until(requested + age) => {}
+                        }
                     } else {
                         // The API server's clock differs from this one, or its tokens are not usable.
                         sleep(MAX_DELAY).await;
@@ -158,7 +164,7 @@ impl ApiTokens {
                     continue;
                 }
                 Err(error) => {
-                    failed(key, &error, expires, publisher);
+                    failed(key, &error, expiry, publisher);
                     let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
                     recovery.wait(&mut (Instant::now() + wait)).await;
                     delay = (delay * 2).min(MAX_DELAY);
@@ -178,9 +184,16 @@ impl ApiTokens {
 /// # Errors
 /// See [`ApiError`].
 pub async fn issue(api: &ApiServer, key: &TokenKey) -> Result<(Token, Timestamp), ApiError> {
+    let requested = Timestamp::now();
     let issued = request(api, key).await?;
-    let renew = issued.renew_at(fastrand::f64());
-    Ok((issued.token, renew))
+    let jitter = fastrand::f64();
+    let renew = issued.renew_at(jitter);
+    // This clock may be behind the API server's.
+    let of_age = requested.saturating_add(issued.age_at_renewal(jitter));
+    Ok((
+        issued.token,
+        of_age.map_or(renew, |of_age| renew.min(of_age)),
+    ))
 }
 
 async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiError> {
@@ -200,17 +213,17 @@ async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiErro
 fn failed(
     key: &TokenKey,
     error: &ApiError,
-    expires: Option<Timestamp>,
+    expiry: Option<TokenExpiry>,
     publisher: &Publisher<Result<Token, TokenError>>,
 ) {
     let why = error_chain(error);
-    if publisher.failed(why.clone()) && (expires.is_some() || !error.is_transient()) {
+    if publisher.failed(why.clone()) && (expiry.is_some() || !error.is_transient()) {
         tracing::warn!(
             namespace = key.namespace, serviceAccount = key.service_account, podUID = %key.pod_uid, err = why,
             "Couldn't update token"
         );
     }
-    if expires.is_some_and(|expires| expires <= Timestamp::now()) {
+    if expiry.is_some_and(TokenExpiry::is_over) {
         publisher.publish(Err(TokenError::Expired {
             name: key.service_account.clone(),
             namespace: key.namespace.clone(),
@@ -253,13 +266,38 @@ impl IssuedToken {
         })
     }
 
-    /// The time of a renewal: after 80 % of the lifetime or 24 hours, a little earlier by `jitter` (0 to 1).
-    fn renew_at(&self, jitter: f64) -> Timestamp {
+    /// The age at which it is renewed: 80 % of the lifetime or 24 hours, a little less by `jitter` (0 to 1).
+    fn age_at_renewal(&self, jitter: f64) -> SignedDuration {
         let fifth = self.lifetime / 5;
         let jitter = MAX_JITTER.min(fifth / 4).mul_f64(jitter);
-        let last = (self.lifetime - fifth).min(MAX_AGE);
-        let before = self.lifetime - last + jitter;
+        (self.lifetime - fifth).min(MAX_AGE) - jitter
+    }
+
+    /// The time at which it is renewed by the wall clock.
+    fn renew_at(&self, jitter: f64) -> Timestamp {
+        let before = self.lifetime - self.age_at_renewal(jitter);
         self.expires.saturating_sub(before).unwrap_or(self.expires)
+    }
+
+    fn expiry(&self, requested: Instant) -> TokenExpiry {
+        let lifetime = Duration::try_from(self.lifetime).unwrap_or_default();
+        TokenExpiry {
+            at: self.expires,
+            end: requested + lifetime,
+        }
+    }
+}
+
+/// When a token expires: by the wall clock, and by the time since its request, whatever happens to the wall clock.
+#[derive(Clone, Copy)]
+struct TokenExpiry {
+    at: Timestamp,
+    end: Instant,
+}
+
+impl TokenExpiry {
+    fn is_over(self) -> bool {
+        self.at <= Timestamp::now() || self.end <= Instant::now()
     }
 }
 
@@ -358,6 +396,33 @@ mod tests {
         assert_eq!(found[&key()], Ok(Token("t".into())));
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_token_is_renewed_and_ends_in_time_although_the_clock_is_behind() {
+        let server = Stored::start().await;
+        server.on_post(|_, _| {
+            let expires = Timestamp::now() + SignedDuration::from_hours(1);
+            let status = json!({"token": "t", "expirationTimestamp": expires.to_string()});
+            let spec = json!({"audiences": ["a"], "expirationSeconds": 2});
+            (201, json!({"spec": spec, "status": status}))
+        });
+        let tokens = Tokens::new(Some(server.client().await), Arc::default());
+        tokens.register(&"u1".into(), [key()].into());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while server.posts().len() < 2 {
+            assert!(Instant::now() < deadline, "it was not renewed");
+            sleep(Duration::from_millis(10)).await;
+        }
+        server.set(Mode::Refusing(503));
+        loop {
+            let found = tokens.get([key()].into()).await;
+            if matches!(found[&key()], Err(TokenError::Expired { .. })) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "it is still there: {found:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     #[tokio::test]

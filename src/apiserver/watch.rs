@@ -1,21 +1,25 @@
 //! Lists and watches objects, with retries (client-go's reflector).
 
+mod stream;
+
 use super::{
     ApiError, ApiServer, Recovery,
     metrics::CountedMethod as Counted,
+    rate_limit::RequestClass,
     request::{parameter, path, request, whole},
-    transport::WatchSlot,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::Method;
-use http_body_util::BodyExt as _;
 use k8s_openapi::{Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{mem, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use stream::WatchStream;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 
 /// Objects per page of a list; halved when a page exceeds the maximum size of a response.
 const PAGE: u32 = 500;
@@ -23,10 +27,6 @@ const PAGE: u32 = 500;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Minimum requested duration of a watch, as in client-go; the maximum is twice this.
 const MIN_WATCH: Duration = Duration::from_secs(300);
-/// How long after its requested duration a watch that has not ended is aborted.
-const WATCH_GRACE: Duration = Duration::from_secs(30);
-/// Maximum length of a watch event, bytes: several times what the API server stores.
-const MAX_EVENT: usize = 32 * 1024 * 1024;
 /// A watch that ends earlier than this without an event counts as a failure.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// A watch that lasts this long resets the back-off, as an event does.
@@ -34,6 +34,8 @@ const LONG_WATCH: Duration = MAX_DELAY;
 /// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(10);
+/// Over which time lists are spread when all objects are listed again.
+const RELIST_SPREAD: Duration = Duration::from_secs(10);
 
 /// Selects objects of a kind.
 #[derive(Clone, Debug, Default)]
@@ -70,13 +72,19 @@ pub enum WatchEvent<K> {
 }
 
 /// Lists objects of one kind and watches them. Resumes the watch after its last event, lists again if the
-/// resourceVersion has expired, and retries failures with a back-off.
+/// resourceVersion has expired or the API server's storage went back, and retries failures with a back-off.
 pub struct ListWatch<K> {
     api: ApiServer,
     selection: Selection,
     /// The resourceVersion of the last list or event; `None` before the first list.
     version: Option<String>,
+    /// The last resourceVersion before that was dropped.
+    dropped_version: Option<String>,
+    /// The next list is read from the API server's watch cache.
+    from_cache: bool,
     listed: ListedPages<K>,
+    /// Restores of the API server's storage.
+    restores: watch::Receiver<()>,
     /// A request in progress, kept when a call of [`Self::next`] is cancelled.
     request: Option<BoxFuture<'static, Result<WatchReply, ApiError>>>,
     stream: Option<WatchStream>,
@@ -106,17 +114,6 @@ impl<K> Default for ListedPages<K> {
 enum WatchReply {
     Page(Bytes),
     Watch(WatchStream),
-}
-
-struct WatchStream {
-    body: Body,
-    buffer: BytesMut,
-    /// Number of bytes at the start of the buffer that are known to have no newline.
-    searched: usize,
-    opened: Instant,
-    until: Instant,
-    has_events: bool,
-    _slot: WatchSlot,
 }
 
 #[derive(Deserialize)]
@@ -161,7 +158,10 @@ impl ApiServer {
             api: self.clone(),
             selection,
             version: None,
+            dropped_version: None,
+            from_cache: false,
             listed: ListedPages::default(),
+            restores: self.storage.restores(),
             request: None,
             stream: None,
             delay: None,
@@ -171,25 +171,29 @@ impl ApiServer {
         }
     }
 
-    /// Requests one page of a list. The first page is read from etcd, not from the API server's watch cache, which may
-    /// lag.
-    async fn page(self, uri: String, is_limited: bool) -> Result<WatchReply, ApiError> {
+    /// Requests one page of a list.
+    async fn page(
+        self,
+        uri: String,
+        class: RequestClass,
+        is_limited: bool,
+    ) -> Result<WatchReply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
-        self.admitted().await?;
+        self.admitted(class).await?;
         // The semaphore is never closed.
         let _permit = if is_limited {
             self.pages.acquire().await.ok()
         } else {
             None
         };
-        let page = self.exchange(counted, request, TIMEOUT).await?;
-        Ok(WatchReply::Page(page))
+        let page = self.exchange(counted, request, TIMEOUT).await;
+        self.release_unreached(&page);
+        Ok(WatchReply::Page(page?))
     }
 
     async fn watch(self, uri: String, lasts: Duration) -> Result<WatchReply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
-        self.admitted().await?;
         let answered = self.availability.answered();
         let exchange = async {
             let connection = self.connected(TIMEOUT).await?;
@@ -203,16 +207,8 @@ impl ApiServer {
                     Err(error) => error,
                 });
             }
-            let opened = Instant::now();
-            Ok(WatchReply::Watch(WatchStream {
-                body: response.into_body(),
-                buffer: BytesMut::new(),
-                searched: 0,
-                opened,
-                until: opened + lasts + WATCH_GRACE,
-                has_events: false,
-                _slot: slot,
-            }))
+            let stream = WatchStream::new(response.into_body(), lasts, slot);
+            Ok(WatchReply::Watch(stream))
         };
         let opened = timeout(TIMEOUT, exchange).await;
         let opened = opened.unwrap_or(Err(ApiError::Timeout(TIMEOUT)));
@@ -225,29 +221,61 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     /// Waits for the next event. Cancel safe: the next call continues.
     pub async fn next(&mut self) -> WatchEvent<K> {
         loop {
-            match &mut self.recovery {
-                Some(recovery) => recovery.wait(&mut self.next_try).await,
-                None => sleep_until(self.next_try).await,
-            }
-            match self.step().await {
-                Ok(Some(event)) => return event,
-                Ok(None) => {}
-                // The pages read before are kept; pages this large are rare.
-                Err(error) if error.is_too_large() && self.page > 1 && self.version.is_none() => {
-                    self.page /= 2;
-                }
-                Err(error) => {
-                    self.closed();
-                    self.listed = ListedPages::default();
-                    // After an event that cannot be decoded, the same resourceVersion would return it again.
-                    if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
-                        self.version = None;
-                    }
-                    self.back_off();
-                    return WatchEvent::Failed(Arc::new(error));
-                }
+            // A clone, because an attempt borrows all of `self`.
+            let mut restores = self.restores.clone();
+            tokio::select! {
+                biased;
+                Ok(()) = restores.changed() => self.list_again(),
+                event = self.attempt() => if let Some(event) = event {
+                    return event;
+                },
             }
         }
+    }
+
+    async fn attempt(&mut self) -> Option<WatchEvent<K>> {
+        match &mut self.recovery {
+            Some(recovery) => recovery.wait(&mut self.next_try).await,
+            None => sleep_until(self.next_try).await,
+        }
+        match self.step().await {
+            Ok(event) => event,
+            // The pages read before are kept; pages this large are rare.
+            Err(error) if error.is_too_large() && self.page > 1 && self.version.is_none() => {
+                self.page /= 2;
+                self.from_cache = false;
+                None
+            }
+            Err(error) => {
+                self.closed();
+                self.listed = ListedPages::default();
+                if self.version.is_none() {
+                    self.from_cache = !self.from_cache && error.is_overload();
+                }
+                // After an event that cannot be decoded, the same resourceVersion would return it again.
+                if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
+                    self.drop_version();
+                }
+                self.back_off();
+                Some(WatchEvent::Failed(Arc::new(error)))
+            }
+        }
+    }
+
+    /// Begins with a list again: the versions so far are those of another state of the storage.
+    fn list_again(&mut self) {
+        self.restores.mark_unchanged();
+        (self.stream, self.request) = (None, None);
+        self.listed = ListedPages::default();
+        (self.version, self.dropped_version) = (None, None);
+        self.from_cache = false;
+        if !is_first_class::<K>() {
+            self.next_try = Instant::now() + RELIST_SPREAD.mul_f64(fastrand::f64());
+        }
+    }
+
+    fn drop_version(&mut self) {
+        self.dropped_version = self.version.take().or(self.dropped_version.take());
     }
 
     fn back_off(&mut self) {
@@ -291,7 +319,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             WatchLine::Error(error) => {
                 // The same resourceVersion could cause the same error forever.
                 if error.status() != Some(http::StatusCode::TOO_MANY_REQUESTS) {
-                    self.version = None;
+                    self.drop_version();
                 }
                 Err(error)
             }
@@ -321,12 +349,10 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     fn begin(&self) -> BoxFuture<'static, Result<WatchReply, ApiError>> {
         let api = self.api.clone();
         let Some(version) = &self.version else {
-            let mut query = vec![format!("limit={}", self.page)];
-            let next = self.listed.next.as_deref();
-            query.extend(next.map(|next| parameter("continue", next)));
+            let (query, class) = (self.list_query(), RequestClass::of::<K>());
             // Pods and the Node never wait for lists of other objects that hang.
-            let is_limited = !matches!(K::KIND, "Pod" | "Node");
-            return api.page(self.uri(query), is_limited).boxed();
+            let is_limited = !is_first_class::<K>();
+            return api.page(self.uri(query), class, is_limited).boxed();
         };
         let lasts = MIN_WATCH.mul_f64(1.0 + fastrand::f64());
         let query = vec![
@@ -336,6 +362,21 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             format!("timeoutSeconds={}", lasts.as_secs()),
         ];
         api.watch(self.uri(query), lasts).boxed()
+    }
+
+    /// The query of the next page. Lists are read from etcd, because the API server's watch cache may lag; an older API
+    /// server reads all pods of the cluster for that. So after a list that was too much for it, one is read from the
+    /// cache, not older than what was known; without a limit, with which older ones would read from etcd.
+    fn list_query(&self) -> Vec<String> {
+        if self.from_cache {
+            let version = self.dropped_version.as_deref().unwrap_or("0");
+            let version = parameter("resourceVersion", version);
+            return vec![version, "resourceVersionMatch=NotOlderThan".to_owned()];
+        }
+        let mut query = vec![format!("limit={}", self.page)];
+        let next = self.listed.next.as_deref();
+        query.extend(next.map(|next| parameter("continue", next)));
+        query
     }
 
     /// Adds a page to the list; the last page completes it.
@@ -349,6 +390,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             return Ok(None);
         }
         self.version = Some(page.metadata.resource_version);
+        self.from_cache = false;
         let listed = mem::take(&mut self.listed);
         Ok(Some(WatchEvent::Listed(listed.items)))
     }
@@ -361,42 +403,9 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     }
 }
 
-impl WatchStream {
-    /// Reads the next line; `None` at the end of the response. Cancel safe.
-    async fn line(&mut self) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            let rest = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(self.searched + at + 1);
-                self.searched = 0;
-                if self.buffer.is_empty() {
-                    // Releases the memory of a large event while the watch continues.
-                    self.buffer = BytesMut::new();
-                }
-                return Ok(Some(line.freeze()));
-            }
-            self.searched = self.buffer.len();
-            if self.buffer.len() > MAX_EVENT {
-                return Err(ApiError::Unreadable(
-                    "an event of a watch is too long".into(),
-                ));
-            }
-            let frame = timeout_at(self.until, self.body.frame()).await;
-            let Ok(frame) = frame else {
-                return Ok(None);
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    if let Some(data) = frame.data_ref() {
-                        self.buffer.extend_from_slice(data);
-                    }
-                }
-                Some(Err(error)) => return Err(ApiError::Unreachable(error.into())),
-                None if self.buffer.is_empty() => return Ok(None),
-                None => return Err(ApiError::Unreachable("a watch ended in an event".into())),
-            }
-        }
-    }
+/// Whether objects of this kind come before all others: pods and the Node.
+fn is_first_class<K: Resource>() -> bool {
+    matches!(K::KIND, "Pod" | "Node")
 }
 
 fn decoded<K: DeserializeOwned>(object: &RawValue) -> ApiItem<K> {

@@ -115,7 +115,6 @@ pub(super) async fn start(
             &config.containers.allowed_unsafe_sysctls,
         )?,
         app_armor: machine.app_armor,
-        pod_certificates: volumes.supports_pod_certificates(),
         pressure: stores.pressure.clone(),
         shutting_down: stores.shutting_down.clone(),
         features,

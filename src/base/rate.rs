@@ -45,6 +45,12 @@ impl TokenBucket {
         self.next = Some(next + interval);
         Some(wait)
     }
+
+    /// Gives a token back that was not needed.
+    pub fn give_back(&mut self) {
+        let earlier = |next: Instant| next.checked_sub(self.interval?);
+        self.next = self.next.and_then(earlier);
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +80,18 @@ mod tests {
         assert_eq!(rate.take(now, most), None);
         let later = now + Duration::from_secs(1);
         assert_eq!(rate.take(later, most), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn a_token_that_is_given_back_is_there_again_and_no_more_than_the_burst() {
+        let now = Instant::now();
+        let mut rate = TokenBucket::new(1.0, 2);
+        let take = |rate: &mut TokenBucket| rate.take(now, Duration::MAX).unwrap().as_secs();
+        assert_eq!([(); 3].map(|()| take(&mut rate)), [0, 0, 1]);
+        rate.give_back();
+        assert_eq!(take(&mut rate), 1);
+        (0..9).for_each(|_| rate.give_back());
+        assert_eq!([(); 3].map(|()| take(&mut rate)), [0, 0, 1]);
     }
 
     #[test]

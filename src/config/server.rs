@@ -30,7 +30,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
     ServerConfig {
         enabled: config.enable_server.unwrap_or_default(),
         address: SocketAddr::new(address, port(config.port)),
-        auth: auth(config),
+        auth: auth(config, flags),
         tls: tls(config, flags),
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
@@ -54,7 +54,7 @@ fn disabled_route_groups(config: &KubeletConfiguration, flags: &Flags) -> Vec<Ro
     off.map(|(_, group)| group).collect()
 }
 
-fn auth(config: &KubeletConfiguration) -> AuthSettings {
+fn auth(config: &KubeletConfiguration, flags: &Flags) -> AuthSettings {
     let authentication = config.authentication.clone().unwrap_or_default();
     let anonymous = authentication.anonymous.unwrap_or_default();
     let tokens = authentication.webhook.unwrap_or_default();
@@ -77,6 +77,7 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
         },
         review_qps: count(config.kube_api_qps),
         review_burst: count(config.kube_api_burst),
+        strict_upgrade_verbs: flags.strict_upgrade_verbs,
     }
 }
 
@@ -130,7 +131,7 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
             left_out.join(", ")
         ));
     }
-    let auth = auth(config);
+    let auth = auth(config, &Flags::default());
     if auth.anonymous && auth.authorization == AuthorizationMode::AlwaysAllow {
         let text =
             "Anonymous requests are allowed everything: any client that reaches this port is root";

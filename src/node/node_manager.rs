@@ -11,6 +11,7 @@ use crate::{
         ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
     },
     base::error_chain,
+    model::LenientNode,
     node::node_status::{
         self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
         StatusSettings,
@@ -92,6 +93,8 @@ pub struct NodeManager {
     report_due: Instant,
     /// The part of the last patch that was missing from the response.
     dropped: Option<DroppedFields>,
+    /// The fields of the object that cannot be decoded.
+    left_out: Vec<String>,
     delay: Option<Duration>,
     next_try: Instant,
     recovery: Recovery,
@@ -114,6 +117,7 @@ impl NodeManager {
             rebooted: false,
             report_due: Instant::now(),
             dropped: None,
+            left_out: Vec::new(),
             delay: None,
             next_try: Instant::now(),
         }
@@ -122,7 +126,7 @@ impl NodeManager {
     /// Runs without an end.
     pub async fn run(mut self) {
         let name = &self.deps.registration.node_name;
-        let mut watch = self.deps.api.list_watch::<Node>(Selection {
+        let mut watch = self.deps.api.list_watch::<LenientNode>(Selection {
             namespace: None,
             field_selector: Some(format!("metadata.name={name}")),
         });
@@ -145,21 +149,27 @@ impl NodeManager {
         }
     }
 
-    fn take(&mut self, event: WatchEvent<Node>) {
+    fn take(&mut self, event: WatchEvent<LenientNode>) {
         match event {
             WatchEvent::Listed(items) => {
                 self.listed = true;
                 match items.into_iter().next() {
-                    Some(Ok(node)) => self.deps.node.replace(*node),
+                    Some(Ok(node)) => {
+                        let node = self.readable(*node);
+                        self.deps.node.replace(node);
+                    }
                     Some(Err(unreadable)) => self.warn_unreadable(&unreadable.why),
                     None => self.deps.node.clear(),
                 }
             }
-            WatchEvent::Applied(Ok(node)) => self.deps.node.set(*node),
+            WatchEvent::Applied(Ok(node)) => {
+                let node = self.readable(*node);
+                self.deps.node.set(node);
+            }
             WatchEvent::Applied(Err(unreadable)) => self.warn_unreadable(&unreadable.why),
             WatchEvent::Deleted(item) => {
                 let uid = match item {
-                    Ok(node) => node.metadata.uid,
+                    Ok(lenient) => lenient.node.metadata.uid,
                     Err(unreadable) => unreadable.metadata.uid,
                 };
                 let known = self.deps.node.get();
@@ -174,6 +184,21 @@ impl NodeManager {
             }
         }
         self.record_schedulable();
+    }
+
+    /// The object; warns once of the fields that were left out.
+    fn readable(&mut self, read: LenientNode) -> Node {
+        let LenientNode { node, left_out } = read;
+        if !left_out.is_empty() && self.left_out != left_out {
+            let fields = left_out.join(", ");
+            tracing::warn!(
+                node = self.name(),
+                fields,
+                "Failed to decode fields of the Node object, which are ignored"
+            );
+        }
+        self.left_out = left_out;
+        node
     }
 
     fn warn_unreadable(&self, why: &str) {
@@ -225,14 +250,15 @@ impl NodeManager {
         let generated = self.generate(&Node::default(), false);
         self.recorded_conditions = Some(Vec::new());
         self.record_transitions(&generated);
-        let node = registration::new_node(&self.deps.registration, generated);
+        let node = registration::new_node(&self.deps.registration, generated).into();
         let created = match self.deps.api.create(None, &node).await {
             // Another client created the object, or the response to an earlier attempt was lost.
             Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
             created => created,
         };
-        let node: Node = created
+        let node: LenientNode = created
             .map_err(|error| SyncFailure("Unable to register node with API server", error))?;
+        let node = self.readable(node);
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
         self.schedule_report(true);
@@ -295,9 +321,10 @@ impl NodeManager {
         let patched = self
             .deps
             .api
-            .patch::<Node>(self.place(), Some("status"), &patch);
+            .patch::<LenientNode>(self.place(), Some("status"), &patch);
         match patched.await {
             Ok(node) => {
+                let node = self.readable(node);
                 // The response is newer than the last watch event, unless etcd was restored from a backup.
                 self.deps.node.replace(node);
                 Ok(())

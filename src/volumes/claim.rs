@@ -1,9 +1,9 @@
 //! Resolves a claim to a volume on this node. Pure.
 
 use super::{
-    VolumeError,
+    Unsupported, VolumeError,
     local::{self, LocalMount},
-    plan::{self, ClaimVolume, HostPathCheck},
+    plan::{ClaimVolume, HostPathCheck},
 };
 use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
@@ -103,7 +103,7 @@ fn node_path(
     };
     let unsupported = |what: &str| {
         let what = format!("{what} of PersistentVolume {own_name:?}");
-        Err(fail(plan::unsupported(&what)))
+        Err(fail(Unsupported(what).into()))
     };
     let Some(spec) = &volume.spec else {
         return unsupported("an empty spec");

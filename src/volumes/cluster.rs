@@ -53,7 +53,9 @@ impl VolumeKeys {
                 VolumeKind::Content(content) => {
                     content.sources.iter().for_each(|source| keys.add(source));
                 }
-                VolumeKind::EmptyDir { .. } | VolumeKind::HostPath { .. } => {}
+                VolumeKind::EmptyDir { .. }
+                | VolumeKind::HostPath { .. }
+                | VolumeKind::Unsupported(_) => {}
             }
         }
         keys

@@ -131,6 +131,18 @@ pub enum VolumeError {
     Panicked(#[from] Panicked),
 }
 
+/// Something that this kubelet does not support, which no retry changes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not supported by this kubelet")]
+pub struct Unsupported(pub String);
+
+impl VolumeError {
+    /// Whether this kubelet does not support the volume.
+    fn is_unsupported(&self) -> bool {
+        matches!(self, Self::SetUp { source, .. } if source.is::<Unsupported>())
+    }
+}
+
 /// Why a pod's volumes are not ready: at least one error, in the order of the volumes. Printed as the first one.
 #[derive(Debug)]
 pub struct VolumesNotReady {
@@ -153,6 +165,11 @@ impl VolumesNotReady {
     /// All errors.
     pub fn errors(&self) -> impl Iterator<Item = &VolumeError> {
         std::iter::once(&*self.first).chain(&self.others)
+    }
+
+    /// Whether the pod cannot start with this kubelet, whatever becomes of its other volumes.
+    pub fn is_unsupported(&self) -> bool {
+        self.errors().any(VolumeError::is_unsupported)
     }
 }
 

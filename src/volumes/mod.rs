@@ -41,7 +41,7 @@ mod steps;
 mod teardown;
 
 pub use cluster::ClusterSources;
-pub use error::{PathError, VolumeError, VolumesNotReady};
+pub use error::{PathError, Unsupported, VolumeError, VolumesNotReady};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{
     KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file, termination_logs,
@@ -193,11 +193,6 @@ impl VolumeManager {
         volumes.map(|volumes| volumes.states()).unwrap_or_default()
     }
 
-    /// Whether `podCertificate` volumes are supported.
-    pub fn supports_pod_certificates(&self) -> bool {
-        self.shared.cluster.certificates.is_served()
-    }
-
     /// The root directory everything is below.
     pub fn root(&self) -> &KubeletRoot {
         &self.shared.root
@@ -218,7 +213,8 @@ impl VolumeManager {
     ) -> Result<PreparedVolumes, VolumesNotReady> {
         let shared = &self.shared;
         shared.configmaps_and_secrets.register(pod);
-        let plan = plan::plan(pod, &shared.node)?;
+        let certificates = shared.cluster.certificates.is_served();
+        let plan = plan::plan(pod, &shared.node, certificates)?;
         let uid = pod.uid();
         shared.cluster.register(&uid, &plan);
         if plan.is_empty() {

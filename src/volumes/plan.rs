@@ -2,7 +2,7 @@
 
 use super::content::{self, ContentVolume, VolumeGroup};
 use super::{
-    VolumeError, error::aggregate, ownership::ChangePolicy, paths::VolumePlugin,
+    Unsupported, VolumeError, error::aggregate, ownership::ChangePolicy, paths::VolumePlugin,
     record::VolumeRecord,
 };
 use crate::apiserver::claim::PersistentVolumeClaimKey;
@@ -23,7 +23,7 @@ pub struct PlannedVolume {
     pub kind: VolumeKind,
 }
 
-/// The kinds of volumes that this kubelet supports.
+/// The kinds of volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeKind {
     /// Scratch space that lives as long as the pod.
@@ -46,6 +46,9 @@ pub enum VolumeKind {
     Claim(ClaimVolume),
     /// A content volume: configMap, secret, downwardAPI or projected, whose files the kubelet writes.
     Content(ContentVolume),
+    /// A volume that this kubelet cannot set up. Every attempt fails, so the pod waits as it does with upstream for a
+    /// volume that cannot be mounted: nothing that is only missing here may fail a pod.
+    Unsupported(Unsupported),
 }
 
 impl VolumeKind {
@@ -54,7 +57,7 @@ impl VolumeKind {
         match self {
             Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
             Self::Content(volume) => Some(volume.memory.is_some()),
-            Self::HostPath { .. } | Self::Claim(_) => None,
+            Self::HostPath { .. } | Self::Claim(_) | Self::Unsupported(_) => None,
         }
     }
 }
@@ -75,7 +78,9 @@ impl PlannedVolume {
                 (VolumePlugin::EmptyDir, *medium != Medium::Disk)
             }
             VolumeKind::Content(volume) => (volume.plugin, volume.memory.is_some()),
-            VolumeKind::HostPath { .. } | VolumeKind::Claim(_) => return None,
+            VolumeKind::HostPath { .. } | VolumeKind::Claim(_) | VolumeKind::Unsupported(_) => {
+                return None;
+            }
         };
         Some(VolumeRecord::new(&self.name, plugin, mounted))
     }
@@ -177,8 +182,12 @@ named_enum! {
 }
 
 /// The volumes that a container of the pod mounts or uses as device, in spec order; as upstream, others are not set
-/// up.
-pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeError> {
+/// up. `certificates` is whether pods can have certificates.
+pub fn plan(
+    pod: &Pod,
+    node: &NodeFacts,
+    certificates: bool,
+) -> Result<Vec<PlannedVolume>, VolumeError> {
     let used = UsedNames::of(pod);
     let volumes = pod.spec().and_then(|spec| spec.volumes.as_deref());
     volumes
@@ -187,7 +196,10 @@ pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeErr
         // The runtime mounts image volumes.
         .filter(|volume| volume.image.is_none() && used.contains(&volume.name))
         .map(|volume| {
-            let kind = kind_of(pod, volume, &used, node)?;
+            let kind = match unsupported_source(volume, &used, certificates) {
+                Some(what) => VolumeKind::Unsupported(what),
+                None => kind_of(pod, volume, &used, node)?,
+            };
             Ok(PlannedVolume {
                 name: volume.name.clone(),
                 kind,
@@ -224,6 +236,27 @@ impl<'a> UsedNames<'a> {
     fn contains(&self, name: &str) -> bool {
         self.mounted.contains(name) || self.mapped.contains(name)
     }
+}
+
+/// What this kubelet lacks for any volume of this specification, if it lacks something.
+fn unsupported_source(
+    volume: &Volume,
+    used: &UsedNames<'_>,
+    certificates: bool,
+) -> Option<Unsupported> {
+    let is_claim = volume.persistent_volume_claim.is_some();
+    if used.mapped.contains(volume.name.as_str()) && !is_claim {
+        let source = source_name(volume);
+        return Some(Unsupported(format!(
+            "volumeDevices of a volume with {source}"
+        )));
+    }
+    let sources = volume.projected.as_ref().and_then(|it| it.sources.as_ref());
+    let mut sources = sources.into_iter().flatten();
+    let wants_certificate = sources.any(|source| source.pod_certificate.is_some());
+    (wants_certificate && !certificates).then(|| {
+        Unsupported("podCertificate without the feature gate PodCertificateRequest".into())
+    })
 }
 
 fn kind_of(
@@ -268,7 +301,7 @@ fn kind_of(
     }
     let sources = content::sources(pod, volume, node);
     let Some((plugin, sources)) = sources.map_err(|errors| fail(aggregate(&errors)))? else {
-        return Err(fail(unsupported(&unsupported_kind(volume))));
+        return Ok(VolumeKind::Unsupported(Unsupported(source_name(volume))));
     };
     let points = content::mount_points(pod, &volume.name);
     Ok(VolumeKind::Content(ContentVolume {
@@ -284,18 +317,13 @@ fn kind_of(
     }))
 }
 
-/// A volume plugin or setting that this kubelet does not support.
-pub(super) fn unsupported(what: &str) -> anyhow::Error {
-    anyhow!("{what} is not supported by this kubelet")
-}
-
 fn group(pod: &Pod) -> anyhow::Result<VolumeGroup> {
     let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
     match security.and_then(|context| context.fs_group) {
         None => Ok(VolumeGroup(None)),
         Some(group) => u32::try_from(group)
             .map(|group| VolumeGroup(Some(group)))
-            .map_err(|_| unsupported(&format!("fsGroup {group}"))),
+            .map_err(|_| Unsupported(format!("fsGroup {group}")).into()),
     }
 }
 
@@ -324,7 +352,7 @@ fn medium(
         }),
         other => {
             let what = format!("emptyDir medium {other:?}");
-            Err(fail(unsupported(&what)))
+            Err(fail(Unsupported(what).into()))
         }
     }
 }
@@ -411,14 +439,13 @@ fn memory_size(
     Ok(u64::try_from(size).unwrap_or(0))
 }
 
-fn unsupported_kind(volume: &Volume) -> String {
-    // The name of the volume's source in the API: the only key besides `name`.
+/// The volume's source, by its name in the API: the only key besides `name`.
+fn source_name(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
-    let kind = value
-        .as_object()
-        .and_then(|fields| fields.keys().find(|key| *key != "name"));
-    match kind {
-        Some(kind) => format!("a {kind} volume"),
-        None => "a volume without a source".to_string(),
+    let fields = value.as_object();
+    let source = fields.and_then(|fields| fields.keys().find(|key| *key != "name"));
+    match source {
+        Some(source) => format!("source {source}"),
+        None => "no source".to_owned(),
     }
 }

@@ -181,6 +181,7 @@ impl VolumeManagerInner {
         let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
             VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
+            VolumeKind::Unsupported(what) => return Err(fail(what.clone().into())),
             VolumeKind::EmptyDir {
                 medium,
                 group,
@@ -476,7 +477,9 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
 /// What the setup of a volume of this kind waits for.
 fn initial_wait(kind: &VolumeKind) -> VolumeWait {
     match kind {
-        VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) => VolumeWait::Files,
+        VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) | VolumeKind::Unsupported(_) => {
+            VolumeWait::Files
+        }
         VolumeKind::HostPath { path, .. } => VolumeWait::HostPath(path.clone()),
         VolumeKind::Claim(claim) => VolumeWait::Claim(claim.key.name.clone()),
     }

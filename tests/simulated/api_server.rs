@@ -163,6 +163,13 @@ impl FakeApiServer {
         self.shared.remove(&Place::of(path).expect("a path"));
     }
 
+    /// As after a restore of a backup: the versions of changes from now on begin again after this one. The objects stay.
+    pub(crate) fn restore(&self, version: u64) {
+        let mut objects = self.shared.objects.lock();
+        objects.version = version;
+        objects.changes.clear();
+    }
+
     /// An object as it is now.
     pub(crate) fn object(&self, path: &str) -> Option<Value> {
         let place = Place::of(path).expect("a path");
@@ -221,7 +228,13 @@ impl Shared {
             Some((sent, events))
         });
         let live = live.filter_map(move |(place, event)| {
-            let line = fits(&place, &event["object"]).then(|| line(&event));
+            let object = &event["object"];
+            // As the real one: a watch has nothing of an earlier version than it asked for.
+            let version = object["metadata"]["resourceVersion"].as_str();
+            let version: u64 = version
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(u64::MAX);
+            let line = (version > since && fits(&place, object)).then(|| line(&event));
             std::future::ready(line)
         });
         let lines = futures::stream::iter(missed).chain(live);

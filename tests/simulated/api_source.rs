@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api_server::{FakeApiServer, Mode, Seen};
+use crate::foreign_objects::Planter;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{IMAGE, simple};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
@@ -304,27 +305,58 @@ async fn what_a_pod_says_of_itself_in_annotations_of_the_kubelet_is_not_believed
 }
 
 #[tokio::test]
-async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
+async fn pods_are_heard_of_although_the_storage_was_restored_to_an_earlier_version() {
     let (mut node, api) = joined().await;
-    let mut pod = bound("web");
-    pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
-    api.put(&path("web"), pod);
+    node.configure("nodeLeaseDurationSeconds: 4");
+    api.put(&path("first"), bound("first"));
     node.start().await;
-    wait_for("the pod has failed", WAIT_LIMIT, async || {
-        let pods = node.pods().await;
-        let status = pods
-            .first()
-            .and_then(|pod| pod.status.clone())
-            .unwrap_or_default();
-        let message = status.message.clone().unwrap_or_default();
-        let failed = status.phase.as_deref() == Some("Failed");
-        holds(
-            failed && message.contains("spec.volumes[0].csi"),
-            format!("{status:?}"),
-        )
+    wait_runs(&node, "first").await;
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node1";
+    wait_for("the lease is renewed", WAIT_LIMIT, async || {
+        let is_renewal = |seen: &&Seen| seen.method == "PUT" && seen.path == lease;
+        let renewals = api.seen().iter().filter(is_renewal).count();
+        holds(renewals > 0, "it is not")
     })
     .await;
-    assert!(node.fake.pods().is_empty());
+    api.restore(1);
+    api.put(&path("second"), bound("second"));
+    wait_runs(&node, "second").await;
+    assert!(runs(&node.fake, "first").is_some());
+}
+
+#[tokio::test]
+async fn a_pod_of_the_api_server_may_have_a_longest_restart_delay_and_a_wrong_one_is_an_event() {
+    let (mut node, api) = joined().await;
+    let with_period = |name: &str, period: &str| {
+        let mut pod = bound(name);
+        pod["metadata"]["annotations"] = json!({"kubelet.rs/max-container-restart-period": period});
+        api.put(&path(name), pod);
+    };
+    with_period("web", "1s");
+    with_period("wrong", "1h");
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_runs(&node, "wrong").await;
+    wait_event(
+        &node,
+        "kubelet.rs/max-container-restart-period]: Invalid value",
+    )
+    .await;
+    // The back-off of the node begins with ten seconds, the pod's with one: the last of these would wait for 80 s.
+    for count in 2..=5 {
+        assert!(node.fake.exit("web/main", 1));
+        let again = |fake: &FakeRuntime| {
+            let containers = fake.pod("web").map(|pod| pod.containers);
+            let newest = containers
+                .into_iter()
+                .flatten()
+                .max_by_key(|one| one.attempt);
+            newest.is_some_and(|one| one.attempt + 1 >= count && one.is_running())
+        };
+        node.fake
+            .wait_until("it runs again", WAIT_LIMIT, again)
+            .await;
+    }
 }
 
 /// A pod that runs, and that this kubelet would not have started: it has a CSI volume.
@@ -336,6 +368,7 @@ async fn taken_over() -> (Node, FakeApiServer, Value) {
     wait_runs(&node, "web").await;
     node.stop().await;
     pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "disk", "mountPath": "/disk"}]);
     api.put(&path("web"), pod.clone());
     node.fake.clear_calls();
     node.start().await;
@@ -349,9 +382,10 @@ async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
 }
 
 #[tokio::test]
-async fn a_pod_of_another_kubelet_with_a_field_that_is_not_supported_runs_on_until_it_is_deleted() {
+async fn a_pod_of_another_kubelet_with_a_volume_that_is_not_supported_runs_on_until_it_is_deleted()
+{
     let (node, api, pod) = taken_over().await;
-    wait_event(&node, "unsupported fields: spec.volumes[0].csi").await;
+    wait_event(&node, "source csi is not supported by this kubelet").await;
     let touched = |fake: &FakeRuntime| fake.mutations() > 0;
     assert!(
         node.never(Duration::from_millis(1000), touched).await,
@@ -452,6 +486,49 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     let again = |fake: &FakeRuntime| fake.pod("web").is_some_and(|pod| pod.containers.len() != 2);
     assert!(node.never(Duration::from_millis(500), again).await);
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
+}
+
+#[tokio::test]
+async fn an_ephemeral_container_that_has_ended_does_not_run_again_when_it_is_removed() {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let mut debug = |name: &str| {
+        let list = &mut pod["spec"]["ephemeralContainers"];
+        let mut all = list.as_array().cloned().unwrap_or_default();
+        all.push(json!({"name": name, "image": IMAGE}));
+        *list = json!(all);
+        api.put(&path("web"), pod.clone());
+    };
+    let runs = |name: &str| {
+        let name = format!("web/{name}");
+        move |fake: &FakeRuntime| {
+            let container = fake.container(&name);
+            container.is_some_and(|container| container.is_running())
+        }
+    };
+    debug("one");
+    node.fake
+        .wait_until("it runs", WAIT_LIMIT, runs("one"))
+        .await;
+    let id = node.fake.container("web/one").unwrap().id;
+    assert!(node.fake.exit("web/one", 3));
+    wait_for("its end is shown", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let state = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
+        holds(state["terminated"]["exitCode"] == 3, state.to_string())
+    })
+    .await;
+    Planter::new(&node.fake).await.remove(&id).await;
+    // The sync that starts this one has seen that the first is gone.
+    debug("two");
+    node.fake
+        .wait_until("the next runs", WAIT_LIMIT, runs("two"))
+        .await;
+    let created = node.fake.calls_of(Rpc::CreateContainer);
+    assert_eq!(created.len(), 3, "{created:?}");
 }
 
 #[tokio::test]

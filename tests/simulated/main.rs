@@ -87,4 +87,5 @@ mod sysfs;
 mod threaded_kubelet;
 mod traces;
 mod unreadable;
+mod unsupported;
 mod web;

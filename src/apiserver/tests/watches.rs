@@ -4,7 +4,7 @@ use super::{
     scripted::{Pushed, Received, Reply},
     *,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::{collections::VecDeque, ops::Deref, time::Duration};
@@ -343,6 +343,143 @@ async fn a_list_whose_page_is_too_large_is_requested_in_smaller_pages() {
     });
     let pages: Vec<_> = pages.collect();
     assert_eq!(pages, ["500 ", "500 more", "250 more", "125 more"]);
+}
+
+#[tokio::test]
+async fn a_list_that_was_too_much_for_the_storage_is_read_from_the_cache_not_older_than_was_known()
+{
+    let busy = || Reply::status(429, "TooManyRequests");
+    let server = Watched::start([busy(), list("5", &[], None)]).await;
+    let mut watch = client(&server).await.list_watch(Selection::default());
+    assert_eq!(shown(watch.next().await), "refused 429 Too Many Requests");
+    assert_eq!(shown(watch.next().await), "listed ");
+    begin(&mut watch).await;
+    let first = server.next_watch().await;
+    let expired = json!({"kind": "Status", "code": 410, "reason": "Expired"});
+    let lists = [busy(), busy(), busy(), list("7", &[pod("a", "6")], None)];
+    server.replies.lock().extend(lists);
+    first.line(&event("ERROR", expired)).await;
+    assert_eq!(shown(watch.next().await), "refused 410 Gone");
+    for _ in 0..3 {
+        assert_eq!(shown(watch.next().await), "refused 429 Too Many Requests");
+    }
+    assert_eq!(shown(watch.next().await), "listed a");
+    let received = server.received();
+    let lists = received
+        .iter()
+        .filter(|one| one.parameter("watch").is_none());
+    let queries = lists.map(|one| {
+        let of = |name| one.parameter(name).unwrap_or_default();
+        [
+            of("resourceVersion"),
+            of("resourceVersionMatch"),
+            of("limit"),
+        ]
+        .join(" ")
+    });
+    let queries: Vec<_> = queries.collect();
+    let (storage, cache) = ("  500", "NotOlderThan ");
+    let expected = [
+        storage.to_owned(),
+        format!("0 {cache}"),
+        storage.to_owned(),
+        format!("5 {cache}"),
+        storage.to_owned(),
+        format!("5 {cache}"),
+    ];
+    assert_eq!(queries, expected);
+}
+
+#[tokio::test]
+async fn the_opening_of_a_watch_takes_no_place_in_the_rate() {
+    let server = Watched::start([]).await;
+    // One for each list; the watches would need half a minute.
+    let api = client(&server).await.limited(1, 30);
+    let mut watches = Vec::new();
+    let started_at = Instant::now();
+    for _ in 0..30 {
+        let mut watch = api.list_watch::<Pod>(Selection::default());
+        assert_eq!(shown(watch.next().await), "listed ");
+        watches.push(tokio::spawn(async move { shown(watch.next().await) }));
+    }
+    for _ in 0..30 {
+        server.next_watch().await;
+    }
+    let took = started_at.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    watches.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+fn lease(version: &str) -> Value {
+    json!({"metadata": {"name": "n1", "resourceVersion": version}})
+}
+
+async fn renew(api: &ApiServer) {
+    let at = ResourcePath::namespaced("kube-node-lease", "n1");
+    let renewed = api.unlimited().update(at, &Lease::default()).await;
+    assert!(renewed.is_ok(), "{renewed:?}");
+}
+
+#[tokio::test]
+async fn objects_are_listed_again_when_the_storage_goes_back_and_not_for_replies_out_of_order() {
+    let (server, api, mut watch) = watched().await;
+    let _first = server.next_watch().await;
+    server
+        .replies
+        .lock()
+        .push_back(Reply::Json(200, lease("2000")));
+    renew(&api).await;
+    // The reply to this one comes after that to the next one.
+    let (late, reply) = Reply::stream();
+    server.replies.lock().push_back(reply);
+    let before = server.received().len();
+    let slow = tokio::spawn({
+        let api = api.clone();
+        async move { renew(&api).await }
+    });
+    while server.received().len() == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server
+        .replies
+        .lock()
+        .push_back(Reply::Json(200, lease("2002")));
+    renew(&api).await;
+    late.bytes(lease("2001").to_string()).await;
+    drop(late);
+    slow.await.unwrap();
+    begin(&mut watch).await;
+    let pages = || {
+        let received = server.received();
+        let pages = received
+            .iter()
+            .filter(|one| one.parameter("limit").is_some());
+        pages.count()
+    };
+    assert_eq!(pages(), 1);
+    // A backup was restored.
+    server.replies.lock().extend([
+        Reply::Json(200, lease("10")),
+        list("11", &[pod("a", "11")], None),
+    ]);
+    renew(&api).await;
+    let listed = timeout(Duration::from_secs(20), watch.next()).await;
+    assert_eq!(shown(listed.expect("a list")), "listed a");
+    begin(&mut watch).await;
+    server.next_watch().await;
+    assert_eq!(server.versions(), ["1", "11"]);
+}
+
+#[tokio::test]
+async fn a_suspicion_has_everything_listed_again_and_a_second_one_soon_after_has_not() {
+    let (server, api, mut watch) = watched().await;
+    let _first = server.next_watch().await;
+    api.suspect_watches();
+    let listed = timeout(Duration::from_secs(20), watch.next()).await;
+    assert_eq!(shown(listed.expect("a list")), "listed ");
+    api.suspect_watches();
+    begin(&mut watch).await;
+    assert_eq!(server.lists(), 2);
 }
 
 #[tokio::test]

@@ -92,6 +92,7 @@ process_flags! {
     "node-ip" node_ip: Option<String> = None,
     "local-objects-dir" local_objects_dir: Option<PathBuf> = None,
     "allow-posted-pods" allow_posted_pods: bool = false,
+    "strict-upgrade-verbs" strict_upgrade_verbs: bool = false,
     "kubeconfig" kubeconfig: Option<PathBuf> = None,
     "bootstrap-kubeconfig" bootstrap_kubeconfig: Option<PathBuf> = None,
     "cert-dir" cert_dir: Option<PathBuf> = None,

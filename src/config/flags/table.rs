@@ -1,5 +1,5 @@
-//! All flags of the v1.36 kubelet, and three of this one's own: `--strict`, `--local-objects-dir` and
-//! `--allow-posted-pods`.
+//! All flags of the v1.36 kubelet, and four of this one's own: `--strict`, `--local-objects-dir`, `--allow-posted-pods` and
+//! `--strict-upgrade-verbs`.
 
 use super::spec::FlagGroup::{ApiServer, Essential, Logging, Pods, Runtime};
 use super::spec::FlagKind::*;
@@ -42,6 +42,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     process(ApiServer, "kubeconfig", Path, "", "How to reach the API server of the cluster that the node joins; without it the node is on its own"),
     process(ApiServer, "bootstrap-kubeconfig", Path, "", "How to get a client certificate while --kubeconfig has none"),
     process(ApiServer, "cert-dir", Path, "/var/lib/kubelet/pki", "Directory of certificates"),
+    process(ApiServer, "strict-upgrade-verbs", Bool, "false", "Need create, not get, for WebSockets to containers; an extension of this kubelet"),
     process(ApiServer, "node-labels", Map, "", "Labels the node registers with"),
     process(ApiServer, "cloud-provider", Text, "", "\"external\" or empty"),
     process(ApiServer, "lock-file", Path, "", "File to hold a lock on while running"),

@@ -26,8 +26,8 @@ pub use defaults::set_pod_defaults;
 pub use field::FieldError;
 pub use names::{label_value, qualified};
 pub use validate::{
-    LocalConfigMapsAndSecrets, api_pod_names, unsupported_api_fields, unsupported_fields,
-    validate_kubelet_annotations, validate_pod, validate_static_pod_references,
+    LocalConfigMapsAndSecrets, api_pod_names, unsupported_fields, validate_kubelet_annotations,
+    validate_pod, validate_static_pod_references,
 };
 
 /// Whether a text is a DNS subdomain, like a driver name.

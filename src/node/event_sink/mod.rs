@@ -140,6 +140,12 @@ impl EventSink {
                 event.tries += u32::from(is_counted);
                 self.retry(key, event, &error);
             }
+            // Events of the pods of a namespace that is deleted, as upstream at a higher verbosity.
+            Err(error) if error.is_namespace_terminating() => {
+                let (object, reason) = (event.record.object.name, event.record.reason);
+                tracing::debug!(object, reason = %reason, err = %error_chain(&error), "Server rejected event (will not retry!)");
+                count(&self.dropped, "namespace_terminating");
+            }
             Err(error) => {
                 let (object, reason) = (event.record.object.name, event.record.reason);
                 tracing::warn!(object, reason = %reason, err = %error_chain(&error), "Server rejected event (will not retry!)");

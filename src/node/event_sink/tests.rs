@@ -219,6 +219,20 @@ async fn an_event_that_is_refused_is_dropped_and_does_not_hold_up_the_next() {
 }
 
 #[tokio::test]
+async fn an_event_in_a_namespace_that_terminates_is_dropped_and_not_counted_as_rejected() {
+    let terminating = json!({
+        "kind": "Status", "reason": "Forbidden", "message": "it is being terminated",
+        "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]},
+    });
+    let world = World::start(vec![Reply::Json(403, terminating)]).await;
+    world.recorder.normal(&pod(), "A", "refused");
+    world.recorder.normal(&pod(), "B", "taken");
+    let received = world.requests(2).await;
+    assert_eq!(received[1].body["reason"], "B");
+    assert_eq!(world.dropped("rejected"), 0);
+}
+
+#[tokio::test]
 async fn an_event_that_the_api_server_always_fails_on_does_not_hold_up_the_others() {
     let fails = |request: &Received| request.body["reason"] == "Fails";
     let refuses =

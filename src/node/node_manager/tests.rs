@@ -411,6 +411,39 @@ async fn what_an_api_server_of_another_version_drops_is_not_sent_for_ever() {
     assert_eq!(world.writes(), [PATCH]);
 }
 
+#[tokio::test]
+async fn a_node_of_which_a_part_cannot_be_decoded_is_reported_and_not_registered_again() {
+    let mut api = registered();
+    let node = api.node.as_mut().unwrap();
+    node["metadata"]["labels"] = json!({"disk": "ssd"});
+    node["spec"] =
+        json!({"taints": [{"key": "a", "effect": "NoExecute"}, {"key": 7}], "unschedulable": "no"});
+    node["status"] =
+        json!({"images": "x", "conditions": [{"type": 7}], "nodeInfo": {"bootID": "before"}});
+    let world = World::start(api, true).await;
+    world.until(World::is_known).await;
+    world
+        .until(|world| world.writes().contains(&PATCH.to_owned()))
+        .await;
+    world.rest().await;
+    assert!(
+        !world.writes().contains(&CREATE.to_owned()),
+        "{:?}",
+        world.writes()
+    );
+    let node = world.node.borrow().clone().unwrap();
+    assert_eq!(node.metadata.labels.as_ref().unwrap()["disk"], "ssd");
+    let taints = node.spec.as_ref().unwrap().taints.as_ref().unwrap();
+    assert_eq!((taints.len(), &*taints[0].key), (1, "a"));
+    let api = world.api.lock();
+    let conditions = api.node.as_ref().unwrap()["status"]["conditions"].as_array();
+    let ready = conditions
+        .unwrap()
+        .iter()
+        .find(|condition| condition["type"] == "Ready");
+    assert_eq!(ready.unwrap()["status"], "True");
+}
+
 /// One with a node, of whose status it takes conditions alone.
 fn registered() -> Api {
     let mut node = json!(registration::initial(&registration(true)));

@@ -16,7 +16,9 @@ pub use plan::is_mirror_of;
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath},
     base::{
-        DirtySet, WorkQueue, error_chain,
+        DirtySet, WorkQueue,
+        backoff::Backoff,
+        error_chain,
         panics::{self, catch_panic},
     },
     model::{Pod, PodExt, PodFullName, PodUid},
@@ -41,6 +43,11 @@ const MAX_REQUESTS: usize = 5;
 const MAX_DELAY: Duration = Duration::from_secs(30);
 /// How long the watch may take to show a mirror that was created.
 const WATCH_DELAY: Duration = Duration::from_secs(10);
+/// The minimum time between two creations of a mirror: another client may delete it as soon as it appears. Doubled with
+/// each creation up to the maximum, and reset after a while without one.
+const CREATION_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_CREATION_INTERVAL: Duration = Duration::from_secs(60);
+const CREATION_RESET: Duration = Duration::from_secs(120);
 /// How often a name is checked in which an earlier pod still ends.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -75,6 +82,8 @@ pub struct MirrorPods {
     created: HashMap<PodFullName, (Arc<Pod>, Instant)>,
     /// Mirrors that the watch still shows.
     deleted: HashMap<PodFullName, PodUid>,
+    /// When mirrors were created, by the name and the UID of their static pod.
+    creations: Backoff<(PodFullName, PodUid), Instant>,
     /// Why the last try of a name failed.
     reported: HashMap<PodFullName, String>,
     /// Whether mirrors and static pods were known when all names were checked.
@@ -104,6 +113,7 @@ impl MirrorPods {
             deps,
             created: HashMap::new(),
             deleted: HashMap::new(),
+            creations: Backoff::new(CREATION_INTERVAL, MAX_CREATION_INTERVAL, CREATION_RESET),
             reported: HashMap::new(),
             known: [false; 2],
             requests: JoinSet::new(),
@@ -186,7 +196,14 @@ impl MirrorPods {
             name_in_use: (deps.name_in_use)(&name, uid.as_ref()),
         };
         let request = match plan(known) {
-            MirrorStep::Create => pod.map(MirrorRequest::Create),
+            MirrorStep::Create => {
+                let created = pod.as_ref().map(|pod| (name.clone(), pod.uid()));
+                if let Some(at) = created.and_then(|key| self.creation_due(&key, now)) {
+                    self.queue.done(&name);
+                    return self.queue.add_at(name, at);
+                }
+                pod.map(MirrorRequest::Create)
+            }
             MirrorStep::Delete => mirror.map(MirrorRequest::Delete),
             MirrorStep::Nothing => None,
             MirrorStep::Wait => {
@@ -211,6 +228,12 @@ impl MirrorPods {
         });
     }
 
+    /// When a mirror that was created before may be created again, unless that is now.
+    fn creation_due(&self, key: &(PodFullName, PodUid), now: Instant) -> Option<Instant> {
+        let last = self.creations.entry(key)?.last_update;
+        Some(now + self.creations.remaining(key, last, now)?)
+    }
+
     /// Nothing is to be done for a name: what was remembered of it is kept only while it counts.
     fn forget(&mut self, name: &PodFullName, now: Instant) {
         self.reported.remove(name);
@@ -231,7 +254,11 @@ impl MirrorPods {
         } = ended;
         let (name, request) = (&name, &request);
         let error = match (result, request) {
-            (Some(Ok(created)), MirrorRequest::Create(_)) => {
+            (Some(Ok(created)), MirrorRequest::Create(pod)) => {
+                let is_recent = |last: Instant| now.duration_since(last) < CREATION_RESET;
+                self.creations
+                    .retain(|_, entry| is_recent(entry.last_update));
+                self.creations.advance((name.clone(), pod.uid()), now, now);
                 let until = now + WATCH_DELAY;
                 let mirror = created.map(Arc::new);
                 self.created

@@ -203,6 +203,42 @@ async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_mirror_that_is_deleted_as_soon_as_it_appears_is_created_ever_more_seldom() {
+    let cluster = Cluster::start(|_| None).await;
+    cluster.pod_manager.set(pod("h"));
+    let deleting = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            // The kubelet sees each mirror before it goes.
+            if cluster.mirrored().is_some() {
+                cluster.watch();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                *cluster.object.lock() = None;
+                cluster.watch();
+            }
+        }
+    };
+    let created = || {
+        let calls = cluster.server.received();
+        calls.iter().filter(|call| call.method == "POST").count()
+    };
+    // A machine that is busy creates fewer in this time, never more.
+    let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(4), deleting).await;
+    let so_far = created();
+    assert!(
+        (1..=4).contains(&so_far),
+        "{so_far} mirrors in four seconds"
+    );
+    let again = async {
+        while created() == so_far {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), again).await;
+    assert!(waited.is_ok(), "it is not given up");
+}
+
+#[tokio::test]
 async fn the_mirror_of_another_version_is_replaced_when_that_one_has_ended() {
     let cluster = Cluster::start(|_| None).await;
     cluster.pod_manager.set(pod("old"));

@@ -10,7 +10,6 @@
 mod sync_loop_interface;
 mod clean_up;
 mod deadline;
-mod unsupported;
 mod pod_lister;
 mod metrics;
 mod statuses;
@@ -33,7 +32,7 @@ use crate::{
     state::pod_cache::{PodCache, PodRef},
     state::pod_history::{DecisionKind, HistoryEntry, PodHistory},
     state::pod_state_store::PodStateStore,
-    volumes::{VolumeError, VolumeManager},
+    volumes::{VolumeError, VolumeManager, VolumesNotReady},
 };
 use anyhow::Context as _;
 use deadline::Deadline;
@@ -117,9 +116,6 @@ impl PodSync {
         if deadline.is_over() {
             return self.end_sync_past_deadline(&pod).await;
         }
-        if let Some(outcome) = self.skip_unsupported(&pod) {
-            return outcome;
-        }
         let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = runtime_error {
             self.record_history(&pod, DecisionKind::Wait, text);
@@ -161,7 +157,15 @@ impl PodSync {
         self.pod_history.set_current_step(&uid, None);
         match result {
             Some(Ok(result)) => self.finish_sync(&pod, result, deadline).await,
-            Some(Err(error)) => sync_outcome(Err(error), SyncDelay::Error),
+            Some(Err(error)) => {
+                let volumes = error.downcast_ref::<VolumesNotReady>();
+                let delay = if volumes.is_some_and(VolumesNotReady::is_unsupported) {
+                    SyncDelay::Unsupported(1)
+                } else {
+                    SyncDelay::Error
+                };
+                sync_outcome(Err(error), delay)
+            }
             None => self.end_sync_past_deadline(&pod).await,
         }
     }
@@ -254,7 +258,7 @@ impl PodSync {
                 for error in error.errors() {
                     failed(&error_chain(error));
                 }
-                return Err((*error.first).into());
+                return Err(error.into());
             }
         };
         for error in &volumes.update_errors {

@@ -96,8 +96,23 @@ pub enum SyncDelay {
     /// A stop or a clean-up failed this many times in a row: 2 to 3 s, doubled with each failure up to the delay of
     /// [`Self::Error`] (upstream's housekeeping retries every 2 s).
     Stop(u32),
+    /// The pod needs something that this kubelet does not support: as [`Self::Error`], doubled with each sync up to the
+    /// delay of [`Self::Resync`]. The number of such syncs in a row; see [`Self::after`].
+    Unsupported(u32),
     /// The runtime's network is not ready: 1 to 1.5 s.
     NetworkNotReady,
+}
+
+impl SyncDelay {
+    /// The delay after a sync that followed one with the delay `before`: counts what is unsupported in a row.
+    pub fn after(self, before: Self) -> Self {
+        match (self, before) {
+            (Self::Unsupported(_), Self::Unsupported(count)) => {
+                Self::Unsupported(count.saturating_add(1))
+            }
+            (delay, _) => delay,
+        }
+    }
 }
 
 /// When a pod is synced next.

@@ -37,15 +37,18 @@ pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, jitter: f64) ->
     let delay = match next.delay {
         SyncDelay::Resync => delays.resync,
         SyncDelay::Error => delays.error,
-        SyncDelay::Stop(failures) => {
-            let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
-            let delay = delays.stop.saturating_mul(doubled.unwrap_or(u32::MAX));
-            delay.min(delays.error)
-        }
+        SyncDelay::Stop(failures) => doubled(delays.stop, failures).min(delays.error),
+        SyncDelay::Unsupported(syncs) => doubled(delays.error, syncs).min(delays.resync),
         SyncDelay::NetworkNotReady => delays.network_not_ready,
     };
     let latest = now + delay.mul_f64(1.0 + 0.5 * jitter.clamp(0.0, 1.0));
     next.at.map_or(latest, |at| at.clamp(now, latest))
+}
+
+/// The delay after the given number of failures in a row, doubled with each after the first.
+fn doubled(delay: Duration, failures: u32) -> Duration {
+    let factor = 1_u32.checked_shl(failures.saturating_sub(1));
+    delay.saturating_mul(factor.unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -67,6 +70,10 @@ mod tests {
             (SyncDelay::Stop(3), 0.0, 8_000),
             (SyncDelay::Stop(4), 0.0, 10_000),
             (SyncDelay::Stop(u32::MAX), 1.0, 15_000),
+            (SyncDelay::Unsupported(1), 1.0, 15_000),
+            (SyncDelay::Unsupported(3), 0.0, 40_000),
+            (SyncDelay::Unsupported(4), 0.0, 60_000),
+            (SyncDelay::Unsupported(u32::MAX), 1.0, 90_000),
         ] {
             let due = due(delay.into(), &Delays::default(), now, roll);
             assert_eq!(due, now + Duration::from_millis(millis), "{delay:?} {roll}");

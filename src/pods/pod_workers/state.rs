@@ -133,8 +133,8 @@ pub(super) struct PodSyncStatus {
     target: WorkerTarget,
     phase: WorkerPhase,
     running: Option<PodSyncCall>,
-    /// The last sync failed for another reason than the runtime's network.
-    failed: bool,
+    /// The delay after the last sync.
+    delay: SyncDelay,
     /// Failures in a row of stopping or cleaning up; determines the retry delay.
     failed_stops: u32,
 }
@@ -190,7 +190,7 @@ impl PodSyncStatus {
             target,
             phase,
             running: None,
-            failed: false,
+            delay: SyncDelay::default(),
             failed_stops: 0,
         }
     }
@@ -208,7 +208,9 @@ impl PodSyncStatus {
             Input::MayStart => self.on_may_start(),
             Input::NotDesired => self.on_not_desired(),
             Input::RuntimeStatusChanged => self.retry_termination(),
-            Input::RuntimeRecovered if self.failed && self.phase == WorkerPhase::Syncing => {
+            Input::RuntimeRecovered
+                if self.delay == SyncDelay::Error && self.phase == WorkerPhase::Syncing =>
+            {
                 vec![Effect::Deliver(SyncPodType::Sync)]
             }
             Input::RuntimeRecovered => self.retry_termination(),
@@ -417,11 +419,12 @@ impl PodSyncStatus {
         }
     }
 
-    fn on_sync_ended(&mut self, terminal: bool, next: NextSync) -> Option<NextSync> {
+    fn on_sync_ended(&mut self, terminal: bool, mut next: NextSync) -> Option<NextSync> {
         if self.phase != WorkerPhase::Syncing {
             return None;
         }
-        self.failed = next.delay == SyncDelay::Error;
+        next.delay = next.delay.after(self.delay);
+        self.delay = next.delay;
         if terminal {
             // The effects are dropped: the name has been blocked since the pod started, no sync is running, and `None`
             // begins the stop immediately.

@@ -207,7 +207,9 @@ impl StatusWriter {
             }
             (Some(Err(error)), request) if is_gone(&error, request) => {
                 tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod does not exist on the server");
-                sent_statuses.deleted(now);
+                if sent_statuses.deleted(now) {
+                    self.deps.api.suspect_watches();
+                }
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
@@ -218,6 +220,16 @@ impl StatusWriter {
             }
         };
         let (pod, text) = (object.log_name(), error_chain(&error));
+        match request {
+            StatusRequest::Patch(version_sent, _) if error.is_forbidden() => {
+                if sent_statuses.forbidden(&object, now) {
+                    // The next try deletes the pod, if nothing of it is left.
+                    sent_statuses.rejected(*version_sent, &object, now);
+                }
+            }
+            StatusRequest::Delete if error.is_forbidden() => sent_statuses.deletion_forbidden(),
+            _ => {}
+        }
         match request {
             // A retry of the same patch would be rejected again.
             StatusRequest::Patch(version_sent, _) if is_permanent(&error) => {

@@ -20,6 +20,10 @@ const MIN_REPEAT: Duration = Duration::from_secs(10);
 /// storage was restored from a backup.
 const RESPONSE_TTL: Duration = Duration::from_secs(30);
 
+/// For how long a status that is forbidden keeps a pod from being deleted. The node authorizer forbids the first statuses of
+/// a pod for milliseconds, until it knows that the pod is bound to the node; a policy may forbid them for ever.
+const FORBIDDEN_LIMIT: Duration = Duration::from_secs(300);
+
 /// The requests and responses about one pod object (upstream's `apiStatusVersions`, per pod).
 #[derive(Clone, Debug)]
 pub(super) struct SentStatuses {
@@ -29,6 +33,8 @@ pub(super) struct SentStatuses {
     sent: Option<SentPatch>,
     /// A status that the API server rejected, and the resource version of the object.
     rejected: Option<(StatusVersion, Option<String>)>,
+    /// Since when every status has been forbidden.
+    forbidden_since: Option<Instant>,
     /// When the object was deleted by this kubelet.
     deleted: Option<Instant>,
 }
@@ -82,6 +88,7 @@ impl SentStatuses {
             object: object.uid(),
             sent: None,
             rejected: None,
+            forbidden_since: None,
             deleted: None,
         }
     }
@@ -180,6 +187,7 @@ impl SentStatuses {
         response: Pod,
         at: Instant,
     ) {
+        self.forbidden_since = None;
         self.sent = Some(SentPatch {
             version_sent,
             patch: hash(patch),
@@ -194,9 +202,23 @@ impl SentStatuses {
         self.rejected = Some((version_sent, version_of(self.newest(watched, now))));
     }
 
-    /// Records that the object was deleted, or does not exist.
-    pub(super) fn deleted(&mut self, at: Instant) {
-        self.deleted = Some(at);
+    /// Records that a status was forbidden. Returns whether it counts as rejected, so that the pod can be deleted without
+    /// it.
+    pub(super) fn forbidden(&mut self, watched: &Pod, now: Instant) -> bool {
+        let since = *self.forbidden_since.get_or_insert(now);
+        watched.is_being_deleted() && now.duration_since(since) >= FORBIDDEN_LIMIT
+    }
+
+    /// Records that the deletion was forbidden, too: then it is not the status alone, which gets its time again.
+    pub(super) fn deletion_forbidden(&mut self) {
+        self.rejected = None;
+        self.forbidden_since = None;
+    }
+
+    /// Records that the object was deleted, or does not exist. Returns whether that was so before: the watch still shows
+    /// it after [`RESPONSE_TTL`].
+    pub(super) fn deleted(&mut self, at: Instant) -> bool {
+        self.deleted.replace(at).is_some()
     }
 }
 

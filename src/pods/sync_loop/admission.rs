@@ -1,5 +1,8 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
+//! Only what upstream rejects is rejected: a controller replaces a failed pod at once, so a pod that needs something
+//! that this kubelet does not support waits instead, at the step that lacks it (`volumes::plan` for volumes).
+//!
 //! A rejected pod has failed, with a reason, and is not checked again by this process, except for a static pod that was
 //! rejected because of a node shutdown that is then cancelled. A pod that cannot be admitted because of a temporary
 //! condition, such as pods that are still terminating, waits instead. Upstream: admit handlers, in their order.
@@ -10,7 +13,7 @@ mod pressure;
 
 use super::preemption::{self, Shortage};
 use crate::{
-    model::validation::{sysctl_allowlist::Allowlist, unsupported_api_fields},
+    model::validation::sysctl_allowlist::Allowlist,
     model::{Pod, PodExt, reasons},
     state::node_pressure::NodePressure,
 };
@@ -24,8 +27,6 @@ pub struct PodAdmitAttributes<'a> {
     pub sysctls: &'a Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// `podCertificate` volumes are supported.
-    pub pod_certificates: bool,
     /// The runtime supports `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
     /// Memory, disk and PID pressure of the node.
@@ -157,7 +158,6 @@ pub(super) fn admit_before_devices(
     pod: &Pod,
     attributes: &PodAdmitAttributes<'_>,
 ) -> Result<(), Rejection> {
-    unsupported(pod, attributes)?;
     if !attributes.may_be_running {
         pressure::admit(pod, attributes.pressure)?;
     }
@@ -271,24 +271,6 @@ pub(super) fn fits_with(
     allocated_devices: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
     predicates::admit(pod, object, &others.all(), allocated_devices)
-}
-
-/// Rejects a pod of the API server with a field that this kubelet does not support; manifests with such a field are
-/// rejected when they are read. A pod that another kubelet started keeps running. Upstream has no counterpart.
-fn unsupported(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || attributes.may_be_running {
-        Vec::new()
-    } else {
-        unsupported_api_fields(pod, attributes.pod_certificates)
-    };
-    if fields.is_empty() {
-        return Ok(());
-    }
-    let fields: Vec<_> = fields.iter().map(ToString::to_string).collect();
-    Err(Rejection::new(
-        "UnexpectedAdmissionError",
-        fields.join(", "),
-    ))
 }
 
 fn operating_system(pod: &Pod) -> Result<(), Rejection> {

@@ -196,7 +196,6 @@ impl SyncLoop {
         let before = PodAdmitAttributes {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
-            pod_certificates: admission.pod_certificates,
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),

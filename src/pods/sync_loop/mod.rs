@@ -38,8 +38,8 @@ use resize::ResizeTrigger;
 use crate::{
     base::DirtySet,
     cri::FeaturesReader,
-    model::validation::sysctl_allowlist::Allowlist,
-    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
+    model::validation::{sysctl_allowlist::Allowlist, validate_kubelet_annotations},
+    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, reasons::event},
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::SyncPodType},
     pods::pod_workers::{PodWorkers, UpdatePodOptions},
@@ -73,8 +73,6 @@ pub struct AdmissionDeps {
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// `podCertificate` volumes are supported.
-    pub pod_certificates: bool,
     /// The features of the runtime.
     pub features: FeaturesReader,
     /// Memory, disk and PID pressure of the node.
@@ -235,6 +233,7 @@ impl SyncLoop {
         for step in dispatch(&update, &known, &|uid| self.admission_order(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
+                    self.report_invalid_annotations(&pod);
                     let pod = self.with_allocation(pod);
                     self.publish_first_status(&pod);
                     self.pod_manager.set(pod);
@@ -280,6 +279,20 @@ impl SyncLoop {
             self.workers.update_known_pod(update);
         }
         update.op == PodOp::Remove || completeness_changed || !self.deferred.is_empty()
+    }
+
+    /// An event for each annotation of this kubelet with a value that it ignores, when the value is new. The API server
+    /// does not validate them, and a pod is not rejected for them; manifests are.
+    fn report_invalid_annotations(&self, pod: &Pod) {
+        let before = self.pod_manager.reader().get(&pod.uid());
+        let before = before.as_ref().map(|before| &before.metadata.annotations);
+        if before == Some(&pod.metadata.annotations) {
+            return;
+        }
+        for error in validate_kubelet_annotations(pod) {
+            self.pod_sync
+                .warning_event(pod, event::FAILED_VALIDATION, error.to_string());
+        }
     }
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While

@@ -19,6 +19,12 @@ pub(super) fn last_exit_codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
         .collect()
 }
 
+/// The newest instance of a container, if it has ended.
+fn exited<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    let newest = status.newest(name)?;
+    (newest.state == ContainerState::Exited).then_some(newest)
+}
+
 /// The exits of containers, from the runtime and from the pod state store.
 #[derive(Clone)]
 pub(super) struct ExitRecords {
@@ -27,22 +33,22 @@ pub(super) struct ExitRecords {
 }
 
 impl ExitRecords {
-    /// Records final exits of regular containers, so that these are not started again if they are removed from the
-    /// runtime.
+    /// Records final exits of regular and ephemeral containers, so that these are not started again if they are removed
+    /// from the runtime.
     pub(super) fn record_final_exits(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
-        if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
-            // All containers are being restarted, so no exit is final.
-            return;
-        }
-        for container in pod.containers() {
-            let ended = status.newest(&container.name).filter(|newest| {
-                newest.state == ContainerState::Exited
-                    && !container_should_restart(pod, container, newest.exit_code)
-            });
-            let Some(ended) = ended else { continue };
+        // While all regular containers are being restarted, their exits are not final.
+        let restarts = self.state_store.read(&uid, |r| r.restart_all.is_some());
+        let regular = pod.containers().iter().filter_map(|container| {
+            let ended = exited(status, &container.name)?;
+            let is_final = !restarts && !container_should_restart(pod, container, ended.exit_code);
+            is_final.then_some(ended)
+        });
+        let ephemeral = pod.ephemeral_containers().iter();
+        let ephemeral = ephemeral.filter_map(|container| exited(status, &container.name));
+        for ended in regular.chain(ephemeral) {
             let known = self.state_store.read(&uid, |record| {
-                let exit = record.exits.get(&container.name);
+                let exit = record.exits.get(&ended.name);
                 exit.is_some_and(|exit| exit.id == ended.id.as_str())
             });
             if !known {

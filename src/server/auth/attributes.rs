@@ -14,9 +14,12 @@ pub type Subresources = &'static [&'static str];
 /// The subresource of routes without one of their own, and of unknown paths.
 pub const PROXY: Subresources = &["proxy"];
 
-/// The API verb for a method; empty if there is none.
-pub(super) fn verb(method: &Method) -> &'static str {
+/// The API verb for a method; empty if there is none. With `strict_upgrade`, a request that upgrades its connection and
+/// may run commands, it is `create`: upstream lets a WebSocket, whose method is GET, do so with `get`, and agents that only
+/// read often have that.
+pub(super) fn verb(method: &Method, strict_upgrade: bool) -> &'static str {
     match *method {
+        _ if strict_upgrade => "create",
         Method::GET | Method::HEAD => "get",
         Method::POST => "create",
         Method::PUT => "update",
@@ -93,7 +96,9 @@ mod tests {
             ("BREW", ""),
         ];
         for (method, expected) in rows {
-            assert_eq!(verb(&method.parse().unwrap()), expected, "{method}");
+            let method: Method = method.parse().unwrap();
+            assert_eq!(verb(&method, false), expected, "{method}");
+            assert_eq!(verb(&method, true), "create", "{method}");
         }
     }
 

@@ -225,7 +225,8 @@ impl KubeletAuth {
         outcome
     }
 
-    /// Checks that the user has access to one of the subresources.
+    /// Checks that the user has access to one of the subresources. `is_upgrade` is whether the request upgrades its
+    /// connection.
     ///
     /// # Errors
     /// The rejection. Server errors were already logged.
@@ -233,6 +234,7 @@ impl KubeletAuth {
         &self,
         user: &User,
         method: &Method,
+        is_upgrade: bool,
         subresources: Subresources,
     ) -> Result<(), AuthRejection> {
         let AuthorizationMode::Webhook {
@@ -242,7 +244,7 @@ impl KubeletAuth {
         else {
             return Ok(());
         };
-        let verb = verb(method);
+        let verb = verb(method, is_upgrade && self.settings.strict_upgrade_verbs);
         for subresource in subresources {
             match self
                 .is_allowed(user, verb, subresource, (allowed_ttl, denied_ttl))

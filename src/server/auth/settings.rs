@@ -17,6 +17,8 @@ pub struct AuthSettings {
     pub review_qps: u32,
     /// Burst of these reviews.
     pub review_burst: u32,
+    /// `--strict-upgrade-verbs`: a request that upgrades its connection needs the verb `create`, whatever its method.
+    pub strict_upgrade_verbs: bool,
 }
 
 /// `authorization.mode`.
@@ -124,6 +126,7 @@ mod tests {
                 authorization,
                 review_qps: 50,
                 review_burst: 100,
+                strict_upgrade_verbs: false,
             };
             settings.check(has_api).map_err(|error| match error {
                 InvalidAuthSettings::NoApiServer { fields, .. } => fields.len(),
@@ -150,6 +153,7 @@ mod tests {
             authorization: WEBHOOK,
             review_qps: 50,
             review_burst: 100,
+            strict_upgrade_verbs: false,
         };
         let text = settings.check(false).unwrap_err().to_string();
         let lines = "\nauthentication:\n  webhook:\n    enabled: false\nauthorization:\n  mode: AlwaysAllow\n";

@@ -8,6 +8,7 @@ use crate::server::{
     connections::ConnectionSlot,
     response::{Body, text, with_connection_close},
     routes::subresources,
+    websocket::is_upgrade,
 };
 use hyper::{Method, Response, StatusCode};
 use std::sync::Arc;
@@ -26,8 +27,10 @@ impl RequestLayer for AuthorizationLayer {
             let request = &routed.request;
             let needed = subresources(routed.port, request.uri().path());
             let slot = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
-            let (user, method) = (routed.user.as_ref(), request.method());
-            match authorize(&auth, user, method, needed, slot).await {
+            // Not the request itself, whose body cannot be shared between threads.
+            let (method, upgrades) = (request.method(), is_upgrade(request.headers()));
+            let user = routed.user.as_ref();
+            match authorize(&auth, user, method, upgrades, needed, slot).await {
                 Ok(()) => inner.call(routed).await,
                 Err(response) => Ok(*response),
             }
@@ -39,12 +42,13 @@ async fn authorize(
     auth: &KubeletAuth,
     user: Option<&User>,
     method: &Method,
+    upgrades: bool,
     needed: Subresources,
     slot: Option<Arc<ConnectionSlot>>,
 ) -> Result<(), Box<Response<Body>>> {
     let reject = |rejection| Box::new(rejected(&rejection));
     let user = user.ok_or_else(|| reject(AuthRejection::Unauthenticated(None)))?;
-    let authorized = auth.authorize(user, method, needed).await;
+    let authorized = auth.authorize(user, method, upgrades, needed).await;
     authorized.map_err(reject)?;
     // Anonymous users' connections stay subject to the limit of unauthenticated ones.
     if !user.is_anonymous()

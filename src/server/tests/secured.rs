@@ -56,6 +56,7 @@ impl Setting {
                 token_ttl: None,
                 review_qps: 0,
                 review_burst: 0,
+                strict_upgrade_verbs: false,
                 authorization: AuthorizationMode::AlwaysAllow,
             },
             options: TlsOptions::default(),
@@ -543,6 +544,34 @@ async fn the_route_determines_the_subresources_and_their_order() {
     let request = format!("DELETE /pods HTTP/1.0\r\n{root}\r\n");
     assert_eq!(answer(&send(&served, &plain, &request).await).0, 405);
     served.stop().await;
+}
+
+#[tokio::test]
+async fn an_upgrade_is_judged_as_a_creation_where_that_is_wanted() {
+    let upgrade = "Connection: Upgrade, close\r\nUpgrade: websocket\r\n";
+    let plain = "Connection: close\r\n";
+    for (strict, headers, verb) in [
+        (false, upgrade, "get"),
+        (true, upgrade, "create"),
+        (true, plain, "get"),
+    ] {
+        let api = Scripted::start(cluster).await;
+        let mut setting = Setting::with_reviews(&api).await;
+        setting.auth.strict_upgrade_verbs = strict;
+        let served = setting.serve().await;
+        let client = setting.client(None);
+        let line = "GET /exec/a/b/c?command=id HTTP/1.1\r\nHost: n1";
+        let request = format!("{line}\r\n{headers}{}\r\n", bearer("u-1"));
+        let text = send(&served, &client, &request).await;
+        assert!(text.starts_with("HTTP/1.1 403"), "{text}");
+        let requested = api.seen("subjectaccessreviews");
+        let verbs: Vec<_> = requested
+            .iter()
+            .map(|spec| &spec["resourceAttributes"]["verb"])
+            .collect();
+        assert_eq!(verbs, [verb], "{strict} {headers}");
+        served.stop().await;
+    }
 }
 
 #[tokio::test]

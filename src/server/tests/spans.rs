@@ -33,6 +33,7 @@ fn auth(anonymous: bool) -> KubeletAuth {
         token_ttl: None,
         review_qps: 0,
         review_burst: 0,
+        strict_upgrade_verbs: false,
         authorization: AuthorizationMode::AlwaysAllow,
     };
     let ca_file = tempfile::NamedTempFile::new().unwrap();

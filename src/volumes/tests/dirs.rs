@@ -19,8 +19,7 @@ async fn volumes_nobody_mounts_are_left_alone_and_unknown_kinds_are_named() {
     let used = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
     assert_eq!(
         error_chain(&node.prepare(&used).await.unwrap_err()),
-        "MountVolume.SetUp failed for volume \"s\" : a nfs volume is not supported by this \
-         kubelet"
+        "MountVolume.SetUp failed for volume \"s\" : source nfs is not supported by this kubelet"
     );
 }
 

@@ -172,7 +172,7 @@ fn only_volumes_on_disk_of_pods_in_user_namespaces_have_a_quota() {
         spec.host_users = host_users;
         let limits = limit.map(|limit| json!({"limits": {"ephemeral-storage": limit}}));
         spec.containers[0].resources = serde_json::from_value(json!(limits)).unwrap();
-        let plan = plan::plan(&pod, &NodeFacts::default()).unwrap();
+        let plan = plan::plan(&pod, &NodeFacts::default(), false).unwrap();
         let VolumeKind::EmptyDir { quota, .. } = &plan[0].kind else {
             panic!("{plan:?}");
         };

@@ -32,6 +32,7 @@ pub fn tests() -> Vec<Test<Flavour>> {
 // The long ones first, so that the lanes end together.
 scenarios! {
     EVERYWHERE:
+    refusals::a_deployment_whose_volume_cannot_be_mounted_has_one_waiting_pod,
     pods::a_deployment_becomes_ready_and_the_node_rests,
     pods::a_bare_pod_runs_answers_and_goes,
     joining::a_node_joins_with_a_bootstrap_token,

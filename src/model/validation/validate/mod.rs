@@ -19,7 +19,7 @@ pub use api_pod::api_pod_names;
 pub use kubelet_annotations::validate_kubelet_annotations;
 pub use pod::validate_pod;
 pub use references::{LocalConfigMapsAndSecrets, validate_static_pod_references};
-pub use unsupported::{unsupported_api_fields, unsupported_fields};
+pub use unsupported::unsupported_fields;
 pub(super) use volumes::volume_sources;
 
 use super::field::{Errors, Path};

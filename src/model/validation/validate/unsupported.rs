@@ -1,6 +1,7 @@
-//! Fields that this kubelet does not support yet. They are rejected with an error and never ignored: a pod that runs
-//! without its limits, user namespace or volume is worse than one that does not start. Entries are removed when the
-//! kubelet supports them.
+//! Fields of manifests that this kubelet does not support yet. They are rejected with an error and never ignored: a pod
+//! that runs without its limits, user namespace or volume is worse than one that does not start. A pod of the API
+//! server is not checked here: it waits for what is not supported, with an event. Entries are removed when the kubelet
+//! supports them.
 
 use super::volumes::volume_sources;
 use super::{Errors, Path};
@@ -22,41 +23,13 @@ const VOLUME_KINDS: [&str; 7] = [
 
 /// Errors for unsupported fields of a static pod.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
-    fields(pod, &VOLUME_KINDS, Errors::default())
-}
-
-/// Errors for unsupported fields of an API pod, which may refer to API objects; `certificates` is whether
-/// `podCertificate` is supported.
-pub fn unsupported_api_fields(pod: &Pod, certificates: bool) -> Vec<FieldError> {
-    let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
     let mut errors = Errors::default();
-    if let Some(spec) = pod.spec.as_ref().filter(|_| !certificates) {
-        pod_certificates(spec, &Path::root("spec"), &mut errors);
-    }
-    fields(pod, &kinds, errors)
-}
-
-fn pod_certificates(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
-    let list = path.child("volumes");
-    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        let at = list.index(index);
-        let (at, projected) = (at.child("projected"), volume.projected.as_ref());
-        let at = at.child("sources");
-        let sources = projected.and_then(|projected| projected.sources.as_ref());
-        for (index, source) in sources.into_iter().flatten().enumerate() {
-            let given = source.pod_certificate.is_some();
-            forbid(given, &at.index(index).child("podCertificate"), errors);
-        }
-    }
-}
-
-fn fields(pod: &Pod, kinds: &[&str], mut errors: Errors) -> Vec<FieldError> {
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
         containers(spec, &path, &mut errors);
         let list = path.child("volumes");
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-            volume_fields(volume, &list.index(index), kinds, &mut errors);
+            volume_fields(volume, &list.index(index), &mut errors);
         }
     }
     errors.into_vec()
@@ -88,8 +61,8 @@ fn container_fields(spec: &PodSpec, container: &Container, path: &Path<'_>, erro
     forbid(other, &path.child("volumeDevices"), errors);
 }
 
-fn volume_fields(volume: &Volume, path: &Path<'_>, kinds: &[&str], errors: &mut Errors) {
+fn volume_fields(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
     for source in volume_sources(volume) {
-        forbid(!kinds.contains(&source), &path.child(source), errors);
+        forbid(!VOLUME_KINDS.contains(&source), &path.child(source), errors);
     }
 }

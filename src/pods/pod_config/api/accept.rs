@@ -5,7 +5,7 @@ use crate::{
     model::{Pod, PodExt, PodSource, keys},
 };
 
-/// The prefix of annotations that only this kubelet writes.
+/// The prefix of annotations that only this kubelet writes, except for [`keys::MAX_RESTART_PERIOD`].
 const OWN_PREFIX: &str = "kubelet.rs/";
 
 /// Removes unused fields and annotations that only a kubelet may set, as users could write them into a pod of the API
@@ -31,7 +31,8 @@ pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
     let is_mirror = pod.is_mirror();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     if !is_mirror {
-        annotations.retain(|key, _| !key.starts_with(OWN_PREFIX));
+        annotations
+            .retain(|key, _| key == keys::MAX_RESTART_PERIOD || !key.starts_with(OWN_PREFIX));
         annotations.remove(keys::CONFIG_SEEN);
     }
     annotations.insert(keys::CONFIG_SOURCE.into(), PodSource::Api.as_str().into());
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn what_only_a_kubelet_says_is_not_taken_from_the_api() {
         let given = pod(json!({
-            "mine": "1", "kubelet.rs/spec-digest": "v1:0", "kubelet.rs/manifest": "/etc/x",
+            "mine": "1", "kubelet.rs/max-container-restart-period": "1s", "kubelet.rs/spec-digest": "v1:0", "kubelet.rs/manifest": "/etc/x",
             "kubernetes.io/config.source": "file", "kubernetes.io/config.seen": "never",
         }));
         let accepted = accept(given, "node1").unwrap();
@@ -123,7 +124,11 @@ mod tests {
             .collect();
         assert_eq!(
             kept,
-            [("kubernetes.io/config.source", "api"), ("mine", "1")]
+            [
+                ("kubelet.rs/max-container-restart-period", "1s"),
+                ("kubernetes.io/config.source", "api"),
+                ("mine", "1")
+            ]
         );
         assert!(accepted.metadata.managed_fields.is_none());
         assert!(!accepted.is_static());

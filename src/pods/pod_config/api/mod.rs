@@ -16,7 +16,7 @@ use super::SourceList;
 use crate::{
     apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent},
     base::error_chain,
-    model::{Pod, PodExt, PodSource, PodUid, reasons},
+    model::{LenientNode, Pod, PodExt, PodSource, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObject,
     state::pod_cache::PodCache,
@@ -25,7 +25,7 @@ use accept::accept;
 use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Service;
 use known::{ApiPods, RefusedPod};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use store::ApiPodStore;
@@ -390,9 +390,11 @@ async fn confirm_missing(
     if let Some(pod) = list_one(api, node_name, pod).await? {
         return Ok(Found::Pod(pod));
     }
-    let node = api.get::<Node>(ResourcePath::cluster(node_name)).await;
+    let node = api
+        .get::<LenientNode>(ResourcePath::cluster(node_name))
+        .await;
     let node = node.map_err(|error| error_chain(&error))?;
-    if node.metadata.name.as_deref() != Some(node_name) {
+    if node.node.metadata.name.as_deref() != Some(node_name) {
         return Err("the API server does not know this node".into());
     }
     if known.is_some() && cluster(api).await? != known {

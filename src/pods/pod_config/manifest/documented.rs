@@ -9,7 +9,7 @@
 use super::*;
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{NodeFacts, PodSource};
-use crate::volumes::plan;
+use crate::volumes::plan::{self, VolumeKind};
 use std::{fs, path::Path};
 
 /// The outcome of a manifest, or the expected one at its head.
@@ -51,8 +51,13 @@ impl Outcome {
                 outcome.warnings = manifest.warnings;
                 for pod in &manifest.pods {
                     // The volumes of an accepted pod can be planned.
-                    let volumes = plan::plan(pod, &NodeFacts::default());
-                    volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
+                    let volumes = plan::plan(pod, &NodeFacts::default(), false);
+                    let volumes =
+                        volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
+                    for volume in volumes {
+                        let supported = !matches!(volume.kind, VolumeKind::Unsupported(_));
+                        assert!(supported, "{}: {volume:?}", pod.name());
+                    }
                 }
             }
             Err(InvalidManifest::Decode(error)) => outcome.unreadable = Some(error.to_string()),

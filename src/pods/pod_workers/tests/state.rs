@@ -556,3 +556,23 @@ fn a_status_only_change_replaces_the_pod_without_a_sync() {
     assert_eq!(pod.on(Input::Refreshed(api())), "");
     assert!(Arc::ptr_eq(&held(&mut pod), &newer), "it ends as it was");
 }
+
+#[test]
+fn a_pod_that_needs_what_is_not_supported_is_synced_ever_more_seldom_until_it_is_supported() {
+    let mut p = syncing(&api());
+    let with = |delay: SyncDelay| SyncOutcome::SyncEnded {
+        terminal: false,
+        next: delay.into(),
+    };
+    let unsupported = with(SyncDelay::Unsupported(1));
+    for (outcome, expected) in [
+        (unsupported, "rest:Unsupported(1)"),
+        (unsupported, "rest:Unsupported(2)"),
+        (unsupported, "rest:Unsupported(3)"),
+        (with(SyncDelay::Error), "rest:Error"),
+        (unsupported, "rest:Unsupported(1)"),
+    ] {
+        p.begin();
+        assert_eq!(p.ended(outcome), expected);
+    }
+}

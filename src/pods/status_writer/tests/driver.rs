@@ -14,6 +14,8 @@ struct Cluster {
     status_manager: StatusManager,
     object: Arc<Mutex<Option<Pod>>>,
     may_be_running: Arc<AtomicBool>,
+    /// The phases that it took.
+    phases: Arc<Mutex<Vec<String>>>,
     _running: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -57,17 +59,45 @@ fn serve(object: &Mutex<Option<Pod>>, call: &Received) -> Option<(u16, String)> 
     }
 }
 
+async fn wait_for(what: &str, fact: impl Fn() -> bool) {
+    let waiting = async {
+        while !fact() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    assert!(waited.is_ok(), "{what}");
+}
+
 impl Cluster {
     /// `fails` returns the status of a failure for some of the requests, by their number.
     async fn start(pod: Pod, fails: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Self {
-        let object = Arc::new(Mutex::new(Some(pod)));
-        let served = object.clone();
         let number = Mutex::new(0);
-        let server = Scripted::serving(move |call| {
+        Self::failing(pod, move |_| {
             *number.lock() += 1;
-            match fails(*number.lock()) {
-                Some(code) => refusal(code),
-                None => serve(&served, call),
+            fails(*number.lock())
+        })
+        .await
+    }
+
+    /// `forbids` is whether it forbids the requests of a method.
+    async fn forbidding(pod: Pod, forbids: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self::failing(pod, move |call| forbids(&call.method).then_some(403)).await
+    }
+
+    async fn failing(
+        pod: Pod,
+        fails: impl Fn(&Received) -> Option<u16> + Send + Sync + 'static,
+    ) -> Self {
+        let object = Arc::new(Mutex::new(Some(pod)));
+        let (served, phases) = (object.clone(), Arc::new(Mutex::new(Vec::new())));
+        let taken = phases.clone();
+        let server = Scripted::serving(move |call| match fails(call) {
+            Some(code) => refusal(code),
+            None => {
+                let phase = call.body["status"]["phase"].as_str();
+                taken.lock().extend(phase.map(str::to_owned));
+                serve(&served, call)
             }
         })
         .await;
@@ -92,6 +122,7 @@ impl Cluster {
             status_manager,
             object,
             may_be_running,
+            phases,
             _running: tokio::spawn(writer.run(CancellationToken::new())),
         }
     }
@@ -107,6 +138,10 @@ impl Cluster {
     fn calls(&self) -> Vec<String> {
         let calls = self.server.received();
         calls.iter().map(|call| call.method.clone()).collect()
+    }
+
+    async fn until(&self, what: &str, fact: impl Fn(&[String]) -> bool) {
+        wait_for(what, || fact(&self.calls())).await;
     }
 
     /// Waits for so many requests, and makes sure that there are no more.
@@ -183,6 +218,74 @@ async fn failures_that_pass_are_retried_and_the_newest_status_arrives() {
     cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH"; 4]).await;
     assert_eq!(cluster.phase().as_deref(), Some("Running"));
+}
+
+/// Five minutes later; the requests that are under way may time out.
+async fn after_five_minutes() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_pod_whose_last_status_is_always_forbidden_is_deleted_in_the_end() {
+    let mut own = pod("api");
+    own.metadata.deletion_timestamp = Some(epoch());
+    let forbidden = Arc::new(Mutex::new(vec!["PATCH"]));
+    let forbids = forbidden.clone();
+    let cluster =
+        Cluster::forbidding(own.clone(), move |method| forbids.lock().contains(&method)).await;
+    let own = Arc::new(own);
+    cluster.watch();
+    cluster.status_manager.set_pod_status(&own, running());
+    cluster.may_be_running.store(false, Ordering::SeqCst);
+    cluster.status_manager.terminate_pod(&own, None);
+    cluster
+        .until("it is tried again", |calls| calls.len() >= 3)
+        .await;
+    assert!(cluster.calls().iter().all(|call| call == "PATCH"));
+    after_five_minutes().await;
+    cluster
+        .until("it is deleted", |calls| {
+            calls.last().is_some_and(|last| last == "DELETE")
+        })
+        .await;
+    assert!(cluster.object.lock().is_none());
+}
+
+#[tokio::test]
+async fn a_status_that_is_forbidden_is_sent_when_it_is_allowed_however_late() {
+    for deleted in [false, true] {
+        let mut own = pod("api");
+        own.metadata.deletion_timestamp = deleted.then(epoch);
+        let forbidden = Arc::new(Mutex::new(vec!["PATCH", "DELETE"]));
+        let forbids = forbidden.clone();
+        let cluster =
+            Cluster::forbidding(own.clone(), move |method| forbids.lock().contains(&method)).await;
+        let own = Arc::new(own);
+        cluster.watch();
+        cluster.may_be_running.store(false, Ordering::SeqCst);
+        let ended = PodStatus {
+            container_statuses: Some(vec![container(Some(0))]),
+            ..phase("Succeeded")
+        };
+        cluster.status_manager.set_pod_status(&own, ended);
+        cluster.status_manager.terminate_pod(&own, None);
+        cluster
+            .until("it is tried again", |calls| calls.len() >= 3)
+            .await;
+        after_five_minutes().await;
+        let before = cluster.calls().len();
+        cluster
+            .until("it is tried again", |calls| calls.len() >= before + 3)
+            .await;
+        forbidden.lock().clear();
+        let phases = cluster.phases.clone();
+        wait_for("the status arrives", || {
+            phases.lock().contains(&"Succeeded".to_owned())
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -166,7 +166,8 @@ impl World {
             NextStatusRequest::Patch(version_sent, patch) if arrives => {
                 self.patches += 1;
                 let Some(server) = &mut self.server else {
-                    return self.sent_statuses.deleted(self.now);
+                    self.sent_statuses.deleted(self.now);
+                    return;
                 };
                 let status = patched(server.status.as_ref().unwrap(), &patch);
                 let ends =

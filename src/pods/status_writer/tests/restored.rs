@@ -100,7 +100,7 @@ fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
     let now = Instant::now();
     let entry = entry(phase("Succeeded"), true);
     let mut sent_statuses = sent(&entry, object("8", "Succeeded", true), now);
-    sent_statuses.deleted(now);
+    assert!(!sent_statuses.deleted(now));
     let watched = object("9", "Succeeded", true);
     let next = sent_statuses.next(&entry, &watched, false, now);
     let NextStatusRequest::Later(at) = next else {
@@ -110,4 +110,5 @@ fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
         sent_statuses.next(&entry, &watched, false, at),
         NextStatusRequest::Delete
     ));
+    assert!(sent_statuses.deleted(at), "the watch is behind");
 }

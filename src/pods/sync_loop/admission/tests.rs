@@ -1,5 +1,9 @@
 use super::*;
-use crate::state::node_pressure::NodePressure;
+use crate::{
+    model::NodeFacts,
+    state::node_pressure::NodePressure,
+    volumes::plan::{self, VolumeKind},
+};
 use serde_json::{Value, json};
 
 fn pod(metadata: Value, spec: Value) -> Pod {
@@ -29,7 +33,6 @@ impl EmptyNode {
         PodAdmitAttributes {
             sysctls: &self.sysctls,
             app_armor: false,
-            pod_certificates: false,
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,
@@ -59,32 +62,162 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
     })
 }
 
+/// What becomes of a pod of the API server: it has failed with a reason of upstream, waits with an event, or starts.
+fn outcome(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> String {
+    match admit(pod, attributes) {
+        Err(AdmissionError::Rejected(rejection)) => return format!("Failed {}", rejection.reason),
+        Err(AdmissionError::Deferred { .. }) => return "Pending AdmissionPending".into(),
+        Err(AdmissionError::Preempts { .. }) => return "Pending Preempting".into(),
+        Ok(()) => {}
+    }
+    let volumes = plan::plan(pod, &NodeFacts::default(), false).unwrap();
+    let mut kinds = volumes.iter().map(|volume| &volume.kind);
+    if kinds.any(|kind| matches!(kind, VolumeKind::Unsupported(_))) {
+        return "Pending FailedMount".into();
+    }
+    "starts".into()
+}
+
+/// The outcomes are the Go kubelet's, which mounts the volumes if it can. The table is in `docs/deviations.md`.
 #[test]
-fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
-    let volume = json!({"name": "v", "csi": {"driver": "d"}});
-    let volume = json!({"containers": [{"name": "c"}], "volumes": [volume]});
-    let users = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
-    let node = Node::default();
-    for (may_be_running, spec, expected) in [
-        (true, volume.clone(), None),
-        (false, volume, Some("UnexpectedAdmissionError")),
-        (true, users.clone(), None),
-        (false, users, Some("PodFeatureUnsupported")),
+fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
+    type Change = for<'a> fn(&mut PodAdmitAttributes<'a>);
+    let well: Change = |_| {};
+    let mounting = |source: Value| {
+        let mut volume = json!({"name": "v"});
+        volume
+            .as_object_mut()
+            .unwrap()
+            .extend(source.as_object().unwrap().clone());
+        let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+        json!({"volumes": [volume], "containers": [{"name": "c", "volumeMounts": mounts}]})
+    };
+    let with = |field: &str, value: Value| json!({"containers": [{"name": "c"}], field: value});
+    let of_container =
+        |field: &str, value: Value| json!({"containers": [{"name": "c", field: value}]});
+    let certificate = json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}});
+    let sysctl = json!({"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]});
+    let device = json!({"volumes": [{"name": "v", "emptyDir": {}}], "containers": [
+        {"name": "c", "volumeDevices": [{"name": "v", "devicePath": "/d"}]}]});
+    let starts = "starts";
+    for (spec, change, expected) in [
+        (with("hostNetwork", json!(true)), well, starts),
+        (mounting(json!({"emptyDir": {}})), well, starts),
+        (
+            mounting(json!({"persistentVolumeClaim": {"claimName": "c"}})),
+            well,
+            starts,
+        ),
+        (
+            with(
+                "volumes",
+                json!([{"name": "v", "nfs": {"path": "p", "server": "s"}}]),
+            ),
+            well,
+            starts,
+        ),
+        (
+            mounting(json!({"nfs": {"path": "p", "server": "s"}})),
+            well,
+            "Pending FailedMount",
+        ),
+        (
+            mounting(json!({"csi": {"driver": "d"}})),
+            well,
+            "Pending FailedMount",
+        ),
+        (
+            mounting(json!({"ephemeral": {}})),
+            well,
+            "Pending FailedMount",
+        ),
+        (
+            mounting(json!({"projected": {"sources": [certificate]}})),
+            well,
+            "Pending FailedMount",
+        ),
+        (device, well, "Pending FailedMount"),
+        (
+            with("nodeName", json!("n")),
+            |node| node.node = None,
+            "Pending AdmissionPending",
+        ),
+        (
+            of_container("resources", json!({"requests": {"cpu": "9"}})),
+            well,
+            "Failed OutOfcpu",
+        ),
+        (
+            with("nodeSelector", json!({"disk": "ssd"})),
+            well,
+            "Failed NodeAffinity",
+        ),
+        (
+            with("securityContext", sysctl),
+            well,
+            "Failed SysctlForbidden",
+        ),
+        (
+            with("os", json!({"name": "windows"})),
+            well,
+            "Failed PodOSNotSupported",
+        ),
+        (
+            with(
+                "securityContext",
+                json!({"supplementalGroupsPolicy": "Strict"}),
+            ),
+            well,
+            "Failed SupplementalGroupsPolicyNotSupported",
+        ),
+        (
+            with(
+                "securityContext",
+                json!({"appArmorProfile": {"type": "RuntimeDefault"}}),
+            ),
+            well,
+            "Failed AppArmor",
+        ),
+        (
+            json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false}),
+            well,
+            "Failed PodFeatureUnsupported",
+        ),
+        (
+            with("nodeName", json!("n")),
+            |node| node.pressure.memory = true,
+            "Failed Evicted",
+        ),
+        (
+            with("nodeName", json!("n")),
+            |node| node.shutting_down = true,
+            "Failed NodeShutdown",
+        ),
     ] {
+        let node = json!({"status": {"allocatable": {"cpu": "2", "pods": "9"}}});
+        let node: Node = serde_json::from_value(node).unwrap();
         let annotations = json!({"kubernetes.io/config.source": "api"});
         let pod = pod(json!({"annotations": annotations}), spec);
         let empty = EmptyNode::new();
-        let attributes = PodAdmitAttributes {
-            may_be_running,
+        let mut attributes = PodAdmitAttributes {
             node: Some(&node),
             ..empty.attributes()
         };
-        let reason = match admit(&pod, &attributes) {
-            Err(AdmissionError::Rejected(rejection)) => Some(rejection.reason),
-            _ => None,
-        };
-        assert_eq!(reason.as_deref(), expected);
+        change(&mut attributes);
+        assert_eq!(outcome(&pod, &attributes), expected, "{:?}", pod.spec);
     }
+}
+
+#[test]
+fn features_that_the_node_lacks_do_not_end_a_pod_that_runs() {
+    let spec = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
+    let (node, empty) = (Node::default(), EmptyNode::new());
+    let attributes = PodAdmitAttributes {
+        may_be_running: true,
+        node: Some(&node),
+        ..empty.attributes()
+    };
+    assert_eq!(admit(&pod(json!({}), spec), &attributes), Ok(()));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) fn compute_ephemeral(inputs: &PodActionInputs<'_>, actions: &mut PodA
     let containers = inputs.pod.ephemeral_containers().iter();
     actions.ephemeral_containers_to_start = containers
         .enumerate()
-        .filter(|(_, c)| inputs.status.newest(&c.name).is_none())
+        .filter(|(_, c)| matches!(inputs.last_instance(&c.name), LastInstance::NeverCreated))
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NoInstance))
         .collect();
 }

@@ -4,7 +4,7 @@ use super::PodActionInputs;
 use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
-/// What is known of the last instance of a regular container.
+/// What is known of the last instance of a regular or ephemeral container.
 pub(super) enum LastInstance<'a> {
     /// It was never created.
     NeverCreated,
@@ -23,7 +23,7 @@ impl<'a> PodActionInputs<'a> {
             .find(|c| c.sandbox == sandbox.id)
     }
 
-    /// The last instance of a regular container: the newest one of the runtime, or the recorded exit.
+    /// The last instance of a regular or ephemeral container: the newest one of the runtime, or the recorded exit.
     pub(super) fn last_instance(&self, name: &'a str) -> LastInstance<'a> {
         match self.status.newest(name) {
             Some(status) => LastInstance::Present(status),

@@ -129,13 +129,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             [format!("{path}: {not_yet}")]
         );
     }
-    let device = json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]});
-    let mut claimed = container(&device);
-    claimed["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
-    assert_eq!(
-        lines(&unsupported_api_fields(&pod(&claimed), false)),
-        [""; 0]
-    );
     let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
     let extended = pod(&extended);
     assert_eq!(
@@ -146,22 +139,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
         "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});
     assert_eq!(lines(&unsupported_fields(&pod(&plain))), [""; 0]);
-}
-
-#[test]
-fn a_pod_certificate_of_a_pod_of_the_api_server_is_refused_by_name_unless_its_gate_is_on() {
-    let certificate = json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}});
-    let token = json!({"serviceAccountToken": {"path": "token"}});
-    let sources = json!({"sources": [token, certificate]});
-    let patch =
-        json!({"volumes": [{"name": "w", "emptyDir": {}}, {"name": "v", "projected": sources}]});
-    assert_eq!(
-        lines(&unsupported_api_fields(&pod(&patch), false)),
-        [
-            "spec.volumes[1].projected.sources[1].podCertificate: Forbidden: not supported yet by this kubelet"
-        ]
-    );
-    assert_eq!(lines(&unsupported_api_fields(&pod(&patch), true)), [""; 0]);
 }
 
 #[test]

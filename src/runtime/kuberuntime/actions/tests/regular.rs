@@ -32,6 +32,12 @@ fn ephemeral_containers_are_started_once() {
             "",
         ),
         (
+            "exited and removed",
+            p(),
+            Runtime::good().with("a", RUNNING).exit_fact("e", 1),
+            "",
+        ),
+        (
             "a pod that ends",
             pod("Never", &["a"]).ephemeral("e"),
             Runtime::good().exited("a", 0),

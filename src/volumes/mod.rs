@@ -213,8 +213,7 @@ impl VolumeManager {
     ) -> Result<PreparedVolumes, VolumesNotReady> {
         let shared = &self.shared;
         shared.configmaps_and_secrets.register(pod);
-        let certificates = shared.cluster.certificates.is_served();
-        let plan = plan::plan(pod, &shared.node, certificates)?;
+        let plan = self.plan(pod)?;
         let uid = pod.uid();
         shared.cluster.register(&uid, &plan);
         if plan.is_empty() {
@@ -230,6 +229,11 @@ impl VolumeManager {
             prepared = shared.set_up_all(&pod, &plan) => prepared,
             () = cancel.cancelled() => Err(VolumeError::Cancelled.into()),
         }
+    }
+
+    fn plan(&self, pod: &Pod) -> Result<Vec<plan::PlannedVolume>, VolumeError> {
+        let certificates = self.shared.cluster.certificates.is_served();
+        plan::plan(pod, &self.shared.node, certificates)
     }
 
     fn pod_with_volumes(&self, pod: &Pod) -> Result<VolumePod, VolumeError> {

@@ -3,7 +3,7 @@
 
 use super::{
     VolumeError, VolumeManager, VolumeManagerInner, content,
-    plan::{self, PlannedVolume},
+    plan::PlannedVolume,
     set_up::VolumePod,
 };
 use crate::{
@@ -42,7 +42,7 @@ impl VolumeManager {
     }
 
     fn has_content(&self, pod: &Pod) -> bool {
-        let plan = plan::plan(pod, &self.shared.node).unwrap_or_default();
+        let plan = self.plan(pod).unwrap_or_default();
         plan.iter().any(|planned| planned.content().is_some())
     }
 
@@ -50,7 +50,7 @@ impl VolumeManager {
     /// updated.
     async fn refresh(&self, pod: &Pod) -> Result<Vec<VolumeError>, VolumeError> {
         let shared = &self.shared;
-        let plan = plan::plan(pod, &shared.node)?;
+        let plan = self.plan(pod)?;
         // An earlier kubelet may have begun to stop the pod.
         shared.configmaps_and_secrets.register(pod);
         shared.cluster.register(&pod.uid(), &plan);

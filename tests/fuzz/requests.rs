@@ -125,6 +125,7 @@ impl Ports {
 fn auth(anonymous: bool) -> KubeletAuth {
     static FILE: &str = "/nonexistent/clients.crt";
     let settings = AuthSettings {
+        strict_upgrade_verbs: false,
         client_ca_file: Some(FILE.into()),
         anonymous,
         token_ttl: None,

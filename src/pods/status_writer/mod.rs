@@ -221,11 +221,11 @@ impl StatusWriter {
         };
         let (pod, text) = (object.log_name(), error_chain(&error));
         match request {
-            StatusRequest::Patch(version_sent, _) if error.is_forbidden() => {
-                if sent_statuses.forbidden(&object, now) {
-                    // The next try deletes the pod, if nothing of it is left.
-                    sent_statuses.rejected(*version_sent, &object, now);
-                }
+            // The next try deletes the pod, if nothing of it is left.
+            StatusRequest::Patch(version_sent, _)
+                if error.is_forbidden() && sent_statuses.forbidden(&object, now) =>
+            {
+                sent_statuses.rejected(*version_sent, &object, now);
             }
             StatusRequest::Delete if error.is_forbidden() => sent_statuses.deletion_forbidden(),
             _ => {}

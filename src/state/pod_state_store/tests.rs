@@ -256,8 +256,7 @@ fn on_disk(directory: &Path, uid: &PodUid) -> Option<String> {
 
 async fn until(holds: impl Fn() -> bool) {
     while !holds() {
-        tokio::task::yield_now().await;
-        std::thread::sleep(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -366,7 +365,7 @@ async fn a_change_that_is_written_first_is_read_only_when_it_is_on_disk() {
     for _ in 0..20 {
         assert!(futures::poll!(&mut recording).is_pending());
         assert_eq!(read(), None);
-        std::thread::sleep(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     disk.go_on();
     recording.await;

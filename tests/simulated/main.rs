@@ -49,6 +49,7 @@ mod foreign_objects;
 mod idle_cost;
 mod kill_during_sync;
 mod kubelet_restarts;
+mod leaving_pods;
 mod log;
 mod log_backpressure;
 mod logs;

@@ -10,7 +10,7 @@ use crate::pods::{container, pod, simple, with};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 
-fn on_port(name: &str) -> Value {
+pub(crate) fn on_port(name: &str) -> Value {
     let ports = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
     pod(name, &[with(container("main"), ports)])
 }

@@ -140,6 +140,15 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
     let both = || AdmittedPods {
         staying: vec![other.clone()],
         terminating: vec![other.clone()],
+        ..none()
+    };
+    let unclaimed = || AdmittedPods {
+        unclaimed: vec![other.clone()],
+        ..none()
+    };
+    let waiting = |source: &str| AdmittedPods {
+        waiting: vec![Arc::new(with_port(source, 8080))],
+        ..none()
     };
     let api = || with_port("api", 8080);
     for (pod, may_be_running, object, others, expected) in [
@@ -154,6 +163,35 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
             "not yet, then NodePorts",
         ),
         (api(), true, Some(&node), staying(), "admitted"),
+        (
+            api(),
+            false,
+            Some(&node),
+            unclaimed(),
+            "not yet, then admitted",
+        ),
+        (
+            api(),
+            false,
+            Some(&node),
+            waiting("api"),
+            "not yet, then NodePorts",
+        ),
+        (
+            with_port("file", 8080),
+            false,
+            Some(&node),
+            waiting("file"),
+            "not yet, then NodePorts",
+        ),
+        // It would be preempted.
+        (
+            with_port("file", 8080),
+            false,
+            Some(&node),
+            waiting("api"),
+            "admitted",
+        ),
         (
             with_port("api", 8081),
             false,
@@ -222,6 +260,7 @@ fn others_make_room_for_a_critical_pod() {
         AdmittedPods {
             staying,
             terminating,
+            ..AdmittedPods::default()
         }
     };
     for (case, pod, others, expected) in [

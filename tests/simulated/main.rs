@@ -26,6 +26,7 @@ mod collector;
 #[path = "../../src/host/systemd/fake.rs"]
 mod systemd;
 
+mod adopted_api_pods;
 mod api_pods;
 mod api_server;
 mod api_source;

@@ -32,7 +32,7 @@ pub struct PodAdmitAttributes<'a> {
     pub pressure: NodePressure,
     /// The machine is shutting down.
     pub shutting_down: bool,
-    /// The pod may be running here already, so rules about resources and placement do not apply.
+    /// The pod may be running here already, so no rule applies.
     pub may_be_running: bool,
     /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
     /// would register.
@@ -124,8 +124,12 @@ impl Rejection {
     }
 }
 
-/// The first rule that a pod breaks, if there is one.
+/// The first rule that a pod breaks, if there is one. A pod that may be running keeps its place: a node that has changed
+/// while no kubelet ran must not end it.
 pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
+    if attributes.may_be_running {
+        return Ok(());
+    }
     admit_before_devices(pod, attributes)?;
     if let Some(error) = attributes.device_error {
         return Err(error.clone());
@@ -137,9 +141,23 @@ pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Admis
         return fits;
     }
     app_armor::admit(pod, attributes.app_armor)?;
-    declared_features(pod, attributes.may_be_running)?;
+    declared_features(pod)?;
     shutdown(attributes.shutting_down)?;
     fits
+}
+
+/// The first rule about the pod's own spec that a running pod breaks: it would not be admitted now.
+pub(super) fn broken_by_running(
+    pod: &Pod,
+    attributes: &PodAdmitAttributes<'_>,
+) -> Option<Rejection> {
+    let rules = [
+        sysctls(pod, attributes.sysctls),
+        operating_system(pod),
+        supplemental_groups(pod, attributes.supplemental_groups_policy),
+        app_armor::admit(pod, attributes.app_armor),
+    ];
+    rules.into_iter().find_map(Result::err)
 }
 
 fn shutdown(shutting_down: bool) -> Result<(), Rejection> {
@@ -166,9 +184,7 @@ pub(super) fn admit_before_devices(
     attributes: &PodAdmitAttributes<'_>,
 ) -> Result<(), Rejection> {
     unsupported(pod, attributes)?;
-    if !attributes.may_be_running {
-        pressure::admit(pod, attributes.pressure)?;
-    }
+    pressure::admit(pod, attributes.pressure)?;
     sysctls(pod, attributes.sysctls)
 }
 
@@ -191,7 +207,6 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
     let staying = &attributes.others.staying;
     match attributes.node {
-        _ if attributes.may_be_running => Ok(()),
         None if pod.is_static() && predicates::matches_node(pod, attributes.initial_node) => Ok(()),
         None => Err(AdmissionError::Deferred {
             message: "the Node object is not known yet".into(),
@@ -309,7 +324,7 @@ pub(super) fn fits_with(
 /// Rejects a pod of the API server with a field that this kubelet does not support; manifests with such a field are
 /// rejected when they are read. A pod that another kubelet started keeps running. Upstream has no counterpart.
 fn unsupported(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || attributes.may_be_running {
+    let fields = if pod.is_static() {
         Vec::new()
     } else {
         unsupported_api_fields(pod, attributes.pod_certificates)
@@ -359,9 +374,9 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
 
 /// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
 /// this one.
-fn declared_features(pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
+fn declared_features(pod: &Pod) -> Result<(), Rejection> {
     let host_users = pod.spec().and_then(|spec| spec.host_users);
-    if may_be_running || host_users != Some(false) || !pod.host_network() {
+    if host_users != Some(false) || !pod.host_network() {
         return Ok(());
     }
     Err(Rejection::new(

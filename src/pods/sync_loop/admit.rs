@@ -4,6 +4,7 @@ use super::{
     SyncLoop,
     admission::{
         AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
+        broken_by_running,
     },
     dispatch::AdmissionOrder,
     pending_admission::{AdmissionWait, RETRY_INTERVAL},
@@ -27,6 +28,8 @@ use tokio::time::Instant;
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
 /// The event of a pod that already ran before the kubelet started and for which nothing could be allocated.
 const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusive CPUs and memory";
+/// The event of a pod that already ran before the kubelet started and that breaks a rule for new pods.
+const WOULD_NOT_BE_ADMITTED: &str = "The pod keeps running although it would not be admitted now";
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
@@ -255,8 +258,16 @@ impl SyncLoop {
             device_error: None,
             allocated_devices: &BTreeMap::new(),
         };
-        let device_error = if may_be_running || admit_before_devices(pod, &before).is_ok() {
-            self.allocate_devices(pod, may_be_running).err()
+        if may_be_running {
+            self.devices().mark_running(pod);
+            if let Some(Rejection { reason, message }) = broken_by_running(pod, &before) {
+                let text = format!("{WOULD_NOT_BE_ADMITTED}: {message}");
+                self.pod_sync.warning_event(pod, reason, text);
+            }
+            return Ok(());
+        }
+        let device_error = if admit_before_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod).err()
         } else {
             None
         };
@@ -316,13 +327,9 @@ impl SyncLoop {
     }
 
     /// Allocates devices to a pod, after the CPUs and memory near to them, so that no other pod gets these while device
-    /// plugins respond. A pod that may be running keeps its devices. If devices cannot be allocated, a new pod releases
-    /// its CPUs and memory; one that was admitted before a restart of the kubelet keeps them.
-    fn allocate_devices(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
-        if may_be_running {
-            self.devices().mark_running(pod);
-            return Ok(());
-        }
+    /// plugins respond. If devices cannot be allocated, a new pod releases its CPUs and memory; one that was admitted
+    /// before a restart of the kubelet keeps them.
+    fn allocate_devices(&self, pod: &Pod) -> Result<(), AdmissionError> {
         let allocated = self
             .devices()
             .allocate(pod, || self.admit_resources(pod, false));

@@ -1,6 +1,7 @@
 //! The runtime status of a pod, without CRI types.
 
 use super::{ContainerId, PodLogName, PodSource, PodUid, SandboxId};
+use k8s_openapi::api::core::v1::ContainerPort;
 use std::sync::Arc;
 
 /// The number of a read in the kubelet's order of reads of the runtime. It is taken *before* the read begins, so of two
@@ -113,6 +114,8 @@ pub struct ContainerStatus {
     pub grace_seconds: Option<u32>,
     /// The pod's source, if the kubelet that created it recorded that.
     pub source: Option<PodSource>,
+    /// Its ports on the host, if the kubelet that created it recorded any.
+    pub host_ports: Option<Arc<[ContainerPort]>>,
     /// Its resources, if the runtime reports them.
     pub resources: Option<Arc<ContainerResources>>,
 }

@@ -106,6 +106,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             root: config.profile.root_dir.clone(),
             logind_config: LOGIND_CONFIG_DIRECTORY.into(),
             logind: Logind::new(deps.system.bus.clone()),
+            sources: deps.pods.sources.clone(),
             pod_manager: stores.pod_manager.clone(),
             workers: deps.pods.workers.clone(),
             events: stores.events.clone(),

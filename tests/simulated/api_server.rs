@@ -359,6 +359,13 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
             whole(201, &shared.put(place, object).to_string())
         }
         ("PUT", Some(_)) => found(stored().map(|_| shared.put(object_place.clone(), body))),
+        // A client may name the object that it means, as another one may have its name now.
+        ("PATCH", Some(_)) if is_other(&body["metadata"]["uid"], stored()) => {
+            refused(409, "Conflict")
+        }
+        ("DELETE", Some(_)) if is_other(&body["preconditions"]["uid"], stored()) => {
+            refused(409, "Conflict")
+        }
         ("PATCH", Some(_)) => found(stored().map(|mut object| {
             merge(&mut object, body);
             shared.put(object_place.clone(), object)
@@ -368,6 +375,10 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
         ("DELETE", None) => whole(200, "{}"),
         _ => refused(405, "MethodNotAllowed"),
     }
+}
+
+fn is_other(uid: &Value, stored: Option<Value>) -> bool {
+    !uid.is_null() && stored.is_some_and(|object| object["metadata"]["uid"] != *uid)
 }
 
 /// As a strategic patch: of the lists that it merges by a key the server knows `conditions`, all others are replaced.

@@ -26,7 +26,8 @@ use tokio::io::AsyncWriteExt as _;
 use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, ids, joined, path, wait_event, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
-use crate::support::fake_runtime::PodView;
+use crate::resize::{allocatable, sized};
+use crate::support::fake_runtime::{FakeRuntime, PodView};
 use crate::support::http;
 use crate::support::wait::{holds, wait_for};
 use crate::sysfs;
@@ -180,6 +181,37 @@ async fn a_pod_gets_what_its_devices_need_and_no_device_has_two_pods() {
     api.put(&path("fourth"), requesting("fourth", GPU, 1));
     let pod = wait_runs(&node, "fourth").await;
     assert_eq!(variable(&pod, "DEVICES").as_deref(), Some(id.as_str()));
+}
+
+/// A pod whose devices are being prepared is going to run: no other pod gets what it requests.
+#[tokio::test]
+async fn the_requests_of_a_pod_that_waits_for_its_devices_count_for_other_pods() {
+    let (node, api) = started().await;
+    let all = allocatable(&api).await;
+    let plugin = listen(&node, "gpu.sock");
+    plugin.send(&["a"]);
+    register(&plugin, GPU).await;
+    wait_amounts(&api, GPU, "1", "1").await;
+    plugin.answer(false);
+    let mut first = requesting("first", GPU, 1);
+    for amounts in ["requests", "limits"] {
+        let amounts = &mut first["spec"]["containers"][0]["resources"][amounts];
+        amounts["cpu"] = json!(format!("{}m", all * 6 / 10));
+    }
+    api.put(&path("first"), first);
+    wait_for("its devices are being prepared", WAIT_LIMIT, async || {
+        holds(!plugin.calls().is_empty(), "no call")
+    })
+    .await;
+    api.put(&path("second"), sized("second", all * 6 / 10, "64Mi"));
+    wait_event(&node, "waiting for pods whose admission is pending").await;
+    let begins = |fake: &FakeRuntime| fake.pod("second").is_some();
+    assert!(node.never(Duration::from_millis(500), begins).await);
+    plugin.answer(true);
+    wait_runs(&node, "first").await;
+    assert_eq!(wait_failed(&api, "second").await["reason"], "OutOfcpu");
+    api.put(&path("third"), sized("third", all / 10, "64Mi"));
+    wait_runs(&node, "third").await;
 }
 
 #[tokio::test]

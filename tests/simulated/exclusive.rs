@@ -14,7 +14,7 @@ use crate::api_source::{bound, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
 use crate::resize::{request_resize, sized, wait_resized};
-use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
+use crate::support::fake_runtime::{FakeRuntime, Fault, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::sysfs;
 
@@ -173,6 +173,55 @@ async fn a_pod_that_requests_more_cpus_than_there_are_is_rejected_and_holds_none
     assert!(message.contains(text), "{message}");
     node.put(&guaranteed("modest", "1"));
     assert_eq!(created(&node, "modest").await.0, "3");
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_the_cpus_of_one_that_is_being_stopped() {
+    let mut node = node().await;
+    node.start().await;
+    let first = guaranteed("first", "2");
+    let second = guaranteed("second", "2");
+    let edited = with_metadata(guaranteed("second", "2"), json!({"labels": {"a": "b"}}));
+    node.manifests.put("web.yaml", &first.to_string());
+    assert_eq!(created(&node, "first").await.0, "1-2");
+    // Another name, for which its requests count first, and the same name.
+    let by_requests = "waiting for terminating pods: Node didn't have enough resource: cpu";
+    let by_cpus = "waiting for exclusive CPUs and memory of terminating pods";
+    for (pod, kept, text) in [(second, "first", by_requests), (edited, "second", by_cpus)] {
+        node.fake.inject(Fault::hang(Rpc::StopContainer));
+        let before = node.fake.pods();
+        node.manifests.put("web.yaml", &pod.to_string());
+        wait_for("an event says why it waits", WAIT_LIMIT, || async {
+            let events = node.events().await;
+            holds(events.contains(text), events)
+        })
+        .await;
+        let begins = |fake: &FakeRuntime| fake.pods().len() > before.len();
+        assert!(node.never(Duration::from_millis(500), begins).await);
+        assert!(
+            node.fake
+                .container(&format!("{kept}-node1/main"))
+                .unwrap()
+                .is_running()
+        );
+        node.fake.clear_faults();
+        let replaced = |fake: &FakeRuntime| {
+            let pods = fake.pods();
+            let is_new = |pod: &PodView| before.iter().all(|old| old.id != pod.id);
+            let runs = |pod: &PodView| pod.containers.iter().any(|one| one.is_running());
+            pods.iter().any(|pod| is_new(pod) && runs(pod))
+        };
+        node.fake
+            .wait_until("the new one runs", WAIT_LIMIT, replaced)
+            .await;
+        assert_eq!(created(&node, "second").await.0, "1-2");
+        node.wait_shown(1).await;
+        node.wait_phase("second", "Running").await;
+        wait_for("nothing of the old one is left", WAIT_LIMIT, || async {
+            holds(node.fake.pods().len() == 1, "it is there")
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ mod collector;
 #[path = "../../src/host/systemd/fake.rs"]
 mod systemd;
 
+mod adopted_api_pods;
 mod api_pods;
 mod api_server;
 mod api_source;
@@ -49,6 +50,7 @@ mod foreign_objects;
 mod idle_cost;
 mod kill_during_sync;
 mod kubelet_restarts;
+mod leaving_pods;
 mod log;
 mod log_backpressure;
 mod logs;

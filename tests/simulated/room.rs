@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::api_source::{bound, ids, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
-use crate::pods::{container, pod, simple, with};
+use crate::pods::{container, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 
-fn on_port(name: &str) -> Value {
+pub(crate) fn on_port(name: &str) -> Value {
     let ports = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
     pod(name, &[with(container("main"), ports)])
 }
@@ -154,4 +154,42 @@ async fn a_container_without_limits_is_told_what_is_not_reserved_on_a_node_witho
     let huge_pages: u64 = huge_pages().iter().map(|(_, bytes)| bytes).sum();
     let memory = machine.memory_bytes - (192 << 20) - huge_pages;
     assert_eq!(value("MEMORY"), i64::try_from(memory).ok());
+}
+
+#[tokio::test]
+async fn a_running_pod_is_not_ended_by_a_rule_that_changed_while_no_kubelet_ran() {
+    let mut node = Node::new().await;
+    node.configure("allowedUnsafeSysctls: [net.core.somaxconn]");
+    node.start().await;
+    let sysctls = json!([{"name": "net.core.somaxconn", "value": "128"}]);
+    let tuned = |name: &str| {
+        let context = json!({"securityContext": {"sysctls": sysctls}});
+        with_spec(simple(name), context)
+    };
+    node.put(&tuned("web"));
+    let before = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.stop().await;
+    node.configure_anew();
+    node.put(&tuned("late"));
+    node.fake.clear_calls();
+    node.start().await;
+    // One that does not run is rejected.
+    let status = node.wait_phase("late", "Failed").await.status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
+    wait_for(
+        "an event of the running one says so",
+        WAIT_LIMIT,
+        async || {
+            let events = node.events().await;
+            let text =
+                "The pod keeps running although it would not be admitted now: forbidden sysctl";
+            holds(events.contains(text), events)
+        },
+    )
+    .await;
+    node.wait_phase("web", "Running").await;
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    assert!(node.never(Duration::from_millis(500), stopped).await);
+    assert_eq!(node.wait_runs("web").await.id, before.id);
 }

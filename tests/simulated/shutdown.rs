@@ -2,7 +2,7 @@
 
 use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::simple;
-use crate::support::fake_runtime::FakeRuntime;
+use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::systemd::FakeSystemd;
 
@@ -103,4 +103,27 @@ async fn a_cancelled_shutdown_brings_static_pods_back_and_those_that_came_meanwh
         )
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_starts_during_a_shutdown_stops_the_pods_that_run_in_order() {
+    let (mut node, systemd) = running().await;
+    wait_phase(&node, "Running", None).await;
+    node.stop().await;
+    systemd.prepare_for_shutdown(true).await;
+    let lists = [Rpc::ListPodSandbox, Rpc::StreamPodSandboxes];
+    for rpc in lists {
+        node.fake.inject(Fault::hang(rpc));
+    }
+    node.start().await;
+    wait_for("it knows of the shutdown", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        holds(events.contains("detected shutdown event"), events)
+    })
+    .await;
+    // Its pods are admitted only now.
+    node.fake.clear_faults();
+    wait_phase(&node, "Failed", Some("Terminated")).await;
+    let main = node.fake.container(&format!("{}/main", full("web")));
+    assert!(main.is_none_or(|main| !main.is_running()));
 }

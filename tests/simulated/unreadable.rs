@@ -228,3 +228,42 @@ async fn a_runtime_that_reads_slowly_costs_an_orphan_no_hook() {
         .await;
     assert_eq!(node.fake.count(Rpc::ExecSync), 1);
 }
+
+#[tokio::test]
+async fn an_orphan_of_which_something_can_never_be_read_is_stopped_and_removed() {
+    let two = pod("lost", &[container("main"), container("other")]);
+    let broken = |rpc| Fault::fail(rpc, Code::Internal, "the shim is broken");
+    for (fault, is_sandbox) in [
+        (broken(Rpc::ContainerStatus), false),
+        (broken(Rpc::PodSandboxStatus), true),
+        (Fault::hang(Rpc::ContainerStatus), false),
+    ] {
+        let mut node = Node::started().await;
+        node.put(&two);
+        let is_up = |fake: &FakeRuntime| running(fake, "lost") == 2;
+        node.fake.wait_until("it runs", WAIT_LIMIT, is_up).await;
+        node.wait_phase("lost", "Running").await;
+        node.stop().await;
+        node.remove("lost");
+        let lost = node.fake.pod(&full("lost")).unwrap();
+        let mut ids: Vec<_> = lost.containers.iter().map(|one| one.id.clone()).collect();
+        let unreadable = if is_sandbox { &lost.id } else { &ids[1] };
+        node.fake.inject(fault.only(unreadable));
+        node.fake.clear_calls();
+        node.start().await;
+        node.wait_removed("lost").await;
+        let stops = node.calls("lost", Rpc::StopContainer).into_iter();
+        let mut stopped: Vec<_> = stops.map(|call| call.subject.id).collect();
+        (ids.sort(), stopped.sort());
+        stopped.dedup();
+        assert_eq!(stopped, ids);
+        wait_for("its directory is gone", WAIT_LIMIT, async || {
+            let left = node.entries("root/pods");
+            holds(left.is_empty(), format!("{left:?}"))
+        })
+        .await;
+        let (_, metrics) = node.get("/metrics").await;
+        let text = "kubelet_orphaned_runtime_pods_total 1";
+        assert!(metrics.contains(text), "{metrics}");
+    }
+}

@@ -16,8 +16,9 @@ use crate::{
     base::{error_chain, metrics::Metrics},
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
-    node::active_pods::{active_pods, until_all, until_finished},
+    node::active_pods::{TERMINATION_CHECK_INTERVAL, active_pods, until_all, until_finished},
     pods::{
+        pod_config::SourcesReadyReader,
         pod_sync::syncer::TerminationReason,
         pod_workers::{PodWorkers, UpdatePodOptions},
     },
@@ -34,11 +35,13 @@ use plan::{FINAL_STATUS_TIME, ShutdownPhase};
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Delays before a reconnect to logind.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
+/// How long a kubelet that starts during a shutdown waits for its pods. logind does not wait for it then.
+const SOURCES_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of checks, and first delay, until logind has applied its new configuration.
 const RELOAD_TRIES: u32 = 6;
 const RELOAD_DELAY: Duration = Duration::from_millis(100);
@@ -55,6 +58,8 @@ pub struct ShutdownDeps {
     pub logind_config: PathBuf,
     /// The D-Bus client of logind.
     pub logind: Logind,
+    /// Whether the sources of pods have delivered.
+    pub sources: SourcesReadyReader,
     /// The desired pods.
     pub pod_manager: PodManager,
     /// Terminates the pods.
@@ -250,13 +255,20 @@ impl ShutdownManager {
         self.deps.shutting_down.send_replace(is_shutting_down);
     }
 
-    /// Terminates all pods, phase by phase, and waits until their final statuses are reported.
+    /// Terminates all pods, phase by phase, and waits until their final statuses are reported. A kubelet that starts
+    /// during a shutdown keeps the pods that run, so that they are terminated here as well.
     async fn stop_pods(&mut self) {
         let started = ShutdownRecord {
             start_time: Some(Timestamp::now()),
             end_time: None,
         };
         self.store_record(started.clone()).await;
+        let seen = async {
+            while !self.deps.sources.all_seen() {
+                sleep(TERMINATION_CHECK_INTERVAL).await;
+            }
+        };
+        let _ = timeout(SOURCES_TIMEOUT, seen).await;
         let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
         for (phase, pods) in plan::groups(&self.deps.phases, &pods) {
             self.stop_phase(phase, &pods).await;

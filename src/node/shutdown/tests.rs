@@ -8,6 +8,7 @@ use crate::{
     },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
+        pod_config::SourcesReady,
         pod_sync::syncer::{NextSync, PodSyncer, SyncPodOutcome, SyncPodType},
         pod_workers::Delays,
     },
@@ -16,7 +17,7 @@ use crate::{
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -133,6 +134,7 @@ impl World {
             root: directory.path().to_owned(),
             logind_config: directory.path().join("logind.conf.d"),
             logind: Logind::new(Arc::new(SystemBus::at(bus.address.clone()))),
+            sources: SourcesReady::new(BTreeSet::new()).reader(),
             pod_manager: pod_manager.reader(),
             workers: workers.clone(),
             events: events.clone(),

@@ -7,8 +7,11 @@ use crate::{
         backoff::Backoff,
         panics::{PanicScope, Panicked, catch_panic},
     },
-    cri::{CriError, v1::ContainerFilter},
-    model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
+    cri::{
+        CriError,
+        v1::{ContainerFilter, PodSandboxFilter},
+    },
+    model::{ContainerId, ContainerState, SandboxId, Seq},
     runtime::kuberuntime::translate,
     state::pod_cache::{InspectedItem, ItemId, PodRef},
 };
@@ -177,8 +180,8 @@ async fn inspect(
     outcome
 }
 
-/// Records why the item could not be read, with the container's state from a list: a list may succeed although the status
-/// of a single container cannot be read.
+/// Records why the item could not be read, with its state from a list: a list may succeed although the status of a single
+/// item cannot be read.
 async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &InspectionOutcome) {
     let failure = match outcome {
         InspectionOutcome::Failed(error) => error.grpc_text(),
@@ -188,26 +191,44 @@ async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &Inspecti
         ),
     };
     let seq = context.cache.next_seq();
-    let listed = match item {
-        ItemId::Container(id) => container_in_list(context, id).await,
-        ItemId::Sandbox(_) => None,
+    let listed = async {
+        match item {
+            ItemId::Container(id) => container_in_list(context, id).await,
+            ItemId::Sandbox(id) => sandbox_in_list(context, id).await,
+        }
     };
+    let listed = tokio::time::timeout(LIST_TIMEOUT, listed).await;
     context
         .cache
-        .record_failed_read(item, seq, failure.into(), listed);
+        .record_failed_read(item, seq, failure.into(), listed.ok().flatten());
 }
 
 /// The container as a list has it; `None` if it is not in there, or the list failed.
-async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<ContainerStatus> {
+async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<InspectedItem> {
     let filter = ContainerFilter {
         id: id.to_string(),
         ..ContainerFilter::default()
     };
-    let list = context.runtime.list_containers(Some(filter));
-    let list = tokio::time::timeout(LIST_TIMEOUT, list).await.ok()?.ok()?;
+    let list = context.runtime.list_containers(Some(filter)).await.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
     let entry = translate::container_from_list(found, context.cache.strings())?;
-    Some(entry.status)
+    Some(InspectedItem::Container(entry.status))
+}
+
+/// The sandbox as a list has it; `None` if it is not in there, or the list failed.
+async fn sandbox_in_list(context: &PlegContext, id: &SandboxId) -> Option<InspectedItem> {
+    let filter = PodSandboxFilter {
+        id: id.to_string(),
+        ..PodSandboxFilter::default()
+    };
+    let list = context
+        .runtime
+        .list_pod_sandboxes(Some(filter))
+        .await
+        .ok()?;
+    let found = list.iter().find(|found| found.id == id.as_str())?;
+    let entry = translate::sandbox_from_list(found, context.cache.strings())?;
+    Some(InspectedItem::Sandbox(entry.status))
 }
 
 async fn read_sandbox(

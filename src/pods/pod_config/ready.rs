@@ -18,7 +18,7 @@ pub struct SourcesReady {
 ///
 /// | method | sources | their lists | unusable manifests |
 /// |---|---|---|---|
-/// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
+/// | [`Self::all_seen`] | all | complete or not | allowed |
 /// | [`Self::delivered`] | one | complete | allowed |
 /// | [`Self::all_delivered`] | all | complete | allowed |
 /// | [`Self::all_complete`] | all | complete | none |
@@ -108,7 +108,8 @@ impl SourcesReadyReader {
         self.all_seen() && !self.seen.lock().values().any(partial)
     }
 
-    fn all_seen(&self) -> bool {
+    /// Whether every configured source has sent a list, complete or not.
+    pub fn all_seen(&self) -> bool {
         let seen = self.seen.lock();
         self.configured
             .iter()

@@ -71,6 +71,19 @@ pub struct WorkerPod {
     pub is_static: bool,
 }
 
+/// The pod of a worker, and whether it uses resources of the node.
+#[derive(Clone, Debug)]
+pub struct PodOfWorker {
+    /// UID.
+    pub uid: PodUid,
+    /// The pod as the worker has it; `None` for an orphan.
+    pub pod: Option<Arc<Pod>>,
+    /// It was added again after its termination began: what runs is the earlier pod.
+    pub restart_requested: bool,
+    /// Containers of it may be running.
+    pub could_have_running_containers: bool,
+}
+
 /// What the worker of a pod does now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
@@ -248,6 +261,11 @@ impl PodWorkers {
         self.shared.map.lock().worker_pods()
     }
 
+    /// The pods of all workers, in no order.
+    pub fn pods(&self) -> Vec<PodOfWorker> {
+        self.shared.map.lock().pods()
+    }
+
     /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 2] {
         self.shared.map.lock().sizes()
@@ -275,14 +293,9 @@ impl PodWorkers {
 
     /// Whether containers of the pod may be running.
     pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        let may_be_running = |state: &PodSyncStatus| {
-            !matches!(
-                state.phase(),
-                WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }
-            )
-        };
         let map = self.shared.map.lock();
-        map.state(uid).map_or(!map.pods_synced, may_be_running)
+        let could_run = |state: &PodSyncStatus| state.phase().could_have_running_containers();
+        map.state(uid).map_or(!map.pods_synced, could_run)
     }
 
     /// Whether the pod may have running containers: a terminating pod is active until they have exited. The opposite of

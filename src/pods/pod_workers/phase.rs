@@ -71,6 +71,11 @@ pub enum WorkerPhase {
 }
 
 impl WorkerPhase {
+    /// Whether containers of the pod may be running.
+    pub(super) fn could_have_running_containers(&self) -> bool {
+        !matches!(self, Self::Terminated { .. } | Self::Finished { .. })
+    }
+
     /// Whether the pod has not started yet, and no container of it may be running already.
     pub(super) fn never_ran(&self) -> bool {
         matches!(

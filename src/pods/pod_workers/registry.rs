@@ -1,7 +1,7 @@
 //! The map from UID to worker; carries out the effects of the state machines.
 
 use super::{
-    PodWorkersInner, WorkerPod, WorkerStatus, delay,
+    PodOfWorker, PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
     phase::{WorkerPhase, WorkerTarget},
     state::{Effect, Input, PodSyncStatus, SyncOutcome},
@@ -94,6 +94,19 @@ impl WorkerMap {
             },
         };
         self.entries.iter().map(known).collect()
+    }
+
+    pub(super) fn pods(&self) -> Vec<PodOfWorker> {
+        let of_worker = |(uid, entry): (&PodUid, &WorkerEntry)| PodOfWorker {
+            uid: uid.clone(),
+            pod: match entry.state.target() {
+                WorkerTarget::Pod(pod) => Some(pod.clone()),
+                WorkerTarget::Runtime(_) => None,
+            },
+            restart_requested: entry.state.restart_requested(),
+            could_have_running_containers: entry.state.phase().could_have_running_containers(),
+        };
+        self.entries.iter().map(of_worker).collect()
     }
 
     pub(super) fn worker_status(&self, uid: &PodUid) -> Option<WorkerStatus> {

@@ -247,7 +247,8 @@ impl PodSyncStatus {
         let reason = self.reason_to_end(&options);
         match (&mut self.phase, reason) {
             (WorkerPhase::Terminating { .. }, _) => {
-                self.shorten_grace(options.grace_seconds(), now)
+                // Also that of a deletion after the pod was added again, which its own spec does not show.
+                self.shorten_grace(options.shortest_grace(), now)
             }
             (WorkerPhase::Terminated { .. }, _) if runtime_only => Vec::new(),
             (WorkerPhase::Terminated { .. }, _) => {

@@ -90,6 +90,13 @@ impl UpdatePodOptions {
     pub(super) fn grace_seconds(&self) -> Option<i64> {
         self.kill.as_ref()?.grace_seconds
     }
+
+    /// The shortest of its own grace period and that of the deletion at the API server.
+    pub(super) fn shortest_grace(&self) -> Option<i64> {
+        let pod = self.pod.as_ref();
+        let by_api = pod.and_then(|pod| pod.metadata.deletion_grace_period_seconds);
+        [self.grace_seconds(), by_api].into_iter().flatten().min()
+    }
 }
 
 impl KillPodOptions {

@@ -33,7 +33,7 @@ pub struct PodAdmitAttributes<'a> {
     pub pressure: NodePressure,
     /// The machine is shutting down.
     pub shutting_down: bool,
-    /// The pod may be running here already, so rules about resources and placement do not apply.
+    /// The pod may be running here already, so no rule applies.
     pub may_be_running: bool,
     /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
     /// would register.
@@ -51,22 +51,27 @@ pub struct PodAdmitAttributes<'a> {
     pub allocated_devices: &'a BTreeMap<String, i64>,
 }
 
-/// The other admitted pods, which use resources of the node.
+/// The other pods that use resources of the node, or will.
 #[derive(Clone, Debug, Default)]
 pub struct AdmittedPods {
     /// Pods that keep their resources.
     pub staying: Vec<Arc<Pod>>,
     /// Pods that are being stopped and will release their resources.
     pub terminating: Vec<Arc<Pod>>,
+    /// Pods that run here and that no source has (yet): either their source will deliver them, or they will be stopped.
+    pub unclaimed: Vec<Arc<Pod>>,
+    /// Pods that wait for their admission for longer than this one. They may hold devices and exclusive CPUs.
+    pub waiting: Vec<Arc<Pod>>,
 }
 
 impl AdmittedPods {
     fn all(&self) -> Vec<Arc<Pod>> {
-        self.staying
-            .iter()
-            .chain(&self.terminating)
-            .cloned()
-            .collect()
+        self.staying_and([&self.terminating, &self.unclaimed, &self.waiting])
+    }
+
+    fn staying_and<const N: usize>(&self, others: [&[Arc<Pod>]; N]) -> Vec<Arc<Pod>> {
+        let others = others.into_iter().flatten();
+        self.staying.iter().chain(others).cloned().collect()
     }
 }
 
@@ -83,6 +88,9 @@ pub enum AdmissionError {
         on_timeout: Option<Rejection>,
         /// Whether the event is delayed, because the wait is usually short.
         delay_event: bool,
+        /// Whether pods are being stopped that the pod may wait for. Then the wait of a static pod does not time out:
+        /// nothing would create the pod again.
+        is_ending: bool,
     },
     /// Other pods have to be preempted first.
     Preempts {
@@ -117,8 +125,12 @@ impl Rejection {
     }
 }
 
-/// The first rule that a pod breaks, if there is one.
+/// The first rule that a pod breaks, if there is one. A pod that may be running keeps its place: a node that has changed
+/// while no kubelet ran must not end it.
 pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
+    if attributes.may_be_running {
+        return Ok(());
+    }
     admit_before_devices(pod, attributes)?;
     if let Some(error) = attributes.device_error {
         return Err(error.clone());
@@ -130,9 +142,23 @@ pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Admis
         return fits;
     }
     app_armor::admit(pod, attributes.app_armor)?;
-    declared_features(pod, attributes.may_be_running)?;
+    declared_features(pod)?;
     shutdown(attributes.shutting_down)?;
     fits
+}
+
+/// The first rule about the pod's own spec that a running pod breaks: it would not be admitted now.
+pub(super) fn broken_by_running(
+    pod: &Pod,
+    attributes: &PodAdmitAttributes<'_>,
+) -> Option<Rejection> {
+    let rules = [
+        sysctls(pod, attributes.sysctls),
+        operating_system(pod),
+        supplemental_groups(pod, attributes.supplemental_groups_policy),
+        app_armor::admit(pod, attributes.app_armor),
+    ];
+    rules.into_iter().find_map(Result::err)
 }
 
 fn shutdown(shutting_down: bool) -> Result<(), Rejection> {
@@ -158,9 +184,7 @@ pub(super) fn admit_before_devices(
     pod: &Pod,
     attributes: &PodAdmitAttributes<'_>,
 ) -> Result<(), Rejection> {
-    if !attributes.may_be_running {
-        pressure::admit(pod, attributes.pressure)?;
-    }
+    pressure::admit(pod, attributes.pressure)?;
     sysctls(pod, attributes.sysctls)
 }
 
@@ -183,12 +207,12 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionError> {
     let staying = &attributes.others.staying;
     match attributes.node {
-        _ if attributes.may_be_running => Ok(()),
         None if pod.is_static() && predicates::matches_node(pod, attributes.initial_node) => Ok(()),
         None => Err(AdmissionError::Deferred {
             message: "the Node object is not known yet".into(),
             on_timeout: None,
             delay_event: true,
+            is_ending: false,
         }),
         Some(object) if pod.is_critical() => {
             let lenient = pod.is_static() && !attributes.standalone;
@@ -202,18 +226,54 @@ fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionE
         }
         Some(object) => {
             predicates::admit(pod, object, staying, attributes.allocated_devices)?;
-            if attributes.others.terminating.is_empty() {
-                return Ok(());
-            }
-            fits_with(pod, object, attributes.others, attributes.allocated_devices).map_err(
-                |rejection| AdmissionError::Deferred {
-                    message: format!("waiting for terminating pods: {}", rejection.message),
-                    on_timeout: Some(rejection),
-                    delay_event: false,
-                },
-            )
+            fits_now(pod, object, attributes.others, attributes.allocated_devices)
         }
     }
+}
+
+/// Whether a pod that fits beside the pods that stay has to wait for others: until those that are being stopped have
+/// released what it needs, and those that wait for longer have been admitted or rejected.
+fn fits_now(
+    pod: &Pod,
+    object: &Node,
+    others: &AdmittedPods,
+    allocated_devices: &BTreeMap<String, i64>,
+) -> Result<(), AdmissionError> {
+    // A critical pod would preempt these once they are admitted.
+    let waiting = others.waiting.iter();
+    let waiting = waiting.filter(|waiting| !preemption::is_preemptable(pod, waiting));
+    let waiting: Vec<_> = waiting.cloned().collect();
+    let unclaimed = &others.unclaimed[..];
+    for (what, group, is_final) in [
+        ("pods whose admission is pending", [&waiting[..], &[]], true),
+        ("terminating pods", [&others.terminating, &[]], true),
+        // Whether these will be stopped is not known.
+        (
+            "running pods that no source has",
+            [&others.terminating, unclaimed],
+            false,
+        ),
+    ] {
+        let all = others.staying_and(group);
+        let Err(mut rejection) = predicates::admit(pod, object, &all, allocated_devices) else {
+            continue;
+        };
+        let mut is_final = is_final;
+        if pod.is_critical() {
+            // It does not fail for resources, which others would be stopped for.
+            match predicates::admit_except_resources(pod, object, &all) {
+                Ok(()) => is_final = false,
+                Err(other) => rejection = other,
+            }
+        }
+        return Err(AdmissionError::Deferred {
+            message: format!("waiting for {what}: {}", rejection.message),
+            on_timeout: Some(rejection).filter(|_| is_final),
+            delay_event: false,
+            is_ending: !others.terminating.is_empty(),
+        });
+    }
+    Ok(())
 }
 
 /// Whether a critical pod fits, after preemption of other pods if needed. With `lenient`, a pod that does not fit even
@@ -248,22 +308,10 @@ pub(super) fn fits_critical(
             }
         };
     }
-    let deferred = |rejection: Rejection, is_final: bool| AdmissionError::Deferred {
-        message: format!("waiting for terminating pods: {}", rejection.message),
-        on_timeout: Some(rejection).filter(|_| is_final),
-        delay_event: false,
-    };
-    if others.terminating.is_empty() {
-        return Ok(());
-    }
-    let all = others.all();
-    let without_resources = predicates::admit_except_resources(pod, object, &all);
-    without_resources.map_err(|rejection| deferred(rejection, true))?;
-    let fits = predicates::admit(pod, object, &all, allocated_devices);
-    fits.map_err(|rejection| deferred(rejection, false))
+    fits_now(pod, object, others, allocated_devices)
 }
 
-/// Whether a pod fits beside all other pods, including those that are being stopped.
+/// Whether a pod fits beside all other pods, including those that are being stopped and those that wait.
 pub(super) fn fits_with(
     pod: &Pod,
     object: &Node,
@@ -308,9 +356,9 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
 
 /// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
 /// this one.
-fn declared_features(pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
+fn declared_features(pod: &Pod) -> Result<(), Rejection> {
     let host_users = pod.spec().and_then(|spec| spec.host_users);
-    if may_be_running || host_users != Some(false) || !pod.host_network() {
+    if host_users != Some(false) || !pod.host_network() {
         return Ok(());
     }
     Err(Rejection::new(

@@ -4,6 +4,7 @@ use super::{
     SyncLoop,
     admission::{
         AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
+        broken_by_running,
     },
     dispatch::AdmissionOrder,
     pending_admission::{AdmissionWait, RETRY_INTERVAL},
@@ -12,18 +13,23 @@ use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
     resources::{
-        allocation::with_higher_requests,
         devices::{Affinities, AllocateError, DeviceAllocationError, DeviceManager},
         topology::TopologyError,
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// The reason for which a critical pod waits.
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
 /// The event of a pod that already ran before the kubelet started and for which nothing could be allocated.
 const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusive CPUs and memory";
+/// The event of a pod that already ran before the kubelet started and that breaks a rule for new pods.
+const WOULD_NOT_BE_ADMITTED: &str = "The pod keeps running although it would not be admitted now";
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
@@ -48,37 +54,21 @@ impl SyncLoop {
     /// Admits or rejects a pod; false if that is not decided yet and the pod is deferred. The status of a rejected pod
     /// is published as Failed; its worker then terminates it.
     pub(super) fn decide_admission(&mut self, pod: &Arc<Pod>, may_be_running: bool) -> bool {
-        let rejection = match self.run_admit_handlers(pod, may_be_running) {
-            Ok(()) => None,
-            Err(AdmissionError::Rejected(rejection)) => Some(rejection),
-            Err(AdmissionError::Deferred {
-                message,
-                on_timeout,
-                delay_event,
-            }) => {
-                let event_delay = if delay_event {
-                    RETRY_INTERVAL
-                } else {
-                    Duration::ZERO
+        let admitted = self.run_admit_handlers(pod, may_be_running);
+        let Some(admitted) = self.decided(pod, admitted) else {
+            return false;
+        };
+        let admitted = match admitted {
+            Err(rejection) => Err(self.prefer_manager_rejection(pod, rejection)),
+            Ok(()) => {
+                let allocated = self.allocate_cpus_and_memory(pod, may_be_running);
+                let Some(allocated) = self.decided(pod, allocated) else {
+                    return false;
                 };
-                if !self.admission_timed_out(pod, &message, event_delay) {
-                    return false;
-                }
-                on_timeout
-            }
-            Err(AdmissionError::Preempts { victims, resource }) => {
-                self.preempt(pod, victims, &resource);
-                if !self.admission_timed_out(pod, WAITS_FOR_PREEMPTED, Duration::ZERO) {
-                    return false;
-                }
-                None
+                allocated
             }
         };
-        let rejection = match rejection {
-            Some(rejection) => Some(self.prefer_manager_rejection(pod, rejection)),
-            None => self.allocate_cpus_and_memory(pod, may_be_running).err(),
-        };
-        if let Some(rejection) = rejection {
+        if let Err(rejection) = admitted {
             self.metrics.rejected(&rejection);
             // The containers of a pod that may be running use its devices until they have stopped.
             if !may_be_running {
@@ -90,6 +80,44 @@ impl SyncLoop {
             self.pod_sync.allocations().allocate(pod);
         }
         true
+    }
+
+    /// Whether a pod is admitted or rejected by the outcome of an admission rule; `None` if it waits, deferred.
+    fn decided(
+        &mut self,
+        pod: &Pod,
+        outcome: Result<(), AdmissionError>,
+    ) -> Option<Result<(), Rejection>> {
+        match outcome {
+            Ok(()) => Some(Ok(())),
+            Err(AdmissionError::Rejected(rejection)) => Some(Err(rejection)),
+            Err(AdmissionError::Deferred {
+                message,
+                on_timeout,
+                delay_event,
+                is_ending,
+            }) => {
+                let event_delay = if delay_event {
+                    RETRY_INTERVAL
+                } else {
+                    Duration::ZERO
+                };
+                let may_time_out = on_timeout.is_none() || !(pod.is_static() && is_ending);
+                let wait = self.wait_for_admission(pod, &message, event_delay);
+                (wait == AdmissionWait::TimedOut && may_time_out).then(|| {
+                    self.deferred.remove(&pod.uid());
+                    on_timeout.map_or(Ok(()), Err)
+                })
+            }
+            Err(AdmissionError::Preempts { victims, resource }) => {
+                self.preempt(pod, victims, &resource);
+                let wait = self.wait_for_admission(pod, WAITS_FOR_PREEMPTED, Duration::ZERO);
+                (wait == AdmissionWait::TimedOut).then(|| {
+                    self.deferred.remove(&pod.uid());
+                    Ok(())
+                })
+            }
+        }
     }
 
     /// Kills the victims of a critical pod.
@@ -120,7 +148,11 @@ impl SyncLoop {
 
     /// Allocates exclusive CPUs and memory to a pod, the last step of its admission. A pod that may be running keeps what
     /// it has; one with devices got them with its devices.
-    fn allocate_cpus_and_memory(&self, pod: &Pod, may_be_running: bool) -> Result<(), Rejection> {
+    fn allocate_cpus_and_memory(
+        &self,
+        pod: &Pod,
+        may_be_running: bool,
+    ) -> Result<(), AdmissionError> {
         let Err(error) = self.admit_resources(pod, may_be_running) else {
             return Ok(());
         };
@@ -135,10 +167,28 @@ impl SyncLoop {
             self.pod_sync.warning_event(pod, error.reason, text);
             return Ok(());
         }
-        Err(Rejection {
-            reason: error.reason.into(),
-            message: error.message,
-        })
+        Err(self.topology_error(pod, error))
+    }
+
+    /// A pod for which no exclusive CPUs or memory are left waits if those of pods that are being stopped are enough.
+    fn topology_error(&self, pod: &Pod, error: TopologyError) -> AdmissionError {
+        let rejection = Rejection::new(error.reason, error.message);
+        let resources = &self.admission.resources;
+        let mut leaving = resources.pods();
+        leaving.retain(|uid| *uid != pod.uid() && self.will_release(uid));
+        let devices = |nodes| self.devices().hints(pod, nodes);
+        if leaving.is_empty() || !resources.could_admit_without(pod, &leaving, devices) {
+            return AdmissionError::Rejected(rejection);
+        }
+        AdmissionError::Deferred {
+            message: format!(
+                "waiting for exclusive CPUs and memory of terminating pods: {}",
+                rejection.message
+            ),
+            on_timeout: Some(rejection),
+            delay_event: false,
+            is_ending: self.is_any_being_stopped(&leaving),
+        }
     }
 
     fn admit_resources(
@@ -189,7 +239,7 @@ impl SyncLoop {
         let admission = &self.admission;
         let node = admission.node.borrow().clone();
         let others = if node.is_some() && !may_be_running {
-            self.admitted_except(&pod.uid())
+            self.admitted_except(pod)
         } else {
             AdmittedPods::default()
         };
@@ -207,8 +257,16 @@ impl SyncLoop {
             device_error: None,
             allocated_devices: &BTreeMap::new(),
         };
-        let device_error = if may_be_running || admit_before_devices(pod, &before).is_ok() {
-            self.allocate_devices(pod, may_be_running).err()
+        if may_be_running {
+            self.devices().mark_running(pod);
+            if let Some(Rejection { reason, message }) = broken_by_running(pod, &before) {
+                let text = format!("{WOULD_NOT_BE_ADMITTED}: {message}");
+                self.pod_sync.warning_event(pod, reason, text);
+            }
+            return Ok(());
+        }
+        let device_error = if admit_before_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod).err()
         } else {
             None
         };
@@ -229,55 +287,21 @@ impl SyncLoop {
             || self.workers.is_pod_termination_requested(&uid)
     }
 
-    /// The admitted pods other than `uid` that still use resources of the node.
-    pub(super) fn admitted_except(&self, uid: &PodUid) -> AdmittedPods {
-        let mut others = AdmittedPods::default();
-        for pod in self.pod_manager.reader().pods() {
-            let other = pod.uid();
-            let in_use = || {
-                !self.pod_sync.has_terminal_status(&other)
-                    || self.workers.could_have_running_containers(&other)
-            };
-            if other == *uid || !self.workers.has_worker(&other) || !in_use() {
-                continue;
-            }
-            if self.is_terminating(&pod) {
-                others.terminating.push(self.with_actuated_requests(pod));
-            } else {
-                others.staying.push(self.with_actuated_requests(pod));
-            }
-        }
-        others
-    }
-
-    /// The pod with the higher of its allocated and its actuated requests, because containers of a resize in progress
-    /// still use the latter.
-    pub(super) fn with_actuated_requests(&self, pod: Arc<Pod>) -> Arc<Pod> {
-        let runs = |name: &str| self.cache.latest(&pod.uid()).runs(name);
-        match self.allocations().actuated_pod(&pod, runs) {
-            Some(actuated) => Arc::new(with_higher_requests(&pod, &actuated)),
-            None => pod,
-        }
-    }
-
-    /// Whether the wait for admission has timed out; if not, the pod is deferred, with an event after `event_delay`.
-    fn admission_timed_out(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> bool {
+    /// Defers a pod that cannot be admitted now, with an event after `event_delay`.
+    fn wait_for_admission(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> AdmissionWait {
         let uid = pod.uid();
         if !self.pending_admissions.contains(&uid) {
             self.defer(pod, why);
         }
+        self.deferred.insert(uid.clone());
         let wait = self
             .pending_admissions
-            .wait(uid.clone(), Instant::now(), event_delay);
-        if wait == AdmissionWait::TimedOut {
-            return true;
-        }
-        self.deferred.insert(uid);
+            .wait(uid, Instant::now(), event_delay);
         if wait == AdmissionWait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);
         }
-        false
+        wait
     }
 
     /// Whether a pod waits for admission, or for a resize.
@@ -302,13 +326,9 @@ impl SyncLoop {
     }
 
     /// Allocates devices to a pod, after the CPUs and memory near to them, so that no other pod gets these while device
-    /// plugins respond. A pod that may be running keeps its devices. If devices cannot be allocated, a new pod releases
-    /// its CPUs and memory; one that was admitted before a restart of the kubelet keeps them.
-    fn allocate_devices(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
-        if may_be_running {
-            self.devices().mark_running(pod);
-            return Ok(());
-        }
+    /// plugins respond. If devices cannot be allocated, a new pod releases its CPUs and memory; one that was admitted
+    /// before a restart of the kubelet keeps them.
+    fn allocate_devices(&self, pod: &Pod) -> Result<(), AdmissionError> {
         let allocated = self
             .devices()
             .allocate(pod, || self.admit_resources(pod, false));
@@ -324,27 +344,28 @@ impl SyncLoop {
                 message: "waiting for device plugins to prepare the pod's devices".into(),
                 on_timeout: Some(rejection("the device plugins did not respond in time")),
                 delay_event: true,
+                is_ending: false,
             }),
             Err(AllocateError::Failed(error)) => Err(self.admission_error(&error)),
-            Err(AllocateError::Misaligned(error)) => Err(AdmissionError::Rejected(Rejection::new(
-                error.reason,
-                error.message,
-            ))),
+            Err(AllocateError::Misaligned(error)) => Err(self.topology_error(pod, error)),
         }
     }
 
     fn admission_error(&self, error: &DeviceAllocationError) -> AdmissionError {
         let text = error.to_string();
-        let waits = error.is_transient()
-            || error.exhausted_resource().is_some_and(|resource| {
-                let pods = self.devices().pods_using(resource);
-                pods.iter().any(|uid| self.will_release(uid))
-            });
-        if waits {
+        let exhausted = error.exhausted_resource();
+        let using = exhausted.map(|resource| self.devices().pods_using(resource));
+        let leaving: HashSet<_> = using
+            .into_iter()
+            .flatten()
+            .filter(|uid| self.will_release(uid))
+            .collect();
+        if error.is_transient() || !leaving.is_empty() {
             AdmissionError::Deferred {
                 message: format!("waiting for devices: {text}"),
                 on_timeout: Some(rejection(&text)),
                 delay_event: false,
+                is_ending: self.is_any_being_stopped(&leaving),
             }
         } else {
             AdmissionError::Rejected(rejection(&text))
@@ -355,6 +376,11 @@ impl SyncLoop {
     fn will_release(&self, uid: &PodUid) -> bool {
         let pod = self.pod_manager.reader().get(uid);
         pod.is_none_or(|pod| self.is_terminating(&pod))
+    }
+
+    fn is_any_being_stopped(&self, uids: &HashSet<PodUid>) -> bool {
+        uids.iter()
+            .any(|uid| self.workers.is_pod_termination_requested(uid))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{UpdatePodOptions, WorkerRemoval},
-    state::pod_cache::RuntimeListed,
+    state::pod_cache::{RuntimeListed, StaleItem},
     state::pod_state_store::PodOrigin,
 };
 use std::{collections::HashSet, sync::Arc};
@@ -139,7 +139,8 @@ impl SyncLoop {
 
     /// Retries deferred pods, updates the start gate, stops and removes orphans, repairs workers (in a full run),
     /// releases devices and allocations of pods that are gone, and starts the background part. Orphans are taken only
-    /// from settled runtime statuses of a complete list, and only if the source of the pod has delivered.
+    /// from a complete list, if the source of the pod has delivered, and if the runtime status of the pod is settled or
+    /// cannot be read.
     pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
         let pod_manager = self.pod_manager.reader();
         let deferred: Vec<_> = self
@@ -155,6 +156,9 @@ impl SyncLoop {
         let (pods, unsettled): (Vec<_>, Vec<_>) = pods
             .into_iter()
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
+        let (unreadable, unread): (Vec<_>, Vec<_>) = unsettled
+            .into_iter()
+            .partition(|p| self.cache.is_unreadable(&p.uid));
         let desired = self.pod_manager.reader().uids();
         let is_known = |uid: &PodUid| {
             desired.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
@@ -164,16 +168,22 @@ impl SyncLoop {
             is_removed_from_source: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
+        // Whether something of these runs is not known, so they are stopped, by a list, before they are removed.
+        let unreadable_orphans = find(&unreadable, &criteria);
+        let unreadable_orphans = [unreadable_orphans.running, unreadable_orphans.stopped].concat();
         // Whether every pod that may be running was passed to the device manager, which needs that after a damaged
         // checkpoint. Desired pods are, when they are admitted (`mark_running`); orphans never are, so none may be running.
-        let all_known = unsettled.is_empty()
+        let mut unsettled = unreadable.iter().chain(&unread);
+        let all_known = unsettled
+            .all(|pod| desired.contains(&pod.uid) && self.workers.has_worker(&pod.uid))
             && pods
                 .iter()
                 .all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
         let needs_inventory = self.devices().needs_inventory();
-        let undecided = unsettled.iter().map(|pod| &pod.uid);
+        let undecided = unreadable.iter().chain(&unread).map(|pod| &pod.uid);
         let undecided = undecided.filter(|uid| needs_inventory || !is_known(uid));
         let undecided: Vec<_> = undecided.cloned().collect();
+        let unread_orphans = unread.iter().any(|pod| !is_known(&pod.uid));
         let cache = &self.cache;
         let is_gone = |uid: &PodUid| {
             cache
@@ -182,6 +192,17 @@ impl SyncLoop {
         };
         self.awaits_settled.retain(|uid| !is_gone(uid));
         self.awaits_settled.extend(undecided);
+        for orphan in unreadable_orphans {
+            let stale = self.cache.stale(&orphan.uid);
+            tracing::warn!(
+                pod = %orphan.log_name(),
+                podUID = %orphan.uid,
+                err = stale.first().map(StaleItem::to_string),
+                "Clean up containers for orphaned pod whose status cannot be read"
+            );
+            self.metrics.orphan_stopped();
+            self.workers.update_pod(UpdatePodOptions::orphan(orphan));
+        }
         for orphan in orphans.running {
             tracing::info!(
                 pod = %orphan.log_name(),
@@ -199,6 +220,10 @@ impl SyncLoop {
         let all_delivered = self.sources.all_delivered();
         let is_full = self.housekeeping_schedule.begin(all_delivered);
         let with_cgroups = all_delivered && self.housekeeping_schedule.searches_cgroups(is_full);
+        if unread_orphans {
+            // That an item of such a pod cannot be read settles nothing, so nothing else wakes the loop.
+            self.housekeeping_schedule.retry_later();
+        }
         if is_full {
             self.repair_workers(&desired);
         }

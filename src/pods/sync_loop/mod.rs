@@ -13,6 +13,7 @@
 
 mod admit;
 pub mod admission;
+mod admitted_pods;
 mod housekeeping;
 mod cleanup;
 pub mod dispatch;

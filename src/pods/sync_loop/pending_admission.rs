@@ -10,10 +10,16 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(in crate::pods) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
+pub(in crate::pods) struct PendingAdmissions {
+    pods: HashMap<PodUid, PendingAdmission>,
+    /// Number of waits so far.
+    count: u64,
+}
 
 #[derive(Debug)]
 struct PendingAdmission {
+    /// Its place in the order of waits.
+    number: u64,
     since: Instant,
     /// The event was emitted.
     event_emitted: bool,
@@ -32,16 +38,16 @@ pub(super) enum AdmissionWait {
 
 impl PendingAdmissions {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pods.is_empty()
     }
 
     pub(super) fn contains(&self, uid: &PodUid) -> bool {
-        self.0.contains_key(uid)
+        self.pods.contains_key(uid)
     }
 
     /// Ends the wait of a pod; false if it did not wait.
     pub(super) fn remove(&mut self, uid: &PodUid) -> bool {
-        self.0.remove(uid).is_some()
+        self.pods.remove(uid).is_some()
     }
 
     /// Starts or continues the wait of a pod that cannot be admitted at `now`. Its event is due after `event_delay`.
@@ -51,9 +57,13 @@ impl PendingAdmissions {
         now: Instant,
         event_delay: Duration,
     ) -> AdmissionWait {
-        let waiting = self.0.entry(uid).or_insert(PendingAdmission {
-            since: now,
-            event_emitted: false,
+        let waiting = self.pods.entry(uid).or_insert_with(|| {
+            self.count += 1;
+            PendingAdmission {
+                number: self.count,
+                since: now,
+                event_emitted: false,
+            }
         });
         let waited = now.saturating_duration_since(waiting.since);
         if waited >= TIMEOUT {
@@ -68,9 +78,18 @@ impl PendingAdmissions {
 
     /// The waiting pods, longest wait first.
     pub(super) fn in_order(&self) -> Vec<PodUid> {
-        let mut waiting: Vec<_> = self.0.iter().collect();
-        waiting.sort_by_key(|(_, waiting)| waiting.since);
+        let mut waiting: Vec<_> = self.pods.iter().collect();
+        waiting.sort_by_key(|(_, waiting)| waiting.number);
         waiting.into_iter().map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// The pods that wait for longer than this one; all if it does not wait. A pod waits for none that waits for it.
+    pub(super) fn before(&self, uid: &PodUid) -> Vec<PodUid> {
+        let mut waiting = self.in_order();
+        if let Some(place) = waiting.iter().position(|waiting| waiting == uid) {
+            waiting.truncate(place);
+        }
+        waiting
     }
 }
 
@@ -97,6 +116,9 @@ mod tests {
         assert_eq!(steps[5], AdmissionWait::TimedOut);
         assert_eq!(step("second", 121), AdmissionWait::Continue);
         assert_eq!(waiting.in_order(), ["first".into(), "second".into()]);
+        assert_eq!(waiting.before(&"third".into()), waiting.in_order());
+        assert_eq!(waiting.before(&"second".into()), ["first".into()]);
+        assert_eq!(waiting.before(&"first".into()), []);
         assert!(waiting.remove(&"first".into()));
         assert!(!waiting.remove(&"first".into()));
         assert!(waiting.contains(&"second".into()) && !waiting.is_empty());

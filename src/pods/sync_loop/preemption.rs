@@ -52,7 +52,8 @@ pub(super) fn victims(
     Ok([best_effort, burstable, guaranteed].concat())
 }
 
-fn is_preemptable(pod: &Pod, other: &Pod) -> bool {
+/// Whether `other` may be stopped for `pod`.
+pub(super) fn is_preemptable(pod: &Pod, other: &Pod) -> bool {
     let priority = |pod: &Pod| pod.spec().and_then(|spec| spec.priority);
     let before = || priority(pod).zip(priority(other));
     pod.is_critical() && !other.is_critical() || before().is_some_and(|(one, other)| one > other)

@@ -190,7 +190,7 @@ impl SyncLoop {
         if let Err(rejection) = may_resize(wanted, pressure, shutting_down) {
             return Some(Err(deferred(rejection.message)));
         }
-        let others = self.admitted_except(&wanted.uid());
+        let others = self.admitted_except(wanted);
         let allocated = self.devices().allocated_for_admission(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
         let actuated = self.with_actuated_requests(before.clone());

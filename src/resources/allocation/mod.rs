@@ -157,6 +157,14 @@ impl Allocations {
         self.0.changed.notify_one();
     }
 
+    /// The amounts that the running containers of a pod have, as far as this or an earlier kubelet recorded them: the
+    /// actuated ones, or else the allocated ones.
+    pub fn used(&self, uid: &PodUid) -> Option<Arc<PodResourceInfo>> {
+        let state = self.0.state.lock();
+        let used = state.actuated.get(uid).or(state.allocated.get(uid));
+        used.cloned()
+    }
+
     /// The actuated amounts of a pod.
     pub fn actuated(&self, uid: &PodUid) -> Option<Arc<PodResourceInfo>> {
         self.0.state.lock().actuated.get(uid).cloned()

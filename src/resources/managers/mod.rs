@@ -111,6 +111,15 @@ struct AppliedCpus {
     cpus: Option<CpuSet>,
 }
 
+impl Managers {
+    /// Pods that have exclusive resources.
+    fn pods(&self) -> HashSet<PodUid> {
+        let (cpu, memory) = (&self.cpu.state().assigned, &self.memory.state().assigned);
+        let pods = cpu.keys().chain(memory.keys());
+        pods.map(|uid| PodUid::from(uid.as_str())).collect()
+    }
+}
+
 impl ResourceManagers {
     /// Builds the managers; `cpu` and `memory` have the state of an earlier kubelet.
     pub fn new(
@@ -226,20 +235,40 @@ impl ResourceManagers {
         admission.result
     }
 
+    /// Pods that have exclusive resources.
+    pub fn pods(&self) -> HashSet<PodUid> {
+        self.0.managers.lock().pods()
+    }
+
+    /// Whether the exclusive resources of a pod could be allocated if these pods released theirs. Allocates and counts
+    /// nothing.
+    pub fn could_admit_without(
+        &self,
+        pod: &Pod,
+        leaving: &HashSet<PodUid>,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> bool {
+        let managers = self.0.managers.lock();
+        let mut left = Managers {
+            cpu: managers.cpu.clone(),
+            memory: managers.memory.clone(),
+            ..Managers::default()
+        };
+        drop(managers);
+        let stays = |pod: &str, _: &str| !leaving.contains(&PodUid::from(pod));
+        left.cpu.retain(stays);
+        left.memory.retain(stays);
+        let trial = self.0.try_admit(&left, pod, false, devices);
+        trial.admission.result.is_ok()
+    }
+
     /// Releases the resources of pods for which `keep` returns false.
     pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         let inner = &self.0;
         let mut managers = inner.managers.lock();
-        let (cpu, memory) = (
-            &managers.cpu.state().assigned,
-            &managers.memory.state().assigned,
-        );
-        let known = cpu
-            .keys()
-            .chain(memory.keys())
-            .map(|uid| PodUid::from(uid.as_str()));
-        let known: HashSet<PodUid> = known.chain(managers.tracked.iter().cloned()).collect();
-        let gone: HashSet<PodUid> = known.into_iter().filter(|uid| !keep(uid)).collect();
+        let mut gone = managers.pods();
+        gone.extend(managers.tracked.iter().cloned());
+        gone.retain(|uid| !keep(uid));
         if gone.is_empty() {
             return;
         }

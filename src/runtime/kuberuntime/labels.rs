@@ -6,6 +6,7 @@ use crate::model::{Pod, PodExt, PodUid, container_hash, keys};
 use crate::state::pod_cache::PodRef;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A runtime object's labels or annotations.
 pub type StringMap = HashMap<String, String>;
@@ -130,6 +131,16 @@ pub struct UnreadableAnnotation {
     pub detail: String,
 }
 
+/// The container's ports on the host, from its annotations; `None` if there are none, or they cannot be read.
+pub fn host_ports(annotations: &StringMap) -> Option<Arc<[ContainerPort]>> {
+    // An unreadable annotation is reported when the container is stopped.
+    let ports: Option<Vec<ContainerPort>> =
+        read_json(annotations, keys::CONTAINER_PORTS, &mut Vec::new());
+    let mut ports = ports?;
+    ports.retain(|port| port.host_port.is_some_and(|port| port > 0));
+    (!ports.is_empty()).then(|| ports.into())
+}
+
 impl AnnotatedContainerInfo {
     /// Reads annotations of [`container_annotations`] or of the Go kubelet. An invalid annotation is returned as an error
     /// and counts as absent.
@@ -243,6 +254,7 @@ mod tests {
         let annotations = container_annotations(&pod, container, 0);
         let (record, errors) = AnnotatedContainerInfo::read(&annotations);
         assert!(errors.is_empty());
+        assert_eq!(host_ports(&annotations), None, "not on the host");
         let hook = container.lifecycle.as_ref().unwrap().pre_stop.as_ref();
         assert_eq!(record.pre_stop.as_ref(), hook);
         assert_eq!(Some(record.ports), container.ports);
@@ -270,6 +282,7 @@ mod tests {
         let command = record.pre_stop.unwrap().exec.unwrap().command.unwrap();
         assert_eq!(command, ["sh", "-c", "a && b"]);
         assert_eq!(record.ports[0].host_port, Some(1));
+        assert_eq!(host_ports(&annotations).as_deref(), Some(&*record.ports));
     }
 
     #[test]

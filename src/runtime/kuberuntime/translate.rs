@@ -117,6 +117,7 @@ pub fn container_from_list(
         message: strings.intern(""),
         grace_seconds: grace_seconds(&container.annotations),
         source: source(&container.annotations),
+        host_ports: labels::host_ports(&container.annotations),
         ..ContainerStatus::default()
     };
     with_pod(&container.labels, strings, object)
@@ -169,6 +170,7 @@ pub fn container_status(
         resources: resources(status),
         grace_seconds: grace_seconds(&status.annotations),
         source: source(&status.annotations),
+        host_ports: labels::host_ports(&status.annotations),
     };
     with_pod(&status.labels, strings, object)
 }

@@ -1,7 +1,7 @@
 //! Items whose status has to be read, with the error of the last attempt.
 
-use super::{ItemId, PodCache, PodCacheWriter};
-use crate::model::{ContainerStatus, PodStatus, PodUid, Seq};
+use super::{InspectedItem, ItemId, PodCache, PodCacheWriter};
+use crate::model::{PodStatus, PodUid, Seq};
 use std::{fmt, sync::Arc};
 
 /// An item that has to be read before its pod is settled.
@@ -30,28 +30,33 @@ impl PodCache {
         self.shared.state.lock().stale(uid)
     }
 
+    /// Whether a pod cannot be read: a read of every item that has to be read has failed. A read that hangs fails after
+    /// its timeout.
+    pub fn is_unreadable(&self, uid: &PodUid) -> bool {
+        self.shared.state.lock().is_unreadable(uid)
+    }
+
     /// Waits until the pod is settled and returns its status, or `None` once a read of every stale item has failed. The
     /// caller may drop the future.
     pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         let check = || {
             // Under one lock: a read in between would make a settled pod one of which every read failed.
             let state = self.shared.state.lock();
-            let (settled, stale) = (state.settled(uid), state.stale(uid));
-            let all_failed = stale.iter().all(|item| item.failure.is_some());
-            (settled.is_some() || all_failed).then_some(settled)
+            let settled = state.settled(uid);
+            (settled.is_some() || state.is_unreadable(uid)).then_some(settled)
         };
         self.shared.settled_waiters.until(uid, check).await
     }
 }
 
 impl PodCacheWriter {
-    /// Records that a read of an item, begun at `seq`, failed. `listed` is the container in a list.
+    /// Records that a read of an item, begun at `seq`, failed. `listed` is the item in a list.
     pub fn record_failed_read(
         &self,
         item: &ItemId,
         seq: Seq,
         failure: Arc<str>,
-        listed: Option<ContainerStatus>,
+        listed: Option<InspectedItem>,
     ) {
         let mut state = self.shared.state.lock();
         let Some(pod_ref) = state.pod_ref(item) else {
@@ -67,9 +72,9 @@ impl PodCacheWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{InspectedItem, ListEntry, PodRef, pod_cache};
+    use super::super::{ListEntry, PodRef, pod_cache};
     use super::*;
-    use crate::model::ContainerState;
+    use crate::model::{ContainerState, ContainerStatus, PodSource, SandboxStatus};
 
     fn instance(id: &str, restart_count: u32, state: ContainerState) -> ContainerStatus {
         ContainerStatus {
@@ -114,12 +119,16 @@ mod tests {
         };
         assert_eq!(stale(&cache), ["container 0123456789abc: not read yet"]);
         let seq = writer.next_seq();
-        writer.record_failed_read(&item, seq, "broken".into(), Some(running.clone()));
+        assert!(!cache.is_unreadable(&pod_ref.uid), "it may still be read");
+        let in_list = Some(InspectedItem::Container(running.clone()));
+        writer.record_failed_read(&item, seq, "broken".into(), in_list);
+        assert!(cache.is_unreadable(&pod_ref.uid));
         assert_eq!(stale(&cache), ["container 0123456789abc: broken"]);
         assert_eq!(cache.settled_or_failed(&pod_ref.uid).await, None);
         let seq = writer.next_seq();
         writer.apply(&pod_ref, &item, seq, InspectedItem::Container(running));
         assert!(cache.stale(&pod_ref.uid).is_empty());
+        assert!(!cache.is_unreadable(&pod_ref.uid));
         assert!(cache.settled_or_failed(&pod_ref.uid).await.is_some());
         assert_eq!(cache.sizes()[3].1, 0, "nothing waits");
     }
@@ -154,7 +163,8 @@ mod tests {
                 InspectedItem::Container(new.clone()),
             );
             let seq = writer.next_seq();
-            writer.record_failed_read(&item("old"), seq, "broken".into(), Some(old.clone()));
+            let in_list = Some(InspectedItem::Container(old.clone()));
+            writer.record_failed_read(&item("old"), seq, "broken".into(), in_list);
             let settled = cache.try_settled(&pod_ref.uid);
             assert_eq!(settled.is_some(), settles, "{old:?} {new:?}");
             if let Some(status) = settled {
@@ -165,5 +175,32 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_that_cannot_be_read_tells_the_source_of_its_pod() {
+        let (writer, cache) = pod_cache();
+        let pod_ref = PodRef {
+            uid: "u".into(),
+            name: "p".into(),
+            namespace: "ns".into(),
+        };
+        let listed = SandboxStatus {
+            id: "s".into(),
+            ready: true,
+            source: Some(PodSource::File),
+            ..SandboxStatus::default()
+        };
+        let entry = ListEntry {
+            pod_ref: pod_ref.clone(),
+            status: listed.clone(),
+        };
+        writer.apply_list(writer.next_seq(), vec![entry], Vec::new());
+        let item = ItemId::Sandbox(listed.id.clone());
+        let in_list = Some(InspectedItem::Sandbox(listed));
+        writer.record_failed_read(&item, writer.next_seq(), "broken".into(), in_list);
+        assert_eq!(cache.latest(&pod_ref.uid).source(), PodSource::File);
+        assert!(cache.try_settled(&pod_ref.uid).is_none(), "it was not read");
+        assert!(cache.is_unreadable(&pod_ref.uid));
     }
 }

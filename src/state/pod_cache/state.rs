@@ -124,15 +124,22 @@ impl PodCacheState {
             .collect()
     }
 
-    /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container
+    /// Whether a pod cannot be read: a read of every item that has to be read has failed.
+    pub(super) fn is_unreadable(&self, uid: &PodUid) -> bool {
+        let stale = self.stale(uid);
+        !stale.is_empty() && stale.iter().all(|item| item.failure.is_some())
+    }
+
+    /// Records that a read of an item, begun at `seq`, failed; `listed` is the item in a list. An exited container
     /// that has a newer instance counts as read with an unknown exit, so that it does not hold up the pod. Only its
-    /// `lastState` and, if the newer instance is killed, the start of the restart delay depend on that exit.
+    /// `lastState` and, if the newer instance is killed, the start of the restart delay depend on that exit. A sandbox
+    /// that was never read is shown as listed, because it tells the pod's source; it still has to be read.
     pub(super) fn record_failed_read(
         &mut self,
         id: &ItemId,
         seq: Seq,
         failure: Arc<str>,
-        listed: Option<ContainerStatus>,
+        listed: Option<InspectedItem>,
     ) -> ReadEffects {
         let Some(item) = self.items.get(id).filter(|item| item.stale.is_some()) else {
             return ReadEffects::default();
@@ -144,14 +151,25 @@ impl PodCacheState {
                     .any(|c| c.restart_count > listed.restart_count)
         };
         let pod = self.status(&item.uid);
-        if let Some(listed) = listed.filter(|listed| superseded(&pod, listed)) {
-            let pod_ref = PodRef::of_status(&pod);
-            let read = pod.container(&listed.id).cloned();
-            let status = listed.with_unknown_end(read.as_ref());
-            return self.apply(&pod_ref, id, seq, InspectedItem::Container(status));
+        let mut effects = ReadEffects::default();
+        match listed {
+            Some(InspectedItem::Container(listed)) if superseded(&pod, &listed) => {
+                let pod_ref = PodRef::of_status(&pod);
+                let read = pod.container(&listed.id).cloned();
+                let status = listed.with_unknown_end(read.as_ref());
+                return self.apply(&pod_ref, id, seq, InspectedItem::Container(status));
+            }
+            Some(InspectedItem::Sandbox(listed))
+                if pod.sandboxes.iter().all(|known| known.id != listed.id) =>
+            {
+                effects.changed = self.edit(&pod.uid, |pod| {
+                    upsert(&mut pod.sandboxes, listed, |sandbox| &sandbox.id)
+                });
+            }
+            _ => {}
         }
         self.failures.insert(id.clone(), failure);
-        ReadEffects::default()
+        effects
     }
 
     /// The items whose last read failed.

@@ -2,7 +2,7 @@
 
 use crate::{
     apiserver::{ApiItem, Unreadable},
-    model::{Completeness, Pod, PodExt, PodUid, keys},
+    model::{Completeness, Pod, PodExt, PodFullName, PodUid, keys},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -43,6 +43,10 @@ pub(super) struct ApiPods {
     /// Pods that are missing from the last list and have to be confirmed: the list may come from a server that has lost its
     /// data, or not loaded it yet.
     in_doubt: BTreeSet<PodUid>,
+    /// What an earlier kubelet has left of pods of which no version is known. They have to be confirmed like those in doubt.
+    left_over: BTreeMap<PodUid, PodFullName>,
+    /// New pods with the name of one that has to be confirmed. They are held back while the list may be of another cluster.
+    held: BTreeMap<PodUid, Arc<Pod>>,
     /// UIDs of pods that could not be decoded and of which no earlier version is known.
     unread: BTreeSet<String>,
     listed: bool,
@@ -60,6 +64,8 @@ impl ApiPods {
             node_name,
             pods: adopted.collect(),
             in_doubt: BTreeSet::new(),
+            left_over: BTreeMap::new(),
+            held: BTreeMap::new(),
             unread: BTreeSet::new(),
             listed: false,
             has_known_pods: false,
@@ -79,44 +85,69 @@ impl ApiPods {
 
     /// Whether a pod that is not among them has been deleted.
     pub(super) fn completeness(&self) -> Completeness {
-        if self.listed {
-            Completeness::from(self.unread.clone())
-        } else {
-            Completeness::Partial
+        if !self.listed {
+            return Completeness::Partial;
         }
+        let unsure = self.left_over.keys().chain(self.held.keys());
+        let unsure = unsure.map(ToString::to_string);
+        let unread = self.unread.iter().cloned();
+        Completeness::from(unread.chain(unsure).collect::<BTreeSet<_>>())
     }
 
-    /// The next pod to confirm, in order of UIDs after `last`.
-    pub(super) fn missing_from_list(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
-        let after = |uid: &&PodUid| last.is_none_or(|last| *uid > last);
-        let next = self.in_doubt.iter().find(after);
-        let next = next.or_else(|| self.in_doubt.first());
-        self.pods.get(next?).cloned()
+    /// Whether no list was handled yet.
+    pub(super) fn is_first_list(&self) -> bool {
+        !self.listed
     }
 
-    /// Whether the pod still has to be confirmed: the watch may have delivered it meanwhile.
-    pub(super) fn is_missing_from_list(&self, uid: &PodUid) -> bool {
-        self.in_doubt.contains(uid)
+    /// Notes what an earlier kubelet has left, before the first list.
+    pub(super) fn left_over(&mut self, pods: BTreeMap<PodUid, PodFullName>) {
+        self.left_over = pods;
+        let known = &self.pods;
+        self.left_over.retain(|uid, _| !known.contains_key(uid));
     }
 
-    /// Confirms a pod that exists but could not be decoded.
-    pub(super) fn exists(&mut self, uid: &PodUid) {
-        self.in_doubt.remove(uid);
+    /// Forgets left-over pods that are not of the API server.
+    pub(super) fn retain_left_over(&mut self, is_of_api: impl Fn(&PodUid) -> bool) {
+        self.left_over.retain(|uid, _| is_of_api(uid));
+    }
+
+    /// Whether pods have to be confirmed.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.in_doubt.is_empty() || !self.left_over.is_empty()
+    }
+
+    /// The pods that have to be confirmed.
+    pub(super) fn doubts(&self) -> Vec<PodUid> {
+        let left_over = self.left_over.keys();
+        self.in_doubt.iter().chain(left_over).cloned().collect()
+    }
+
+    /// Handles a further list: the pods in it that had to be confirmed exist. The watch may have delivered them meanwhile,
+    /// in a later version.
+    pub(super) fn confirmed(&mut self, items: Vec<ApiItem<Pod>>, now: Timestamp) -> Confirmed {
+        let mut confirmed = Confirmed::default();
+        for item in items {
+            let uid = uid_of(&item);
+            if !self.in_doubt.contains(&uid) && !self.left_over.contains_key(&uid) {
+                continue;
+            }
+            confirmed.any_exists = true;
+            confirmed.refused.extend(self.applied(item, now).err());
+        }
+        confirmed
     }
 
     /// Handles a complete list; returns the pods that are not accepted.
     pub(super) fn listed(&mut self, items: Vec<ApiItem<Pod>>, now: Timestamp) -> Vec<RefusedPod> {
         let is_known = |item: &ApiItem<Pod>| {
-            let metadata = match item {
-                Ok(pod) => &pod.metadata,
-                Err(unreadable) => &unreadable.metadata,
-            };
-            let uid = metadata.uid.as_deref().unwrap_or_default();
-            self.pods.contains_key(&PodUid::from(uid))
+            let uid = uid_of(item);
+            self.pods.contains_key(&uid) || self.left_over.contains_key(&uid)
         };
-        self.has_known_pods = self.pods.is_empty() || items.iter().any(is_known);
+        let none_known = self.pods.is_empty() && self.left_over.is_empty();
+        self.has_known_pods = none_known || items.iter().any(is_known);
         self.listed = true;
         self.unread.clear();
+        self.held.clear();
         self.in_doubt = self.pods.keys().cloned().collect();
         let taken = items.into_iter().map(|item| self.applied(item, now));
         taken.filter_map(Result::err).collect()
@@ -145,6 +176,7 @@ impl ApiPods {
             Err(refused) => {
                 let uid = PodUid::from(refused.uid.as_str());
                 self.in_doubt.remove(&uid);
+                self.left_over.remove(&uid);
                 if !self.pods.contains_key(&uid) {
                     self.unread.insert(refused.uid.clone());
                 }
@@ -155,15 +187,38 @@ impl ApiPods {
 
     fn take(&mut self, mut pod: Pod, now: Timestamp) {
         let uid = pod.uid();
-        note_first_seen(&mut pod, self.pods.get(&uid).map(Arc::as_ref), now);
+        let before = self.pods.get(&uid).or(self.held.get(&uid));
+        note_first_seen(&mut pod, before.map(Arc::as_ref), now);
         self.in_doubt.remove(&uid);
+        self.left_over.remove(&uid);
         self.unread.remove(uid.as_str());
+        let pod = Arc::new(pod);
+        if self.is_name_in_doubt(&pod) {
+            self.held.insert(uid, pod);
+        } else {
+            self.insert(pod);
+        }
+    }
+
+    /// Whether the pod has the name of one that has to be confirmed, and the list has none of the known pods: then it may
+    /// be another cluster's pod of that name.
+    fn is_name_in_doubt(&self, pod: &Pod) -> bool {
+        let (uid, name) = (pod.uid(), pod.full_name());
+        let in_doubt = self.in_doubt.iter().filter_map(|uid| self.pods.get(uid));
+        let mut in_doubt = in_doubt.map(|other| (other.uid(), other.full_name()));
+        let mut left_over = self.left_over.iter();
+        !self.has_known_pods
+            && (in_doubt.any(|(other, its_name)| other != uid && its_name == name)
+                || left_over.any(|(other, its_name)| *other != uid && *its_name == name))
+    }
+
+    fn insert(&mut self, pod: Arc<Pod>) {
+        let (uid, name) = (pod.uid(), pod.full_name());
+        self.held.remove(&uid);
         // The name can belong to another pod only when that one is gone.
-        let has_its_name =
-            |old: &Pod| old.name() == pod.name() && old.namespace() == pod.namespace();
         self.pods
-            .retain(|other, old| *other == uid || !has_its_name(old));
-        self.pods.insert(uid, Arc::new(pod));
+            .retain(|other, old| *other == uid || old.full_name() != name);
+        self.pods.insert(uid, pod);
         let pods = &self.pods;
         self.in_doubt.retain(|uid| pods.contains_key(uid));
     }
@@ -172,8 +227,33 @@ impl ApiPods {
     pub(super) fn deleted(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.in_doubt.remove(uid);
+        self.left_over.remove(uid);
+        self.held.remove(uid);
         self.unread.remove(uid.as_str());
+        let held: Vec<_> = self.held.values().cloned().collect();
+        for pod in held {
+            if !self.is_name_in_doubt(&pod) {
+                self.insert(pod);
+            }
+        }
     }
+}
+
+/// The result of a further list.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed {
+    /// At least one of the pods in doubt exists.
+    pub(super) any_exists: bool,
+    /// Those that exist and are not accepted.
+    pub(super) refused: Vec<RefusedPod>,
+}
+
+fn uid_of(item: &ApiItem<Pod>) -> PodUid {
+    let metadata = match item {
+        Ok(pod) => &pod.metadata,
+        Err(unreadable) => &unreadable.metadata,
+    };
+    PodUid::from(metadata.uid.as_deref().unwrap_or_default())
 }
 
 /// Notes when a pod was first seen: here, so that all share this one copy of it. `before` is its earlier version.
@@ -227,7 +307,7 @@ mod tests {
         assert_eq!(uids(&pods), ["a"]);
         assert_eq!(pods.listed(vec![Ok(pod("a", "one"))], NOW), []);
         assert_eq!(pods.completeness(), Completeness::Complete);
-        assert!(pods.missing_from_list(None).is_none());
+        assert!(!pods.has_doubts());
     }
 
     #[test]
@@ -248,21 +328,11 @@ mod tests {
         pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))], NOW);
         pods.listed(vec![], NOW);
         assert_eq!(uids(&pods), ["a", "b"]);
-        let next = |last: Option<&str>| {
-            let last = last.map(PodUid::from);
-            pods.missing_from_list(last.as_ref())
-                .unwrap()
-                .uid()
-                .to_string()
-        };
-        assert_eq!(
-            [next(None), next(Some("a")), next(Some("b"))],
-            ["a", "b", "a"]
-        );
+        assert_eq!(pods.doubts(), ["a".into(), "b".into()]);
         pods.deleted(&"a".into());
         pods.applied(Ok(pod("b", "two")), NOW).unwrap();
         assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.missing_from_list(None).is_none());
+        assert!(!pods.has_doubts());
     }
 
     #[test]
@@ -286,12 +356,50 @@ mod tests {
     #[test]
     fn a_new_pod_of_a_name_proves_that_the_old_one_is_gone() {
         let mut pods = none();
+        pods.listed(vec![Ok(pod("a", "one")), Ok(pod("s", "stays"))], NOW);
+        pods.listed(vec![Ok(pod("b", "one")), Ok(pod("s", "stays"))], NOW);
+        assert_eq!(uids(&pods), ["b", "s"]);
+        assert!(!pods.has_doubts());
+        pods.applied(Ok(pod("c", "one")), NOW).unwrap();
+        assert_eq!(uids(&pods), ["c", "s"]);
+    }
+
+    #[test]
+    fn a_new_pod_of_a_name_waits_where_the_list_has_no_known_pod() {
+        let mut pods = none();
         pods.listed(vec![Ok(pod("a", "one"))], NOW);
         pods.listed(vec![Ok(pod("b", "one"))], NOW);
-        assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.missing_from_list(None).is_none());
+        assert_eq!(uids(&pods), ["a"]);
+        assert!(pods.has_doubts());
+        assert!(!pods.completeness().covers(Some("b")), "it may run here");
         pods.applied(Ok(pod("c", "one")), NOW).unwrap();
+        pods.deleted(&"b".into());
+        assert_eq!(uids(&pods), ["a"]);
+        pods.deleted(&"a".into());
         assert_eq!(uids(&pods), ["c"]);
+        assert_eq!(pods.completeness(), Completeness::Complete);
+    }
+
+    #[test]
+    fn what_an_earlier_kubelet_has_left_is_confirmed_before_it_counts_as_removed() {
+        let name = |name: &str| PodFullName::of(name, "shop");
+        let mut pods = none();
+        let left = [("a", "one"), ("b", "two"), ("c", "three"), ("f", "file")];
+        let left = left.map(|(uid, of)| (PodUid::from(uid), name(of)));
+        assert!(pods.is_first_list());
+        pods.left_over(left.into());
+        pods.listed(vec![Ok(pod("a", "one")), Ok(pod("d", "two"))], NOW);
+        // The list has a known pod, so that it is of the cluster.
+        assert_eq!(uids(&pods), ["a", "d"]);
+        pods.retain_left_over(|uid| uid.as_str() != "f");
+        assert_eq!(pods.doubts(), ["b".into(), "c".into()]);
+        assert!(!pods.completeness().covers(Some("c")));
+        let items = vec![Ok(pod("c", "three")), Ok(pod("e", "five"))];
+        assert!(pods.confirmed(items, NOW).any_exists);
+        assert_eq!(uids(&pods), ["a", "c", "d"], "the watch delivers others");
+        assert_eq!(pods.doubts(), ["b".into()]);
+        pods.deleted(&"b".into());
+        assert_eq!(pods.completeness(), Completeness::Complete);
     }
 
     #[test]
@@ -301,7 +409,7 @@ mod tests {
         let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")], NOW);
         assert_eq!(refused.len(), 2);
         assert_eq!(uids(&pods), ["a"]);
-        assert!(pods.missing_from_list(None).is_none());
+        assert!(!pods.has_doubts());
         assert!(!pods.completeness().covers(None));
         pods.deleted(&"n".into());
         assert!(pods.completeness().covers(None));

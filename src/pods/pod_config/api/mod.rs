@@ -1,33 +1,41 @@
 //! The source of the API server: a watch of the pods that are bound to this node.
 //!
 //! A failure of the API server changes nothing. A pod has been deleted if the watch says so. A pod that is only missing
-//! from a list is confirmed first: a second list of this pod alone must lack it, too, and the API server must know this
-//! node and be of the cluster that the pod came from. Otherwise a server that has lost its data, or not loaded it yet,
-//! would empty the node. A cluster is identified by the UID of its Service `default/kubernetes`, which an API server
-//! creates if it does not exist. The Node object does not identify it, because this kubelet registers with any server.
+//! from a list is confirmed first: a second list must lack it, too, and the API server must know this node and be of the
+//! cluster that the pod came from. Otherwise a server that has lost its data, or not loaded it yet, would empty the node.
+//! A cluster is identified by the UID of its Service `default/kubernetes`, which an API server creates if it does not
+//! exist. The Node object does not identify it, because this kubelet registers with any server.
 //!
 //! While the API server is unavailable at the start, running pods of the stored list of the last kubelet are kept running.
+//! What else the runtime has of the API server's pods, or the stored list, is confirmed like a missing pod before its
+//! source counts as having removed it.
 
 mod accept;
+mod confirm;
 mod known;
 mod store;
 
 use super::SourceList;
 use crate::{
-    apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent},
+    apiserver::{ApiServer, WatchEvent},
     base::error_chain,
-    model::{LenientNode, Pod, PodExt, PodSource, PodUid, reasons},
+    model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObject,
     state::pod_cache::PodCache,
 };
 use accept::accept;
 use anyhow::Context as _;
-use futures::future::{BoxFuture, FutureExt as _};
+use confirm::{Confirmation, cluster, confirm, pods_of};
+use futures::future::{BoxFuture, FutureExt as _, join_all};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service;
 use known::{ApiPods, RefusedPod};
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 use store::ApiPodStore;
 use tokio::{
     sync::mpsc,
@@ -78,19 +86,13 @@ pub(super) fn start(
         refused: HashMap::new(),
         cluster: None,
         other_since: None,
+        left_over: BTreeMap::new(),
     };
     (store, source)
 }
 
-/// The result of confirming that one pod is missing.
-type PodLookup = Result<Found, String>;
-
-enum Found {
-    Pod(ApiItem<Pod>),
-    Gone,
-    /// The pod is missing, but the server is of another cluster, or without a known identity.
-    OtherCluster,
-}
+/// A confirmation of what the list lacks, not begun or running.
+type PendingConfirmation = BoxFuture<'static, Result<Confirmation, String>>;
 
 /// A running request for the identity of the cluster.
 type ClusterLookup = BoxFuture<'static, Result<Option<String>, String>>;
@@ -110,6 +112,8 @@ pub(super) struct ApiSource {
     cluster: Option<String>,
     /// When the API server was first found to be of another cluster.
     other_since: Option<Instant>,
+    /// Pods of the stored list that do not run, until the first list.
+    left_over: BTreeMap<PodUid, PodFullName>,
 }
 
 impl ApiSource {
@@ -123,18 +127,15 @@ impl ApiSource {
         self.adopt().await?;
         // With a timeout, because pods must start even if the Node object never appears.
         let _ = timeout(NODE_TIMEOUT, self.node.wait_for(Option::is_some)).await;
-        let mut watch = self.api.list_watch::<Pod>(Selection {
-            namespace: None,
-            field_selector: Some(format!("spec.nodeName={}", self.node_name)),
-        });
-        let mut confirmation: Option<(PodUid, BoxFuture<'static, PodLookup>)> = None;
+        let mut watch = self.api.list_watch::<Pod>(pods_of(&self.node_name));
+        let mut confirmation: Option<PendingConfirmation> = None;
         let (mut next_confirm_at, mut delay) = (Instant::now(), CONFIRM_RETRY);
-        let mut last_confirmed = None;
+        let mut registered = self.node_uid();
         let mut cluster_lookup: Option<ClusterLookup> = None;
         let mut failing = false;
         loop {
             if confirmation.is_none() {
-                confirmation = self.confirm_next(last_confirmed.as_ref());
+                confirmation = self.begin_confirmation();
             }
             tokio::select! {
                 event = watch.next() => {
@@ -148,8 +149,9 @@ impl ApiSource {
                     let listed = matches!(event, WatchEvent::Listed(_));
                     let changed = self.on_event(event);
                     if failed || listed {
-                        // A lookup that began before may have been answered by another server than this list.
+                        // What began before may have been answered by another server than this list, or be older.
                         cluster_lookup = None;
+                        confirmation = None;
                     }
                     let unknown = self.cluster.is_none() && cluster_lookup.is_none();
                     if !failed && self.known.list_has_known_pods() && (listed || unknown) {
@@ -161,16 +163,22 @@ impl ApiSource {
                     }
                 }
                 answer = next_confirmation(&mut confirmation, next_confirm_at) => {
-                    let (uid, answer) = answer;
                     confirmation = None;
-                    if self.on_confirmation(&uid, answer) {
+                    if self.on_confirmation(answer) {
                         delay = CONFIRM_RETRY;
                         self.deliver().await?;
                     } else {
                         next_confirm_at = Instant::now() + delay;
                         delay = (delay * 2).min(MAX_CONFIRM_RETRY);
                     }
-                    last_confirmed = Some(uid);
+                }
+                Ok(()) = self.node.changed() => {
+                    let node = self.node_uid();
+                    if node != registered {
+                        // Nothing was confirmed while the API server did not know this node.
+                        (next_confirm_at, delay) = (Instant::now(), CONFIRM_RETRY);
+                        registered = node;
+                    }
                 }
                 learned = cluster_lookup_result(&mut cluster_lookup) => {
                     cluster_lookup = None;
@@ -185,22 +193,25 @@ impl ApiSource {
     async fn adopt(&mut self) -> anyhow::Result<()> {
         self.cache.wait_runtime_listed().await;
         self.cluster = self.store.cluster().await;
+        let stored = self.store.read().await;
+        let uids: Vec<_> = stored.iter().map(|pod| pod.uid()).collect();
+        let settled = join_all(uids.iter().map(|uid| self.cache.settled(uid)));
+        // One that is not settled by then may be running.
+        let _ = timeout(ADOPT_TIMEOUT, settled).await;
         let mut adopted = Vec::new();
-        let deadline = Instant::now() + ADOPT_TIMEOUT;
-        for pod in self.store.read().await {
-            let uid = pod.uid();
-            let left = deadline.saturating_duration_since(Instant::now());
-            let settled = timeout(left, self.cache.settled(&uid)).await;
-            let runs = settled.map_or_else(
-                |_| !self.cache.latest(&uid).is_empty(),
-                |status| status.may_be_running(),
-            );
-            if !runs {
+        for pod in stored {
+            let (uid, name) = (pod.uid(), pod.full_name());
+            let settled = self.cache.try_settled(&uid);
+            if !settled.is_none_or(|status| status.may_be_running()) {
+                self.left_over.insert(uid, name);
                 continue;
             }
             match accept(Arc::unwrap_or_clone(pod), &self.node_name) {
                 Ok(pod) => adopted.push(pod),
-                Err(why) => tracing::warn!(podUID = %uid, err = why, "Ignoring a stored pod"),
+                Err(why) => {
+                    tracing::warn!(podUID = %uid, err = why, "Ignoring a stored pod");
+                    self.left_over.insert(uid, name);
+                }
             }
         }
         if adopted.is_empty() {
@@ -218,9 +229,12 @@ impl ApiSource {
     fn on_event(&mut self, event: WatchEvent<Pod>) -> bool {
         match event {
             WatchEvent::Listed(items) => {
+                if self.known.is_first_list() {
+                    let left_over = self.left_over();
+                    self.known.left_over(left_over);
+                }
                 let refused = self.known.listed(items, Timestamp::now());
-                if self.known.list_has_known_pods() && self.known.missing_from_list(None).is_none()
-                {
+                if self.known.list_has_known_pods() && !self.known.has_doubts() {
                     self.other_since = None;
                 }
                 self.refused
@@ -268,23 +282,40 @@ impl ApiSource {
         self.refused.insert(uid, why);
     }
 
-    fn confirm_next(
-        &self,
-        last: Option<&PodUid>,
-    ) -> Option<(PodUid, BoxFuture<'static, PodLookup>)> {
-        let pod = self.known.missing_from_list(last)?;
+    /// The UID of the Node object, if the API server knows this node.
+    fn node_uid(&self) -> Option<String> {
+        self.node.borrow().as_ref()?.metadata.uid.clone()
+    }
+
+    /// What an earlier kubelet has left of pods of the API server, in the runtime or in the stored list, and this one has
+    /// not adopted. A pod whose source was not read yet may be one of the API server.
+    fn left_over(&mut self) -> BTreeMap<PodUid, PodFullName> {
+        let mut left_over = std::mem::take(&mut self.left_over);
+        let pods = self.cache.pods().into_iter();
+        let of_api = pods.filter(|status| status.source() == PodSource::Api);
+        let name = |status: &PodStatus| PodFullName::of(&status.name, &status.namespace);
+        left_over.extend(of_api.map(|status| (status.uid.clone(), name(&status))));
+        left_over
+    }
+
+    fn begin_confirmation(&mut self) -> Option<PendingConfirmation> {
+        // Meanwhile the source of a pod may have been read.
+        let cache = &self.cache;
+        let is_of_api = |uid: &PodUid| cache.latest(uid).source() == PodSource::Api;
+        self.known.retain_left_over(is_of_api);
+        if !self.known.has_doubts() {
+            return None;
+        }
         let (api, node) = (self.api.clone(), self.node_name.clone());
-        let (uid, known) = (pod.uid(), self.cluster.clone());
-        let question = async move { confirm_missing(&api, &node, &pod, known).await };
-        Some((uid, question.boxed()))
+        let known = self.cluster.clone();
+        Some(async move { confirm(&api, &node, known.as_deref()).await }.boxed())
     }
 
     /// Stores the identity of the cluster.
     fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
         match learned {
             // While pods are unconfirmed, the known identity is kept: it is that of the cluster they came from.
-            Ok(Some(_))
-                if self.cluster.is_some() && self.known.missing_from_list(None).is_some() => {}
+            Ok(Some(_)) if self.cluster.is_some() && self.known.has_doubts() => {}
             Ok(Some(uid)) if self.cluster.as_ref() != Some(&uid) => {
                 self.store.set_cluster(&uid);
                 self.cluster = Some(uid);
@@ -316,29 +347,33 @@ impl ApiSource {
     }
 
     /// Handles the result of a confirmation; false if it has to be retried.
-    fn on_confirmation(&mut self, uid: &PodUid, answer: PodLookup) -> bool {
-        if !self.known.is_missing_from_list(uid) {
-            return true;
-        }
-        if matches!(answer, Ok(Found::Pod(_) | Found::Gone)) {
-            self.other_since = None;
-        }
-        match answer {
-            Ok(Found::Pod(Ok(pod))) if pod.uid() == *uid => {
-                if let Err(refused) = self.known.applied(Ok(pod), Timestamp::now()) {
-                    self.report(refused);
-                }
-            }
-            Ok(Found::Pod(Err(_))) => self.known.exists(uid),
-            Ok(Found::OtherCluster) if !self.has_waited_for_cluster() => return false,
-            Ok(_) => {
-                tracing::info!(podUID = %uid, "The pod is gone from the API server");
-                self.known.deleted(uid);
-            }
+    fn on_confirmation(&mut self, answer: Result<Confirmation, String>) -> bool {
+        let Confirmation {
+            pods,
+            is_other_cluster,
+        } = match answer {
+            Ok(confirmation) => confirmation,
             Err(error) => {
-                tracing::warn!(podUID = %uid, err = error, "Cannot confirm whether a pod missing from the list still exists");
+                tracing::warn!(
+                    err = error,
+                    "Cannot confirm whether pods missing from the list still exist"
+                );
                 return false;
             }
+        };
+        let confirmed = self.known.confirmed(pods, Timestamp::now());
+        if confirmed.any_exists || !is_other_cluster {
+            self.other_since = None;
+        }
+        for refused in confirmed.refused {
+            self.report(refused);
+        }
+        if is_other_cluster && self.known.has_doubts() && !self.has_waited_for_cluster() {
+            return false;
+        }
+        for uid in self.known.doubts() {
+            tracing::info!(podUID = %uid, "The pod is gone from the API server");
+            self.known.deleted(&uid);
         }
         true
     }
@@ -360,12 +395,12 @@ impl ApiSource {
 }
 
 async fn next_confirmation(
-    confirmation: &mut Option<(PodUid, BoxFuture<'static, PodLookup>)>,
+    confirmation: &mut Option<PendingConfirmation>,
     not_before: Instant,
-) -> (PodUid, PodLookup) {
+) -> Result<Confirmation, String> {
     sleep_until(not_before).await;
     match confirmation {
-        Some((uid, question)) => (uid.clone(), question.await),
+        Some(confirmation) => confirmation.await,
         None => std::future::pending().await,
     }
 }
@@ -376,59 +411,6 @@ async fn cluster_lookup_result(
     match cluster_lookup {
         Some(cluster_lookup) => cluster_lookup.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Checks whether a pod that is missing from the list still exists. Lists this pod alone, because the node authorizer does
-/// not allow to get a pod by name that no longer exists.
-async fn confirm_missing(
-    api: &ApiServer,
-    node_name: &str,
-    pod: &Pod,
-    known: Option<String>,
-) -> PodLookup {
-    if let Some(pod) = list_one(api, node_name, pod).await? {
-        return Ok(Found::Pod(pod));
-    }
-    let node = api
-        .get::<LenientNode>(ResourcePath::cluster(node_name))
-        .await;
-    let node = node.map_err(|error| error_chain(&error))?;
-    if node.node.metadata.name.as_deref() != Some(node_name) {
-        return Err("the API server does not know this node".into());
-    }
-    if known.is_some() && cluster(api).await? != known {
-        return Ok(Found::OtherCluster);
-    }
-    Ok(Found::Gone)
-}
-
-/// The identity of a cluster; `None` if the Service does not exist or this kubelet may not read it.
-async fn cluster(api: &ApiServer) -> Result<Option<String>, String> {
-    let service = ResourcePath::namespaced("default", "kubernetes");
-    match api.get::<Service>(service).await {
-        Ok(service) => Ok(service.metadata.uid),
-        Err(error) if error.is_not_found() || error.is_forbidden() => Ok(None),
-        Err(error) => Err(error_chain(&error)),
-    }
-}
-
-async fn list_one(
-    api: &ApiServer,
-    node_name: &str,
-    pod: &Pod,
-) -> Result<Option<ApiItem<Pod>>, String> {
-    let mut list = api.list_watch::<Pod>(Selection {
-        namespace: Some(pod.namespace().to_owned()),
-        field_selector: Some(format!(
-            "spec.nodeName={node_name},metadata.name={}",
-            pod.name()
-        )),
-    });
-    match list.next().await {
-        WatchEvent::Listed(items) => Ok(items.into_iter().next()),
-        WatchEvent::Failed(error) => Err(error_chain(error.as_ref())),
-        WatchEvent::Applied(_) | WatchEvent::Deleted(_) => Err("no list came".into()),
     }
 }
 
@@ -470,17 +452,21 @@ mod tests {
             source.on_cluster(Ok(Some("other".into())));
         }
         assert_eq!(source.cluster.as_deref(), Some("before"));
-        let mut next_confirmation =
-            |uid: &str| source.on_confirmation(&uid.into(), Ok(Found::OtherCluster));
+        let mut confirm = || {
+            source.on_confirmation(Ok(Confirmation {
+                pods: Vec::new(),
+                is_other_cluster: true,
+            }))
+        };
         tokio::time::pause();
         for wait in [0, OTHER_CLUSTER_TIMEOUT.as_secs() - 1] {
             tokio::time::advance(Duration::from_secs(wait)).await;
-            assert!(!next_confirmation("a") && !next_confirmation("b"));
+            assert!(!confirm());
         }
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(next_confirmation("a"));
+        assert!(confirm());
         let left: Vec<_> = source.known.pods().iter().map(|pod| pod.uid()).collect();
-        assert_eq!(left, ["b", "c"].map(PodUid::from));
+        assert_eq!(left, [PodUid::from("c")]);
         let events = recorder.recent();
         let events: Vec<_> = events.iter().map(|e| (&*e.reason, e.count)).collect();
         assert_eq!(events, [("OtherCluster", 1)]);

@@ -280,6 +280,19 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
 }
 
 #[test]
+fn a_pod_that_is_to_start_again_ends_as_soon_as_a_later_deletion_says() {
+    let slow = Arc::new(deleted(api_pod("u", "web"), Some(60)));
+    let mut p = syncing(&api());
+    p.update(sync(Update, &slow));
+    assert_eq!(p.begin(), "stop:60");
+    // It was missing from a list, came back, and is deleted again.
+    p.update(sync(Create, &api()));
+    assert!(p.state.restart_requested());
+    let quick = Arc::new(deleted(api_pod("u", "web"), Some(1)));
+    assert_eq!(p.update(sync(Update, &quick)), "shorten:1 kill:1");
+}
+
+#[test]
 fn a_longer_override_is_not_cut_by_later_updates() {
     let pod = api();
     let mut p = syncing(&pod);

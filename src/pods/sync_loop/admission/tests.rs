@@ -48,14 +48,23 @@ impl EmptyNode {
 }
 
 fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
-    let empty = EmptyNode::new();
+    let (empty, node) = (EmptyNode::new(), Node::default());
     let attributes = PodAdmitAttributes {
         app_armor,
         supplemental_groups_policy: strict_groups,
-        may_be_running: true,
+        node: Some(&node),
         ..empty.attributes()
     };
-    admit(pod, &attributes).map_err(|error| match error {
+    let running = PodAdmitAttributes {
+        may_be_running: true,
+        shutting_down: true,
+        ..attributes
+    };
+    assert_eq!(admit(pod, &running), Ok(()), "what runs keeps its place");
+    let broken = broken_by_running(pod, &attributes);
+    let rejected = admit(pod, &attributes);
+    assert_eq!(broken.map(AdmissionError::from), rejected.clone().err());
+    rejected.map_err(|error| match error {
         AdmissionError::Rejected(rejection) => (rejection.reason.into(), rejection.message),
         AdmissionError::Deferred { message, .. } => ("Deferred".into(), message),
         AdmissionError::Preempts { resource, .. } => ("Preempts".into(), resource),
@@ -273,6 +282,15 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
     let both = || AdmittedPods {
         staying: vec![other.clone()],
         terminating: vec![other.clone()],
+        ..none()
+    };
+    let unclaimed = || AdmittedPods {
+        unclaimed: vec![other.clone()],
+        ..none()
+    };
+    let waiting = |source: &str| AdmittedPods {
+        waiting: vec![Arc::new(with_port(source, 8080))],
+        ..none()
     };
     let api = || with_port("api", 8080);
     for (pod, may_be_running, object, others, expected) in [
@@ -287,6 +305,35 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
             "not yet, then NodePorts",
         ),
         (api(), true, Some(&node), staying(), "admitted"),
+        (
+            api(),
+            false,
+            Some(&node),
+            unclaimed(),
+            "not yet, then admitted",
+        ),
+        (
+            api(),
+            false,
+            Some(&node),
+            waiting("api"),
+            "not yet, then NodePorts",
+        ),
+        (
+            with_port("file", 8080),
+            false,
+            Some(&node),
+            waiting("file"),
+            "not yet, then NodePorts",
+        ),
+        // It would be preempted.
+        (
+            with_port("file", 8080),
+            false,
+            Some(&node),
+            waiting("api"),
+            "admitted",
+        ),
         (
             with_port("api", 8081),
             false,
@@ -326,6 +373,10 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
         let mut confined = pod;
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
+        if may_be_running {
+            assert_eq!(admit(&confined, &attributes), Ok(()));
+            continue;
+        }
         let error = admit(&confined, &attributes).unwrap_err();
         assert!(matches!(error, AdmissionError::Rejected(_)), "{error:?}");
     }
@@ -355,6 +406,7 @@ fn others_make_room_for_a_critical_pod() {
         AdmittedPods {
             staying,
             terminating,
+            ..AdmittedPods::default()
         }
     };
     for (case, pod, others, expected) in [
@@ -578,7 +630,7 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
         });
         assert_eq!(message, expected, "{spec} {is_static}");
         let empty = EmptyNode::new();
-        let mut attributes = PodAdmitAttributes {
+        let attributes = PodAdmitAttributes {
             app_armor: true,
             pressure,
             ..empty.attributes()
@@ -595,8 +647,11 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             .unwrap_err()
             .message;
         assert_eq!(message, "Pod was rejected as the node is shutting down.");
-        attributes.may_be_running = true;
-        assert_eq!(admit_before_devices(&pod, &attributes), Ok(()), "it runs");
+        let running = PodAdmitAttributes {
+            may_be_running: true,
+            ..attributes
+        };
+        assert_eq!(admit(&pod, &running), Ok(()), "it runs");
     }
 }
 

@@ -81,6 +81,7 @@ fn an_exited_container_is_reported_in_full() {
             resources: None,
             grace_seconds: Some(45),
             source: Some(PodSource::File),
+            host_ports: None,
         }
     );
 }

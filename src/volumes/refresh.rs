@@ -2,9 +2,7 @@
 //! of pulling, or stopped, which may take hours of grace. A token would expire meanwhile.
 
 use super::{
-    VolumeError, VolumeManager, VolumeManagerInner, content,
-    plan::PlannedVolume,
-    set_up::VolumePod,
+    VolumeError, VolumeManager, VolumeManagerInner, content, plan::PlannedVolume, set_up::VolumePod,
 };
 use crate::{
     base::run_file_io,

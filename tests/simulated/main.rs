@@ -49,6 +49,7 @@ mod faults;
 mod foreign_objects;
 mod idle_cost;
 mod kill_during_sync;
+mod killed_to_restart;
 mod kubelet_restarts;
 mod leaving_pods;
 mod log;

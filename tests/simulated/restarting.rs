@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::foreign_objects::{Plant, Planter};
 use crate::node::{
     Node, WAIT_LIMIT, backs_off_for, full, is_ready, phase, runs, status_of, waits_for,
 };
@@ -15,7 +14,6 @@ use crate::pods::{container, exec_probe, pod, simple, version, with, with_metada
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Options, Rpc,
 };
-use crate::support::wait::{holds, wait_for};
 
 fn once(node: &Node, name: &str, code: i32) {
     let lives = vec![
@@ -131,62 +129,6 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
         1,
         "only the container is restarted"
     );
-}
-
-/// A pod whose container ends with 0 when it is stopped, which its policy takes for success.
-fn ends_well_when_stopped(name: &str, more: Value) -> Value {
-    let policy = json!({"restartPolicy": "OnFailure"});
-    with_spec(pod(name, &[with(container("main"), more)]), policy)
-}
-
-/// Waits until another instance of the container runs; the pod never shows an end of it.
-async fn runs_on_in_another(node: &Node, first: &str) {
-    wait_for("another instance runs", WAIT_LIMIT, async || {
-        let pod = node.pod("web").await.expect("the pod is shown");
-        assert_eq!(phase(&pod), "Running");
-        let id = status_of(&pod, "main").and_then(|status| status.container_id.clone());
-        let other = id.is_some_and(|id| !id.ends_with(first));
-        holds(other && runs(&pod, "main"), format!("{pod:?}"))
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_container_that_is_replaced_has_not_ended_whatever_its_exit_code() {
-    let node = Node::started().await;
-    let sick = Arc::new(AtomicBool::new(false));
-    let seen = sick.clone();
-    let code = move || i32::from(seen.load(Ordering::SeqCst));
-    node.fake.on_exec(move |_| ExecOutcome::code(code()));
-    let probed = json!({"livenessProbe": exec_probe("is-alive")});
-    node.put(&ends_well_when_stopped("web", probed));
-    node.wait_phase("web", "Running").await;
-    let first = node.wait_runs("web").await;
-    let slowly = Fault::delay(Rpc::CreateContainer, Duration::from_millis(300));
-    node.fake.inject(slowly);
-    sick.store(true, Ordering::SeqCst);
-    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
-    sick.store(false, Ordering::SeqCst);
-    runs_on_in_another(&node, &first.id).await;
-}
-
-#[tokio::test]
-async fn containers_of_a_sandbox_that_is_replaced_have_not_ended_either() {
-    let node = Node::started().await;
-    node.put(&ends_well_when_stopped("web", json!({})));
-    let shown = node.wait_phase("web", "Running").await;
-    let first = node.wait_runs("web").await;
-    let slowly = Fault::delay(Rpc::RunPodSandbox, Duration::from_millis(300));
-    let mut planter = Planter::new(&node.fake).await;
-    let uid = shown.metadata.uid.expect("a UID");
-    // Two sandboxes that are ready: both make way for a third.
-    let twin = Plant::of_a_kubelet(&full("web")).uid(&uid).attempt(1);
-    planter.sandbox(&twin.made_for_a_file()).await;
-    node.fake.inject(slowly);
-    runs_on_in_another(&node, &first.id).await;
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
     model::{
-        ContainerState, Pod, PodExt, PodStatus, PodUid, container_should_restart,
-        is_other_manifest, is_terminal, keys, reasons,
+        Pod, PodExt, PodStatus, PodUid, container_should_restart, is_other_manifest, is_terminal,
+        keys, reasons,
     },
     pods::status::{
         StatusManager, Statuses, differs_only_in_ignored_start_time,
@@ -171,17 +171,18 @@ impl StatusPublisher {
         self.statuses().get(&uid)
     }
 
-    /// Containers that a running sync stopped in order to start them again, although by the restart policy their exit
-    /// would be final.
-    fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<String> {
-        let replaced = pod.containers().iter().filter(|container| {
-            status.newest(&container.name).is_some_and(|newest| {
-                newest.state == ContainerState::Exited
-                    && !container_should_restart(pod, container, newest.exit_code)
-                    && self.runtime.is_being_replaced(&status.uid, &newest.id)
-            })
-        });
-        replaced.map(|container| container.name.clone()).collect()
+    /// Containers that were killed in order to start their successors, although by the restart policy their exit would be
+    /// final.
+    fn killed_to_restart(&self, pod: &Pod, status: &PodStatus) -> Vec<String> {
+        self.state_store.read(&status.uid, |record| {
+            let killed = pod.containers().iter().filter(|container| {
+                status.newest(&container.name).is_some_and(|newest| {
+                    record.was_killed_to_restart(newest)
+                        && !container_should_restart(pod, container, newest.exit_code)
+                })
+            });
+            killed.map(|container| container.name.clone()).collect()
+        })
     }
 
     /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows the
@@ -266,20 +267,27 @@ impl StatusPublisher {
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
         let actions = self.runtime.action_summary(pod, runtime_status);
-        let replaced = self.replaced(pod, runtime_status);
-        let restarting =
-            (!replaced.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &replaced)));
-        let pod = restarting.as_ref().unwrap_or(pod);
-        let failure = |name: &str| {
-            if replaced.iter().any(|replaced| replaced == name) {
-                return Some((reasons::CONTAINER_CREATING.into(), "being replaced".into()));
-            }
-            let failure = recorded.failures.iter().find(|f| f.container == name)?;
-            Some((failure.reason.to_string(), failure.message.clone()))
+        let is_active = recorded.stage == PodStage::Active;
+        let killed = if is_active {
+            self.killed_to_restart(pod, runtime_status)
+        } else {
+            Vec::new()
         };
+        let restarting =
+            (!killed.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &killed)));
+        let pod = restarting.as_ref().unwrap_or(pod);
         let back_off = |name: &str| {
             self.runtime
                 .back_off_message(pod, name, runtime_status, now)
+        };
+        let failure = |name: &str| {
+            let mut failures = recorded.failures.iter();
+            if let Some(failure) = failures.find(|failure| failure.container == name) {
+                return Some((failure.reason.to_string(), failure.message.clone()));
+            }
+            let is_killed = killed.iter().any(|killed| killed == name);
+            (is_killed && back_off(name).is_none())
+                .then(|| (reasons::CONTAINER_CREATING.into(), "being replaced".into()))
         };
         let probe_results = |id: &_| self.results.get(id);
         let device_health = |name: &str| self.runtime.devices().health_of(pod, name);
@@ -288,7 +296,6 @@ impl StatusPublisher {
         let runs = |name: &str| runtime_status.runs(name);
         let actuated_pod =
             resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod, runs));
-        let is_active = recorded.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|cluster| cluster.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
@@ -430,6 +437,7 @@ impl StatusPublisher {
         let change = |record: &mut PodRecord| {
             let known = record.terminal.take();
             record.status = None;
+            record.killed_to_restart.clear();
             record.terminal = Some(TerminalRecord {
                 status: Some(status.clone()),
                 stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),

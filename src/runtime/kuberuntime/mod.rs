@@ -31,7 +31,7 @@ use crate::{
     base::{EarlyReleaseSemaphore, metrics::Metrics},
     cri::{FeaturesReader, RuntimeClient, transport},
     images::ImageManager,
-    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     resources::{DeviceManagers, ResourceArea, allocation::Allocations},
     runtime::handlers::{Hooks, runtime_exec},
     state::Stores,
@@ -54,7 +54,7 @@ use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
     AllContainersRestarter, ContainerImages, ContainerStarter, PodCgroups, PodResizer, PostStart,
-    ReplacedContainers, SandboxCreator,
+    SandboxCreator,
 };
 use tokio::sync::watch;
 
@@ -134,7 +134,6 @@ pub struct KubeGenericRuntimeManager {
     resizer: Arc<PodResizer>,
     allocations: Allocations,
     start_permits: EarlyReleaseSemaphore,
-    replaced: ReplacedContainers,
 }
 
 impl KubeGenericRuntimeManager {
@@ -240,7 +239,6 @@ impl KubeGenericRuntimeManager {
                 transport::max_heavy_calls(),
                 sync::PERMIT_HOLD,
             ),
-            replaced: ReplacedContainers::default(),
         }
     }
 
@@ -259,11 +257,6 @@ impl KubeGenericRuntimeManager {
     /// The device plugins and DRA drivers, and what they allocated.
     pub fn devices(&self) -> &DeviceManagers {
         &self.devices
-    }
-
-    /// Whether a running sync stopped this container in order to start its successor.
-    pub fn is_being_replaced(&self, uid: &PodUid, container: &ContainerId) -> bool {
-        self.replaced.contains(uid, container)
     }
 
     /// Summary of the pod's next actions, for its status.

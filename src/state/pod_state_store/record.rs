@@ -51,6 +51,9 @@ pub struct PodRecord {
     /// Container instances whose preStop hook has run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pre_stop_ran: Vec<String>,
+    /// Container instances that the kubelet kills, or has killed, in order to start their successors, by container name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub killed_to_restart: BTreeMap<String, String>,
 }
 
 /// The origin of a pod.
@@ -209,7 +212,16 @@ impl PodRecord {
         container.state != ContainerState::Exited && pending.any(|id| *id == *container.id.as_str())
     }
 
-    /// Removes the facts of container instances for which `keep` returns false.
+    /// Whether the kubelet has killed an instance in order to start its successor. The exit is not final then, whatever
+    /// the restart policy and the exit code.
+    pub fn was_killed_to_restart(&self, container: &ContainerStatus) -> bool {
+        let killed = self.killed_to_restart.get(&*container.name);
+        container.state == ContainerState::Exited
+            && killed.is_some_and(|id| *id == *container.id.as_str())
+    }
+
+    /// Removes the facts of container instances for which `keep` returns false, except `killed_to_restart`, which also
+    /// decides about a recorded exit.
     pub fn retain_containers(&mut self, mut keep: impl FnMut(&str) -> bool) {
         self.probe_results.retain(|id, _| keep(id));
         self.post_start_pending.retain(|id| keep(id));

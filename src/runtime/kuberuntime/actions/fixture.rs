@@ -229,6 +229,14 @@ impl Runtime {
         self
     }
 
+    /// The instance added last was killed in order to start its successor.
+    pub(super) fn killed_to_restart(mut self) -> Self {
+        let last = &self.status.containers[0];
+        let (name, id) = (last.name.to_string(), last.id.to_string());
+        self.facts.killed_to_restart.insert(name, id);
+        self
+    }
+
     pub(super) fn restart_all_instances(mut self, ids: &[&str]) -> Self {
         self.facts.restart_all_instances = ids.iter().map(|id| ContainerId::from(*id)).collect();
         self

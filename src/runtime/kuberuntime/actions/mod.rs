@@ -61,6 +61,9 @@ pub struct RecordedFacts {
     pub terminal: bool,
     /// Last exit codes of regular containers by name. Only used for containers of which the runtime has no instance.
     pub exits: BTreeMap<Arc<str>, i32>,
+    /// Instances of regular containers that were killed in order to start their successors, by container name: they are
+    /// restarted after any exit code, which is not in `exits`.
+    pub killed_to_restart: BTreeMap<String, String>,
     /// Instances to remove because all containers of the pod are being restarted.
     pub restart_all_instances: Vec<ContainerId>,
     /// The CPU and memory that its containers have (upstream's actuated resources).
@@ -175,21 +178,27 @@ impl PodActions {
         self.resize_pod_level || !self.containers_to_resize.is_empty()
     }
 
-    /// Running containers that are stopped and started again, in their sandbox or in a new one.
-    pub fn replaced_containers(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
-        let starts = self.containers_to_start.iter();
-        let starts: Vec<_> = starts.chain(&self.init_containers_to_start).collect();
-        let is_replaced = |container: &&ContainerStatus| {
-            if self.create_sandbox {
-                let spec = pod.container(&container.name);
-                return spec.is_some_and(|c| RestartPolicy::of(pod, c) != RestartPolicy::Never);
+    /// Regular containers that are stopped in order to be started again, in their sandbox or in a new one, and that their
+    /// policy would not restart after every exit code.
+    pub fn killed_to_restart<'s>(
+        &self,
+        pod: &Pod,
+        status: &'s PodStatus,
+    ) -> Vec<&'s ContainerStatus> {
+        let is_restarted = |container: &&ContainerStatus| {
+            let mut containers = pod.containers().iter();
+            let spec = containers.find(|spec| spec.name == *container.name);
+            match spec.map(|spec| RestartPolicy::of(pod, spec)) {
+                None | Some(RestartPolicy::Always) => false,
+                Some(policy) if self.create_sandbox => policy != RestartPolicy::Never,
+                Some(_) => {
+                    let mut kills = self.containers_to_kill.iter();
+                    kills.any(|kill| kill.restart && kill.id == container.id)
+                }
             }
-            let mut kills = self.containers_to_kill.iter();
-            kills.any(|kill| kill.id == container.id)
-                && starts.iter().any(|start| start.name == *container.name)
         };
-        let replaced = status.maybe_running_containers().filter(is_replaced);
-        replaced.map(|container| container.id.clone()).collect()
+        let running = status.maybe_running_containers();
+        running.filter(is_restarted).collect()
     }
 
     /// Whether a container is started.

@@ -81,6 +81,8 @@ pub enum StartReason {
     Exited(i32),
     /// It is stopped for this reason and started again.
     Killed(KillReason),
+    /// An earlier sync stopped it in order to start it again.
+    KilledToRestart,
 }
 
 impl fmt::Display for StartReason {
@@ -92,6 +94,7 @@ impl fmt::Display for StartReason {
             Self::NeverStarted => f.write_str("was created but never started"),
             Self::Exited(code) => write!(f, "exited with code {code}"),
             Self::Killed(reason) => reason.fmt(f),
+            Self::KilledToRestart => f.write_str("was killed to be restarted"),
         }
     }
 }

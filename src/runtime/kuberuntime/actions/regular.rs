@@ -92,6 +92,9 @@ fn action_for(
         LastInstance::Present(status) => match status.state {
             ContainerState::Created => ContainerAction::Start(StartReason::NeverStarted),
             ContainerState::Unknown => kill(KillReason::UnknownState, true),
+            ContainerState::Exited if inputs.was_killed_to_restart(&container.name) => {
+                ContainerAction::Start(StartReason::KilledToRestart)
+            }
             ContainerState::Exited => after_exit(status.exit_code),
             ContainerState::Running => action_for_running(inputs, container, status),
         },

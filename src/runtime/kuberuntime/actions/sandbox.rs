@@ -56,15 +56,16 @@ pub(super) fn replace(
 ) {
     let pod = inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
-    // A container with its own restart policy may run again although the pod's policy is Never.
-    let mut with_own_policy = pod
+    // A container with its own restart policy may run again although the pod's policy is Never, and one that was killed to
+    // be restarted.
+    let mut exceptions = pod
         .containers()
         .iter()
-        .filter(|c| c.restart_policy.is_some());
+        .filter(|c| c.restart_policy.is_some() || inputs.was_killed_to_restart(&c.name));
     let never_again = pod.restart_policy() == RestartPolicy::Never
         && actions.attempt != 0
         && inputs.any_container()
-        && !with_own_policy.any(|container| restarts_in_new_sandbox(inputs, container));
+        && !exceptions.any(|container| restarts_in_new_sandbox(inputs, container));
     if pod.is_being_deleted() || never_again {
         return;
     }
@@ -101,7 +102,9 @@ fn restarts_in_new_sandbox(inputs: &PodActionInputs<'_>, container: &Container) 
             ContainerState::Created => true,
             // It is about to be killed, so there is no exit code for its restart rules.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
-            ContainerState::Exited => after(status.exit_code),
+            ContainerState::Exited => {
+                inputs.was_killed_to_restart(&container.name) || after(status.exit_code)
+            }
         },
     }
 }

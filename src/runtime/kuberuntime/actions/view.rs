@@ -34,6 +34,15 @@ impl<'a> PodActionInputs<'a> {
         }
     }
 
+    /// Whether the last instance of a regular container was killed in order to start its successor.
+    pub(super) fn was_killed_to_restart(&self, name: &str) -> bool {
+        let killed = self.facts.killed_to_restart.get(name);
+        killed.is_some_and(|id| match self.status.newest(name) {
+            Some(newest) => newest.state == ContainerState::Exited && newest.id.as_str() == id,
+            None => !self.facts.exits.contains_key(name),
+        })
+    }
+
     /// Whether any container was ever created.
     pub(super) fn any_container(&self) -> bool {
         !self.facts.exits.is_empty() || !self.status.containers.is_empty()

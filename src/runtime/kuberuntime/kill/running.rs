@@ -34,6 +34,11 @@ impl Drop for RunningStopGuard {
 }
 
 impl RunningStops {
+    /// Whether a stop of this container is in progress.
+    pub(super) fn contains(&self, id: &ContainerId) -> bool {
+        self.stops.lock().contains_key(id)
+    }
+
     /// Joins the stop of this container that is in progress, limiting its grace period to `grace`, or begins `stop`.
     pub(super) fn join_or_begin<F>(
         &self,

@@ -75,6 +75,11 @@ impl StopTracker {
         &self.running
     }
 
+    /// Whether a stop of this instance is being carried out.
+    pub(in crate::runtime::kuberuntime) fn is_stopping(&self, id: &ContainerId) -> bool {
+        self.running.contains(id)
+    }
+
     /// Number of pods with unfinished stops.
     pub(in crate::runtime::kuberuntime) fn len(&self) -> usize {
         self.deadlines.lock().len()

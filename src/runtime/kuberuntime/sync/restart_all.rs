@@ -104,6 +104,7 @@ impl AllContainersRestarter {
             record.restart_all = Some(restart);
             record.initialized_in = None;
             record.exits = Exits::default();
+            record.killed_to_restart.clear();
         };
         self.state_store.update_and_wait(&pod.uid(), record).await;
     }

@@ -21,7 +21,7 @@ use super::request::{
 use crate::{
     base::error_chain,
     cri::CriError,
-    model::{Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
+    model::{ContainerId, Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
     runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         actions::{
@@ -55,6 +55,7 @@ impl KubeGenericRuntimeManager {
             terminal: record.terminal.is_some(),
             restart_all_instances: record.restart_all_instances(),
             exits: last_exit_codes(record),
+            killed_to_restart: record.killed_to_restart.clone(),
         });
         let probe_results = |id: &_| self.results.get(id);
         compute_pod_actions(&PodActionInputs {
@@ -83,6 +84,7 @@ impl KubeGenericRuntimeManager {
             let stops = &self.killer.stops;
             stops.forget_except(&request.pod.uid(), is_to_stop);
         }
+        self.forget_kills(&request, &actions);
         if actions.is_empty() {
             Box::pin(
                 self.starter
@@ -93,11 +95,33 @@ impl KubeGenericRuntimeManager {
             return result;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
-        let replaced = actions.replaced_containers(request.pod, &request.status);
-        let replaced = self.replaced.mark(request.pod.uid(), replaced);
-        let result = self.carry_out(request, &actions, result).await;
-        drop(replaced);
-        result
+        self.carry_out(request, &actions, result).await
+    }
+
+    /// Removes records of kills that no longer matter.
+    fn forget_kills(&self, request: &SyncRequest<'_>, actions: &PodActions) {
+        let killed = actions.killed_to_restart(request.pod, &request.status);
+        let is_being_killed = |id: &ContainerId| {
+            killed.iter().any(|killed| killed.id == *id) || self.killer.stops.is_stopping(id)
+        };
+        let uid = request.pod.uid();
+        self.exits
+            .forget_kills(&uid, &request.status, is_being_killed);
+    }
+
+    /// Records the containers that are about to be killed in order to be restarted. False if the sync is cancelled.
+    async fn record_kills(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        result: &mut PodSyncResult,
+    ) -> bool {
+        let uid = request.pod.uid();
+        let killed = actions.killed_to_restart(request.pod, &request.status);
+        let recording = self.exits.record_kills(&uid, &killed);
+        let recorded = request.cancel.run_until_cancelled(recording).await;
+        result.cancelled |= recorded.is_none();
+        recorded.is_some()
     }
 
     async fn carry_out(
@@ -221,6 +245,9 @@ impl KubeGenericRuntimeManager {
                 self.record_history(pod, HistoryEntry::about_pod(DecisionKind::StopPod, text));
                 self.set_current_step(pod, "stopping the pod".into());
             }
+            if !self.record_kills(request, actions, result).await {
+                return Ok(());
+            }
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
             // The stops run in tasks of their own. If the pod is deleted, its termination joins them.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
@@ -246,6 +273,9 @@ impl KubeGenericRuntimeManager {
         result: &mut PodSyncResult,
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
+        if !self.record_kills(request, actions, result).await {
+            return Ok(());
+        }
         for kill in &actions.containers_to_kill {
             result.changed_runtime = true;
             let stop = DecisionKind::StopContainer;

@@ -213,3 +213,75 @@ fn regular_containers_row_by_row() {
         ),
     ]);
 }
+
+#[test]
+fn a_container_that_was_killed_to_be_restarted_is_started_after_any_exit_code() {
+    let p = |policy| pod(policy, &["a", "b"]);
+    let killed = |code| Runtime::good().with("b", RUNNING).exited("a", code);
+    let killed = |code| killed(code).killed_to_restart();
+    let mut removed = Runtime::good().with("b", RUNNING);
+    removed.facts = killed(0).facts;
+    check(&[
+        ("OnFailure", p("OnFailure"), killed(0), "start:a"),
+        ("Never", p("Never"), killed(143), "start:a"),
+        ("being deleted", p("Never").deleted(), killed(0), ""),
+        ("removed", p("Never"), removed.clone(), "start:a"),
+        (
+            "the only one",
+            pod("Never", &["a"]),
+            Runtime::good().exited("a", 0).killed_to_restart(),
+            "start:a",
+        ),
+        (
+            "not killed yet",
+            p("Never"),
+            Runtime::good()
+                .with("b", RUNNING)
+                .with("a", RUNNING)
+                .killed_to_restart(),
+            "",
+        ),
+        (
+            "its successor has ended",
+            p("OnFailure"),
+            killed(0).exited("a", 0),
+            "",
+        ),
+        (
+            "its successor was removed",
+            p("OnFailure"),
+            removed.exit_fact("a", 0),
+            "",
+        ),
+    ]);
+    let actions = killed(0).actions(&p("OnFailure"));
+    let reason = actions.containers_to_start[0].reason;
+    assert_eq!(reason, StartReason::KilledToRestart);
+}
+
+#[test]
+fn a_kill_is_recorded_only_if_the_policy_might_take_the_exit_for_final() {
+    let p = |policy| pod(policy, &["a", "b"]).sidecar("s");
+    let sick = || Runtime::good().with("s", RUNNING).liveness(Failure);
+    let sick = || sick().startup(Failure).with("b", RUNNING);
+    let sick = || sick().with("a", RUNNING).liveness(Failure);
+    let edited = || sick().change(|c| c.hash = "other".into());
+    let lost = || Runtime::new([not_ready(0)]).with("a", RUNNING);
+    let none: &[&str] = &[];
+    for (case, pod, runtime, expected) in [
+        ("OnFailure", p("OnFailure"), sick(), &["a"][..]),
+        ("Always", p("Always"), sick(), none),
+        ("not restarted", p("Never"), sick(), none),
+        ("edited", p("Never"), edited(), &["a"]),
+        ("being deleted", p("OnFailure").deleted(), sick(), none),
+        ("a new sandbox", pod("OnFailure", &["a"]), lost(), &["a"]),
+        ("a new sandbox, Always", pod("Always", &["a"]), lost(), none),
+        ("no new sandbox", pod("Never", &["a"]), lost(), none),
+        ("nothing to do", p("OnFailure"), Runtime::good(), none),
+    ] {
+        let actions = runtime.actions(&pod);
+        let killed = actions.killed_to_restart(&pod, &runtime.status);
+        let names: Vec<&str> = killed.iter().map(|one| &*one.name).collect();
+        assert_eq!(names, expected, "{case}");
+    }
+}

@@ -143,6 +143,18 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             "kill-pod",
         ),
         (
+            "3: killed to be restarted, OnFailure",
+            p("OnFailure"),
+            dead().exited("b", 0).exited("a", 0).killed_to_restart(),
+            "kill-pod new-sandbox start:a",
+        ),
+        (
+            "1: killed to be restarted, Never",
+            p("Never"),
+            dead().exited("b", 0).exited("a", 0).killed_to_restart(),
+            "kill-pod new-sandbox start:a",
+        ),
+        (
             "4: init containers start over",
             p("Always").init("i").init("j"),
             dead().exited("i", 0).exited("j", 0).with("a", RUNNING),

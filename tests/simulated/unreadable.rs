@@ -254,7 +254,8 @@ async fn an_orphan_of_which_something_can_never_be_read_is_stopped_and_removed()
         node.wait_removed("lost").await;
         let stops = node.calls("lost", Rpc::StopContainer).into_iter();
         let mut stopped: Vec<_> = stops.map(|call| call.subject.id).collect();
-        (ids.sort(), stopped.sort());
+        ids.sort();
+        stopped.sort();
         stopped.dedup();
         assert_eq!(stopped, ids);
         wait_for("its directory is gone", WAIT_LIMIT, async || {

@@ -12,6 +12,9 @@ const MAX_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest interval of measurements while a threshold is met.
 const MAX_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The grace period of a pod that is evicted for a hard threshold, seconds.
+pub(super) const HARD_GRACE: i64 = 1;
+
 /// A measurement of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
@@ -51,6 +54,16 @@ pub struct Evaluation {
     pub act_on: Vec<EvictionThreshold>,
     /// The delay until the next measurement.
     pub next_in: Duration,
+}
+
+/// The grace period in seconds of a pod that is evicted for this threshold. `maximum` is that of soft thresholds, if there
+/// is one; `own` is that of the pod's spec.
+pub(super) fn grace(threshold: &EvictionThreshold, maximum: Option<i64>, own: i64) -> i64 {
+    match (threshold.grace, maximum) {
+        (None, _) => HARD_GRACE,
+        (Some(_), Some(maximum)) => maximum.min(own),
+        (Some(_), None) => own,
+    }
 }
 
 /// Whether a threshold is met. One that was met `before` stays met until its value plus `evictionMinimumReclaim` is
@@ -208,6 +221,21 @@ mod tests {
                 capacity,
             },
         )])
+    }
+
+    #[test]
+    fn the_maximum_caps_the_grace_of_a_pod_in_a_soft_eviction() {
+        for (soft, maximum, own, expected) in [
+            (true, Some(10), 30, 10),
+            (true, Some(10), 5, 5),
+            (true, Some(0), 30, 0),
+            (true, None, 30, 30),
+            (false, None, 30, 1),
+            (false, Some(10), 30, 1),
+        ] {
+            let threshold = memory(100, soft.then_some(60), 0);
+            assert_eq!(grace(&threshold, maximum, own), expected, "{maximum:?}");
+        }
     }
 
     #[test]

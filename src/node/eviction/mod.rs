@@ -36,7 +36,7 @@ use crate::{
     state::node_pressure::NodePressureWriter,
     state::pod_manager::PodManager,
 };
-use decide::EvictionState;
+use decide::{EvictionState, HARD_GRACE};
 use measurements::{Measurements, take_ended};
 use observe::{MeasuredPaths, MeasuredSignals};
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -52,8 +52,6 @@ use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
 use tokio::time::{Instant, sleep};
 
-/// The grace period of a pod that is evicted for a hard threshold, seconds.
-const HARD_GRACE: i64 = 1;
 /// How long after its grace period an evicted pod may take to be cleaned up (upstream's `podCleanupTimeout`).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after the start at which disk space is reclaimed although a source has not delivered.
@@ -311,11 +309,7 @@ impl EvictionManager {
                 signal: threshold.signal.as_str(),
             };
             let own = candidate.pod.termination_grace_seconds();
-            let grace = match (threshold.grace, self.settings.max_grace) {
-                (None, _) => HARD_GRACE,
-                (Some(_), Some(maximum)) => maximum.min(own),
-                (Some(_), None) => own,
-            };
+            let grace = decide::grace(threshold, self.settings.max_grace, own);
             let grace = self.evict(&candidate.pod, grace, cause);
             self.expect_freed(candidate, grace);
             return ReclaimOutcome::Reclaimed;

@@ -1,8 +1,12 @@
 //! Builds the summary from samples and measurements. Values that could not be read are left out. Pure.
 
+mod filesystems;
+
+pub(super) use filesystems::whole_fs;
+
 use super::{
     api::*,
-    disk::{DiskMeasurement, DiskMeasurements},
+    disk::DiskMeasurements,
     running_pods::{ContainerSubject, PodSubject},
     sampler::{CgroupSample, PodSample, Snapshot},
     system::{KUBELET, PODS},
@@ -16,7 +20,8 @@ use crate::{
     },
     model::PodUid,
 };
-use std::collections::HashMap;
+use filesystems::{directories_fs, ephemeral, volumes, with_usage, writable_layer_fs};
+use std::{collections::HashMap, path::PathBuf};
 
 /// Upstream's default interface.
 const DEFAULT_INTERFACE: &str = "eth0";
@@ -50,9 +55,9 @@ pub(super) struct Disks<'a> {
 pub(super) struct PodPaths {
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
     /// Directories of logs and of termination logs by container name.
-    pub(super) logs: HashMap<String, Vec<std::path::PathBuf>>,
+    pub(super) logs: HashMap<String, Vec<PathBuf>>,
     /// Other files of the pod, such as its hosts file.
-    pub(super) files: Vec<std::path::PathBuf>,
+    pub(super) files: Vec<PathBuf>,
 }
 
 pub(super) fn summary(inputs: &SummaryInputs<'_>) -> Summary {
@@ -190,10 +195,7 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
         }),
         ephemeral_storage: inputs.disks.and_then(|disks| {
             let files = paths.map_or(&[][..], |paths| &paths.files);
-            let files = files.iter().filter_map(|path| disks.measurements.get(path));
-            let files: Vec<_> = files
-                .map(|measured| directory_fs(disks, measured))
-                .collect();
+            let files: Vec<_> = directories_fs(disks, files).collect();
             ephemeral(disks, &containers, &measured, &files)
         }),
         volumes: measured.into_iter().map(|(_, volume)| volume).collect(),
@@ -210,15 +212,8 @@ fn container(
     let runtime_stats = inputs.runtime_stats.get(&*container.id);
     let disks = inputs.disks;
     let logs = disks.and_then(|disks| {
-        let paths = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?.iter();
-        let measured = paths.filter_map(|path| disks.measurements.get(path));
-        let parts = measured.map(|measured| directory_fs(disks, measured));
-        parts.reduce(|mut sum, part| {
-            sum.time = sum.time.max(part.time);
-            add(&mut sum.used_bytes, part.used_bytes);
-            add(&mut sum.inodes_used, part.inodes_used);
-            sum
-        })
+        let paths = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?;
+        directories_fs(disks, paths).reduce(|sum, part| with_usage(sum, &part))
     });
     ContainerStats {
         name: container.name.to_string(),
@@ -409,95 +404,6 @@ fn runtime_swap(runtime_stats: &v1::ContainerStats) -> Option<SwapStats> {
         swap_available_bytes: value(swap.swap_available_bytes.as_ref()),
         swap_usage_bytes: value(swap.swap_usage_bytes.as_ref()),
     })
-}
-
-/// Stats of a whole file system.
-pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
-    let inodes = (fs.inodes > 0).then_some(fs.inodes);
-    FsStats {
-        time,
-        available_bytes: Some(fs.available),
-        capacity_bytes: Some(fs.capacity),
-        used_bytes: Some(fs.used),
-        inodes_free: inodes.map(|_| fs.inodes_free),
-        inodes,
-        inodes_used: inodes.map(|inodes| inodes.saturating_sub(fs.inodes_free)),
-        is_partial: false,
-    }
-}
-
-/// Stats of a directory on the file system of the kubelet's directory.
-fn directory_fs(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
-    let node_fs = disks
-        .node
-        .map(|(at, fs)| whole_fs(*at, fs))
-        .unwrap_or_default();
-    FsStats {
-        time: Time(measured.at),
-        used_bytes: measured.usage.map(|usage| usage.bytes),
-        inodes_used: measured.usage.map(|usage| usage.inodes),
-        is_partial: measured.usage.is_some_and(|usage| usage.is_partial),
-        ..node_fs
-    }
-}
-
-/// Stats of a container's writable layer.
-fn writable_layer_fs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStats> {
-    let layer = runtime_stats.writable_layer.as_ref()?;
-    let image_fs = disks.images.cloned().unwrap_or_default();
-    Some(FsStats {
-        time: Time(layer.timestamp),
-        used_bytes: value(layer.used_bytes.as_ref()),
-        inodes_used: value(layer.inodes_used.as_ref()),
-        ..image_fs
-    })
-}
-
-/// Stats of volumes, each with whether it is on the node's disk.
-fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeStats)> {
-    let stats = |volume: &crate::model::MeasurableVolume| {
-        let measured = disks.measurements.get(&volume.path)?;
-        let fs = match &measured.filesystem {
-            Some(fs) => whole_fs(Time(measured.at), fs),
-            None => directory_fs(disks, measured),
-        };
-        let pvc_ref = volume.claim.as_ref().map(|claim| PvcReference {
-            name: claim.name.clone(),
-            namespace: claim.namespace.clone(),
-        });
-        let name = volume.name.clone();
-        let stats = VolumeStats { fs, name, pvc_ref };
-        Some((measured.filesystem.is_none(), stats))
-    };
-    paths.volumes.iter().filter_map(stats).collect()
-}
-
-/// Ephemeral storage of the pod: writable layers, logs, volumes on the node's disk, and other files of the pod.
-fn ephemeral(
-    disks: Disks<'_>,
-    containers: &[ContainerStats],
-    volumes: &[(bool, VolumeStats)],
-    files: &[FsStats],
-) -> Option<FsStats> {
-    let (at, fs) = disks.node?;
-    let mut sum = FsStats {
-        time: *at,
-        used_bytes: None,
-        inodes_used: None,
-        ..whole_fs(*at, fs)
-    };
-    let of_containers = containers
-        .iter()
-        .flat_map(|c| c.rootfs.iter().chain(&c.logs));
-    let on_disk = volumes.iter().filter(|(on_disk, _)| *on_disk);
-    let volumes = on_disk.map(|(_, volume)| &volume.fs);
-    for part in of_containers.chain(volumes).chain(files) {
-        sum.time = sum.time.max(part.time);
-        sum.is_partial |= part.is_partial;
-        add(&mut sum.used_bytes, part.used_bytes);
-        add(&mut sum.inodes_used, part.inodes_used);
-    }
-    Some(sum)
 }
 
 #[cfg(test)]

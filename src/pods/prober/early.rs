@@ -4,7 +4,6 @@
 //! The gap from the end of one attempt to the next early one grows with the age of the container, so that what a container
 //! waits for is about a tenth of what its start took, and so that one that never succeeds costs little.
 
-use super::state::ProbeRules;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -63,9 +62,15 @@ impl EarlyAttempts {
     }
 
     /// When the probe is repeated early, `now` or later; `None` if the next attempt is that of the period, at `tick`.
-    pub(super) fn due(&self, rules: &ProbeRules, tick: Instant, now: Instant) -> Option<Instant> {
+    pub(super) fn due(
+        &self,
+        period: Duration,
+        runs_command: bool,
+        tick: Instant,
+        now: Instant,
+    ) -> Option<Instant> {
         let LastAttempt { began, ended } = self.last?;
-        let (pause, room) = if rules.runs_command {
+        let (pause, room) = if runs_command {
             let took = ended.saturating_duration_since(began);
             let pause = took.saturating_mul(COMMAND_PAUSE);
             // The tick is not moved, so the pause after this command has to end before it.
@@ -76,7 +81,7 @@ impl EarlyAttempts {
         let gap = if self.synced {
             MIN_GAP
         } else {
-            self.gap(ended, rules.period)?
+            self.gap(ended, period)?
         };
         let due = now.max(ended + gap.max(pause));
         (due + room < tick).then_some(due)

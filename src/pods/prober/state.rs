@@ -374,7 +374,7 @@ impl CurrentInstance {
             self.early.synced();
         }
         let early = if self.may_be_early(rules, facts) {
-            self.early.due(rules, tick, now)
+            self.early.due(rules.period, rules.runs_command, tick, now)
         } else {
             None
         };

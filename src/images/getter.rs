@@ -288,6 +288,7 @@ impl ImageGetter {
             spec: plan.spec,
             present: plan.present,
             credentials,
+            namespace: request.pod.namespace(),
             sandbox_config: request.sandbox_config,
         };
         match self.shared.puller.pull(pull_request).await {

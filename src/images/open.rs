@@ -9,6 +9,7 @@ use crate::{
     apiserver::ApiServer, base::metrics::Metrics, cri::ImageClient, state::events::EventRecorder,
 };
 use anyhow::Context as _;
+use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
 /// Configuration of image pulls and their credentials.
@@ -76,8 +77,9 @@ impl Images {
         if !self.records.has_interrupted_pulls() {
             return;
         }
+        let listed_at = Timestamp::now();
         match self.client.list_images(None).await {
-            Ok(images) => self.records.recover(&images).await,
+            Ok(images) => self.records.recover(&images, listed_at).await,
             Err(error) => tracing::warn!(
                 err = %error,
                 "Failed to list images; the records of interrupted pulls stay incomplete"

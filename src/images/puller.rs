@@ -45,8 +45,9 @@ pub(super) struct Pulled {
     pub(super) image: Option<Image>,
 }
 
-/// The key for sharing pulls: pulls of the same image with different credentials are not shared.
-type PullKey = (String, Vec<PullLogin>);
+/// The key for sharing pulls: pulls of the same image with different credentials are not shared, nor are those of pods in
+/// different namespaces or for different runtime handlers, for which the runtime may have different policies.
+type PullKey = (String, String, String, Vec<PullLogin>);
 
 pub(super) struct PullRequest<'a> {
     /// The image as the user wrote it.
@@ -57,6 +58,8 @@ pub(super) struct PullRequest<'a> {
     pub(super) present: bool,
     /// Logins to try in order; empty for an anonymous pull.
     pub(super) credentials: Vec<PullLogin>,
+    /// The pod's namespace.
+    pub(super) namespace: &'a str,
     /// The pod's sandbox configuration, where there is one.
     pub(super) sandbox_config: Option<&'a PodSandboxConfig>,
 }
@@ -102,7 +105,12 @@ impl Puller {
     /// Pulls an image with the first login that works. The error is the text for events. Dropping the future cancels
     /// the pull, unless another caller waits for it.
     pub(super) async fn pull(&self, request: PullRequest<'_>) -> Result<Pulled, String> {
-        let key = (request.image.to_owned(), request.credentials.clone());
+        let key = (
+            request.image.to_owned(),
+            request.namespace.to_owned(),
+            request.spec.runtime_handler.clone(),
+            request.credentials.clone(),
+        );
         let begin = || {
             let queue = if request.present {
                 self.queues.refresh.clone()
@@ -139,6 +147,12 @@ struct Pull {
     sandbox_config: Option<PodSandboxConfig>,
 }
 
+struct PullFailure {
+    text: String,
+    /// The runtime may have pulled the image, or may go on.
+    outcome_is_unknown: bool,
+}
+
 impl Pull {
     async fn run(mut self) -> Result<Pulled, String> {
         let intent = self.records.record_pull_intent(&self.image).await;
@@ -152,17 +166,17 @@ impl Pull {
         let (image_ref, owner) = match self.with_any_credentials().await {
             Ok(pulled) => pulled,
             Err(error) => {
-                intent.record_image_pull_failed().await;
-                return Err(error);
+                if !error.outcome_is_unknown {
+                    intent.record_image_pull_failed().await;
+                }
+                return Err(error.text);
             }
         };
         let took = begin.elapsed();
         let (images, spec, reference) = (self.images, self.spec, image_ref.clone());
         let record = async move {
-            let Ok(image) = images.image_status(spec).await else {
-                intent.keep();
-                return None;
-            };
+            // Without its ID the image cannot be recorded; the intent stays.
+            let image = images.image_status(spec).await.ok()?;
             // Records are keyed by image ID, but CRI-O returns the manifest's digest from PullImage.
             let id = image.as_ref().map(|image| image.id.as_str());
             let id = id.filter(|id| !id.is_empty()).unwrap_or(&reference);
@@ -180,18 +194,20 @@ impl Pull {
     }
 
     /// The runtime's image reference, and the owner of the login that worked.
-    async fn with_any_credentials(&mut self) -> Result<(String, Option<LoginOwner>), String> {
-        let credentials = std::mem::take(&mut self.credentials);
-        if credentials.is_empty() {
-            let pulled = self.once(None).await;
-            let pulled = pulled.map(|image_ref| (image_ref, None));
-            return pulled.map_err(|error| pull_text(&error));
+    async fn with_any_credentials(&mut self) -> Result<(String, Option<LoginOwner>), PullFailure> {
+        let logins = std::mem::take(&mut self.credentials).into_iter();
+        let mut logins: Vec<_> = logins
+            .map(|PullLogin { auth, owner }| (Some(auth), owner))
+            .collect();
+        if logins.is_empty() {
+            logins.push((None, None));
         }
-        let mut errors = Vec::new();
-        for PullLogin { auth, owner } in credentials {
-            match self.once(Some(auth)).await {
+        let (mut errors, mut outcome_is_unknown) = (Vec::new(), false);
+        for (auth, owner) in logins {
+            match self.once(auth).await {
                 Ok(image_ref) => return Ok((image_ref, owner)),
                 Err(error) => {
+                    outcome_is_unknown |= matches!(error, CriError::OutcomeUnknown { .. });
                     // Identical errors are reported once.
                     let text = pull_text(&error);
                     if !errors.contains(&text) {
@@ -200,9 +216,12 @@ impl Pull {
                 }
             }
         }
-        Err(match errors.as_slice() {
-            [only] => only.clone(),
-            many => format!("[{}]", many.join(", ")),
+        Err(PullFailure {
+            text: match errors.as_slice() {
+                [only] => only.clone(),
+                many => format!("[{}]", many.join(", ")),
+            },
+            outcome_is_unknown,
         })
     }
 

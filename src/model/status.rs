@@ -118,6 +118,8 @@ pub struct ContainerStatus {
     pub host_ports: Option<Arc<[ContainerPort]>>,
     /// Its resources, if the runtime reports them.
     pub resources: Option<Arc<ContainerResources>>,
+    /// The images that are mounted as volumes, by the names with which they were requested of the runtime.
+    pub mounted_images: Vec<Arc<str>>,
 }
 
 /// The resources of a container as the runtime reports them; at least one is known.

@@ -121,6 +121,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         images: deps.images.client.clone(),
         runtime: deps.client,
         pod_manager: stores.pod_manager.clone(),
+        cache: stores.pod_cache.clone(),
         records: deps.images.records.clone(),
         events: stores.events.clone(),
         node_name: name.clone(),

@@ -137,6 +137,14 @@ pub enum VolumeError {
 pub struct Unsupported(pub String);
 
 impl VolumeError {
+    /// The setup of a volume failed.
+    pub(super) fn set_up(volume: &str, source: anyhow::Error) -> Self {
+        Self::SetUp {
+            volume: volume.to_owned(),
+            source,
+        }
+    }
+
     /// Whether this kubelet does not support the volume.
     fn is_unsupported(&self) -> bool {
         matches!(self, Self::SetUp { source, .. } if source.is::<Unsupported>())

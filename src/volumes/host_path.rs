@@ -6,19 +6,18 @@ use anyhow::{Context as _, anyhow};
 use std::{
     fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Checks the path, following links as upstream does, and creates it for the `…OrCreate` types.
-pub(super) fn set_up(path: &str, check: HostPathCheck) -> anyhow::Result<PathBuf> {
+pub(super) fn set_up(path: &Path, check: HostPathCheck) -> anyhow::Result<()> {
     use HostPathCheck as Check;
-    let place = Path::new(path);
     if check == Check::None {
-        return Ok(place.to_path_buf());
+        return Ok(());
     }
-    let found = if_exists(fs::metadata(place)).with_context(cannot("read", place))?;
+    let found = if_exists(fs::metadata(path)).with_context(cannot("read", path))?;
     let Some(found) = found.map(|metadata| metadata.file_type()) else {
-        return make(place, path, check).map(|()| place.to_path_buf());
+        return make(path, check);
     };
     let matches = match check {
         Check::None => true,
@@ -29,33 +28,33 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> anyhow::Result<PathBuf
         Check::BlockDevice => found.is_block_device(),
     };
     if matches {
-        Ok(place.to_path_buf())
+        Ok(())
     } else {
         Err(not_expected(path, check))
     }
 }
 
 /// The path does not exist: the `…OrCreate` types create it, the others fail.
-fn make(place: &Path, path: &str, check: HostPathCheck) -> anyhow::Result<()> {
+fn make(path: &Path, check: HostPathCheck) -> anyhow::Result<()> {
     match check {
         HostPathCheck::DirectoryOrCreate => fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
-            .create(place)
-            .with_context(cannot("make directory", place)),
+            .create(path)
+            .with_context(cannot("make directory", path)),
         HostPathCheck::FileOrCreate => fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o644)
-            .open(place)
+            .open(path)
             .map(drop)
-            .with_context(cannot("make file", place)),
+            .with_context(cannot("make file", path)),
         _ => Err(not_expected(path, check)),
     }
 }
 
-fn not_expected(path: &str, check: HostPathCheck) -> anyhow::Error {
+fn not_expected(path: &Path, check: HostPathCheck) -> anyhow::Error {
     use HostPathCheck as Check;
     let expected = match check {
         Check::None => "anything",
@@ -65,5 +64,6 @@ fn not_expected(path: &str, check: HostPathCheck) -> anyhow::Error {
         Check::CharDevice => "a character device",
         Check::BlockDevice => "a block device",
     };
+    let path = path.display();
     anyhow!("hostPath type check failed: {path} is not {expected}")
 }

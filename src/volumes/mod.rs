@@ -21,13 +21,14 @@ mod project_quotas;
 mod mounter;
 mod error;
 pub mod pod_dirs;
-mod prepared;
 pub mod content;
 mod ownership;
 mod record;
 pub mod plan;
+mod prepared;
 pub mod state;
 mod pod_volumes;
+mod mount_threads;
 mod local;
 mod claim;
 mod claim_marker;
@@ -53,7 +54,10 @@ pub use sub_path::{SubPathRequest, components};
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
 use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
+use futures::future::join_all;
+use mount_threads::MountThreads;
 use parking_lot::Mutex;
+use plan::HostPathCheck;
 use pod_volumes::{PodVolumes, TIMEOUT};
 use set_up::VolumePod;
 use state::VolumeState;
@@ -69,8 +73,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Maximum number of threads that volumes may block: an eighth of those for blocking work.
-const MAX_BLOCKED: usize = 64;
+/// Maximum number of `local` volumes that are set up concurrently, each on a thread that programs may keep for an hour: an
+/// eighth of the threads for blocking work.
+const MAX_LOCAL: usize = 64;
 
 /// How long the teardown of a pod waits for unmounting unused devices.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -90,13 +95,15 @@ struct VolumeManagerInner {
     cluster: ClusterSources,
     /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
-    mounter: Box<dyn Mounter>,
+    mounter: Arc<dyn Mounter>,
     /// One lock per mounted device, by the name of its PersistentVolume.
     locks: KeyedLock<String>,
     /// The volumes of each pod that mounts some.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
-    /// Limits the threads for volume operations, because file systems may hang.
-    blocking: Arc<Semaphore>,
+    /// For work on paths of the node.
+    threads: Arc<MountThreads>,
+    /// For the setup of `local` volumes, once their paths respond.
+    local_threads: Arc<Semaphore>,
 }
 
 impl VolumeManagerInner {
@@ -128,6 +135,7 @@ impl VolumeManager {
         quotas: Option<ProjectQuotas>,
         mounter: impl Mounter,
     ) -> Self {
+        let mounter: Arc<dyn Mounter> = Arc::new(mounter);
         Self {
             shared: Arc::new(VolumeManagerInner {
                 root,
@@ -136,10 +144,11 @@ impl VolumeManager {
                 configmaps_and_secrets,
                 cluster,
                 quotas,
-                mounter: Box::new(mounter),
+                threads: Arc::new(MountThreads::new(mounter.clone())),
+                mounter,
                 locks: KeyedLock::default(),
                 pods: Mutex::default(),
-                blocking: Arc::new(Semaphore::new(MAX_BLOCKED)),
+                local_threads: Arc::new(Semaphore::new(MAX_LOCAL)),
             }),
         }
     }
@@ -310,6 +319,35 @@ impl VolumeManager {
         Ok(found)
     }
 
+    /// Checks that the paths of the node that a container mounts still have the types that its volumes require, and creates
+    /// those of the `…OrCreate` types. Called before every start of the container, because a runtime creates a directory
+    /// where it finds nothing.
+    ///
+    /// # Errors
+    /// A path has another type. [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::Unmounted`] after
+    /// 123 s.
+    pub async fn check_host_paths(
+        &self,
+        uid: &PodUid,
+        volumes: Vec<(String, VolumePath)>,
+        cancel: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        let deadline = Instant::now() + TIMEOUT;
+        for (volume, path) in volumes {
+            if path.check == HostPathCheck::None {
+                continue;
+            }
+            let checked = self.shared.check_host_path(uid, &volume, path);
+            tokio::select! {
+                biased;
+                checked = checked => checked?,
+                () = cancel.cancelled() => return Err(VolumeError::Cancelled),
+                () = sleep_until(deadline) => return Err(VolumeError::Unmounted(vec![volume])),
+            }
+        }
+        Ok(())
+    }
+
     /// Unmounts the pod's volumes and deletes their data. Called after its last container has ended; may be repeated. Waits
     /// for setups in progress only while they create something below the pod's directory.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
@@ -337,19 +375,23 @@ impl VolumeManager {
         torn_down
     }
 
-    /// Unmounts devices that no pod uses any more. If that takes longer than [`RELEASE_TIMEOUT`], it continues in the
-    /// background.
+    /// Unmounts devices that no pod uses any more, each on a thread of its own. If that takes longer than
+    /// [`RELEASE_TIMEOUT`], it continues in the background, and later teardowns do not wait for it again.
     async fn release_devices(&self) {
         let shared = self.shared.clone();
         let release = async move {
-            let Ok(permit) = shared.blocking.clone().acquire_owned().await else {
-                return;
-            };
-            let release = move || {
-                let _permit = permit;
-                local::release_unused(&shared.root, shared.mounter.as_ref(), &shared.locks);
-            };
-            let _ = tokio::task::spawn_blocking(release).await;
+            let lister = shared.clone();
+            let list =
+                move || local::lock_unused(&lister.root, lister.mounter.as_ref(), &lister.locks);
+            let unused = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+            let releases = unused.into_iter().map(|(name, lock)| {
+                let shared = shared.clone();
+                tokio::task::spawn_blocking(move || {
+                    let _lock = lock;
+                    local::release(&shared.root, shared.mounter.as_ref(), &name);
+                })
+            });
+            join_all(releases).await;
         };
         let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
     }

@@ -1,12 +1,19 @@
 //! The mount operations, behind a trait so that tests without root can record them.
 
 use crate::host::{MountEntry, ProgramEnd, mount, program};
-use std::{io, path::Path, time::Duration};
+use std::{
+    fs::{self, Metadata},
+    io,
+    path::Path,
+    time::Duration,
+};
 
 /// The mount operations that volumes need. All functions block.
 pub trait Mounter: Send + Sync + 'static {
     /// The mount table of the process, oldest mount first.
     fn list(&self) -> io::Result<Vec<MountEntry>>;
+    /// Reads a path of the node, without following a link.
+    fn symlink_metadata(&self, path: &Path) -> io::Result<Metadata>;
     /// Whether this directory is a mount point.
     fn is_mounted(&self, directory: &Path) -> io::Result<bool>;
     /// Mounts a tmpfs with this size limit and root directory mode.
@@ -28,6 +35,10 @@ pub struct HostMounter;
 impl Mounter for HostMounter {
     fn list(&self) -> io::Result<Vec<MountEntry>> {
         mount::list()
+    }
+
+    fn symlink_metadata(&self, path: &Path) -> io::Result<Metadata> {
+        fs::symlink_metadata(path)
     }
 
     fn is_mounted(&self, directory: &Path) -> io::Result<bool> {

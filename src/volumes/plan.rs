@@ -63,14 +63,6 @@ impl VolumeKind {
 }
 
 impl PlannedVolume {
-    /// Whether its data is outside the pod's directory, where I/O may hang.
-    pub(super) fn is_outside_pod_dir(&self) -> bool {
-        matches!(
-            self.kind,
-            VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
-        )
-    }
-
     /// The record to write before the volume is created; `None` if nothing is created.
     pub(super) fn record(&self) -> Option<VolumeRecord> {
         let (plugin, mounted) = match &self.kind {

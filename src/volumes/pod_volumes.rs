@@ -14,6 +14,7 @@ use tokio::{
     sync::{OwnedMutexGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 /// How long a sync waits for volumes (upstream's `podAttachAndMountTimeout`, 2 min 3 s).
 pub(super) const TIMEOUT: Duration = Duration::from_secs(123);
@@ -51,6 +52,8 @@ pub(super) struct PodVolumes {
     outdated: watch::Sender<bool>,
     /// Read-locked while files are created below the pod's directory; true once the pod is being torn down.
     torn_down: RwLock<bool>,
+    /// Fires once the pod is being torn down.
+    pub(super) ended: CancellationToken,
     slots: Semaphore,
     /// By volume name.
     binds: Mutex<BTreeMap<String, VolumeBinds>>,
@@ -62,6 +65,7 @@ impl Default for PodVolumes {
             volumes: watch::Sender::new(Vec::new()),
             outdated: watch::Sender::new(true),
             torn_down: RwLock::default(),
+            ended: CancellationToken::new(),
             slots: Semaphore::new(MAX_CONCURRENT),
             binds: Mutex::default(),
         }
@@ -135,7 +139,8 @@ impl PodVolumes {
     /// Marks the pod as torn down and waits until no files are being created.
     pub(super) async fn tear_down(&self) {
         *self.torn_down.write().await = true;
-        // Attempts that wait for a slot are woken, and find the pod torn down.
+        // Attempts that wait for a mount or for a slot are woken, and find the pod torn down.
+        self.ended.cancel();
         self.slots.close();
     }
 
@@ -167,13 +172,6 @@ impl PodVolumes {
             volume: volume.to_owned(),
             _lock: lock,
         }
-    }
-
-    /// Whether the volume's data is outside the pod's directory.
-    pub(super) fn is_outside_pod_dir(&self, name: &str) -> bool {
-        let volumes = self.volumes.borrow();
-        let mut named = volumes.iter().filter(|one| one.planned.name == name);
-        named.any(|volume| volume.planned.is_outside_pod_dir())
     }
 
     pub(super) fn set_outdated(&self, outdated: bool) {

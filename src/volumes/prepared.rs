@@ -1,6 +1,6 @@
 //! The paths of a pod's volumes.
 
-use super::VolumeError;
+use super::{VolumeError, plan::HostPathCheck};
 use crate::model::ProjectId;
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 pub struct VolumePath {
     /// The path on the node.
     pub host_path: PathBuf,
+    /// The type that the path has to have at every start of a container, for one that the kubelet did not create.
+    pub check: HostPathCheck,
     /// The kubelet created it, so the runtime may relabel it for SELinux.
     pub managed: bool,
     /// Containers mount it read-only, whatever their `volumeMounts` say.
@@ -28,6 +30,7 @@ impl VolumePath {
     pub(super) fn of(host_path: PathBuf) -> Self {
         Self {
             host_path,
+            check: HostPathCheck::None,
             managed: false,
             read_only: false,
             measured: false,

@@ -11,7 +11,7 @@ use super::{
     host_path,
     local::{self, LocalVolume},
     ownership,
-    plan::{ClaimVolume, PlannedVolume, VolumeKind},
+    plan::{ClaimVolume, HostPathCheck, PlannedVolume, VolumeKind},
     pod_dirs,
     pod_volumes::{PodVolumes, ReadyVolume, SetUpResult, TIMEOUT},
     record,
@@ -30,12 +30,13 @@ use crate::{
     },
     model::PodUid,
 };
-use std::{path::PathBuf, slice, sync::Arc, time::Duration};
-use tokio::{
-    sync::Semaphore,
-    task::JoinError,
-    time::{Instant, sleep_until},
+use std::{
+    path::{Path, PathBuf},
+    slice,
+    sync::Arc,
+    time::Duration,
 };
+use tokio::time::{Instant, sleep_until};
 
 /// How long a sync waits for other volumes after one has failed, so that it reports their failures together.
 const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
@@ -119,7 +120,7 @@ impl VolumeManagerInner {
         for (planned, work) in begin {
             let ready = pod
                 .volumes
-                .begin(&planned, work, initial_wait(&planned.kind));
+                .begin(&planned, work, VolumeWait::initial(&planned.kind));
             let attempt = Attempt {
                 pod: pod.clone(),
                 planned,
@@ -146,19 +147,23 @@ impl VolumeManagerInner {
         let (volumes, planned) = (attempt.pod.volumes.clone(), attempt.planned.clone());
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
-        volumes.set_waiting(&planned.name, initial_wait(&planned.kind));
+        volumes.set_waiting(&planned.name, VolumeWait::initial(&planned.kind));
         if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
-        let blocking = self.blocking.clone();
+        let threads = self.threads.clone();
         let work = move || match &attempt.ready {
             Some(ready) => self.refresh(&attempt, ready, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
-        if planned.is_outside_pod_dir() {
-            run_limited_blocking(blocking, work).await?
-        } else {
-            run_file_io(work).await?
+        match &planned.kind {
+            // Nothing is read.
+            VolumeKind::HostPath { check, .. } if *check == HostPathCheck::None => work(),
+            VolumeKind::HostPath { path, .. } => {
+                let paths = vec![PathBuf::from(path)];
+                threads.run(paths, &volumes.ended, work).await?
+            }
+            _ => run_file_io(work).await?,
         }
     }
 
@@ -177,7 +182,7 @@ impl VolumeManagerInner {
 
     fn set_up(&self, attempt: &Attempt, inputs: &VolumeInputs) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
-        let fail = |source| of_volume(name, source);
+        let fail = |source| VolumeError::set_up(name, source);
         let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
             VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
@@ -206,8 +211,11 @@ impl VolumeManagerInner {
             VolumeKind::HostPath { path, check } => {
                 // Teardown removes nothing that a hostPath's setup creates, so it need not wait for it.
                 drop(creating);
-                let path = host_path::set_up(path, *check).map_err(fail)?;
-                SetUpResult::of(VolumePath::of(path))
+                host_path::set_up(Path::new(path), *check).map_err(fail)?;
+                SetUpResult::of(VolumePath {
+                    check: *check,
+                    ..VolumePath::of(path.into())
+                })
             }
             VolumeKind::Content(content) => self
                 .set_up_content(&pod.directory, name, content, inputs)
@@ -243,7 +251,9 @@ impl VolumeManagerInner {
         });
         match updated {
             Ok(now) => attempted.ready.content_digest = Some(now),
-            Err(error) => attempted.update_error = Some(of_volume(&attempt.planned.name, error)),
+            Err(error) => {
+                attempted.update_error = Some(VolumeError::set_up(&attempt.planned.name, error))
+            }
         }
         Ok(attempted)
     }
@@ -267,16 +277,23 @@ impl VolumeManagerInner {
             name,
         };
         let resolved = of_claim.resolve(&inputs)?;
-        let lock = match &resolved.at.local {
-            Some(_) => Some(self.locks.lock(&resolved.volume).await),
-            None => None,
-        };
-        let blocking = self.blocking.clone();
+        let paths = vec![PathBuf::from(&resolved.at.path)];
+        let (threads, local) = (self.threads.clone(), self.local_threads.clone());
+        let ended = attempt.pod.volumes.ended.clone();
+        if resolved.at.local.is_none() {
+            let set_up = move || self.set_up_claim(&of_claim, resolved);
+            return threads.run(paths, &ended, set_up).await?;
+        }
+        let lock = self.locks.lock(&resolved.volume).await;
+        // Programs and walks may keep a thread for hours, so they have their own, once the path responds.
+        threads.run(paths, &ended, || ()).await?;
+        let permit = ended.run_until_cancelled(local.acquire_owned()).await;
+        let permit = permit.ok_or(VolumeError::Cancelled)?;
         let set_up = move || {
-            let _lock = lock;
+            let _held = (lock, permit);
             self.set_up_claim(&of_claim, resolved)
         };
-        run_limited_blocking(blocking, set_up).await?
+        tokio::task::spawn_blocking(set_up).await?
     }
 
     fn set_up_claim(
@@ -288,7 +305,7 @@ impl VolumeManagerInner {
         // The pod may have been torn down while this waited for the lock.
         drop(pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?);
         let (at, own_name) = (&resolved.at, &resolved.volume);
-        let fail = |source| of_volume(own_name, source);
+        let fail = |source| VolumeError::set_up(own_name, source);
         let owner = at.owned.then_some((claim.group, claim.change_policy));
         let place = match &at.local {
             Some(mount) => local::set_up(&LocalVolume {
@@ -305,21 +322,23 @@ impl VolumeManagerInner {
             })?,
             None => None,
         };
-        let host_path = match place {
-            Some(place) => place,
+        let (host_path, check) = match place {
+            Some(place) => (place, HostPathCheck::None),
             None => {
-                let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
+                let host_path = PathBuf::from(&at.path);
+                host_path::set_up(&host_path, at.check).map_err(fail)?;
                 if let Some(owner) = owner {
                     let shared = || self.is_in_use(&pod.directory, &at.path);
                     ownership::set_up(&pod.directory, own_name, &host_path, owner, shared)
                         .map_err(fail)?;
                 }
-                host_path
+                (host_path, at.check)
             }
         };
         let _creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         claim_marker::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
         Ok(SetUpResult::of(VolumePath {
+            check,
             managed: at.managed,
             read_only: claim.read_only,
             measured: at.measured,
@@ -365,7 +384,7 @@ impl VolumeManagerInner {
                 let Some(mut before) = find_existing() else {
                     return Err(error);
                 };
-                before.update_error = Some(of_volume(name, error));
+                before.update_error = Some(VolumeError::set_up(name, error));
                 return Ok(before);
             }
         };
@@ -387,19 +406,31 @@ impl VolumeManagerInner {
         };
         let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
         let guard = volumes.lock_for_binds(&volume, container).await;
-        // Limited like the setup of the volume itself.
-        let permit = if volumes.is_outside_pod_dir(&volume) {
-            self.blocking.clone().acquire_owned().await.ok()
-        } else {
-            None
-        };
+        let path = |request: &SubPathRequest| request.volume_path.join(&request.sub_path);
+        let (paths, ended) = (requests.iter().map(path).collect(), volumes.ended.clone());
         let (shared, container) = (self.clone(), container.to_owned());
         let bind = move || {
-            let _held = (guard, permit);
+            let _guard = guard;
             let bind = |request| shared.bind_sub_path(&pod, &container, request, &volumes);
             requests.iter().map(bind).collect()
         };
-        tokio::task::spawn_blocking(bind).await?
+        self.threads.run(paths, &ended, bind).await?
+    }
+
+    /// Checks the type of a path of the node. If the future is dropped, this continues.
+    pub(super) async fn check_host_path(
+        &self,
+        uid: &PodUid,
+        volume: &str,
+        VolumePath {
+            host_path, check, ..
+        }: VolumePath,
+    ) -> Result<(), VolumeError> {
+        let ended = self.of_or_new(uid).ended.clone();
+        let paths = vec![host_path.clone()];
+        let set_up = move || host_path::set_up(&host_path, check);
+        let checked = self.threads.run(paths, &ended, set_up).await?;
+        checked.map_err(|error| VolumeError::set_up(volume, error))
     }
 
     fn bind_sub_path(
@@ -444,21 +475,6 @@ impl ClaimAttempt {
     }
 }
 
-/// Runs blocking work outside the pod's directory, which may hang. The semaphore keeps it from occupying all threads of
-/// the process.
-async fn run_limited_blocking<T: Send + 'static>(
-    threads: Arc<Semaphore>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    // The semaphore is never closed.
-    let permit = threads.acquire_owned().await;
-    let work = move || {
-        let _permit = permit;
-        work()
-    };
-    tokio::task::spawn_blocking(work).await
-}
-
 /// Creates the pod's directory and records the volumes that will be created in it.
 async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(), VolumeError> {
     let (pod, plan) = (pod.clone(), plan.to_vec());
@@ -474,30 +490,9 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
     run_file_io(record).await?
 }
 
-/// What the setup of a volume of this kind waits for.
-fn initial_wait(kind: &VolumeKind) -> VolumeWait {
-    match kind {
-        VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) | VolumeKind::Unsupported(_) => {
-            VolumeWait::Files
-        }
-        VolumeKind::HostPath { path, .. } => VolumeWait::HostPath(path.clone()),
-        VolumeKind::Claim(claim) => VolumeWait::Claim(claim.key.name.clone()),
-    }
-}
-
 /// The immutable ones.
 fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
-    let immutable = found
-        .iter()
-        .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
+    let mut immutable = found.clone();
+    immutable.retain(|_, it| it.as_ref().is_ok_and(|object| object.is_immutable()));
     immutable
-        .map(|(key, it)| (key.clone(), it.clone()))
-        .collect()
-}
-
-fn of_volume(name: &str, source: anyhow::Error) -> VolumeError {
-    VolumeError::SetUp {
-        volume: name.to_string(),
-        source,
-    }
 }

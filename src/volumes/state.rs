@@ -1,5 +1,6 @@
 //! The state of one volume of a pod, and what a sync does with it. Pure.
 
+use super::plan::VolumeKind;
 use jiff::Timestamp;
 use std::fmt;
 
@@ -16,6 +17,19 @@ pub enum VolumeWait {
     HostPath(String),
     /// The volume of a claim, by the name of the claim.
     Claim(String),
+}
+
+impl VolumeWait {
+    /// What the setup of a volume of this kind waits for at first.
+    pub(super) fn initial(kind: &VolumeKind) -> Self {
+        match kind {
+            VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) | VolumeKind::Unsupported(_) => {
+                Self::Files
+            }
+            VolumeKind::HostPath { path, .. } => Self::HostPath(path.clone()),
+            VolumeKind::Claim(claim) => Self::Claim(claim.key.name.clone()),
+        }
+    }
 }
 
 impl fmt::Display for VolumeWait {

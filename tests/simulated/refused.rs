@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, WAIT_LIMIT, full, phase};
 use crate::pods::{simple, with_metadata, with_spec};
-use crate::support::fake_runtime::{Call, Rpc};
+use crate::support::fake_runtime::Rpc;
 
 fn tuned(name: &str) -> Value {
     let sysctls = json!([{"name": "net.core.somaxconn", "value": "1024"}]);
@@ -41,42 +41,6 @@ async fn a_refused_pod_is_not_set_up_and_another_configuration_may_allow_it() {
     node.wait_runs("web").await;
     let sandbox = node.fake.pod(&full("web")).unwrap().config.linux.unwrap();
     assert_eq!(sandbox.sysctls["net.core.somaxconn"], "1024");
-}
-
-#[tokio::test]
-async fn a_pod_that_runs_and_is_not_allowed_any_more_is_stopped_with_its_grace() {
-    let mut node = Node::new().await;
-    node.configure("allowedUnsafeSysctls: [\"net.core.*\"]");
-    node.start().await;
-    node.put(&with_spec(
-        tuned("web"),
-        json!({"terminationGracePeriodSeconds": 7}),
-    ));
-    let main = node.wait_runs("web").await;
-    node.stop().await;
-
-    node.configure_anew();
-    node.start().await;
-    wait_refused(&node, "web").await;
-    let stopped = |fake: &crate::support::fake_runtime::FakeRuntime| {
-        fake.container(&format!("{}/main", full("web")))
-            .is_none_or(|container| !container.is_running())
-    };
-    node.fake
-        .wait_until("it has stopped", WAIT_LIMIT, stopped)
-        .await;
-    let stops = node.calls("web", Rpc::StopContainer);
-    // Its own grace, of which a busy machine may have used some, and not that of a pod that names none.
-    let given = |call: &Call| call.detail["timeout=".len()..].parse::<u64>().unwrap();
-    assert!(
-        stops.iter().all(|call| (2..=7).contains(&given(call))),
-        "{stops:?} of {}",
-        main.id
-    );
-    wait_refused(&node, "web").await;
-    node.remove("web");
-    node.wait_gone("web").await;
-    node.wait_removed("web").await;
 }
 
 #[tokio::test]

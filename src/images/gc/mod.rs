@@ -17,11 +17,14 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
+use tokio::time::{Instant, sleep};
 
 use self::history::History;
 use self::plan::{ImageFacts, Space};
@@ -34,6 +37,7 @@ use crate::cri::{ImageClient, RuntimeClient};
 use crate::host::{files::read_head_or_empty, filesystem_usage};
 use crate::model::reasons::event;
 use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::PodCache;
 use crate::state::pod_manager::PodManager;
 
 pub use plan::ImageGcPolicy;
@@ -41,6 +45,10 @@ pub(crate) use usage::sandbox_image;
 
 /// Maximum size of the history file, in bytes.
 const MAX_HISTORY: usize = 16 << 20;
+
+/// How long an inventory waits for containers that are being read, and how often it checks.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The dependencies of the image collector.
 pub struct CollectorDeps {
@@ -50,6 +58,8 @@ pub struct CollectorDeps {
     pub runtime: RuntimeClient,
     /// The desired pods.
     pub pod_manager: PodManager,
+    /// The containers, with the images that they mount.
+    pub cache: PodCache,
     /// Records of pulls, which are pruned along with the images.
     pub records: PullRecords,
     /// Events of the node.
@@ -68,6 +78,8 @@ pub struct ImageCollector {
     node: ObjectRef,
     file: PathBuf,
     history: Mutex<History>,
+    /// The sandbox image as the runtime last named it.
+    sandbox_image: Mutex<Option<String>>,
     removed: Family<Labels, Counter>,
 }
 
@@ -105,6 +117,7 @@ impl ImageCollector {
             node: ObjectRef::node(&deps.node_name),
             file,
             history: Mutex::new(history),
+            sandbox_image: Mutex::default(),
             removed,
             deps,
         }
@@ -122,9 +135,11 @@ impl ImageCollector {
         // Containers are listed after images, so that the image of a container created meanwhile counts as used.
         let containers = self.deps.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
+        self.wait_for_reads().await;
         let names = ImageNames::of(&images);
-        let in_use = names.in_use(&containers, &self.deps.pod_manager.pods());
-        let sandbox_image = self.sandbox_image().await;
+        let pods = self.deps.pod_manager.pods();
+        let in_use = names.in_use(&containers, &self.mounted_images(), &pods);
+        let sandbox_image = self.sandbox_image().await?;
         let pinned = sandbox_image
             .iter()
             .filter_map(|image| names.id(image))
@@ -139,6 +154,7 @@ impl ImageCollector {
             self.write_history().await;
         }
         let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
+        self.deps.records.recover(&images, at).await;
         self.deps.records.prune(&present, at).await;
         let mount = self.image_filesystems().await?.images;
         let space = measure(mount.clone()).await?;
@@ -291,7 +307,7 @@ impl ImageCollector {
     ) -> Result<(), String> {
         let id = image.id.as_str();
         if ImageNames::of(&inventory.listed)
-            .in_use(&[], &self.deps.pod_manager.pods())
+            .in_use(&[], &self.mounted_images(), &self.deps.pod_manager.pods())
             .contains(id)
         {
             return Ok(());
@@ -315,15 +331,37 @@ impl ImageCollector {
         Ok(())
     }
 
-    /// The sandbox (pause) image, if the runtime's configuration names it; older runtimes do not report it as pinned.
-    async fn sandbox_image(&self) -> Option<String> {
-        match self.deps.runtime.status(true).await {
-            Ok(status) => usage::sandbox_image(&status.info),
-            Err(error) => {
-                tracing::debug!(err = %error, "Failed to get the sandbox image");
-                None
-            }
+    /// Waits until all containers were read or could not be: which images they mount is not in the list.
+    async fn wait_for_reads(&self) {
+        let until = Instant::now() + READ_TIMEOUT;
+        while self.deps.cache.has_unread_containers() && Instant::now() < until {
+            sleep(READ_INTERVAL).await;
         }
+    }
+
+    /// The images that are mounted as volumes, also those of pods that are no longer desired.
+    fn mounted_images(&self) -> Vec<Arc<str>> {
+        let pods = self.deps.cache.pods();
+        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        let mounted = containers.flat_map(|container| &container.mounted_images);
+        mounted.cloned().collect()
+    }
+
+    /// The sandbox (pause) image, if the runtime's configuration names it; older runtimes do not report it as pinned.
+    ///
+    /// # Errors
+    /// The runtime does not respond, and has not before.
+    async fn sandbox_image(&self) -> anyhow::Result<Option<String>> {
+        let status = self.deps.runtime.status(true).await;
+        let mut known = self.sandbox_image.lock();
+        match status {
+            Ok(status) => *known = usage::sandbox_image(&status.info),
+            Err(error) if known.is_some() => {
+                tracing::debug!(err = %error, "Failed to get the sandbox image");
+            }
+            Err(error) => return Err(error).context("cannot get the sandbox image"),
+        }
+        Ok(known.clone())
     }
 
     /// The file systems that the runtime reports (`ImageFsInfo`).

@@ -16,6 +16,8 @@ use crate::cri::v1::{
     ListImagesResponse, RemoveImageRequest, RemoveImageResponse, RuntimeStatus, StatusResponse,
 };
 use crate::images::records::VerificationPolicy;
+use crate::model::ContainerStatus;
+use crate::state::pod_cache::{InspectedItem, ItemId, PodRef};
 use crate::state::pod_manager::PodManagerWriter;
 
 const NOW: Duration = Duration::ZERO;
@@ -25,6 +27,7 @@ struct World {
     runtime: TestRuntime,
     events: EventRecorder,
     pod_manager: PodManagerWriter,
+    cache: PodCache,
     records: PullRecords,
     images: Arc<Mutex<Vec<Image>>>,
     removed: Arc<Mutex<Vec<String>>>,
@@ -56,6 +59,7 @@ impl World {
             runtime: TestRuntime::started(),
             events: EventRecorder::new(),
             pod_manager: PodManagerWriter::default(),
+            cache: PodCache::default(),
             records: PullRecords::open(root.path(), VerificationPolicy::default()).unwrap(),
             images: Arc::new(Mutex::new(images.iter().map(|id| image(id)).collect())),
             removed: Arc::default(),
@@ -128,6 +132,7 @@ impl World {
             images: self.runtime.images(),
             runtime: self.runtime.client(Duration::from_secs(10)),
             pod_manager: self.pod_manager.reader(),
+            cache: self.cache.clone(),
             records: self.records.clone(),
             events: self.events.clone(),
             node_name: "node1".into(),
@@ -181,6 +186,50 @@ async fn unused_images_go_when_space_is_short_and_not_before() {
     let event = &world.events.recent()[0];
     assert_eq!(event.reason, "FreeDiskSpaceFailed");
     assert_eq!((event.object.kind, &*event.object.name), ("Node", "node1"));
+}
+
+#[tokio::test]
+async fn an_image_that_a_container_mounts_stays_though_no_pod_names_it() {
+    let world = World::new(&["a", "mounted", "pause"], &[]);
+    let pod_ref = PodRef {
+        uid: "gone".into(),
+        name: "p".into(),
+        namespace: "ns".into(),
+    };
+    let container = ContainerStatus {
+        id: "c1".into(),
+        mounted_images: vec!["mounted".into()],
+        ..ContainerStatus::default()
+    };
+    let id = ItemId::Container("c1".into());
+    // It is not read yet, and until then nothing is removed.
+    world.cache.touch(&pod_ref, id.clone(), None);
+    let collecting = world.collect(policy(0, NOW, NOW));
+    tokio::pin!(collecting);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut collecting);
+    assert!(early.await.is_err());
+    assert!(world.removed().is_empty());
+    let seq = world.cache.next_seq();
+    let read = InspectedItem::Container(container);
+    world.cache.apply_read(&pod_ref, &id, seq, read);
+    collecting.await.unwrap_err();
+    assert_eq!(world.removed(), ["a"]);
+}
+
+#[tokio::test]
+async fn the_sandbox_image_stays_while_the_runtime_cannot_name_it() {
+    let world = World::new(&["a", "pause"], &[]);
+    let fail = |_: &[u8]| Reply::Fail(Code::Unavailable, "busy");
+    let collector = world.collector(policy(0, NOW, NOW));
+    collector.take_inventory().await.unwrap();
+    world.runtime.script.on("Status", fail);
+    let inventory = collector.take_inventory().await.unwrap();
+    collector.collect(inventory).await.unwrap_err();
+    assert_eq!(world.removed(), ["a"]);
+    // Another kubelet has never known it.
+    let error = world.collect(policy(0, NOW, NOW)).await.unwrap_err();
+    assert!(error.starts_with("cannot get the sandbox image"), "{error}");
+    assert!(world.removed().is_empty());
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Which images are in use. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::cri::v1::{Container, Image};
 use crate::images::image_name::ImageName;
@@ -34,10 +37,11 @@ impl<'a> ImageNames<'a> {
         as_written.or_else(in_full).copied()
     }
 
-    /// The images of all containers, including exited ones, and of all desired pods.
+    /// The images of all containers, including exited ones and images that are `mounted`, and of all desired pods.
     pub(super) fn in_use(
         &self,
         containers: &[Container],
+        mounted: &[Arc<str>],
         pods: &[impl AsRef<Pod>],
     ) -> HashSet<&'a str> {
         let of_containers = containers.iter().flat_map(|container| {
@@ -47,7 +51,10 @@ impl<'a> ImageNames<'a> {
                 .chain(spec)
         });
         let of_pods = pods.iter().flat_map(|pod| references(pod.as_ref()));
+        // A tag may have moved since an image was mounted, and a pod may end after it was removed.
+        let mounted = mounted.iter().map(|image| &**image);
         of_containers
+            .chain(mounted)
             .chain(of_pods)
             .filter(|reference| !reference.is_empty())
             .filter_map(|reference| self.id(reference))
@@ -81,7 +88,6 @@ pub(crate) fn sandbox_image(info: &HashMap<String, String>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::cri::v1::ImageSpec;
-    use std::sync::Arc;
 
     fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -110,7 +116,7 @@ mod tests {
         let images = images();
         let names = ImageNames::of(&images);
         let mut ids: Vec<_> = names
-            .in_use(containers, pods)
+            .in_use(containers, &[], pods)
             .into_iter()
             .map(str::to_owned)
             .collect();
@@ -140,6 +146,15 @@ mod tests {
         assert_eq!(used(&[by_ref], &[]), ["sha256:a"]);
         assert_eq!(used(&[by_spec], &[]), ["sha256:b"]);
         assert!(used(&[Container::default()], &[]).is_empty());
+    }
+
+    #[test]
+    fn an_image_that_is_mounted_is_in_use() {
+        let images = images();
+        let pods: &[Arc<Pod>] = &[];
+        let mounted = ["sha256:c".into(), "sha256:gone".into()];
+        let used = ImageNames::of(&images).in_use(&[], &mounted, pods);
+        assert_eq!(used, HashSet::from(["sha256:c"]));
     }
 
     #[test]

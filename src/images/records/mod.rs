@@ -21,7 +21,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
 use self::disk::{PullRecordDirs, RecordFileName};
@@ -32,6 +32,9 @@ use crate::base::run_file_io;
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
+
+/// How long the intent of a pull with an unknown outcome is kept while its image is absent.
+const INTENT_KEPT_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// The records of pulls; cheap to clone.
 #[derive(Clone, Default)]
@@ -51,6 +54,8 @@ struct PullRecordsInner {
 #[derive(Default)]
 struct PullRecordFiles {
     pulled: HashMap<RecordFileName, PulledRecordFile>,
+    /// When images were last pulled by this process, also if that changed nothing in the record.
+    pulled_at: HashMap<RecordFileName, Timestamp>,
     intents: HashMap<RecordFileName, PullIntentState>,
 }
 
@@ -61,6 +66,14 @@ struct PullIntentState {
     image: Option<String>,
     /// Number of pulls in progress in this process.
     in_progress: usize,
+    /// When the last pull was left with an unknown outcome, or when this process found the record.
+    left_at: Option<Timestamp>,
+}
+
+impl PullIntentState {
+    fn is_left_before(&self, time: Timestamp) -> bool {
+        self.in_progress == 0 && self.left_at.is_none_or(|left_at| left_at <= time)
+    }
 }
 
 impl PullRecords {
@@ -78,12 +91,18 @@ impl PullRecords {
         for problem in &found.problems {
             tracing::warn!("Failed to read a record of an image pull: {problem}");
         }
+        let now = Timestamp::now();
         let pulling = |(name, image)| {
-            let in_progress = 0;
-            (name, PullIntentState { image, in_progress })
+            let state = PullIntentState {
+                image,
+                in_progress: 0,
+                left_at: Some(now),
+            };
+            (name, state)
         };
         let state = PullRecordFiles {
             pulled: found.pulled,
+            pulled_at: HashMap::new(),
             intents: found.intents.into_iter().map(pulling).collect(),
         };
         let inner = PullRecordsInner {
@@ -163,20 +182,28 @@ impl PullRecords {
         self.inner.as_ref().is_some_and(has)
     }
 
-    /// Turns the intents of pulls during which an earlier kubelet was killed into pulled records without credentials,
-    /// if the runtime has the image: access to it is then verified.
-    pub async fn recover(&self, images: &[Image]) {
+    /// Turns the intents of pulls whose outcome is unknown (an earlier kubelet was killed, or the pull was cancelled) into
+    /// pulled records without credentials, if the runtime has the image in the list that began at `listed_at`: access to
+    /// it is then verified. An intent whose image is not there an hour later is removed.
+    pub async fn recover(&self, images: &[Image], listed_at: Timestamp) {
         let Some(inner) = &self.inner else {
             return;
         };
-        let interrupted: Vec<String> = {
+        let expired = listed_at
+            .saturating_sub(INTENT_KEPT_FOR)
+            .unwrap_or(Timestamp::MIN);
+        let left: Vec<(String, bool)> = {
             let state = inner.state.lock();
-            let interrupted = state.intents.values();
-            interrupted
-                .filter_map(|pulling| pulling.image.clone())
-                .collect()
+            let left = state
+                .intents
+                .values()
+                .filter(|pulling| pulling.in_progress == 0);
+            left.filter_map(|pulling| {
+                Some((pulling.image.clone()?, pulling.is_left_before(expired)))
+            })
+            .collect()
         };
-        for image in interrupted {
+        for (image, is_expired) in left {
             // Runtimes return full image names.
             let full = ImageName::parse(&image).map(|name| name.full()).ok();
             let is_it = |name: &String| *name == image || full.as_ref() == Some(name);
@@ -184,12 +211,15 @@ impl PullRecords {
                 let names = found.repo_tags.iter().chain(&found.repo_digests);
                 names.into_iter().any(is_it)
             };
-            let Some(found) = images.iter().find(known_as) else {
-                continue;
-            };
-            match inner.write_pulled(&image, &found.id, None).await {
-                Ok(()) => inner.end_intent(&image).await,
-                Err(error) => tracing::warn!(image, err = %error, "Failed to record an image pull"),
+            match images.iter().find(known_as) {
+                Some(found) => match inner.write_pulled(&image, &found.id, None).await {
+                    Ok(()) => inner.remove_left_intent(&image).await,
+                    Err(error) => {
+                        tracing::warn!(image, err = %error, "Failed to record an image pull");
+                    }
+                },
+                None if is_expired => inner.remove_left_intent(&image).await,
+                None => {}
             }
         }
     }
@@ -204,9 +234,15 @@ impl PullRecords {
         let present: HashSet<RecordFileName> =
             present.iter().map(|id| RecordFileName::of(id)).collect();
         let gone: Vec<RecordFileName> = {
-            let state = inner.state.lock();
+            let mut state = inner.state.lock();
+            state
+                .pulled_at
+                .retain(|_, pulled_at| *pulled_at >= listed_at);
             let gone = |(name, known): &(&RecordFileName, &PulledRecordFile)| {
-                !present.contains(*name) && known.is_older_than(listed_at)
+                let pulled_at = state.pulled_at.get(*name);
+                !present.contains(*name)
+                    && known.is_older_than(listed_at)
+                    && pulled_at.is_none_or(|pulled_at| *pulled_at < listed_at)
             };
             let gone = state.pulled.iter().filter(gone);
             gone.map(|(name, _)| name.clone()).collect()
@@ -249,6 +285,7 @@ impl PullRecordsInner {
         let known = self.state.lock().pulled.get(&name).cloned();
         let known = known.as_ref().and_then(PulledRecordFile::record);
         let now = Timestamp::now();
+        self.state.lock().pulled_at.insert(name.clone(), now);
         let Some(record) = ImagePulledRecord::merged(known, image_ref, &untagged, credentials, now)
         else {
             return Ok(());
@@ -262,18 +299,22 @@ impl PullRecordsInner {
         Ok(())
     }
 
-    /// Ends one pull; the file is removed with the last one.
-    async fn end_intent(&self, image: &str) {
+    /// Leaves one pull with an unknown outcome: the image counts as pulled by the kubelet until it is recorded or absent.
+    fn leave_intent(&self, image: &str) {
+        let mut state = self.state.lock();
+        if let Some(pulling) = state.intents.get_mut(&RecordFileName::of(image)) {
+            pulling.in_progress = pulling.in_progress.saturating_sub(1);
+            pulling.left_at = Some(Timestamp::now());
+        }
+    }
+
+    /// Removes the record of pulls whose outcome is now known, unless the image is being pulled.
+    async fn remove_left_intent(&self, image: &str) {
         let name = RecordFileName::of(image);
         let _writing = self.writing.lock().await;
-        {
-            let mut state = self.state.lock();
-            if let Some(pulling) = state.intents.get_mut(&name) {
-                pulling.in_progress = pulling.in_progress.saturating_sub(1);
-                if pulling.in_progress > 0 {
-                    return;
-                }
-            }
+        let is_pulled = |pulling: &PullIntentState| pulling.in_progress > 0;
+        if self.state.lock().intents.get(&name).is_some_and(is_pulled) {
+            return;
         }
         let file = name.clone();
         match self.on_disk(move |disk| disk.remove_intent(&file)).await {
@@ -288,8 +329,8 @@ impl PullRecordsInner {
     }
 }
 
-/// A pull in progress. Its file is removed when this is dropped, unless the image was pulled and that could not be
-/// recorded.
+/// A pull in progress. Its record stays when this is dropped: the pull was cancelled, and the runtime may have finished it
+/// or may go on with it.
 pub(super) struct PullInProgress {
     inner: Option<Arc<PullRecordsInner>>,
     image: String,
@@ -298,8 +339,8 @@ pub(super) struct PullInProgress {
 impl PullInProgress {
     /// Records that the image was pulled with a login of this owner. `None` is for an anonymous pull or a login of
     /// the node: every pod of the node may use the image.
-    pub(super) async fn record_image_pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
-        let (Some(inner), image) = (self.inner.take(), std::mem::take(&mut self.image)) else {
+    pub(super) async fn record_image_pulled(self, image_ref: &str, owner: Option<LoginOwner>) {
+        let Some(inner) = &self.inner else {
             return;
         };
         let credentials = Some(match owner {
@@ -307,35 +348,34 @@ impl PullInProgress {
             Some(LoginOwner::ServiceAccount(account)) => ImagePullCredentials::of_account(account),
             None => ImagePullCredentials::of_node(),
         });
-        match inner.write_pulled(&image, image_ref, credentials).await {
-            Ok(()) => inner.end_intent(&image).await,
+        match inner
+            .write_pulled(&self.image, image_ref, credentials)
+            .await
+        {
+            Ok(()) => self.end().await,
             Err(error) => {
-                tracing::warn!(image, err = %error, "Failed to record an image pull");
+                tracing::warn!(image = self.image, err = %error, "Failed to record an image pull");
             }
         }
     }
 
-    /// Keeps the file: the image was pulled, and its ID is unknown. It counts as pulled by the kubelet, which records
-    /// it when it starts again.
-    pub(super) fn keep(mut self) {
-        self.inner = None;
+    pub(super) async fn record_image_pull_failed(self) {
+        self.end().await;
     }
 
-    pub(super) async fn record_image_pull_failed(mut self) {
+    /// Removes the record, unless the image is pulled by another one.
+    async fn end(mut self) {
         if let Some(inner) = self.inner.take() {
-            inner.end_intent(&self.image).await;
+            inner.leave_intent(&self.image);
+            inner.remove_left_intent(&self.image).await;
         }
     }
 }
 
 impl Drop for PullInProgress {
-    /// The pull failed or was cancelled.
     fn drop(&mut self) {
-        if let (Some(inner), Ok(runtime)) =
-            (self.inner.take(), tokio::runtime::Handle::try_current())
-        {
-            let image = std::mem::take(&mut self.image);
-            runtime.spawn(async move { inner.end_intent(&image).await });
+        if let Some(inner) = &self.inner {
+            inner.leave_intent(&self.image);
         }
     }
 }

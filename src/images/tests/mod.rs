@@ -491,6 +491,20 @@ async fn pods_that_want_the_same_image_share_one_pull_which_ends_with_the_last_o
 }
 
 #[tokio::test]
+async fn pods_of_other_namespaces_do_not_share_a_pull() {
+    let world = world(&PullConfig::default());
+    world.absent();
+    let (begun, _release) = slow_pulls(&world);
+    for namespace in ["lax", "strict", "lax"] {
+        let manager = world.manager.clone();
+        let mut pod = pod(&format!("p-{namespace}"));
+        pod.metadata.namespace = Some(namespace.into());
+        tokio::spawn(async move { ensure(&manager, &pod, "x", IfNotPresent).await });
+    }
+    until("each has its own", || begun.load(Ordering::SeqCst) == 2).await;
+}
+
+#[tokio::test]
 async fn pods_that_look_for_the_same_image_at_once_ask_once_but_later_ones_ask_again() {
     let world = world(&PullConfig::default());
     world.runtime.script.on("ImageStatus", |_| {

@@ -21,6 +21,8 @@ pub const MAX_MESSAGE: usize = 4096;
 const MAX_TEXT: usize = 1024;
 /// Limit of addresses that are read of one sandbox.
 const MAX_ADDRESSES: usize = 16;
+/// Maximum number of image volumes that are kept of one container.
+const MAX_IMAGES: usize = 1024;
 /// Maximum number of groups that are kept of one container; the kernel's limit for a process.
 const MAX_GROUPS: usize = 65536;
 
@@ -168,11 +170,22 @@ pub fn container_status(
         user: user(status),
         stop_signal: signal_name(status.stop_signal),
         resources: resources(status),
+        mounted_images: mounted_images(status, strings),
         grace_seconds: grace_seconds(&status.annotations),
         source: source(&status.annotations),
         host_ports: labels::host_ports(&status.annotations),
     };
     with_pod(&status.labels, strings, object)
+}
+
+fn mounted_images(status: &v1::ContainerStatus, strings: &StringInterner) -> Vec<Arc<str>> {
+    let images = status
+        .mounts
+        .iter()
+        .filter_map(|mount| mount.image.as_ref());
+    let names = images.map(|image| truncate(&image.image, MAX_TEXT));
+    let names = names.filter(|name| !name.is_empty()).take(MAX_IMAGES);
+    names.map(|name| strings.intern(name)).collect()
 }
 
 /// Upstream's `toKubeContainerResources`.

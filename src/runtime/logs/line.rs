@@ -52,6 +52,14 @@ impl<'a> LogLine<'a> {
     }
 }
 
+/// Longest head (timestamp, stream, tags) of a line; one with a longer head is not of the format.
+pub(super) const MAX_HEAD: usize = 256;
+
+/// Whether a line goes on in the next one, by its first [`MAX_HEAD`] bytes.
+pub(super) fn is_partial(head: &[u8]) -> bool {
+    LogLine::parse(head).is_some_and(|line| line.partial)
+}
+
 fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     Some((bytes.get(..space)?, bytes.get(space + 1..)?))

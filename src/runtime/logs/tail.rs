@@ -18,7 +18,7 @@ const MAX_READ: u64 = 256 * 1024;
 /// The limits of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailLimits {
-    /// Lines of the file, counted from its end.
+    /// Lines, counted from the end of the file. The pieces that the runtime split a line into are one line.
     pub lines: usize,
     /// Bytes of what the container wrote, counted from the end.
     pub bytes: usize,
@@ -43,17 +43,24 @@ pub fn of_log(path: &Path, limits: TailLimits) -> io::Result<String> {
 /// window are a complete line only if the window starts at the beginning of the file.
 fn content(window: &[u8], whole_file: bool, max_lines: usize) -> Vec<u8> {
     let body = window.strip_suffix(b"\n").unwrap_or(window);
-    let mut lines: Vec<&[u8]> = body
-        .rsplit(|byte| *byte == b'\n')
-        .take(max_lines.saturating_add(1))
-        .collect();
-    if lines.len() > max_lines || !whole_file {
-        lines.pop();
+    let (mut pieces, mut lines, mut is_cut) = (Vec::new(), 0, !whole_file);
+    for piece in body.rsplit(|byte| *byte == b'\n') {
+        let parsed = LogLine::parse(piece);
+        // The pieces of a line are one line, also while its end is not written yet.
+        lines += usize::from(pieces.is_empty() || parsed.is_none_or(|piece| !piece.partial));
+        if lines > max_lines {
+            is_cut = false;
+            break;
+        }
+        pieces.push(parsed);
+    }
+    if is_cut {
+        pieces.pop();
     }
     let mut content = Vec::new();
-    for line in lines.iter().rev().filter_map(|line| LogLine::parse(line)) {
-        content.extend_from_slice(line.content);
-        if !line.partial {
+    for piece in pieces.into_iter().rev().flatten() {
+        content.extend_from_slice(piece.content);
+        if !piece.partial {
             content.push(b'\n');
         }
     }
@@ -120,6 +127,19 @@ mod tests {
             "F three".into(),
         ]);
         assert_eq!(tail(content, 80, 2048), "one and two\nthree\n");
+    }
+
+    #[test]
+    fn pieces_of_a_line_count_as_one() {
+        let pieces = (0..50).map(|i| format!("P {i} "));
+        let content = log(std::iter::once("F before".to_owned())
+            .chain(pieces)
+            .chain(["F end".to_owned(), "F last".to_owned()]));
+        let text = tail(&content, 2, 2048);
+        assert!(
+            text.starts_with("0 1 2 ") && text.ends_with("49 end\nlast\n"),
+            "{text}"
+        );
     }
 
     #[test]

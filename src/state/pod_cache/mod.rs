@@ -231,6 +231,11 @@ impl PodCache {
         self.shared.state.lock().pods()
     }
 
+    /// Whether a container was not read yet, and reading it has not failed.
+    pub fn has_unread_containers(&self) -> bool {
+        self.shared.state.lock().has_unread_containers()
+    }
+
     /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 4] {
         let (pods, items, tombstones) = self.shared.state.lock().sizes();

@@ -177,6 +177,16 @@ impl PodCacheState {
         self.failures.keys().cloned().collect()
     }
 
+    /// Whether a container was not read yet, and reading it has not failed.
+    pub(super) fn has_unread_containers(&self) -> bool {
+        let mut items = self.items.iter();
+        items.any(|(id, item)| {
+            matches!(id, ItemId::Container(_))
+                && item.read == Seq(0)
+                && !self.failures.contains_key(id)
+        })
+    }
+
     pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
         self.items.get(item).is_some_and(|item| item.read > seq)
     }

@@ -29,6 +29,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::sync::OwnedMutexGuard;
 
 /// Timeout of programs that only read a little or change a mount.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
@@ -316,19 +317,33 @@ pub(super) fn has_devices(root: &KubeletRoot) -> bool {
     fs::read_dir(root.local_devices()).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Unmounts the devices that no pod uses. Locked ones are skipped; the lock's holder releases them.
-pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &KeyedLock<String>) {
-    let entries = fs::read_dir(root.local_devices());
-    for entry in entries.into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Some(_lock) = locks.try_lock(&name) {
-            release(root, mounter, &name);
+/// The devices that no pod uses, locked. Those that are locked already are skipped; their holder releases them.
+pub(super) fn lock_unused(
+    root: &KubeletRoot,
+    mounter: &dyn Mounter,
+    locks: &KeyedLock<String>,
+) -> Vec<(String, OwnedMutexGuard<()>)> {
+    let entries = fs::read_dir(root.local_devices()).into_iter();
+    let names = entries.flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let locked = names.filter_map(|name| locks.try_lock(&name).map(|lock| (name, lock)));
+    let mut locked: Vec<_> = locked.collect();
+    // Listed once they are locked, because pods bind them under the lock.
+    match mounter.list() {
+        Ok(mounts) => {
+            let pods = root.pods_dir();
+            locked.retain(|(name, _)| !rules::is_bound(&mounts, &pods, name, None));
+        }
+        Err(error) => {
+            tracing::warn!(err = %error, "Failed to list the mounts of devices");
+            locked.clear();
         }
     }
+    locked
 }
 
 /// Unmounts a device unless a pod uses it. A failure is retried when the next pod ends.
-fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
+pub(super) fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
     let target = root.local_devices().join(volume);
     let released = mounter.list().and_then(|mounts| {
         if rules::is_bound(&mounts, &root.pods_dir(), volume, None) {

@@ -125,8 +125,8 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
     };
     assert!(tokio::join!(prepare, waits).0.is_err());
     assert_eq!(
-        cluster.manager.shared.blocking.available_permits(),
-        MAX_BLOCKED
+        cluster.manager.shared.local_threads.available_permits(),
+        MAX_LOCAL
     );
     cluster.end("a").await;
     drop(lock);

@@ -19,6 +19,7 @@ mod dirs;
 mod disk;
 mod empty_dir;
 mod host_path;
+mod hung;
 mod kernel;
 mod local;
 mod pending;
@@ -122,6 +123,11 @@ impl Mounter for FakeMounter {
         Ok(fake.mounts.clone())
     }
 
+    fn symlink_metadata(&self, path: &Path) -> io::Result<fs::Metadata> {
+        self.wait(path);
+        fs::symlink_metadata(path)
+    }
+
     fn is_mounted(&self, directory: &Path) -> io::Result<bool> {
         let mut fake = self.0.lock();
         fake.lists += 1;
@@ -165,6 +171,7 @@ impl Mounter for FakeMounter {
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
+        self.wait(target);
         let mut fake = self.0.lock();
         fake.spend()?;
         if fake.busy {

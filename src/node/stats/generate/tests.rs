@@ -1,5 +1,5 @@
 use super::*;
-use crate::node::stats::sampler::SystemSample;
+use crate::node::stats::{disk::DiskMeasurement, sampler::SystemSample};
 use crate::{
     host::{
         DiskUsage,

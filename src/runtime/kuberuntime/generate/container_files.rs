@@ -70,7 +70,7 @@ impl Hosts {
 }
 
 /// Creates what a container needs before CreateContainer: log directory, sub-paths, hosts file and an empty termination
-/// log.
+/// log. Checks the types of its paths of the node.
 pub async fn create_container_files(
     manager: &VolumeManager,
     settings: &GenerateSettings,
@@ -87,6 +87,9 @@ pub async fn create_container_files(
     } = *request;
     let requests = mounts::sub_path_requests(container, volumes, images, environment)?;
     let uid = pod.uid();
+    manager
+        .check_host_paths(&uid, mounts::volumes_of(container, volumes), cancel)
+        .await?;
     let sub_paths = manager
         .prepare_sub_paths(&uid, &container.name, requests, cancel)
         .await?;

@@ -56,6 +56,15 @@ pub fn sub_path_requests(
     Ok(requests)
 }
 
+/// The volumes that a container mounts or has as devices, by name.
+pub fn volumes_of(container: &Container, volumes: &VolumePaths) -> Vec<(String, VolumePath)> {
+    let mounts = volume_mounts(container).iter().map(|mount| &mount.name);
+    let devices = container.volume_devices.iter().flatten();
+    let names: BTreeSet<_> = mounts.chain(devices.map(|device| &device.name)).collect();
+    let named = |name: &String| Some((name.clone(), volumes.get(name)?.clone()));
+    names.into_iter().filter_map(named).collect()
+}
+
 /// Whether the container gets the managed hosts file: not if it mounts its own, nor in a pod without an address.
 pub fn wants_hosts_file(pod: &Pod, container: &Container, pod_ips: &[String]) -> bool {
     (pod.host_network() || !pod_ips.is_empty())

@@ -28,6 +28,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{ItemId, PodCache, PodRef},
     state::pod_history::PodHistory,
+    volumes::VolumeError,
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -108,8 +109,16 @@ impl ContainerStarter {
         let config = config.and_then(|config| with_target_namespace(request, container, config));
         let config = config.map_err(|error| {
             let message = error_chain(error.as_ref());
-            let text = format!("Error: {message}");
-            self.events.warning(&object, event::FAILED, text);
+            if let Some(VolumeError::SetUp { .. } | VolumeError::Unmounted(_)) =
+                error.downcast_ref()
+            {
+                let pod = ObjectRef::pod(pod);
+                self.events
+                    .warning(&pod, event::FAILED_MOUNT, message.as_str());
+            } else {
+                let text = format!("Error: {message}");
+                self.events.warning(&object, event::FAILED, text);
+            }
             let reason = reasons::CREATE_CONTAINER_CONFIG_ERROR;
             StartFailure::new(&container.name, reason, message)
         })?;

@@ -33,6 +33,16 @@ fn exited() -> v1::ContainerStatus {
         reason: "OOMKilled".into(),
         message: "too much".into(),
         labels: labels(),
+        mounts: vec![
+            v1::Mount::default(),
+            v1::Mount {
+                image: Some(v1::ImageSpec {
+                    image: "sha256:data".into(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            },
+        ],
         annotations: [
             (keys::CONTAINER_HASH.into(), "8e45cbd0".into()),
             (keys::CONTAINER_RESTART_COUNT.into(), "4".into()),
@@ -79,6 +89,7 @@ fn an_exited_container_is_reported_in_full() {
             user: None,
             stop_signal: None,
             resources: None,
+            mounted_images: vec!["sha256:data".into()],
             grace_seconds: Some(45),
             source: Some(PodSource::File),
             host_ports: None,

@@ -3,11 +3,9 @@
 //! A line may be of any length: only its head is ever held.
 
 use super::{LogOptions, SelectedStreams};
-use crate::runtime::logs::{LogLine, OutputStream};
+use crate::runtime::logs::{LogLine, OutputStream, line::MAX_HEAD};
 use jiff::Timestamp;
 
-/// Longest head (timestamp, stream, tags) of a line; one with a longer head is not of the format.
-const MAX_HEAD: usize = 256;
 /// Digits of a second's fraction in timestamps that are given out.
 const FRACTION_DIGITS: usize = 9;
 
@@ -24,6 +22,8 @@ pub struct Decoder {
     head: Vec<u8>,
     /// What was given last did not end a line.
     inside_line: bool,
+    /// Whether the line that goes on is wanted, for standard output and standard error.
+    goes_on: [Option<bool>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,7 @@ impl Decoder {
             at: LINE_START,
             head: Vec::new(),
             inside_line: false,
+            goes_on: [None; 2],
         }
     }
 
@@ -107,7 +108,9 @@ impl Decoder {
     fn begin_line(&mut self, out: &mut Vec<u8>) {
         let head = std::mem::take(&mut self.head);
         self.at = At::Passed;
-        if let Some(line) = LogLine::parse(&head).filter(|line| self.wants(line)) {
+        if let Some(line) = LogLine::parse(&head)
+            && self.wants_piece(&line)
+        {
             let partial = line.partial;
             self.at = At::Content { partial };
             if self.timestamps && !self.inside_line {
@@ -117,6 +120,22 @@ impl Decoder {
         }
         self.head = head;
         self.head.clear();
+    }
+
+    /// Whether a piece of a line is wanted: as its first piece was, whose time is that of the line.
+    fn wants_piece(&mut self, piece: &LogLine<'_>) -> bool {
+        let [stdout, stderr] = self.goes_on;
+        let before = match piece.stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        let wanted = before.unwrap_or_else(|| self.wants(piece));
+        let goes_on = piece.partial.then_some(wanted);
+        self.goes_on = match piece.stream {
+            OutputStream::Stdout => [goes_on, stderr],
+            OutputStream::Stderr => [stdout, goes_on],
+        };
+        wanted
     }
 
     fn wants(&self, line: &LogLine<'_>) -> bool {

@@ -13,7 +13,13 @@ use crate::{
 };
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use std::{collections::VecDeque, fs::Metadata, io, path::Path, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fs::{File, Metadata},
+    io,
+    path::Path,
+    sync::Arc,
+};
 
 /// How often the chain is read again because a rotation changed it meanwhile.
 const TRIES: usize = 10;
@@ -99,29 +105,26 @@ pub(super) fn start(
     length: u64,
     options: &LogOptions,
 ) -> io::Result<ReadStart> {
-    let mut missing = options.tail_lines;
+    let mut tail = options.tail_lines.map(|missing| MissingLines {
+        missing,
+        goes_on: false,
+    });
     let mut offset = 0;
-    if let (Some(live), Some(lines)) = (live, options.tail_lines) {
-        match tail_start(&live.segment.file, length, lines)? {
-            TailStart::At(start) => {
-                missing = Some(0);
-                offset = start;
-            }
-            TailStart::Before(found) => missing = Some(lines.saturating_sub(found)),
-        }
+    if let (Some(live), Some(tail)) = (live, &mut tail) {
+        offset = tail.start_in(&live.segment.file, length)?;
     }
     let mut rotated = files::history(log)?;
     rotated.retain(|file| live.is_none_or(|live| live.after.is_some_and(|at| file.stamp <= at)));
     let mut older = VecDeque::new();
     for file in rotated.into_iter().rev().take(MAX_FILES) {
-        if missing == Some(0) {
+        if tail.as_ref().is_some_and(|tail| tail.missing == 0) {
             break;
         }
         let cursor = match open_rotated(log, &file) {
             // It was removed for its age, and with it all before it.
             Ok(None) => break,
             Ok(Some((_, metadata))) if ended_before(&metadata, options.since) => break,
-            Ok(Some((segment, metadata))) => from_tail(segment, &metadata, &mut missing),
+            Ok(Some((segment, metadata))) => from_tail(segment, &metadata, tail.as_mut()),
             Err(error) => Err(error),
         };
         match cursor {
@@ -166,27 +169,57 @@ fn ended_before(metadata: &Metadata, since: Option<Timestamp>) -> bool {
         .is_ok_and(|end| end < since)
 }
 
+/// The lines of a tail that were not found yet.
+struct MissingLines {
+    missing: u64,
+    /// There is a newer file, which begins with a line or the rest of one.
+    goes_on: bool,
+}
+
+impl MissingLines {
+    /// Where the missing lines begin in a file; at 0 if some are in older ones.
+    fn start_in(&mut self, file: &File, length: u64) -> io::Result<u64> {
+        let start = tail_start(file, length, self.missing, self.goes_on)?;
+        self.goes_on |= length > 0;
+        Ok(match start {
+            TailStart::At(offset) => {
+                self.missing = 0;
+                offset
+            }
+            TailStart::Before(found) => {
+                self.missing = self.missing.saturating_sub(found);
+                0
+            }
+        })
+    }
+
+    /// How many lines of a compressed file are before the missing ones.
+    fn skipped_of(&mut self, ended: u64, is_open: bool) -> u64 {
+        let lines = ended + u64::from(is_open || self.goes_on);
+        self.goes_on |= lines > 0;
+        let skipped = lines.saturating_sub(self.missing);
+        // The first line may begin in an older file.
+        self.missing = self.missing.saturating_sub(lines.saturating_sub(1));
+        skipped
+    }
+}
+
 /// A cursor at the beginning of a file, or at the last lines of it that are still missing.
 fn from_tail(
     segment: Arc<Segment>,
     metadata: &Metadata,
-    missing: &mut Option<u64>,
+    tail: Option<&mut MissingLines>,
 ) -> io::Result<Cursor> {
-    let Some(lines) = *missing else {
+    let Some(tail) = tail else {
         return Ok(Cursor::new(segment));
     };
     if segment.gzip {
-        let has = Cursor::new(segment.clone()).count_lines()?;
+        let (ended, is_open) = Cursor::new(segment.clone()).count_lines()?;
         let mut cursor = Cursor::new(segment);
-        cursor.skip_lines(has.saturating_sub(lines))?;
-        *missing = Some(lines.saturating_sub(has));
+        cursor.skip_lines(tail.skipped_of(ended, is_open))?;
         return Ok(cursor);
     }
-    let (offset, found) = match tail_start(&segment.file, metadata.len(), lines)? {
-        TailStart::At(offset) => (offset, lines),
-        TailStart::Before(found) => (0, found),
-    };
-    *missing = Some(lines.saturating_sub(found));
+    let offset = tail.start_in(&segment.file, metadata.len())?;
     Ok(Cursor::Plain {
         segment,
         offset,

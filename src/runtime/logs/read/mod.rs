@@ -41,8 +41,8 @@ pub enum SelectedStreams {
 /// What to read, as `PodLogOptions` have it. `previous` is the choice of another file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// So many lines from the end; `None` for all. Lines of the file are counted: a line that the
-    /// runtime split counts as often as it was split, and both streams count, as upstream has it.
+    /// So many lines from the end; `None` for all. The pieces that the runtime split a line into are one line. Lines of
+    /// both streams count, as upstream has it.
     pub tail_lines: Option<u64>,
     /// Most bytes to give, timestamps included.
     pub limit_bytes: Option<u64>,

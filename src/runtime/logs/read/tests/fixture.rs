@@ -59,6 +59,15 @@ impl Log {
         self.expected.push('\n');
     }
 
+    /// Writes a piece of a line.
+    pub(super) fn piece(&mut self, tag: &str, text: &str) {
+        self.written += 1;
+        let time = self.time();
+        let entry = format!("{time} stdout {tag} {}\n", text.trim_end_matches('\n'));
+        self.file.write_all(entry.as_bytes()).unwrap();
+        self.expected += text;
+    }
+
     pub(super) fn lines(&mut self, count: usize) {
         (0..count).for_each(|_| self.line(10));
     }

@@ -56,6 +56,77 @@ async fn a_tail_reaches_back_as_far_as_it_must() {
 }
 
 #[tokio::test]
+async fn a_tail_counts_lines_and_not_the_pieces_that_the_runtime_split_them_into() {
+    let mut log = Log::new();
+    for lengths in [
+        [10, 350, 20, 1000],
+        [200, 10, 250, 500],
+        [700, 10, 20, 900],
+        [10, 450, 120, 10],
+    ] {
+        lengths.into_iter().for_each(|length| log.line(length));
+        log.rotate();
+    }
+    [300, 10, 20, 800]
+        .into_iter()
+        .for_each(|length| log.line(length));
+    for timestamps in [false, true] {
+        for lines in 0..=21 {
+            let options = LogOptions {
+                timestamps,
+                ..tail(lines)
+            };
+            let text = log.read(options).await;
+            let without: String = if timestamps {
+                let lines = text.split_inclusive('\n');
+                lines.map(|line| line.split_once(' ').unwrap().1).collect()
+            } else {
+                text
+            };
+            assert_eq!(without, log.last(lines as usize), "{lines}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_line_whose_pieces_are_in_two_files_is_one_line() {
+    for compressed in [false, true] {
+        let mut log = Log::new();
+        log.lines(2);
+        log.piece("P", "begun ");
+        log.rotate();
+        log.piece("P", "in one file, ");
+        log.rotate();
+        if compressed {
+            log.rotate();
+        }
+        log.piece("F", "ended in another\n");
+        log.lines(1);
+        for lines in 0..=5 {
+            let text = log.read(tail(lines)).await;
+            assert_eq!(text, log.last(lines as usize), "{lines}, {compressed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_line_has_the_time_of_its_first_piece() {
+    let mut log = Log::new();
+    log.lines(1);
+    log.piece("P", "begun ");
+    let begun = log.time();
+    log.piece("F", "and ended\n");
+    let next = log.time();
+    log.lines(1);
+    let since = |time| LogOptions {
+        since: Some(time),
+        ..all()
+    };
+    assert_eq!(log.read(since(begun)).await, log.last(2));
+    assert_eq!(log.read(since(next)).await, log.last(1));
+}
+
+#[tokio::test]
 async fn since_leaves_out_what_is_older_in_whichever_file() {
     let log = rotated_log();
     let hour: Timestamp = "2026-01-02T03:00:00Z".parse().unwrap();

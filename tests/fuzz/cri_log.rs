@@ -61,6 +61,8 @@ fn decode(options: &LogOptions, log: &[u8], piece: usize) -> Vec<u8> {
 /// The same as [`Decoder`], line by line and with everything in memory.
 fn decode_simply(options: &LogOptions, log: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::new();
+    // By stream, whether the line that goes on is wanted: as its first piece was.
+    let mut wanted_lines = std::collections::HashMap::new();
     for line in log.split_inclusive(|byte| *byte == b'\n') {
         let whole = line.strip_suffix(b"\n");
         let Some(parsed) = LogLine::parse(whole.unwrap_or(line)) else {
@@ -78,7 +80,17 @@ fn decode_simply(options: &LogOptions, log: &[u8]) -> Vec<u8> {
         // A head that may yet become another one is not given.
         let spaces = line.iter().filter(|byte| **byte == b' ').count();
         let complete = whole.is_some() || spaces >= 3;
-        if stream && complete && options.since.is_none_or(|since| parsed.time >= since) {
+        if !complete {
+            continue;
+        }
+        let wanted = stream && options.since.is_none_or(|since| parsed.time >= since);
+        let wanted = wanted_lines
+            .remove(&(parsed.stream as u8))
+            .unwrap_or(wanted);
+        if parsed.partial {
+            wanted_lines.insert(parsed.stream as u8, wanted);
+        }
+        if wanted {
             out.extend_from_slice(parsed.content);
             out.extend((whole.is_some() && !parsed.partial).then_some(b'\n'));
         }
@@ -164,12 +176,28 @@ fn files_read_as_their_bytes(
         lines.map(<[u8]>::to_vec).collect()
     };
     let (before, after) = (lines(older), lines(newer));
+    let pieces = [before.as_slice(), after.as_slice()].concat();
+    // The pieces of a split line are one line, also where the file ends between them.
+    let goes_on = |piece: &Vec<u8>| {
+        let head = piece.strip_suffix(b"\n").unwrap_or(piece);
+        LogLine::parse(&head[..head.len().min(256)]).is_some_and(|line| line.partial)
+    };
+    let begins = |at: &usize| *at == 0 || !goes_on(&pieces[*at - 1]);
+    let starts: Vec<_> = (0..pieces.len()).filter(begins).collect();
     let wanted = usize::from(choice % 7);
-    let of_newer = wanted.min(after.len());
-    let of_older = (wanted - of_newer).min(before.len());
+    let first = match wanted {
+        0 => pieces.len(),
+        _ => starts
+            .iter()
+            .rev()
+            .take(wanted)
+            .last()
+            .copied()
+            .unwrap_or(0),
+    };
     let parts = [
-        before[before.len() - of_older..].concat(),
-        after[after.len() - of_newer..].concat(),
+        before[first.min(before.len())..].concat(),
+        after[first.saturating_sub(before.len())..].concat(),
     ];
     let tail = LogOptions {
         tail_lines: Some(wanted as u64),

@@ -66,7 +66,7 @@ impl StorageVersions {
 
 impl ApiServer {
     /// A watch shows an object that has not existed for a while, so it may have missed more. All objects are listed
-    /// again, at most once in [`SUSPICION_INTERVAL`].
+    /// again, at most once in five minutes.
     pub fn suspect_watches(&self) {
         let now = Instant::now();
         let mut suspected = self.storage.suspected.lock();

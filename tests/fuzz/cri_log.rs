@@ -187,11 +187,8 @@ fn files_read_as_their_bytes(
     let wanted = usize::from(choice % 7);
     let first = match wanted {
         0 => pieces.len(),
-        _ => starts
-            .iter()
-            .rev()
-            .take(wanted)
-            .last()
+        _ => starts[starts.len().saturating_sub(wanted)..]
+            .first()
             .copied()
             .unwrap_or(0),
     };

@@ -139,7 +139,7 @@ impl PodStateStore {
         self.shared.records.lock().change(uid, change);
     }
 
-    /// Changes the record of a pod and waits for the write, for [`WRITE_TIMEOUT`] at most. A failed write is logged and
+    /// Changes the record of a pod and waits for the write, for five seconds at most. A failed write is logged and
     /// retried later, and this returns. If the caller drops the future, the record is written all the same.
     pub async fn update_and_wait(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
@@ -148,7 +148,7 @@ impl PodStateStore {
     }
 
     /// Writes a change of a pod's record and makes it in memory only then: who reads it knows that a later kubelet will read
-    /// it as well. If the write fails or takes longer than [`WRITE_TIMEOUT`], the change is made all the same, and written
+    /// it as well. If the write fails or takes longer than five seconds, the change is made all the same, and written
     /// later. It may be made more than once.
     pub async fn write_and_update(
         &self,

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -64,6 +64,10 @@ test:
 	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
+
+# The same on a machine that is kept busy by other processes: half an hour.
+test-busy:
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/busy-test.sh
 
 # The cluster's tests with the API servers of the version before and after the pinned one, which are built first:
 # a quarter of an hour each. kubeadm takes one version alone.

@@ -243,18 +243,28 @@ fn fits_now(
     let waiting = others.waiting.iter();
     let waiting = waiting.filter(|waiting| !preemption::is_preemptable(pod, waiting));
     let waiting: Vec<_> = waiting.cloned().collect();
-    let unclaimed = &others.unclaimed[..];
-    for (what, group, is_final) in [
-        ("pods whose admission is pending", [&waiting[..], &[]], true),
-        ("terminating pods", [&others.terminating, &[]], true),
+    let (terminating, unclaimed) = (&others.terminating[..], &others.unclaimed[..]);
+    for (what, added, before, is_final) in [
+        (
+            "pods whose admission is pending",
+            &waiting[..],
+            &[][..],
+            true,
+        ),
+        ("terminating pods", terminating, &[], true),
         // Whether these will be stopped is not known.
         (
             "running pods that no source has",
-            [&others.terminating, unclaimed],
+            unclaimed,
+            terminating,
             false,
         ),
     ] {
-        let all = others.staying_and(group);
+        if added.is_empty() {
+            // It fits beside the others: that was checked before.
+            continue;
+        }
+        let all = others.staying_and([before, added]);
         let Err(mut rejection) = predicates::admit(pod, object, &all, allocated_devices) else {
             continue;
         };

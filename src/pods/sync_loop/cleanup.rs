@@ -200,8 +200,7 @@ impl SyncLoop {
                 err = stale.first().map(StaleItem::to_string),
                 "Clean up containers for orphaned pod whose status cannot be read"
             );
-            self.metrics.orphan_stopped();
-            self.workers.update_pod(UpdatePodOptions::orphan(orphan));
+            self.stop_orphan(orphan);
         }
         for orphan in orphans.running {
             tracing::info!(
@@ -209,8 +208,7 @@ impl SyncLoop {
                 "podUID" = %orphan.uid,
                 "Clean up containers for orphaned pod"
             );
-            self.metrics.orphan_stopped();
-            self.workers.update_pod(UpdatePodOptions::orphan(orphan));
+            self.stop_orphan(orphan);
         }
         for orphan in orphans.stopped {
             self.start_removal(orphan.uid.clone());
@@ -231,6 +229,11 @@ impl SyncLoop {
         if all_delivered && all_known {
             self.devices().inventory_complete();
         }
+    }
+
+    fn stop_orphan(&mut self, orphan: Arc<PodStatus>) {
+        self.metrics.orphan_stopped();
+        self.workers.update_pod(UpdatePodOptions::orphan(orphan));
     }
 
     /// Repairs missed updates: creates the worker of a desired pod without one, and stops pods that are not desired any

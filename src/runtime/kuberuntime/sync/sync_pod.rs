@@ -100,8 +100,9 @@ impl KubeGenericRuntimeManager {
 
     /// Removes records of kills that no longer matter.
     fn forget_kills(&self, request: &SyncRequest<'_>, actions: &PodActions) {
-        let killed = actions.killed_to_restart(request.pod, &request.status);
+        // Called for recorded kills only, of which there are seldom any.
         let is_being_killed = |id: &ContainerId| {
+            let killed = actions.killed_to_restart(request.pod, &request.status);
             killed.iter().any(|killed| killed.id == *id) || self.killer.stops.is_stopping(id)
         };
         let uid = request.pod.uid();

@@ -86,7 +86,7 @@ id! {
 }
 
 /// A pod in log messages, `<namespace>/<name>` as klog prints it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodLogName<'a> {
     /// Its namespace.
     pub namespace: &'a str,

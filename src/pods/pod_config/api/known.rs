@@ -203,21 +203,27 @@ impl ApiPods {
     /// Whether the pod has the name of one that has to be confirmed, and the list has none of the known pods: then it may
     /// be another cluster's pod of that name.
     fn is_name_in_doubt(&self, pod: &Pod) -> bool {
-        let (uid, name) = (pod.uid(), pod.full_name());
-        let in_doubt = self.in_doubt.iter().filter_map(|uid| self.pods.get(uid));
-        let mut in_doubt = in_doubt.map(|other| (other.uid(), other.full_name()));
-        let mut left_over = self.left_over.iter();
+        let (uid, name) = (pod.uid(), pod.log_name());
+        let known = self
+            .in_doubt
+            .iter()
+            .filter_map(|uid| self.pods.get_key_value(uid));
+        let known = known.map(|(uid, pod)| (uid, pod.log_name()));
+        let left_over = self.left_over.iter();
+        let left_over = left_over.map(|(uid, name)| (uid, name.log_name()));
         !self.has_known_pods
-            && (in_doubt.any(|(other, its_name)| other != uid && its_name == name)
-                || left_over.any(|(other, its_name)| *other != uid && *its_name == name))
+            && known
+                .chain(left_over)
+                .any(|(other, its_name)| *other != uid && its_name == name)
     }
 
     fn insert(&mut self, pod: Arc<Pod>) {
-        let (uid, name) = (pod.uid(), pod.full_name());
+        let uid = pod.uid();
         self.held.remove(&uid);
         // The name can belong to another pod only when that one is gone.
+        let name = pod.log_name();
         self.pods
-            .retain(|other, old| *other == uid || old.full_name() != name);
+            .retain(|other, old| *other == uid || old.log_name() != name);
         self.pods.insert(uid, pod);
         let pods = &self.pods;
         self.in_doubt.retain(|uid| pods.contains_key(uid));

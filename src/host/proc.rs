@@ -25,7 +25,7 @@ pub struct MemInfo {
 
 impl MemInfo {
     /// Memory in use, with page cache. Huge pages are not in it, because they are a resource of their own, nor is kernel
-    /// memory that is reclaimed like page cache. Everything else is, whoever holds it: what neither a cgroup nor a list
+    /// memory that is reclaimed like page cache. All other memory is, because use that neither a cgroup nor a list
     /// of known uses shows would otherwise fill the machine unnoticed.
     pub fn used(&self) -> u64 {
         self.ordinary()

@@ -295,7 +295,7 @@ impl PodStateStore {
             match run_file_io(move || state_store.write_once(&uid)).await {
                 Ok(true) => {}
                 Ok(false) => return,
-                // The tokio runtime is shutting down. Nobody may go on as if this was written.
+                // The tokio runtime is shutting down. No caller may continue, because this was not written.
                 Err(_) => std::future::pending().await,
             }
         }

@@ -7,7 +7,7 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::Service;
 
-/// What the API server has when it is asked again.
+/// The API server's answer to a further list.
 pub(super) struct Confirmation {
     /// The pods of this node. One that is not among them is gone, unless the server is of another cluster.
     pub(super) pods: Vec<ApiItem<Pod>>,

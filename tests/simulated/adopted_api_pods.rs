@@ -6,14 +6,11 @@ use serde_json::json;
 
 use crate::api_server::Mode;
 use crate::api_source::{
-    bound, ids, joined, path, put_cluster, wait_event, wait_runs, with_data_lost,
+    bound, ids, joined, path, put_cluster, stays_untouched, wait_event, wait_runs, with_data_lost,
 };
 use crate::node::WAIT_LIMIT;
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
-
-/// How long something that must not happen is waited for.
-const A_WHILE: Duration = Duration::from_millis(1000);
 
 /// Longer than the kubelet waits for what runs before it goes on without it.
 const LATE: Duration = Duration::from_secs(4);
@@ -73,12 +70,7 @@ async fn a_pod_that_was_not_adopted_is_confirmed_to_be_gone_before_it_is_stopped
         node.fake
             .wait_until("it was read", WAIT_LIMIT, is_read)
             .await;
-        let touched = |fake: &FakeRuntime| fake.mutations() > 0;
-        assert!(
-            node.never(A_WHILE, touched).await,
-            "{is_late}: {:?}",
-            node.fake.calls()
-        );
+        stays_untouched(&node, &format!("late: {is_late}")).await;
         assert_eq!(ids(&node.fake, "web"), before);
         put_cluster(&api, "one");
         let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
@@ -137,12 +129,7 @@ async fn a_pod_in_doubt_does_not_make_way_for_one_of_its_name_in_another_cluster
     node.fake.clear_calls();
     node.start().await;
     wait_event(&node, "OtherCluster").await;
-    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
-    assert!(
-        node.never(A_WHILE, touched).await,
-        "{:?}",
-        node.fake.calls()
-    );
+    stays_untouched(&node, "web").await;
     assert_eq!(ids(&node.fake, "web"), before);
     // It is the cluster that the pod came from, after all.
     put_cluster(&api, "one");

@@ -65,6 +65,13 @@ pub(crate) fn ids(fake: &FakeRuntime, name: &str) -> Vec<String> {
         .collect()
 }
 
+/// Asserts that nothing is changed in the runtime for a second.
+pub(crate) async fn stays_untouched(node: &Node, what: &str) {
+    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+    let untouched = node.never(Duration::from_millis(1000), touched).await;
+    assert!(untouched, "{what}: {:?}", node.fake.calls());
+}
+
 #[tokio::test]
 async fn a_bound_pod_runs_and_one_that_is_removed_ends() {
     let (mut node, api) = joined().await;
@@ -138,12 +145,7 @@ async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
                 node.start().await;
                 node.wait_healthy().await;
             }
-            let touched = |fake: &FakeRuntime| fake.mutations() > 0;
-            assert!(
-                node.never(Duration::from_millis(1000), touched).await,
-                "{mode:?}: {:?}",
-                node.fake.calls()
-            );
+            stays_untouched(&node, &format!("{mode:?}")).await;
             assert_eq!(ids(&node.fake, "web"), before, "{mode:?}");
         }
         // It is kept running all the same.
@@ -225,12 +227,7 @@ async fn pods_stay_where_the_api_server_has_lost_its_data_and_the_node_registers
     node.start().await;
     wait_event(&node, "OtherCluster").await;
     assert!(api.object("/api/v1/nodes/node1").is_some(), "registered");
-    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
-    assert!(
-        node.never(Duration::from_millis(1000), touched).await,
-        "{:?}",
-        node.fake.calls()
-    );
+    stays_untouched(&node, "web").await;
     assert_eq!(ids(&node.fake, "web"), before);
     // The data is there again, but for the pod, which was deleted.
     put_cluster(&api, "one");
@@ -390,12 +387,7 @@ async fn a_pod_of_another_kubelet_with_a_volume_that_is_not_supported_runs_on_un
 {
     let (node, api, pod) = taken_over().await;
     wait_event(&node, "source csi is not supported by this kubelet").await;
-    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
-    assert!(
-        node.never(Duration::from_millis(1000), touched).await,
-        "{:?}",
-        node.fake.calls()
-    );
+    stays_untouched(&node, "web").await;
     wait_for("it is shown as running", WAIT_LIMIT, async || {
         let pod = api.object(&path("web")).unwrap_or_default();
         let status = &pod["status"];

@@ -1,6 +1,7 @@
 //! Probes of every kind, with real handlers.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -35,44 +36,56 @@ fn write_grpc_server(path: &std::path::Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-pub async fn probes_of_every_kind_ask_the_container() {
-    let node = Node::start().await;
-    let shared = node.shared();
-    write_grpc_server(&shared.join("grpc"));
-    let serve = |kind: &str, command: &str, probe: &str| {
+/// A container for each kind of probe. Its server starts when the file `up` of its kind is in the shared directory; `probes`
+/// are its probes with a handler of that kind.
+fn servers(shared: &Path, up: impl Fn(&str) -> String, probes: impl Fn(&str) -> String) -> String {
+    let containers = [
+        (
+            "exec",
+            "touch /tmp/well; exec sleep 1000",
+            "exec: { command: [sh, -c, \"cat /tmp/well || exit 7\"] }",
+        ),
+        (
+            "http",
+            "mkdir /www; echo hello > /www/index.html; exec httpd -f -p 8080 -h /www",
+            "httpGet: { path: /index.html, port: 8080 }",
+        ),
+        (
+            "tcp",
+            "exec nc -ll -p 8081 -e true",
+            "tcpSocket: { port: 8081 }",
+        ),
+        (
+            "grpc",
+            "exec nc -ll -p 8082 -e /shared/grpc",
+            "grpc: { port: 8082, service: any }",
+        ),
+    ];
+    let containers = containers.map(|(kind, server, probe)| {
         format!(
             r#"
 - name: {kind}
   image: localhost/busybox:dev
-  command: [sh, -c, "until [ -e /shared/{kind}-up ]; do sleep 0.1; done; {command}"]
-  readinessProbe: {{ {probe}, periodSeconds: 1 }}
-  volumeMounts: [{{ name: shared, mountPath: /shared }}]"#
+  command: [sh, -c, "until [ -e /shared/{} ]; do sleep 0.1; done; {server}"]
+  {}
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]"#,
+            up(kind),
+            probes(probe)
         )
-    };
-    let spec = format!(
-        "containers:{}{}{}{}\nvolumes: [{{ name: shared, hostPath: {{ path: \"{}\" }} }}]",
-        serve(
-            "exec",
-            "touch /tmp/well; exec sleep 1000",
-            "exec: { command: [sh, -c, \"cat /tmp/well || exit 7\"] }"
-        ),
-        serve(
-            "http",
-            "mkdir /www; echo hello > /www/index.html; exec httpd -f -p 8080 -h /www",
-            "httpGet: { path: /index.html, port: 8080 }"
-        ),
-        serve(
-            "tcp",
-            "exec nc -ll -p 8081 -e true",
-            "tcpSocket: { port: 8081 }"
-        ),
-        serve(
-            "grpc",
-            "exec nc -ll -p 8082 -e /shared/grpc",
-            "grpc: { port: 8082, service: any }"
-        ),
+    });
+    format!(
+        "containers:{}\nvolumes: [{{ name: shared, hostPath: {{ path: \"{}\" }} }}]",
+        containers.concat(),
         shared.display()
-    );
+    )
+}
+
+pub async fn probes_of_every_kind_ask_the_container() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    write_grpc_server(&shared.join("grpc"));
+    let probes = |probe: &str| format!("readinessProbe: {{ {probe}, periodSeconds: 1 }}");
+    let spec = servers(&shared, |kind| format!("{kind}-up"), probes);
     node.put("probed", &manifest("probed", &spec));
     let kinds = ["exec", "http", "tcp", "grpc"];
     for text in [
@@ -125,41 +138,12 @@ pub async fn a_server_that_listens_late_is_found_long_before_its_period_is_over(
     let node = Node::start().await;
     let shared = node.shared();
     write_grpc_server(&shared.join("grpc"));
-    let serve = |kind: &str, server: &str, probe: &str| {
+    let probes = |probe: &str| {
         format!(
-            r#"
-- name: {kind}
-  image: localhost/busybox:dev
-  command: [sh, -c, "until [ -e /shared/up ]; do sleep 0.1; done; {server}"]
-  startupProbe: {{ {probe}, periodSeconds: 3600 }}
-  readinessProbe: {{ {probe}, periodSeconds: 3600 }}
-  volumeMounts: [{{ name: shared, mountPath: /shared }}]"#
+            "startupProbe: {{ {probe}, periodSeconds: 3600 }}\n  readinessProbe: {{ {probe}, periodSeconds: 3600 }}"
         )
     };
-    let spec = format!(
-        "containers:{}{}{}{}\nvolumes: [{{ name: shared, hostPath: {{ path: \"{}\" }} }}]",
-        serve(
-            "exec",
-            "touch /tmp/well; exec sleep 1000",
-            "exec: { command: [test, -e, /tmp/well] }"
-        ),
-        serve(
-            "http",
-            "mkdir /www; echo hello > /www/index.html; exec httpd -f -p 8080 -h /www",
-            "httpGet: { path: /index.html, port: 8080 }"
-        ),
-        serve(
-            "tcp",
-            "exec nc -ll -p 8081 -e true",
-            "tcpSocket: { port: 8081 }"
-        ),
-        serve(
-            "grpc",
-            "exec nc -ll -p 8082 -e /shared/grpc",
-            "grpc: { port: 8082, service: any }"
-        ),
-        shared.display()
-    );
+    let spec = servers(&shared, |_| "up".to_owned(), probes);
     node.put("late", &manifest("late", &spec));
     node.event("Unhealthy", "Startup probe failed").await;
     std::fs::write(shared.join("up"), "").unwrap();

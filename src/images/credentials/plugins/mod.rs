@@ -41,7 +41,7 @@ use crate::base::SingleFlight;
 use crate::base::metrics::Metrics;
 use crate::model::Pod;
 
-/// Maximum number of concurrent executions.
+/// Maximum number of concurrent executions of a provider. Each has its own, so that one that hangs holds up no other.
 const MAX_CONCURRENT: usize = 8;
 
 /// The configured providers, in configuration order.
@@ -62,7 +62,7 @@ struct PluginsInner {
     program: Program,
     cache: Mutex<Cache>,
     accounts: Arc<ServiceAccounts>,
-    permits: Arc<Semaphore>,
+    permits: Semaphore,
     metrics: PluginMetrics,
 }
 
@@ -88,7 +88,6 @@ impl CredentialPlugins {
         let (providers, hash) =
             config::read(config, account_tokens).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
-        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let accounts = Arc::new(ServiceAccounts::new(api));
         let load = |provider: Provider| -> anyhow::Result<LoadedProvider> {
             let inner = PluginsInner {
@@ -96,7 +95,7 @@ impl CredentialPlugins {
                 provider,
                 cache: Mutex::default(),
                 accounts: accounts.clone(),
-                permits: permits.clone(),
+                permits: Semaphore::new(MAX_CONCURRENT),
                 metrics: metrics.clone(),
             };
             Ok(LoadedProvider {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
@@ -163,6 +164,31 @@ async fn pulls_at_the_same_time_share_one_run() {
         assert_eq!(found, ["u"]);
     }
     assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_provider_that_hangs_holds_up_no_other() {
+    let mut world = World::new().provider("fine", &answer("Image", "fine", ""), "");
+    let (go, dir) = (world.dir.path().join("go"), world.dir.path());
+    let body = format!("while [ ! -e {} ]; do sleep 0.1; done", go.display());
+    script(dir, "hangs", &body);
+    world.config.push_str(&format!(
+        "- {{ name: hangs, apiVersion: {V1}, defaultCacheDuration: 1h, matchImages: [\"*.test\"] }}\n"
+    ));
+    let plugins = Arc::new(world.load().unwrap());
+    let hung: Vec<_> = (0..2 * MAX_CONCURRENT)
+        .map(|number| {
+            let plugins = plugins.clone();
+            let image = format!("r{number}.test/x");
+            tokio::spawn(async move { users(&plugins, &image).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let found = users(&plugins, "r.io/x");
+    let found = tokio::time::timeout(Duration::from_secs(40), found).await;
+    fs::write(go, "").unwrap();
+    assert_eq!(found.unwrap(), ["fine"]);
+    drop(hung);
 }
 
 #[tokio::test]

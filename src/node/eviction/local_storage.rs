@@ -1,10 +1,10 @@
 //! Limits on local ephemeral storage (upstream's `localStorageEviction`). Pure.
 
 use super::rank::{Candidate, DiskLayout, bytes, local_volumes};
-use crate::model::{Amount, Pod, PodExt, Quantity, canonical};
+use crate::model::{Amount, Pod, PodExt, Quantity, canonical, is_sidecar};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Container, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 /// A limit.
@@ -104,10 +104,13 @@ fn pod_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
 }
 
 /// Checks each container against its limit. The limit is for the disk of the kubelet's directory: writable layers on
-/// another disk do not count.
+/// another disk do not count. An init container that is no sidecar is limited only with the pod as a whole, as in
+/// upstream: it has ended when the others run.
 fn container_excess(pod: &Pod, usage: &PodStats, layout: DiskLayout) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
-        let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?.nonzero()?;
+        let mut long_running = pod.containers().iter().chain(sidecars(pod));
+        let container = long_running.find(|container| container.name == stats.name)?;
+        let limit = limit_of(container.resources.as_ref())?.nonzero()?;
         let used = match layout {
             DiskLayout::DedicatedImages => used_on(&stats.logs),
             DiskLayout::OneDisk | DiskLayout::SplitImages => used_by_container(stats),
@@ -119,6 +122,11 @@ fn container_excess(pod: &Pod, usage: &PodStats, layout: DiskLayout) -> Option<S
             )
         })
     })
+}
+
+fn sidecars(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let containers = pod.init_containers().iter();
+    containers.filter(|container| is_sidecar(container))
 }
 
 fn limit_of(
@@ -275,6 +283,21 @@ mod tests {
             }
             let found = excess(&candidate, DiskLayout::OneDisk);
             assert_eq!(found.is_some(), goes, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_sidecar_is_limited_alone_and_another_init_container_with_its_pod() {
+        let limits =
+            |bytes: &str| format!(r#""resources":{{"limits":{{"ephemeral-storage":"{bytes}"}}}}"#);
+        for (kind, goes) in [("", false), (r#""restartPolicy":"Always","#, true)] {
+            let spec = format!(
+                r#"{{"initContainers":[{{"name":"c",{kind}{}}}],"containers":[{{"name":"d",{}}}]}}"#,
+                limits("100"),
+                limits("1000"),
+            );
+            let found = excess(&candidate(&spec, 101, 0, 0), DiskLayout::OneDisk);
+            assert_eq!(found.is_some(), goes, "{spec}");
         }
     }
 

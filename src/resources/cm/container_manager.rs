@@ -1,5 +1,7 @@
 //! Creates, limits and removes the cgroups of the node and its pods.
 
+mod qos_cgroups;
+
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
@@ -341,40 +343,6 @@ impl ContainerManagerInner {
             cpus: Some(self.node.cpus.clone()).filter(|cpus| !cpus.is_empty()),
             ..self.node.pods.settings(false)
         }
-    }
-
-    /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes: those that changed,
-    /// or `all`, because others may have changed them.
-    fn update_qos_cgroups(&self, all: bool) -> std::io::Result<()> {
-        let mut written = self.written_classes.lock();
-        let mut before = written.take().filter(|_| !all);
-        if !self.manager.exists(&self.all_pods) {
-            before = None;
-            self.manager.create(&self.all_pods)?;
-            if let Err(error) = self.manager.update(&self.all_pods, &self.node_settings()) {
-                tracing::error!(err = %error, "cgroup manager.Set failed");
-            }
-        }
-        let (pods, node) = ((self.active_pods)(), &self.node);
-        let settings = resource_config::of_classes(
-            pods.iter().map(|pod| &**pod),
-            &node.rules,
-            node.memory_qos,
-            node.qos_reserved,
-        );
-        for class in QOS_CLASSES {
-            let (name, settings) = (self.qos_cgroup(class), settings.of(class));
-            let is_new = !self.manager.exists(&name);
-            if is_new {
-                self.manager.create(&name)?;
-            }
-            let differs = before.as_ref().map(|before| before.of(class)) != Some(settings);
-            if is_new || differs && !self.keeps_earlier_limits.load(Ordering::Relaxed) {
-                self.manager.update(&name, settings)?;
-            }
-        }
-        *written = Some(settings);
-        Ok(())
     }
 
     /// Sets the limit of all pods together. The kernel rejects a limit below the current usage; then it is retried

@@ -179,6 +179,16 @@ impl QosSettings {
     }
 }
 
+/// These settings with the current memory usage as the limit, if that is higher than theirs.
+pub fn limited_to_usage(settings: &CgroupSettings, usage: u64) -> Option<CgroupSettings> {
+    let usage = i64::try_from(usage).unwrap_or(i64::MAX);
+    let limit = settings.memory.filter(|limit| *limit < usage);
+    limit.map(|_| CgroupSettings {
+        memory: Some(usage),
+        ..settings.clone()
+    })
+}
+
 /// Computes [`QosSettings`]. `qos_reserved` is set with `qosReserved`: allocatable memory, and the percentage of
 /// memory requests that lower classes cannot use.
 pub fn of_classes<'p>(

@@ -1,7 +1,7 @@
 //! Amounts, with numbers from upstream's formulas.
 
 use super::resource_config::{
-    NodeAmounts, PodRules, higher_limits, of_classes, resource_config_for_pod,
+    NodeAmounts, PodRules, higher_limits, limited_to_usage, of_classes, resource_config_for_pod,
 };
 use crate::{host::cgroup::CgroupSettings, model::Pod, resources::ResourceEnforcement};
 use serde_json::{Value, json};
@@ -234,6 +234,62 @@ fn the_node_gets_what_is_not_reserved() {
         ..CgroupSettings::default()
     };
     assert_eq!(system.settings(true), share);
+}
+
+#[test]
+fn a_limit_below_the_usage_becomes_the_usage() {
+    let settings = |memory| CgroupSettings {
+        cpu_shares: Some(2),
+        memory,
+        ..CgroupSettings::default()
+    };
+    for (limit, usage, expected) in [
+        (Some(100), 101, Some(Some(101))),
+        (Some(100), 100, None),
+        (None, 100, None),
+        (Some(0), u64::MAX, Some(Some(i64::MAX))),
+    ] {
+        let limited = limited_to_usage(&settings(limit), usage);
+        assert_eq!(limited, expected.map(settings), "{limit:?} {usage}");
+    }
+}
+
+#[test]
+fn a_pod_with_sidecars_is_limited_only_if_each_container_is() {
+    let limit = |memory: &str| json!({"limits": {"memory": memory}});
+    let with = |resources: Value| json!({"name": "c", "image": "i", "resources": resources});
+    let sidecar = |resources: Value| {
+        let mut container = with(resources);
+        container["restartPolicy"] = "Always".into();
+        container
+    };
+    let (limited, none) = (|| limit("100Mi"), || json!({}));
+    for (what, init, expected) in [
+        (
+            "limited",
+            vec![sidecar(limited()), with(limited())],
+            Some(200 * MI),
+        ),
+        (
+            "an init container",
+            vec![sidecar(limited()), with(none())],
+            None,
+        ),
+        (
+            "a second sidecar",
+            vec![sidecar(limited()), sidecar(none())],
+            None,
+        ),
+        (
+            "a first init container",
+            vec![with(none()), sidecar(limited())],
+            None,
+        ),
+    ] {
+        let pod = pod(json!({"containers": [with(limited())], "initContainers": init}));
+        let settings = resource_config_for_pod(&pod, &rules()).unwrap();
+        assert_eq!(settings.memory, expected, "{what}");
+    }
 }
 
 #[test]

@@ -172,6 +172,27 @@ async fn limits_of_classes_are_written_when_they_change_and_once_a_minute() {
 }
 
 #[tokio::test]
+async fn a_class_whose_limit_is_rejected_does_not_keep_the_others_without() {
+    let mut tree = Tree::new();
+    tree.node.qos_reserved = Some((1 << 30, 100));
+    let manager = tree.start().unwrap();
+    let limit = |class: &str| format!("memory/r/kubepods/{class}/memory.limit_in_bytes");
+    let rejected = tree.dir.path().join(limit("burstable"));
+    fs::remove_file(&rejected).unwrap();
+    fs::create_dir(&rejected).unwrap();
+    fs::remove_file(tree.dir.path().join(limit("besteffort"))).unwrap();
+    let mut pod = Pod::clone(&pod("small", "100m"));
+    let amounts = json!({"cpu": "100m", "memory": "24Mi"});
+    let resources = json!({"requests": amounts, "limits": amounts});
+    let resources = serde_json::from_value(resources).unwrap();
+    pod.spec.as_mut().unwrap().containers[0].resources = Some(resources);
+    let pod = Arc::new(pod);
+    *tree.pods.lock() = vec![pod.clone()];
+    manager.ensure_exists(&pod, None).await.unwrap();
+    assert_eq!(tree.read(&limit("besteffort")), (1000 << 20).to_string());
+}
+
+#[tokio::test]
 async fn removed_cgroups_are_created_again() {
     let tree = Tree::new();
     let manager = tree.start().unwrap();

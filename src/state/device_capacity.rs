@@ -1,7 +1,7 @@
 //! Number of devices that device plugins offer, by resource.
 //!
 //! * Owns: capacity and allocatable of each extended resource. Allocatable becomes zero when the plugin disconnects,
-//!   capacity after a grace period.
+//!   capacity after a grace period, and a day later the resource is removed.
 //! * Woken by: the device manager, the only writer.
 //! * Publishes: the amounts, for the node status.
 
@@ -15,6 +15,8 @@ pub struct Capacity {
     pub capacity: usize,
     /// Healthy devices of a connected plugin.
     pub allocatable: usize,
+    /// The plugin went long ago: once its capacity is zero in the Node, the resource is removed from it.
+    pub is_forgotten: bool,
 }
 
 /// Devices by resource name.

@@ -207,6 +207,7 @@ impl World {
 const ONE: Capacity = Capacity {
     capacity: 1,
     allocatable: 1,
+    is_forgotten: false,
 };
 
 fn machine() -> NodeMachineInfo {
@@ -545,6 +546,7 @@ async fn devices_of_plugins_are_reported_at_once() {
     let amount = Capacity {
         capacity: 3,
         allocatable: 2,
+        is_forgotten: false,
     };
     world
         .devices

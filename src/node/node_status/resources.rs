@@ -171,6 +171,15 @@ pub(super) fn resources(
         allocatable.insert(EPHEMERAL_STORAGE.into(), amount.to_api());
     }
     for (name, amount) in devices {
+        // A name that never comes back must not stay in the Node for ever, nor with the capacity that it had.
+        let known = known
+            .get(name)
+            .and_then(|known| Quantity::from_api(known).ok());
+        if amount.is_forgotten && known.unwrap_or_default().is_zero() {
+            capacity.remove(name);
+            allocatable.remove(name);
+            continue;
+        }
         let number = |amount: usize| ApiQuantity(amount.to_string());
         capacity.insert(name.clone(), number(amount.capacity));
         allocatable.insert(name.clone(), number(amount.allocatable));

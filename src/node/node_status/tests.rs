@@ -569,11 +569,41 @@ fn devices_of_plugins_are_capacity_and_the_healthy_ones_allocatable() {
     let some = Capacity {
         capacity: 4,
         allocatable: 3,
+        is_forgotten: false,
     };
     example.devices = [("vendor.example/gpu".to_owned(), some)].into();
     let status = example.at(&Node::default(), 1).status;
     assert_eq!(status.capacity.unwrap()["vendor.example/gpu"].0, "4");
     assert_eq!(status.allocatable.unwrap()["vendor.example/gpu"].0, "3");
+}
+
+#[test]
+fn a_forgotten_resource_is_zero_in_the_node_before_it_is_removed() {
+    let mut example = Example::new();
+    let name = || "vendor.example/gone".to_owned();
+    let forgotten = Capacity {
+        is_forgotten: true,
+        ..Capacity::default()
+    };
+    example.devices = [(name(), forgotten)].into();
+    let known = |amount: Option<&str>| {
+        let list = amount.map(|amount| [(name(), Quantity(amount.into()))].into());
+        with(NodeStatus {
+            capacity: list.clone(),
+            allocatable: list,
+            ..NodeStatus::default()
+        })
+    };
+    for (before, after) in [(Some("2"), Some("0")), (Some("0"), None), (None, None)] {
+        let status = example.at(&known(before), 1).status;
+        for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+            let amount = list.get(&name()).map(|amount| amount.0.as_str());
+            assert_eq!(amount, after, "{before:?}");
+        }
+    }
+    let zero = known(Some("0"));
+    let patch = difference(&zero, &example.at(&zero, 1), false).unwrap();
+    assert_eq!(patch["status"]["capacity"].get(name()), Some(&Value::Null));
 }
 
 #[test]

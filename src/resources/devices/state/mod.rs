@@ -4,6 +4,7 @@
 //! pod may reuse the devices of its init containers.
 
 mod allocate;
+mod gone;
 mod hints;
 mod unknown;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use crate::{
     model::PodUid,
     state::device_capacity::{Capacities, Capacity},
 };
+use gone::GoneResources;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -118,8 +120,7 @@ impl DeviceResource {
 pub struct DeviceManagerCache {
     resources: BTreeMap<String, DeviceResource>,
     pods: HashMap<PodUid, PodAllocations>,
-    /// Resources whose plugins did not return in time. The node reports a capacity of zero for them.
-    gone: BTreeSet<String>,
+    gone: GoneResources,
     unknown: Option<UnknownDevices>,
     last_id: u64,
 }
@@ -156,7 +157,10 @@ impl DeviceManagerCache {
             .flat_map(BTreeMap::values)
             .flat_map(BTreeMap::keys);
         let unserved = allocated.filter(|name| !state.resources.contains_key(*name));
-        state.gone = unserved.cloned().collect();
+        for name in unserved {
+            state.gone.add(name, now);
+        }
+        state.gone.expire(now);
         state
     }
 
@@ -282,8 +286,8 @@ impl DeviceManagerCache {
         }
     }
 
-    /// Removes resources whose plugins have been disconnected for `ENDPOINT_STOP_GRACE_PERIOD`; returns whether there
-    /// were any.
+    /// Removes resources whose plugins have been disconnected for `ENDPOINT_STOP_GRACE_PERIOD`, and forgets those that
+    /// were removed long ago; returns whether there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self
             .resources
@@ -297,12 +301,13 @@ impl DeviceManagerCache {
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         for name in &over {
             self.resources.remove(name);
-            self.gone.insert(name.clone());
+            self.gone.add(name, now);
         }
-        !over.is_empty()
+        let gone_changed = self.gone.expire(now);
+        !over.is_empty() || gone_changed
     }
 
-    /// Time at which the next resource is removed.
+    /// Time at which the next resource is removed or forgotten.
     pub fn next_expiry(&self) -> Option<Instant> {
         let stopped = self
             .resources
@@ -313,19 +318,17 @@ impl DeviceManagerCache {
                 }
                 ResourcePlugin::Connected { .. } => None,
             });
-        stopped.min()
+        stopped.chain(self.gone.next_expiry()).min()
     }
 
     /// The capacity of each resource.
     pub fn capacities(&self) -> Capacities {
-        let gone = self
-            .gone
-            .iter()
-            .map(|name| (name.clone(), Capacity::default()));
+        let gone = self.gone.capacities();
         let known = self.resources.iter().map(|(name, resource)| {
             let capacity = Capacity {
                 capacity: resource.devices.len(),
                 allocatable: resource.advertised().count(),
+                is_forgotten: false,
             };
             (name.clone(), capacity)
         });

@@ -62,6 +62,7 @@ impl World {
         let expected = Capacity {
             capacity,
             allocatable,
+            is_forgotten: false,
         };
         until(&format!("{resource} is {expected:?}"), || {
             self.amount(resource) == Some(expected)

@@ -362,12 +362,14 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     assert!(!state.expire(now + ENDPOINT_STOP_GRACE_PERIOD));
     assert!(state.expire(expiry));
     assert_eq!(amounts(&state), [(GPU.to_owned(), 0, 0)]);
-    assert_eq!(state.next_expiry(), None);
+    let forgotten = state.next_expiry().unwrap();
+    assert!(forgotten > expiry);
     let third = connect(&mut state, GPU, options(false, false));
     state
         .set_devices(GPU, third, devices(&[("a", true)]))
         .unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 1, 1)]);
+    assert_eq!(state.next_expiry(), None);
     assert_eq!(state.allocatable()[GPU].len(), 1);
 }
 

@@ -228,6 +228,8 @@ impl SyncLoop {
         self.start_background_housekeeping(pods, desired, listed, with_cgroups);
         if all_delivered && all_known {
             self.devices().inventory_complete();
+            let pods = self.pod_manager.reader().pods();
+            self.pod_sync.devices().dra.inventory_complete(&pods);
         }
     }
 

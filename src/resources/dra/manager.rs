@@ -10,6 +10,7 @@ use super::{
     registry::DraDrivers,
     slices,
     state::{ClaimInfo, ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
+    unrecovered::UnrecoveredPods,
 };
 use crate::{
     apiserver::{ApiServer, ResourcePath},
@@ -51,8 +52,8 @@ pub(super) struct DraManagerState {
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
     pub(super) claims: Mutex<ClaimInfoCache>,
-    /// Whether the checkpoint was damaged: then claims that an earlier kubelet prepared are unknown.
-    pub(super) checkpoint_damaged: bool,
+    /// The pods whose claims may be unknown, because the checkpoint was damaged.
+    pub(super) unrecovered: Mutex<UnrecoveredPods>,
     /// Held while a claim is prepared or unprepared.
     pub(super) locks: KeyedLock<ResourceClaimKey>,
     /// Pods that wait for a driver to connect, by driver.
@@ -60,7 +61,7 @@ pub(super) struct DraManagerState {
     /// Removed pods whose claims are being unprepared.
     unpreparing: Mutex<HashSet<PodUid>>,
     changed: DirtySet<PodUid>,
-    file: CheckpointFile,
+    pub(super) file: CheckpointFile,
 }
 
 /// A ResourceClaim that was read from the API server.
@@ -97,7 +98,11 @@ impl DraManager {
             metrics: DraMetrics::new(metrics),
             stop: CancellationToken::new(),
             claims: Mutex::new(claims.unwrap_or_default()),
-            checkpoint_damaged,
+            unrecovered: Mutex::new(if checkpoint_damaged {
+                UnrecoveredPods::All
+            } else {
+                UnrecoveredPods::default()
+            }),
             locks: KeyedLock::default(),
             waiting: Mutex::default(),
             unpreparing: Mutex::default(),
@@ -302,6 +307,7 @@ impl DraManager {
             pods.retain(&is_known);
             !pods.is_empty()
         });
+        self.retain_unrecovered(&is_known);
         let pods = self.0.claims.lock().pods();
         for uid in pods.into_iter().filter(|uid| !is_known(uid)) {
             if !self.0.unpreparing.lock().insert(uid.clone()) {
@@ -322,7 +328,7 @@ impl DraManager {
     }
 
     /// Writes the checkpoint if it changed.
-    async fn save(&self) -> Result<(), DraError> {
+    pub(super) async fn save(&self) -> Result<(), DraError> {
         let shared = self.0.clone();
         let work = move |file: &mut CheckpointWriter| {
             let claims = shared.claims.lock().clone();

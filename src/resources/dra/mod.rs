@@ -21,6 +21,7 @@ mod recover;
 mod registry;
 mod slices;
 mod state;
+mod unrecovered;
 #[cfg(test)]
 mod tests;
 

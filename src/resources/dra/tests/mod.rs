@@ -332,6 +332,14 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
         world.manager.is_registered(DRIVER)
     })
     .await;
+    // Pods of the time before, and one that has no claim.
+    let all = [pod.clone(), other.clone(), self::pod("idle", &[])];
+    world.manager.inventory_complete(&all.map(Arc::new));
+    // A pod that came later has nothing to recover, and its end waits for no request.
+    world.claim("later", &[DRIVER], &["later"]);
+    let later = self::pod("later", &["later"]);
+    world.manager.recover(&later).await;
+    world.manager.unprepare(&later.uid()).await.unwrap();
     world.manager.recover(&pod).await;
     world.manager.unprepare(&pod.uid()).await.unwrap();
     let given_back = || {
@@ -345,6 +353,11 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
     world.manager.retain(|_| false);
     until("the other pod is gone", || {
         given_back() == ["unprepare own", "unprepare shared"]
+    })
+    .await;
+    let damaged = world.root.path().join("dra_manager_state.damaged");
+    until("the damaged file is not needed any more", || {
+        !damaged.exists()
     })
     .await;
 }

@@ -36,6 +36,7 @@ mod cluster;
 mod empty_dir;
 mod host_path;
 mod sub_path;
+mod container_start;
 mod set_up;
 mod refresh;
 mod steps;

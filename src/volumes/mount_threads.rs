@@ -1,7 +1,9 @@
 //! Threads for work on paths of the node. A file system that hangs keeps the threads that work on it, for ever, so each
-//! mount has a few threads of its own: work on other mounts never waits for it.
+//! mount has a few threads of its own, and each volume one: work on other mounts never waits for it, and one file that
+//! hangs does not keep all threads of its mount.
 
 use super::{Mounter, VolumeError};
+use crate::base::KeyedLock;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -26,6 +28,8 @@ const MAX_LINKS: usize = 40;
 /// The threads of each mount.
 pub(super) struct MountThreads {
     mounter: Arc<dyn Mounter>,
+    /// By the path of the volume.
+    volumes: KeyedLock<PathBuf>,
     threads: Arc<Semaphore>,
     /// By mount point.
     of_mounts: Mutex<BTreeMap<PathBuf, Arc<Semaphore>>>,
@@ -35,22 +39,34 @@ impl MountThreads {
     pub(super) fn new(mounter: Arc<dyn Mounter>) -> Self {
         Self {
             mounter,
+            volumes: KeyedLock::default(),
             threads: Arc::new(Semaphore::new(MAX_THREADS)),
             of_mounts: Mutex::default(),
         }
     }
 
-    /// Runs blocking work on these absolute paths. While a mount that they are on has no free thread, this waits without
-    /// a thread.
+    /// Runs blocking work on a volume, by its absolute path, or on these paths in it. While other work on the volume is in
+    /// progress, or a mount that the paths are on has no free thread, this waits without a thread.
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] if `ended` fires while it waits.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        paths: Vec<PathBuf>,
+        volume: PathBuf,
+        sub_paths: &[String],
         ended: &CancellationToken,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
+        let lock = ended.run_until_cancelled(self.volumes.lock(&volume)).await;
+        let lock = lock.ok_or(VolumeError::Cancelled)?;
+        let mut paths: Vec<_> = sub_paths.iter().map(|path| volume.join(path)).collect();
+        if paths.is_empty() {
+            paths.push(volume);
+        }
+        let work = move || {
+            let _lock = lock;
+            work()
+        };
         let mut job = (paths, work);
         loop {
             let thread = self.threads.clone().acquire_owned();

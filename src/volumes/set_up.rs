@@ -1,8 +1,7 @@
 //! Sets up and updates the volumes of a pod, several concurrently. File operations run on threads for blocking work.
 
 use super::{
-    PodDir, PreparedVolumes, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath,
-    VolumesNotReady,
+    PodDir, PreparedVolumes, VolumeError, VolumeManagerInner, VolumePath, VolumesNotReady,
     claim::{self, ResolvedClaim},
     claim_marker,
     cluster::VolumeKeys,
@@ -16,7 +15,6 @@ use super::{
     pod_volumes::{PodVolumes, ReadyVolume, SetUpResult, TIMEOUT},
     record,
     state::{VolumeWait, VolumeWork},
-    sub_path,
 };
 use crate::{
     apiserver::{
@@ -160,8 +158,8 @@ impl VolumeManagerInner {
             // Nothing is read.
             VolumeKind::HostPath { check, .. } if *check == HostPathCheck::None => work(),
             VolumeKind::HostPath { path, .. } => {
-                let paths = vec![PathBuf::from(path)];
-                threads.run(paths, &volumes.ended, work).await?
+                let path = PathBuf::from(path);
+                threads.run(path, &[], &volumes.ended, work).await?
             }
             _ => run_file_io(work).await?,
         }
@@ -277,16 +275,16 @@ impl VolumeManagerInner {
             name,
         };
         let resolved = of_claim.resolve(&inputs)?;
-        let paths = vec![PathBuf::from(&resolved.at.path)];
+        let path = PathBuf::from(&resolved.at.path);
         let (threads, local) = (self.threads.clone(), self.local_threads.clone());
         let ended = attempt.pod.volumes.ended.clone();
         if resolved.at.local.is_none() {
             let set_up = move || self.set_up_claim(&of_claim, resolved);
-            return threads.run(paths, &ended, set_up).await?;
+            return threads.run(path, &[], &ended, set_up).await?;
         }
         let lock = self.locks.lock(&resolved.volume).await;
         // Programs and walks may keep a thread for hours, so they have their own, once the path responds.
-        threads.run(paths, &ended, || ()).await?;
+        threads.run(path, &[], &ended, || ()).await?;
         let permit = ended.run_until_cancelled(local.acquire_owned()).await;
         let permit = permit.ok_or(VolumeError::Cancelled)?;
         let set_up = move || {
@@ -391,65 +389,6 @@ impl VolumeManagerInner {
         let mut attempted = of(content::set_up(pod, name, volume, &payload, mounter)?);
         attempted.ready.content_digest = Some(content::digest(&payload));
         Ok(attempted)
-    }
-
-    /// Bind-mounts the sub-paths of one volume for a container. If the future is dropped, this continues and keeps
-    /// the volume reserved.
-    pub(super) async fn bind_sub_paths(
-        self: &Arc<Self>,
-        uid: &PodUid,
-        container: &str,
-        requests: Vec<SubPathRequest>,
-    ) -> Result<Vec<(usize, PathBuf)>, VolumeError> {
-        let Some(volume) = requests.first().map(|request| request.volume.clone()) else {
-            return Ok(Vec::new());
-        };
-        let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
-        let guard = volumes.lock_for_binds(&volume, container).await;
-        let path = |request: &SubPathRequest| request.volume_path.join(&request.sub_path);
-        let (paths, ended) = (requests.iter().map(path).collect(), volumes.ended.clone());
-        let (shared, container) = (self.clone(), container.to_owned());
-        let bind = move || {
-            let _guard = guard;
-            let bind = |request| shared.bind_sub_path(&pod, &container, request, &volumes);
-            requests.iter().map(bind).collect()
-        };
-        self.threads.run(paths, &ended, bind).await?
-    }
-
-    /// Checks the type of a path of the node. If the future is dropped, this continues.
-    pub(super) async fn check_host_path(
-        &self,
-        uid: &PodUid,
-        volume: &str,
-        VolumePath {
-            host_path, check, ..
-        }: VolumePath,
-    ) -> Result<(), VolumeError> {
-        let ended = self.of_or_new(uid).ended.clone();
-        let paths = vec![host_path.clone()];
-        let set_up = move || host_path::set_up(&host_path, check);
-        let checked = self.threads.run(paths, &ended, set_up).await?;
-        checked.map_err(|error| VolumeError::set_up(volume, error))
-    }
-
-    fn bind_sub_path(
-        &self,
-        pod: &PodDir,
-        container: &str,
-        request: &SubPathRequest,
-        volumes: &PodVolumes,
-    ) -> Result<(usize, PathBuf), VolumeError> {
-        let target = pod.sub_path(&request.volume, container, request.mount_index)?;
-        match sub_path::set_up(request, &target, self.mounter.as_ref(), volumes) {
-            Ok(Some(())) => Ok((request.mount_index, target)),
-            Ok(None) => Err(VolumeError::Cancelled),
-            Err(source) => Err(VolumeError::SubPath {
-                volume: request.volume.clone(),
-                container: container.to_string(),
-                source,
-            }),
-        }
     }
 }
 

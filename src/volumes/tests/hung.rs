@@ -45,7 +45,7 @@ async fn hang(node: &Node, dead: &Path) -> Release {
             bound.await.map(drop)
         });
     }
-    wait_until("some hang", || node.mounter.0.lock().waiting > 3).await;
+    wait_until("some hang", || node.mounter.0.lock().waiting > 0).await;
     release
 }
 
@@ -64,7 +64,7 @@ async fn a_tear_down_does_not_wait_for_paths_that_hang() {
 async fn a_mount_that_hangs_keeps_a_few_threads_and_holds_up_no_other() {
     let node = node();
     let (dead, healthy) = (node.base.join("dead"), node.base.join("healthy"));
-    let link = node.base.join("link");
+    let (link, new) = (node.base.join("link"), healthy.join("new"));
     for path in [&dead, &healthy] {
         fs::create_dir(path).unwrap();
     }
@@ -85,7 +85,7 @@ async fn a_mount_that_hangs_keeps_a_few_threads_and_holds_up_no_other() {
     wait_until("some hang", || node.mounter.0.lock().waiting == 4).await;
     for (path, kind) in [
         (&healthy, "Directory"),
-        (&healthy.join("new"), "DirectoryOrCreate"),
+        (&new, "DirectoryOrCreate"),
         (&dead, ""),
     ] {
         node.prepare(&pod(host_path(path, kind))).await.unwrap();
@@ -101,6 +101,17 @@ async fn a_mount_that_hangs_keeps_a_few_threads_and_holds_up_no_other() {
     wait_until("all have ended", || ended() == 200).await;
     let made = (0..100).filter(|number: &usize| dead.join(number.to_string()).is_dir());
     assert_eq!(made.count(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_hangs_keeps_one_thread_of_its_mount() {
+    let node = node();
+    let _release = hang(&node, &node.base.join("dead")).await;
+    // On the same mount.
+    let other = node.base.join("dead/other");
+    let pod = pod(host_path(&other, "DirectoryOrCreate"));
+    node.prepare(&pod).await.unwrap();
+    assert_eq!(node.mounter.0.lock().waiting, 1);
 }
 
 #[tokio::test(start_paused = true)]

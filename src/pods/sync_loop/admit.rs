@@ -290,13 +290,13 @@ impl SyncLoop {
     /// Defers a pod that cannot be admitted now, with an event after `event_delay`.
     fn wait_for_admission(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> AdmissionWait {
         let uid = pod.uid();
-        if !self.pending_admissions.contains(&uid) {
+        if self.pending_admissions.why(&uid) != Some(why) {
             self.defer(pod, why);
         }
         self.deferred.insert(uid.clone());
         let wait = self
             .pending_admissions
-            .wait(uid, Instant::now(), event_delay);
+            .wait(uid, why, Instant::now(), event_delay);
         if wait == AdmissionWait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);

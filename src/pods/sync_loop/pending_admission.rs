@@ -21,6 +21,8 @@ struct PendingAdmission {
     /// Its place in the order of waits.
     number: u64,
     since: Instant,
+    /// What it waits for, for users.
+    why: String,
     /// The event was emitted.
     event_emitted: bool,
 }
@@ -45,6 +47,11 @@ impl PendingAdmissions {
         self.pods.contains_key(uid)
     }
 
+    /// What a pod waits for.
+    pub(super) fn why(&self, uid: &PodUid) -> Option<&str> {
+        self.pods.get(uid).map(|waiting| waiting.why.as_str())
+    }
+
     /// Ends the wait of a pod; false if it did not wait.
     pub(super) fn remove(&mut self, uid: &PodUid) -> bool {
         self.pods.remove(uid).is_some()
@@ -54,6 +61,7 @@ impl PendingAdmissions {
     pub(super) fn wait(
         &mut self,
         uid: PodUid,
+        why: &str,
         now: Instant,
         event_delay: Duration,
     ) -> AdmissionWait {
@@ -62,9 +70,13 @@ impl PendingAdmissions {
             PendingAdmission {
                 number: self.count,
                 since: now,
+                why: String::new(),
                 event_emitted: false,
             }
         });
+        if waiting.why != why {
+            why.clone_into(&mut waiting.why);
+        }
         let waited = now.saturating_duration_since(waiting.since);
         if waited >= TIMEOUT {
             AdmissionWait::TimedOut
@@ -102,7 +114,7 @@ mod tests {
         let (mut waiting, begin) = (PendingAdmissions::default(), Instant::now());
         let mut step = |uid: &str, seconds| {
             let now = begin + Duration::from_secs(seconds);
-            waiting.wait(uid.into(), now, RETRY_INTERVAL)
+            waiting.wait(uid.into(), "a plugin", now, RETRY_INTERVAL)
         };
         let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
         let expected = [
@@ -115,6 +127,9 @@ mod tests {
         assert_eq!(steps[..5], expected);
         assert_eq!(steps[5], AdmissionWait::TimedOut);
         assert_eq!(step("second", 121), AdmissionWait::Continue);
+        waiting.wait("second".into(), "another pod", begin, RETRY_INTERVAL);
+        let whys = ["first", "second", "third"].map(|uid| waiting.why(&uid.into()));
+        assert_eq!(whys, [Some("a plugin"), Some("another pod"), None]);
         assert_eq!(waiting.in_order(), ["first".into(), "second".into()]);
         assert_eq!(waiting.before(&"third".into()), waiting.in_order());
         assert_eq!(waiting.before(&"second".into()), ["first".into()]);

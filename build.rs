@@ -2,11 +2,26 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
+/// Messages of CSI with secrets, tokens or confidential mount options.
+const CSI_SECRETS: [&str; 10] = [
+    ".csi.v1.NodeStageVolumeRequest",
+    ".csi.v1.NodePublishVolumeRequest",
+    ".csi.v1.NodeExpandVolumeRequest",
+    ".csi.v1.VolumeCapability.MountVolume",
+    ".csi.v1.CreateVolumeRequest",
+    ".csi.v1.DeleteVolumeRequest",
+    ".csi.v1.ControllerPublishVolumeRequest",
+    ".csi.v1.ControllerUnpublishVolumeRequest",
+    ".csi.v1.ValidateVolumeCapabilitiesRequest",
+    ".csi.v1.ControllerExpandVolumeRequest",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let protos = [
         "proto/cri/v1/api.proto",
         "proto/containerd/events.proto",
+        "proto/csi/csi.proto",
         "proto/deviceplugin/v1beta1/api.proto",
         "proto/dra/health/api.proto",
         "proto/dra/v1/api.proto",
@@ -23,8 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(true)
         // The same response is encoded the same way each time.
         .btree_map(".v1beta1")
-        // They hold secrets; `cri::secrets` says what of them may be shown.
+        .btree_map(".csi.v1")
+        // They hold secrets; `cri::secrets` and `volumes::csi::messages` say what of them may be shown.
         .skip_debug([".runtime.v1.AuthConfig", ".runtime.v1.KeyValue"])
+        .skip_debug(CSI_SECRETS)
         .codec_path("crate::cri::SmallBuffers")
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;

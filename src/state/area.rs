@@ -11,6 +11,7 @@ use super::{
     pod_state_store::PodStateStore,
     probe_results::{ProbeResults, ProbeResultsWriter, probe_results},
     store_sizes::StoreSizes,
+    volumes_in_use::VolumesInUse,
 };
 use crate::{base::metrics::Metrics, model::AddressOrder};
 use std::{path::PathBuf, sync::Arc};
@@ -37,6 +38,8 @@ pub struct Stores {
     pub pressure: NodePressureReader,
     /// Whether the machine is shutting down.
     pub shutting_down: NodeShutdownReader,
+    /// The attachable volumes in use: those that the volumes area wants reported, and those that the API server has.
+    pub volumes_in_use: VolumesInUse,
     /// The latest decisions about each pod.
     pub pod_history: PodHistory,
     /// Facts about pods that survive a restart.
@@ -90,6 +93,7 @@ pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(Stores, Writer
         node_object: writers.node_object.reader(),
         pressure: writers.pressure.subscribe(),
         shutting_down: writers.shutting_down.subscribe(),
+        volumes_in_use: VolumesInUse::default(),
         pod_history: PodHistory::new(),
         state_store: PodStateStore::open(config.pod_state_dir)?,
         pod_cache,

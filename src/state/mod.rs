@@ -6,6 +6,7 @@ pub mod events;
 pub mod node_object;
 pub mod node_pressure;
 pub mod node_shutdown;
+pub mod volumes_in_use;
 pub mod pod_history;
 pub mod pod_state_store;
 pub mod pod_cache;

@@ -117,6 +117,18 @@ fn is_newer(node: &Node, known: &Node) -> bool {
     }
 }
 
+/// Whether a Node object is at least as new as this `resourceVersion`.
+pub fn has_reached(node: &Node, resource_version: &str) -> bool {
+    let version = node.metadata.resource_version.as_deref();
+    match (
+        version.and_then(|it| it.parse::<u64>().ok()),
+        resource_version.parse::<u64>(),
+    ) {
+        (Some(version), Ok(least)) => version >= least,
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +158,13 @@ mod tests {
             assert_eq!(reader.has_changed().unwrap(), taken);
             let kept = writer.get().unwrap();
             assert!(!taken || *kept == next);
+        }
+    }
+
+    #[test]
+    fn a_node_has_reached_its_own_version_and_every_older_one() {
+        for (version, least, reached) in [("9", "9", true), ("10", "9", true), ("9", "10", false)] {
+            assert_eq!(has_reached(&node("a", version), least), reached);
         }
     }
 

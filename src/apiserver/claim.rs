@@ -37,6 +37,9 @@ pub struct PersistentVolumeClaimKey {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Name of the pod for whose `ephemeral` volume the claim is generated: then that pod has to be its controller, because
+    /// a claim of this name may be there for another reason.
+    pub generated_for: Option<String>,
 }
 
 /// Why the volume of a claim is not available; the texts are upstream's.
@@ -62,6 +65,16 @@ pub enum ClaimError {
     /// The claim is being deleted.
     #[error("PVC is being deleted")]
     Deleted,
+    /// Another claim has the name of the one that is generated for the pod.
+    #[error("PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)")]
+    NotOwned {
+        /// Namespace of the claim and the pod.
+        namespace: String,
+        /// The claim's name.
+        name: String,
+        /// The pod's name.
+        pod: String,
+    },
     /// The claim is not bound yet.
     #[error("PVC is not bound")]
     NotBound,
@@ -121,8 +134,8 @@ impl ApiPersistentVolumeClaims {
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) {
         let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
         self.0
-            .register(uid, keys, |api, (_, key), publisher| async move {
-                read_until_bound(&api, &key, &publisher).await;
+            .register(uid, keys, |api, (uid, key), publisher| async move {
+                read_until_bound(&api, &uid, &key, &publisher).await;
             });
     }
 
@@ -141,13 +154,14 @@ impl ApiPersistentVolumeClaims {
 
 async fn read_until_bound(
     api: &ApiServer,
+    uid: &PodUid,
     key: &PersistentVolumeClaimKey,
     publisher: &Publisher<Result<Arc<PersistentVolume>, ClaimError>>,
 ) {
     let mut delay = FIRST_DELAY;
     let mut recovery = api.recovery();
     loop {
-        match read(api, key).await {
+        match read(api, uid, key).await {
             Ok(Ok(volume)) => {
                 publisher.publish(Ok(Arc::new(volume)));
                 return;
@@ -171,6 +185,7 @@ async fn read_until_bound(
 /// Reads a claim and its volume. The outer error is a failed request, after which the last result is kept.
 async fn read(
     api: &ApiServer,
+    uid: &PodUid,
     key: &PersistentVolumeClaimKey,
 ) -> Result<Result<PersistentVolume, ClaimError>, ApiError> {
     let place = ResourcePath::namespaced(&key.namespace, &key.name);
@@ -180,6 +195,9 @@ async fn read(
         }
         claim => claim?,
     };
+    if let Err(why) = check_owner(&claim, uid, key) {
+        return Ok(Err(why));
+    }
     let name = match volume_name(&claim) {
         Ok(name) => name,
         Err(why) => return Ok(Err(why)),
@@ -195,6 +213,27 @@ async fn read(
         volume => volume?,
     };
     Ok(is_bound_to(&volume, &claim).map(|()| volume))
+}
+
+/// Checks that a generated claim is that of the pod (upstream's `PVCIsForPod`).
+fn check_owner(
+    claim: &PersistentVolumeClaim,
+    uid: &PodUid,
+    key: &PersistentVolumeClaimKey,
+) -> Result<(), ClaimError> {
+    let Some(pod) = &key.generated_for else {
+        return Ok(());
+    };
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    if controllers.any(|owner| owner.uid == uid.as_str()) {
+        return Ok(());
+    }
+    Err(ClaimError::NotOwned {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        pod: pod.clone(),
+    })
 }
 
 fn volume_name(claim: &PersistentVolumeClaim) -> Result<&str, ClaimError> {
@@ -281,6 +320,38 @@ mod tests {
     }
 
     #[test]
+    fn a_generated_claim_has_its_pod_as_controller() {
+        let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": uid, "controller": controller});
+        let error = "PVC shop/web-data was not created for pod shop/web (pod is not owner)";
+        for (generated_for, owners, expected) in [
+            (None, json!([]), ""),
+            (Some("web"), json!([]), error),
+            (Some("web"), json!([owner("u1", true)]), ""),
+            (Some("web"), json!([owner("u1", false)]), error),
+            (Some("web"), json!([owner("u2", true)]), error),
+            (
+                Some("web"),
+                json!([owner("u2", false), owner("u1", true)]),
+                "",
+            ),
+        ] {
+            let claim = claim(json!({"metadata": {"ownerReferences": owners}}));
+            let key = PersistentVolumeClaimKey {
+                namespace: "shop".into(),
+                name: "web-data".into(),
+                generated_for: generated_for.map(Into::into),
+            };
+            let found = check_owner(&claim, &"u1".into(), &key).err();
+            let found = found.map(|error| error.to_string());
+            assert_eq!(
+                found.unwrap_or_default(),
+                expected,
+                "{generated_for:?} {owners}"
+            );
+        }
+    }
+
+    #[test]
     fn a_volume_is_only_that_of_the_claim_that_it_names() {
         for (reference, expected) in [
             (json!({"uid": "c1"}), ""),
@@ -309,6 +380,7 @@ mod tests {
         let key = PersistentVolumeClaimKey {
             namespace: "shop".into(),
             name: "data".into(),
+            generated_for: None,
         };
         let uid = PodUid::from("u1");
         claims.register(&uid, [key.clone()].into());
@@ -354,6 +426,7 @@ mod tests {
         let key = PersistentVolumeClaimKey {
             namespace: "shop".into(),
             name: "data".into(),
+            generated_for: None,
         };
         let bind = |claim: &str, volume: &str| {
             let of = json!({"spec": {"claimRef": {"uid": claim}}});

@@ -2,7 +2,8 @@
 
 use super::{
     ApiServer, claim::ApiPersistentVolumeClaims, configmap_secret::ConfigMapSecretReader,
-    runtime_class::RuntimeClasses, service::Services, token::Tokens, trust_bundle::TrustBundles,
+    csi_driver::CsiDriverLister, runtime_class::RuntimeClasses, service::Services, token::Tokens,
+    trust_bundle::TrustBundles, volume_attachment::VolumeAttachments,
 };
 use crate::base::Tasks;
 use std::path::PathBuf;
@@ -23,6 +24,10 @@ pub struct ClusterObjects {
     pub bundles: TrustBundles,
     /// PersistentVolumeClaims.
     pub claims: ApiPersistentVolumeClaims,
+    /// CSIDriver objects.
+    pub csi_drivers: CsiDriverLister,
+    /// VolumeAttachments.
+    pub volume_attachments: VolumeAttachments,
     has_api_server: bool,
 }
 
@@ -37,12 +42,15 @@ impl ClusterObjects {
             runtime_classes: RuntimeClasses::new(api.clone(), pods_to_sync.clone()),
             tokens: Tokens::new(api.clone(), pods_to_sync.clone()),
             bundles: TrustBundles::new(api.clone(), pods_to_sync.clone()),
+            csi_drivers: CsiDriverLister::new(api.clone()),
+            volume_attachments: VolumeAttachments::new(api.clone()),
             claims: ApiPersistentVolumeClaims::new(api, pods_to_sync),
             configmaps_and_secrets,
         }
     }
 
-    /// Starts the tasks that watch Services and RuntimeClasses; other objects are watched while a pod refers to them.
+    /// Starts the tasks that watch Services, RuntimeClasses and, from the first use on, CSIDrivers; other objects are
+    /// watched while a pod refers to them.
     /// `known_services` is the file with the Services that an earlier kubelet saw.
     pub fn start(&self, known_services: PathBuf, tasks: &mut Tasks) {
         if !self.has_api_server {
@@ -52,5 +60,7 @@ impl ClusterObjects {
         tasks.spawn("services", services.run(known_services, tasks.shutdown()));
         let classes = self.runtime_classes.clone();
         tasks.spawn("runtime_classes", classes.run(tasks.shutdown()));
+        let drivers = self.csi_drivers.clone();
+        tasks.spawn("csi_drivers", drivers.run(tasks.shutdown()));
     }
 }

@@ -179,21 +179,33 @@ impl ApiTokens {
     }
 }
 
-/// Requests a token for another use than a volume. Returns it with the time at which to renew it.
+/// A token that was requested once.
+#[derive(Clone, Debug)]
+pub struct IssuedOnce {
+    /// The token.
+    pub token: Token,
+    /// When a new one is to be requested.
+    pub renew: Timestamp,
+    /// When it expires.
+    pub expires: Timestamp,
+}
+
+/// Requests a token that its caller keeps and renews.
 ///
 /// # Errors
 /// See [`ApiError`].
-pub async fn issue(api: &ApiServer, key: &TokenKey) -> Result<(Token, Timestamp), ApiError> {
+pub async fn issue(api: &ApiServer, key: &TokenKey) -> Result<IssuedOnce, ApiError> {
     let requested = Timestamp::now();
     let issued = request(api, key).await?;
     let jitter = fastrand::f64();
     let renew = issued.renew_at(jitter);
     // This clock may be behind the API server's.
     let of_age = requested.saturating_add(issued.age_at_renewal(jitter));
-    Ok((
-        issued.token,
-        of_age.map_or(renew, |of_age| renew.min(of_age)),
-    ))
+    Ok(IssuedOnce {
+        renew: of_age.map_or(renew, |of_age| renew.min(of_age)),
+        token: issued.token,
+        expires: issued.expires,
+    })
 }
 
 async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiError> {

@@ -56,6 +56,16 @@ pub(super) struct NodePath {
     /// For a `local` volume that containers mount: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) local: Option<LocalMount>,
+    /// For a volume of a CSI driver: which. Its path is empty until it is published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) csi: Option<CsiOfClaim>,
+}
+
+/// A volume of a CSI driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CsiOfClaim {
+    pub(super) driver: String,
+    pub(super) handle: String,
 }
 
 /// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the pod
@@ -150,6 +160,26 @@ fn node_path(
             is_device,
             group,
             local: None,
+            csi: None,
+        });
+    }
+    if let Some(source) = &spec.csi {
+        if is_device {
+            return unsupported("spec.volumeMode \"Block\" beside spec.csi");
+        }
+        return Ok(NodePath {
+            path: String::new(),
+            check: HostPathCheck::None,
+            managed: !claim.read_only,
+            owned: false,
+            measured: false,
+            is_device,
+            group,
+            local: None,
+            csi: Some(CsiOfClaim {
+                driver: source.driver.clone(),
+                handle: source.volume_handle.clone(),
+            }),
         });
     }
     let Some(source) = &spec.local else {
@@ -172,6 +202,7 @@ fn node_path(
         is_device,
         group,
         local: (!is_device).then_some(LocalMount { fs_type, options }),
+        csi: None,
     })
 }
 
@@ -211,6 +242,7 @@ mod tests {
             key: PersistentVolumeClaimKey {
                 namespace: "shop".into(),
                 name: "data".into(),
+                generated_for: None,
             },
             is_mounted: true,
             is_mapped: false,
@@ -307,6 +339,7 @@ mod tests {
                 is_device: false,
                 group: None,
                 local: None,
+                csi: None,
             },
         };
         let away = || ClaimError::Unsynced("away".into());
@@ -361,9 +394,9 @@ mod tests {
                 Ok(("/d", HostPathCheck::Directory, true, true)),
             ),
             (
-                json!({"csi": {"driver": "d", "volumeHandle": "h"}, "capacity": {"storage": "1Gi"}}),
+                json!({"nfs": {"server": "s", "path": "/"}, "capacity": {"storage": "1Gi"}}),
                 None,
-                Err(r#"spec.csi of PersistentVolume "pv1" is not supported by this kubelet"#),
+                Err(r#"spec.nfs of PersistentVolume "pv1" is not supported by this kubelet"#),
             ),
             (
                 json!({"local": {"path": "/d", "fsType": "a/b"}}),
@@ -397,6 +430,7 @@ mod tests {
                     owned,
                     is_device: false,
                     group: None,
+                    csi: None,
                 })
                 .map_err(|why| format!("{set_up}: {why}"));
             assert_eq!(found(spec, group, None), expected);

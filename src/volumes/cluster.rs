@@ -2,6 +2,7 @@
 
 use super::{
     content::{VolumeFileSource, VolumeInputs},
+    csi::inputs::CsiSources,
     plan::{PlannedVolume, VolumeKind},
 };
 use crate::{
@@ -30,6 +31,8 @@ pub struct ClusterSources {
     pub claims: ApiPersistentVolumeClaims,
     /// The Node object, whose labels are matched with the node affinity of PersistentVolumes.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// What volumes of CSI drivers need.
+    pub csi: CsiSources,
 }
 
 /// The keys of everything that volumes refer to.
@@ -55,6 +58,7 @@ impl VolumeKeys {
                 }
                 VolumeKind::EmptyDir { .. }
                 | VolumeKind::HostPath { .. }
+                | VolumeKind::Csi(_)
                 | VolumeKind::Unsupported(_) => {}
             }
         }

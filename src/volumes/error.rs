@@ -56,6 +56,14 @@ pub enum VolumeError {
         /// Why.
         source: anyhow::Error,
     },
+    /// A volume cannot be unmounted.
+    #[error("UnmountVolume.TearDown failed for volume {volume:?} : {why}")]
+    TearDown {
+        /// Name of the volume.
+        volume: String,
+        /// Why.
+        why: String,
+    },
     /// A volume has mount options, which its plugin does not support.
     #[error(
         "MountVolume.MountOptionSupport check failed for volume {0:?} : mount options are not supported for this volume type"

@@ -23,6 +23,7 @@ mod error;
 pub mod pod_dirs;
 pub mod content;
 mod ownership;
+pub mod csi;
 mod record;
 pub mod plan;
 mod prepared;
@@ -38,6 +39,7 @@ mod host_path;
 mod sub_path;
 mod container_start;
 mod set_up;
+mod csi_set_up;
 mod refresh;
 mod steps;
 mod teardown;
@@ -55,6 +57,7 @@ pub use sub_path::{SubPathRequest, components};
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
 use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
+use csi::{manager::CsiVolumes, requests::MountingPod};
 use futures::future::join_all;
 use mount_threads::MountThreads;
 use parking_lot::Mutex;
@@ -105,6 +108,7 @@ struct VolumeManagerInner {
     threads: Arc<MountThreads>,
     /// For the setup of `local` volumes, once their paths respond.
     local_threads: Arc<Semaphore>,
+    csi: CsiVolumes,
 }
 
 impl VolumeManagerInner {
@@ -139,6 +143,12 @@ impl VolumeManager {
         let mounter: Arc<dyn Mounter> = Arc::new(mounter);
         Self {
             shared: Arc::new(VolumeManagerInner {
+                csi: CsiVolumes::new(
+                    root.clone(),
+                    mounter.clone(),
+                    cluster.csi.clone(),
+                    configmaps_and_secrets.pods_to_sync(),
+                ),
                 root,
                 node,
                 pods_to_sync: configmaps_and_secrets.pods_to_sync(),
@@ -187,8 +197,10 @@ impl VolumeManager {
     /// The volumes of a pod that are not ready.
     pub fn pending(&self, uid: &PodUid) -> Vec<PendingVolume> {
         let pending = |(name, state): (String, VolumeState)| {
+            let reason = state.reason()?;
+            let of_driver = self.shared.csi.waits_for(uid, &name);
             Some(PendingVolume {
-                reason: state.reason()?,
+                reason: of_driver.unwrap_or(reason),
                 error: state.last_error.filter(|_| state.waits_for.is_none()),
                 name,
             })
@@ -249,6 +261,7 @@ impl VolumeManager {
     fn pod_with_volumes(&self, pod: &Pod) -> Result<VolumePod, VolumeError> {
         let (shared, uid) = (&self.shared, pod.uid());
         Ok(VolumePod {
+            mounting: Arc::new(MountingPod::of(pod)),
             directory: shared.root.pod(&uid)?,
             configmaps_and_secrets: shared.configmaps_and_secrets.of(pod),
             volumes: shared.of_or_new(&uid),
@@ -358,11 +371,15 @@ impl VolumeManager {
             volumes.tear_down().await;
         }
         self.shared.pods.lock().remove(uid);
+        self.unpublish(uid).await?;
         let shared = self.shared.clone();
         let uid = uid.clone();
         let tear_down = move || {
             let mounter = shared.mounter.as_ref();
             let pod = shared.root.pod(&uid).map_err(VolumeError::from);
+            if let Ok(pod) = &pod {
+                shared.csi.remove_leftovers(pod);
+            }
             let torn_down = pod.and_then(|pod| {
                 teardown::tear_down_volumes(&pod, mounter, || shared.release_projects())
             });
@@ -374,6 +391,23 @@ impl VolumeManager {
             self.release_devices().await;
         }
         torn_down
+    }
+
+    /// The volumes of CSI drivers.
+    pub fn csi(&self) -> &CsiVolumes {
+        &self.shared.csi
+    }
+
+    /// Unpublishes the pod's volumes of CSI drivers. Their sub-paths are unmounted before, because a driver may refuse to
+    /// unmount what is mounted elsewhere as well.
+    async fn unpublish(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        if !self.shared.csi.has_volumes_of(uid) {
+            return Ok(());
+        }
+        let (shared, pod) = (self.shared.clone(), self.shared.root.pod(uid)?);
+        let unmount = move || teardown::unmount_sub_paths(&pod, shared.mounter.as_ref());
+        tokio::task::spawn_blocking(unmount).await??;
+        self.shared.csi.unpublish(uid).await
     }
 
     /// Unmounts devices that no pod uses any more, each on a thread of its own. If that takes longer than

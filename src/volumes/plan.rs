@@ -1,6 +1,7 @@
 //! Which volumes a pod needs, and how each is set up. Pure.
 
 use super::content::{self, ContentVolume, VolumeGroup};
+use super::csi::spec::CsiVolumeSpec;
 use super::{
     Unsupported, VolumeError, error::aggregate, ownership::ChangePolicy, paths::VolumePlugin,
     record::VolumeRecord,
@@ -12,7 +13,7 @@ use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// One volume to set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub enum VolumeKind {
     },
     /// The volume of a claim.
     Claim(ClaimVolume),
+    /// A volume of a CSI driver that the pod defines inline.
+    Csi(InlineCsiVolume),
     /// A content volume: configMap, secret, downwardAPI or projected, whose files the kubelet writes.
     Content(ContentVolume),
     /// A volume that this kubelet cannot set up. Every attempt fails, so the pod waits as it does with upstream for a
@@ -57,7 +60,7 @@ impl VolumeKind {
         match self {
             Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
             Self::Content(volume) => Some(volume.memory.is_some()),
-            Self::HostPath { .. } | Self::Claim(_) | Self::Unsupported(_) => None,
+            Self::HostPath { .. } | Self::Claim(_) | Self::Csi(_) | Self::Unsupported(_) => None,
         }
     }
 }
@@ -70,7 +73,10 @@ impl PlannedVolume {
                 (VolumePlugin::EmptyDir, *medium != Medium::Disk)
             }
             VolumeKind::Content(volume) => (volume.plugin, volume.memory.is_some()),
-            VolumeKind::HostPath { .. } | VolumeKind::Claim(_) | VolumeKind::Unsupported(_) => {
+            VolumeKind::HostPath { .. }
+            | VolumeKind::Claim(_)
+            | VolumeKind::Csi(_)
+            | VolumeKind::Unsupported(_) => {
                 return None;
             }
         };
@@ -108,6 +114,17 @@ pub struct ClaimVolume {
     pub is_mapped: bool,
     /// The pod mounts it read-only.
     pub read_only: bool,
+    /// The pod's `fsGroup`.
+    pub group: VolumeGroup,
+    /// The pod's `fsGroupChangePolicy`.
+    pub change_policy: ChangePolicy,
+}
+
+/// A volume of a CSI driver that a pod defines inline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InlineCsiVolume {
+    /// The volume.
+    pub spec: Arc<CsiVolumeSpec>,
     /// The pod's `fsGroup`.
     pub group: VolumeGroup,
     /// The pod's `fsGroupChangePolicy`.
@@ -236,7 +253,7 @@ fn unsupported_source(
     used: &UsedNames<'_>,
     certificates: bool,
 ) -> Option<Unsupported> {
-    let is_claim = volume.persistent_volume_claim.is_some();
+    let is_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
     if used.mapped.contains(volume.name.as_str()) && !is_claim {
         let source = source_name(volume);
         return Some(Unsupported(format!(
@@ -278,15 +295,20 @@ fn kind_of(
                 .map_err(fail)?,
         });
     }
-    if let Some(claim) = &volume.persistent_volume_claim {
+    if let Some((key, read_only)) = claim_of(pod, volume) {
         return Ok(VolumeKind::Claim(ClaimVolume {
-            key: PersistentVolumeClaimKey {
-                namespace: pod.namespace().to_owned(),
-                name: claim.claim_name.clone(),
-            },
+            key,
             is_mounted: used.mounted.contains(volume.name.as_str()),
             is_mapped: used.mapped.contains(volume.name.as_str()),
-            read_only: claim.read_only.unwrap_or(false),
+            read_only,
+            group: group(pod).map_err(fail)?,
+            change_policy: change_policy(pod),
+        }));
+    }
+    if let Some(source) = &volume.csi {
+        let spec = CsiVolumeSpec::from_inline(source, &volume.name, &pod.uid(), pod.namespace());
+        return Ok(VolumeKind::Csi(InlineCsiVolume {
+            spec: Arc::new(spec.map_err(|error| fail(error.into()))?),
             group: group(pod).map_err(fail)?,
             change_policy: change_policy(pod),
         }));
@@ -307,6 +329,23 @@ fn kind_of(
         sources,
         mount_points: points.map_err(fail)?,
     }))
+}
+
+/// The claim of a volume, if it has one: the claim that it names, or the one that is generated for it; and whether the pod
+/// mounts it read-only.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<(PersistentVolumeClaimKey, bool)> {
+    let key = |name, generated_for| PersistentVolumeClaimKey {
+        namespace: pod.namespace().to_owned(),
+        name,
+        generated_for,
+    };
+    if let Some(claim) = &volume.persistent_volume_claim {
+        let read_only = claim.read_only.unwrap_or(false);
+        return Some((key(claim.claim_name.clone(), None), read_only));
+    }
+    volume.ephemeral.as_ref()?;
+    let name = format!("{}-{}", pod.name(), volume.name);
+    Some((key(name, Some(pod.name().to_owned())), false))
 }
 
 fn group(pod: &Pod) -> anyhow::Result<VolumeGroup> {

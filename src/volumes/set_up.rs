@@ -6,6 +6,7 @@ use super::{
     claim_marker,
     cluster::VolumeKeys,
     content::{self, ContentVolume, VolumeInputs},
+    csi::requests::MountingPod,
     empty_dir::{self, ProjectRequest},
     host_path,
     local::{self, LocalVolume},
@@ -43,15 +44,17 @@ const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct VolumePod {
     pub(super) uid: PodUid,
+    /// How calls of CSI drivers name it.
+    pub(super) mounting: Arc<MountingPod>,
     pub(super) directory: PodDir,
     pub(super) configmaps_and_secrets: PodConfigMapSecretReader,
     pub(super) volumes: Arc<PodVolumes>,
 }
 
 /// One attempt to set up or update a volume.
-struct Attempt {
-    pod: VolumePod,
-    planned: Arc<PlannedVolume>,
+pub(super) struct Attempt {
+    pub(super) pod: VolumePod,
+    pub(super) planned: Arc<PlannedVolume>,
     ready: Option<ReadyVolume>,
 }
 
@@ -149,6 +152,9 @@ impl VolumeManagerInner {
         if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
+        if let (VolumeKind::Csi(volume), None) = (&planned.kind, &attempt.ready) {
+            return self.attempt_inline_csi(&attempt, volume).await;
+        }
         let threads = self.threads.clone();
         let work = move || match &attempt.ready {
             Some(ready) => self.refresh(&attempt, ready, &inputs),
@@ -183,7 +189,7 @@ impl VolumeManagerInner {
         let fail = |source| VolumeError::set_up(name, source);
         let creating = pod.volumes.creation_guard().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
-            VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
+            VolumeKind::Claim(_) | VolumeKind::Csi(_) => return Err(VolumeError::Cancelled),
             VolumeKind::Unsupported(what) => return Err(fail(what.clone().into())),
             VolumeKind::EmptyDir {
                 medium,
@@ -275,6 +281,9 @@ impl VolumeManagerInner {
             name,
         };
         let resolved = of_claim.resolve(&inputs)?;
+        if resolved.at.csi.is_some() {
+            return self.attempt_csi_claim(of_claim, resolved, &inputs).await;
+        }
         let path = PathBuf::from(&resolved.at.path);
         let (threads, local) = (self.threads.clone(), self.local_threads.clone());
         let ended = attempt.pod.volumes.ended.clone();
@@ -393,11 +402,11 @@ impl VolumeManagerInner {
 }
 
 /// One attempt to set up the volume of a claim.
-struct ClaimAttempt {
-    pod: VolumePod,
+pub(super) struct ClaimAttempt {
+    pub(super) pod: VolumePod,
     /// The name of the volume in the pod.
-    name: String,
-    claim: ClaimVolume,
+    pub(super) name: String,
+    pub(super) claim: ClaimVolume,
     /// The volume that an earlier successful attempt recorded.
     recorded: Option<ResolvedClaim>,
 }

@@ -17,6 +17,8 @@ pub enum VolumeWait {
     HostPath(String),
     /// The volume of a claim, by the name of the claim.
     Claim(String),
+    /// A CSI driver, by its name.
+    Driver(String),
 }
 
 impl VolumeWait {
@@ -28,6 +30,7 @@ impl VolumeWait {
             }
             VolumeKind::HostPath { path, .. } => Self::HostPath(path.clone()),
             VolumeKind::Claim(claim) => Self::Claim(claim.key.name.clone()),
+            VolumeKind::Csi(volume) => Self::Driver(volume.spec.driver().to_owned()),
         }
     }
 }
@@ -40,6 +43,7 @@ impl fmt::Display for VolumeWait {
             Self::Files => f.write_str("its files"),
             Self::HostPath(path) => write!(f, "the path {path} of the node"),
             Self::Claim(claim) => write!(f, "the volume of claim {claim}"),
+            Self::Driver(driver) => write!(f, "CSI driver {driver}"),
         }
     }
 }

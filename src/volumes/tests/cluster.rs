@@ -64,6 +64,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         .without_jitter(),
         claims: ApiPersistentVolumeClaims::new(api, objects.pods_to_sync()),
         node: object.subscribe(),
+        csi: super::csi_sources(),
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {
@@ -457,6 +458,35 @@ async fn a_file_whose_group_cannot_be_changed_keeps_no_pod_from_starting() {
 }
 
 #[tokio::test]
+async fn an_ephemeral_volume_has_the_claim_that_its_pod_owns() {
+    let cluster = cluster(3607).await;
+    cluster.volume(json!({"hostPath": {"path": "/"}}));
+    let template = json!({"volumeClaimTemplate": {"spec": {}}});
+    let mut pod = pod(json!([{"name": "v", "ephemeral": template}]));
+    pod.metadata.annotations =
+        serde_json::from_value(json!({"kubernetes.io/config.source": "api"})).unwrap();
+    let owned_by = |uid: &str| {
+        let owner =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true});
+        let claim = json!({
+            "metadata": {"uid": "c1", "ownerReferences": [owner]},
+            "spec": {"volumeName": "pv1"},
+            "status": {"phase": "Bound"},
+        });
+        let server = &cluster.server;
+        server.put("persistentvolumeclaims", "ns", "p-v", claim);
+    };
+    owned_by("another");
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
+    let why = "PVC ns/p-v was not created for pod ns/p (pod is not owner)";
+    assert!(error.contains(why), "{error}");
+    owned_by("u1");
+    assert!(cluster.changed().await.contains(&pod.uid()));
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(prepared.paths["v"].host_path, Path::new("/"));
+}
+
+#[tokio::test]
 async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() {
     let cluster = cluster(3607).await;
     cluster.claim("Bound");
@@ -466,12 +496,12 @@ async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() 
     let path = &prepared.paths["v"];
     assert!(path.read_only && !path.managed, "{path:?}");
     cluster.manager.teardown(&pod.uid()).await.unwrap();
-    cluster.volume(json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
+    cluster.volume(json!({"nfs": {"server": "s", "path": "/"}}));
     let error = cluster.prepare(&pod).await.unwrap_err();
     assert_eq!(
         error_chain(&error),
         "MountVolume.SetUp failed for volume \"pv1\" : \
-         spec.csi of PersistentVolume \"pv1\" is not supported by this kubelet"
+         spec.nfs of PersistentVolume \"pv1\" is not supported by this kubelet"
     );
     cluster.manager.teardown(&pod.uid()).await.unwrap();
     cluster.volume(json!({"local": {"path": "/nowhere/at/all"}}));

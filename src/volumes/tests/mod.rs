@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::base::error_chain;
+use crate::base::metrics::Metrics;
 use crate::host::{MountEntry, ProgramEnd};
+use crate::state::volumes_in_use::VolumesInUse;
+use crate::volumes::csi::{CsiDrivers, CsiMetrics, inputs::CsiSources};
 use parking_lot::Condvar;
 use serde_json::{Value, json};
 use std::{
@@ -36,8 +39,18 @@ impl Default for ClusterSources {
             certificates: Default::default(),
             claims: Default::default(),
             node: tokio::sync::watch::Sender::new(None).subscribe(),
+            csi: csi_sources(),
         }
     }
+}
+
+/// Without an API server and drivers.
+fn csi_sources() -> CsiSources {
+    let metrics = CsiMetrics::new(&Metrics::new());
+    let node = tokio::sync::watch::Sender::new(None).subscribe();
+    let objects = Default::default();
+    let (drivers, in_use) = (CsiDrivers::new(metrics), VolumesInUse::default());
+    CsiSources::new(drivers, objects, None, node, "node1", in_use)
 }
 
 /// Of a sync that nothing cancels.

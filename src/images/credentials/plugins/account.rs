@@ -133,6 +133,7 @@ impl ServiceAccounts {
             let (api, key) = (api.clone(), key.clone());
             async move {
                 let issued = issue(&api, &key).await;
+                let issued = issued.map(|issued| (issued.token, issued.renew));
                 issued.map_err(|error| format!("failed to fetch token: {}", error_chain(&error)))
             }
         };

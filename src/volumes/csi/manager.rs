@@ -1,0 +1,413 @@
+//! The CSI volumes of the node.
+//!
+//! Each volume has a task. It evaluates the volume's state machine whenever something changes that the next step depends
+//! on (a pod's wish, the end of a step, a registration, a CSIDriver object, the Node), executes that step, and ends when
+//! nothing is left of the volume. Nothing is polled.
+
+use super::{
+    drivers::CsiDrivers,
+    files,
+    identity::VolumeIdentity,
+    inputs::CsiSources,
+    machine::{NodeVolume, Step, StepFailure},
+    mount_table::MountTable,
+    paths::{self, PublishDir},
+    recovery::{self, RecoveredVolume, UnknownVolume},
+    volume::{CsiVolume, PodOfVolume, PublishRequest},
+};
+use crate::base::{DirtySet, panics::PanicScope, spawn};
+use crate::model::PodUid;
+use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError};
+use anyhow::anyhow;
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// How long a setup waits for a driver that is not registered, before an event says so. The volume waits on.
+const DRIVER_WAIT: Duration = Duration::from_secs(3);
+/// How long the teardown of a pod waits for a volume that can do nothing, such as one whose driver is not registered.
+const TEARDOWN_WAIT: Duration = Duration::from_secs(10);
+
+/// The CSI volumes of the node; cheap to clone.
+#[derive(Clone)]
+pub struct CsiVolumes(Arc<CsiVolumesInner>);
+
+pub(super) struct CsiVolumesInner {
+    pub(super) root: KubeletRoot,
+    pub(super) mounter: Arc<dyn Mounter>,
+    pub(super) sources: CsiSources,
+    /// By unique name. Locked before the state of a volume.
+    pub(super) volumes: Mutex<HashMap<String, Arc<CsiVolume>>>,
+    /// What an earlier kubelet left and this one cannot undo: such volumes stay in use. `None` until what is on disk has been
+    /// read: until then the Node keeps its list.
+    unknown: Mutex<Option<Vec<UnknownVolume>>>,
+    pub(super) pods_are_known: watch::Sender<bool>,
+    /// Pods whose volumes became ready while no sync waited for them.
+    pub(super) pods_to_sync: Arc<DirtySet<PodUid>>,
+}
+
+impl CsiVolumes {
+    /// Volumes of an earlier kubelet are not known before [`Self::recover`].
+    pub(in crate::volumes) fn new(
+        root: KubeletRoot,
+        mounter: Arc<dyn Mounter>,
+        sources: CsiSources,
+        pods_to_sync: Arc<DirtySet<PodUid>>,
+    ) -> Self {
+        Self(Arc::new(CsiVolumesInner {
+            root,
+            mounter,
+            sources,
+            volumes: Mutex::default(),
+            unknown: Mutex::default(),
+            pods_are_known: watch::Sender::new(false),
+            pods_to_sync,
+        }))
+    }
+
+    /// What is needed from elsewhere.
+    pub fn sources(&self) -> &CsiSources {
+        &self.0.sources
+    }
+
+    /// Takes over the volumes that an earlier kubelet left. Blocking; has to be called once, on a tokio runtime, before
+    /// pods are synced.
+    pub fn recover(&self) {
+        let inner = &self.0;
+        let mounts = MountTable::new(inner.mounter.list());
+        let found = recovery::recover(&inner.root, &mounts);
+        for unknown in &found.unknown {
+            let (path, why) = (unknown.path.display(), &unknown.why);
+            tracing::warn!(%path, err = why, "A CSI volume is kept as it is, because this kubelet cannot undo it");
+        }
+        for volume in found.volumes {
+            inner.take_over(volume);
+        }
+        for (leftover, error) in recovery::remove_leftovers(&found.leftovers, &mounts) {
+            let path = leftover.path().display();
+            tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
+        }
+        let has_unknown = !found.unknown.is_empty();
+        *inner.unknown.lock() = Some(found.unknown);
+        if has_unknown {
+            // Which of the Node's volumes in use these may be is known when the Node is.
+            spawn(PanicScope::Other, inner.clone().report_when_node_is_known());
+        }
+        inner.report_in_use();
+    }
+
+    /// All sources of pods have delivered, and these are the desired pods. What an earlier kubelet left for others, of
+    /// which no directory is left either, is undone.
+    pub fn pods_are_known(&self, is_desired: impl Fn(&PodUid) -> bool) {
+        let inner = &self.0;
+        let volumes: Vec<_> = inner.volumes.lock().values().cloned().collect();
+        for volume in volumes {
+            let state = volume.state.lock();
+            let gone = state.machine.pods().keys().filter(|uid| {
+                let has_directory = || inner.root.pod(uid).is_ok_and(|pod| pod.path().exists());
+                !is_desired(uid) && !has_directory()
+            });
+            let gone: Vec<_> = gone.cloned().collect();
+            drop(state);
+            gone.iter().for_each(|uid| volume.unwant(uid));
+        }
+        inner
+            .pods_are_known
+            .send_if_modified(|known| !std::mem::replace(known, true));
+    }
+
+    /// Number of volumes.
+    pub fn count(&self) -> usize {
+        self.0.volumes.lock().len()
+    }
+
+    /// Records that a pod wants a volume, which is then staged and published. Attempts go on until [`Self::unpublish`].
+    pub(in crate::volumes) fn begin_publish(&self, request: PublishRequest) -> Publish {
+        let request = Arc::new(request);
+        let (volume, before) = self.0.want(&request);
+        Publish {
+            drivers: self.0.sources.drivers.clone(),
+            request,
+            volume,
+            before,
+        }
+    }
+
+    /// Whether the pod has or may have a volume.
+    pub(in crate::volumes) fn has_volumes_of(&self, uid: &PodUid) -> bool {
+        let volumes = self.0.volumes.lock();
+        let mut volumes = volumes.values();
+        volumes.any(|volume| volume.state.lock().machine.pods().contains_key(uid))
+    }
+
+    /// The path of a volume that an earlier kubelet published for this pod, if it is mounted. Blocking.
+    pub(in crate::volumes) fn published_earlier(
+        &self,
+        uid: &PodUid,
+        volume: &VolumeIdentity,
+    ) -> Option<PathBuf> {
+        let volume = self.0.volumes.lock().get(&volume.unique_name()).cloned()?;
+        let pod = self.0.root.pod(uid).ok()?;
+        let name = volume.pod(uid)?.spec_name;
+        let target = PublishDir::new(&pod, &name).ok()?.target();
+        let is_mounted = self.0.mounter.is_mounted(&target);
+        is_mounted.unwrap_or(false).then_some(target)
+    }
+
+    /// Unpublishes all volumes of a pod whose containers have ended, and unstages those that no other pod wants. Attempts go
+    /// on after an error.
+    ///
+    /// # Errors
+    /// A volume is still published: an attempt failed, or nothing can be done at the moment.
+    pub(in crate::volumes) async fn unpublish(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let volumes: Vec<_> = self.0.volumes.lock().values().cloned().collect();
+        let has = |volume: &Arc<CsiVolume>| volume.state.lock().machine.pods().contains_key(uid);
+        let volumes: Vec<_> = volumes.into_iter().filter(has).collect();
+        for volume in &volumes {
+            volume.unwant(uid);
+        }
+        self.0.report_in_use();
+        for volume in volumes {
+            self.0.wait_for_unpublish(&volume, uid).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the directories of volumes that are not published for a pod: empty ones, and upstream's file. Blocking.
+    pub(in crate::volumes) fn remove_leftovers(&self, pod: &PodDir) {
+        let directory = paths::pod_volumes(pod);
+        let Ok(entries) = fs::read_dir(&directory) else {
+            return;
+        };
+        let mounts = MountTable::new(self.0.mounter.list());
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let found = name
+                .to_str()
+                .and_then(|name| PublishDir::new(pod, name).ok());
+            let removed = found.map(|found| files::remove_published(&found, &mounts));
+            if let Some(Err(error)) = removed {
+                let path = entry.path();
+                tracing::warn!(path = %path.display(), err = %error, "Failed to remove the directory of a CSI volume");
+            }
+        }
+        // Fails if something is left.
+        let _ = fs::remove_dir(directory);
+    }
+
+    /// What the volume waits for, for a pod.
+    pub(in crate::volumes) fn waits_for(&self, uid: &PodUid, volume: &str) -> Option<String> {
+        let volumes = self.0.volumes.lock();
+        volumes.values().find_map(|one| {
+            let state = one.state.lock();
+            let request = state.pods.get(uid)?.request.as_ref();
+            request.filter(|request| request.volume == volume)?;
+            state.machine.waits_for(Some(uid), Instant::now())
+        })
+    }
+}
+
+/// A volume that a pod wants.
+pub(in crate::volumes) struct Publish {
+    drivers: CsiDrivers,
+    request: Arc<PublishRequest>,
+    volume: Arc<CsiVolume>,
+    /// The failure of an attempt before.
+    before: Option<(Step, StepFailure)>,
+}
+
+impl Publish {
+    /// Waits until the volume is published, and returns its path: as long as that can succeed without another attempt, which
+    /// may be for ever.
+    ///
+    /// # Errors
+    /// An attempt failed, or the driver has not been registered for a while.
+    pub(in crate::volumes) async fn finish(self) -> Result<PathBuf, VolumeError> {
+        let Self {
+            drivers,
+            request,
+            volume,
+            before,
+        } = self;
+        let uid = &request.pod.uid;
+        let mut changes = volume.changes.subscribe();
+        let driver_by = Instant::now() + DRIVER_WAIT;
+        loop {
+            changes.borrow_and_update();
+            {
+                let state = volume.state.lock();
+                if state.machine.is_ready(uid) {
+                    break;
+                }
+                let failure = state.setup_failure(uid);
+                if let Some((step, failure)) = failure.filter(|it| Some(it) != before.as_ref()) {
+                    return Err(setup_error(&request.spec.spec_name, &step, failure.error));
+                }
+            }
+            let is_late = Instant::now() >= driver_by;
+            let driver = drivers.require(volume.identity.driver());
+            if let (true, Err(error)) = (is_late, &driver) {
+                let name = &request.spec.spec_name;
+                return Err(VolumeError::set_up(name, anyhow!(error.to_string())));
+            }
+            tokio::select! {
+                changed = changes.changed() => changed.map_err(|_| VolumeError::Cancelled)?,
+                () = sleep_until(driver_by), if driver.is_err() => {}
+            }
+        }
+        let name = volume.pod(uid).map(|pod| pod.spec_name);
+        let name = name.unwrap_or_else(|| request.spec.spec_name.clone());
+        let directory = PublishDir::new(&request.directory, &name);
+        let directory = directory.map_err(|error| VolumeError::set_up(&name, error.into()))?;
+        Ok(directory.target())
+    }
+}
+
+/// The error of a pod's sync, with upstream's text.
+fn setup_error(volume: &str, step: &Step, why: String) -> VolumeError {
+    match step {
+        Step::Stage => VolumeError::MountDevice {
+            volume: volume.to_owned(),
+            source: anyhow!(why),
+        },
+        _ => VolumeError::set_up(volume, anyhow!(why)),
+    }
+}
+
+impl CsiVolumesInner {
+    /// A pod wants a volume, which gets a task if it has none. Returns it with its last failure for the pod.
+    fn want(
+        self: &Arc<Self>,
+        request: &Arc<PublishRequest>,
+    ) -> (Arc<CsiVolume>, Option<(Step, StepFailure)>) {
+        let identity = &request.spec.identity;
+        let wanted = {
+            let mut volumes = self.volumes.lock();
+            let volume = volumes.entry(identity.unique_name()).or_insert_with(|| {
+                let machine = NodeVolume::new(identity.lifecycle());
+                let name = &request.spec.spec_name;
+                self.begin(CsiVolume::new(identity.clone(), machine, name))
+            });
+            let before = volume.state.lock().setup_failure(&request.pod.uid);
+            // Under the lock, so that the volume's task does not end meanwhile.
+            volume.want(request);
+            (volume.clone(), before)
+        };
+        self.report_in_use();
+        wanted
+    }
+
+    fn take_over(self: &Arc<Self>, found: RecoveredVolume) {
+        let machine = found.state();
+        let name = found.identity.unique_name();
+        let spec_name = found.spec_name.unwrap_or_default();
+        let volume = CsiVolume::new(found.identity, machine, &spec_name);
+        volume.modify(|state| {
+            state.attach_required = found.attach_required;
+            let pods = found.pods.into_iter().map(|(uid, spec_name)| {
+                let request = None;
+                (uid, PodOfVolume { spec_name, request })
+            });
+            state.pods = pods.collect();
+        });
+        let mut volumes = self.volumes.lock();
+        volumes.entry(name).or_insert_with(|| self.begin(volume));
+    }
+
+    fn begin(self: &Arc<Self>, volume: CsiVolume) -> Arc<CsiVolume> {
+        let volume = Arc::new(volume);
+        spawn(PanicScope::Other, self.clone().run(volume.clone()));
+        volume
+    }
+
+    /// Reports the volumes in use to the Node.
+    pub(super) fn report_in_use(&self) {
+        // Locked until the names are set, so that an older set never replaces a newer one.
+        let unknown = self.unknown.lock();
+        let Some(unknown) = &*unknown else {
+            return;
+        };
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        if !unknown.is_empty() {
+            let Some(node) = self.sources.node.borrow().clone() else {
+                return;
+            };
+            let in_use = node
+                .status
+                .as_ref()
+                .and_then(|status| status.volumes_in_use.as_ref());
+            let in_use = in_use.into_iter().flatten();
+            let may_be = |name: &&String| unknown.iter().any(|unknown| unknown.may_be(name));
+            names.extend(in_use.filter(may_be).cloned());
+        }
+        let volumes = self.volumes.lock();
+        let in_use = volumes.iter().filter(|(_, volume)| {
+            volume.has_to_be_attached() && volume.state.lock().machine.is_in_use()
+        });
+        names.extend(in_use.map(|(name, _)| name.clone()));
+        self.sources.in_use.set(names);
+    }
+
+    async fn report_when_node_is_known(self: Arc<Self>) {
+        let mut node = self.sources.node.clone();
+        if node.wait_for(Option::is_some).await.is_ok() {
+            self.report_in_use();
+        }
+    }
+
+    async fn wait_for_unpublish(
+        &self,
+        volume: &CsiVolume,
+        uid: &PodUid,
+    ) -> Result<(), VolumeError> {
+        let step = Step::Unpublish(uid.clone());
+        let mut changes = volume.changes.subscribe();
+        let before = volume.state.lock().machine.failure(&step).cloned();
+        let deadline = Instant::now() + TEARDOWN_WAIT;
+        loop {
+            changes.borrow_and_update();
+            let is_running = {
+                let state = volume.state.lock();
+                if !state.machine.is_held_by(uid) {
+                    return Ok(());
+                }
+                let failure = state.machine.failure(&step).cloned();
+                if let Some(failure) = failure.filter(|it| Some(it) != before.as_ref()) {
+                    drop(state);
+                    return Err(unpublish_error(volume, uid, Some(failure.error)));
+                }
+                state.machine.in_progress().is_some()
+            };
+            if is_running {
+                // A call has a deadline of its own.
+                if changes.changed().await.is_err() {
+                    return Err(VolumeError::Cancelled);
+                }
+            } else if timeout_at(deadline, changes.changed()).await.is_err() {
+                return Err(unpublish_error(volume, uid, None));
+            }
+        }
+    }
+}
+
+/// The error of a pod's teardown.
+fn unpublish_error(volume: &CsiVolume, uid: &PodUid, why: Option<String>) -> VolumeError {
+    let state = volume.state.lock();
+    let waits = || state.machine.waits_for(Some(uid), Instant::now());
+    let name = state.pods.get(uid).map(|pod| pod.spec_name.clone());
+    VolumeError::TearDown {
+        volume: name.unwrap_or_else(|| state.spec_name.clone()),
+        why: why
+            .or_else(waits)
+            .unwrap_or_else(|| "it is still published".to_owned()),
+    }
+}

@@ -1,0 +1,68 @@
+//! Volumes of CSI drivers.
+//!
+//! A pod that mounts a CSI volume is one of the pods that *want* the volume. While a pod wants it, the volume is
+//! attached by a controller, staged once for the node (`NodeStageVolume`) and published for each of the pods
+//! (`NodePublishVolume`). Once the containers of a pod have ended, the pod does not want it any more: it is unpublished
+//! for this pod, and unstaged after the last one. Each volume has a task (`task`); its state machine ([`machine`])
+//! decides which step comes next.
+//!
+//! Every call may end with an unknown outcome, and the kubelet may be killed during each. Until a successful call has
+//! settled what is there, the volume is *unknown*: it stays in use, so that no controller detaches it, and is undone
+//! once no pod wants it. So that the next kubelet knows what to undo, [`record`] has one file per volume, written before
+//! the first step; [`vol_data`] are the files of upstream, for kubelets that know only those, and [`recovery`] makes the
+//! volumes of an earlier kubelet from both.
+//!
+//! * Owns: the table of registered drivers ([`CsiDrivers`]) with one connection to each ([`NodeClient`]); the volumes of
+//!   the node and a task for each; `plugins/kubernetes.io/csi`, `csi_volumes` and the pods' directories of CSI volumes.
+//! * Woken by: pods' workers, registrations of drivers, CSIDriver objects, the Node object, ends of calls, timers.
+//! * Publishes: the volumes in use, for the Node's `volumesInUse`.
+//! * Must never call a driver without a deadline, make two calls for one volume at once, publish what is not staged, let
+//!   a volume leave the volumes in use before it is known to be undone, remove anything below a mount, or show a secret,
+//!   a token or a mount option.
+//! * Upstream: `pkg/volume/csi`, and the reconciler of `pkg/kubelet/volumemanager`.
+
+mod messages;
+mod redact;
+mod registration;
+mod facts;
+mod error;
+mod metrics;
+mod client;
+mod drivers;
+pub mod identity;
+pub mod spec;
+pub mod paths;
+pub mod machine;
+pub mod mount_table;
+pub mod files;
+pub mod record;
+pub mod vol_data;
+pub mod recovery;
+pub mod requests;
+pub mod inputs;
+pub mod volume;
+pub mod manager;
+mod steps;
+mod task;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use client::{CSI_TIMEOUT, NodeClient};
+pub use drivers::{CsiDrivers, RegistrationId};
+pub use error::{CallOutcome, CsiError};
+pub use facts::{NodeCapabilities, NodeInfo, UsageOfUnit, VolumeStats};
+pub use metrics::CsiMetrics;
+pub use redact::SERVICE_ACCOUNT_TOKENS;
+pub use registration::is_driver_name;
+
+/// The generated messages, clients and servers of drivers.
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    dead_code
+)]
+pub mod proto {
+    tonic::include_proto!("csi.v1");
+}

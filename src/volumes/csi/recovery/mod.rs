@@ -1,0 +1,176 @@
+//! What an earlier kubelet has left of CSI volumes: this one before it was killed, an older or newer version of it, or a
+//! Go kubelet. Blocking.
+//!
+//! Read once at the start. The Node's `volumesInUse` must not shrink before, because a volume that is missing there is
+//! detached. Nothing on or below a mount is opened: a server that is gone must not stop the start.
+
+mod merge;
+#[cfg(test)]
+mod merge_tests;
+#[cfg(test)]
+mod tests;
+
+pub use merge::{
+    Evidence, FoundPublish, FoundStage, Leftover, OnDisk, Recovered, RecoveredVolume,
+    UnknownVolume, merge,
+};
+
+use super::{
+    files,
+    identity::{BLOCK_DIRECTORY, NameField, check_driver, check_file_name},
+    mount_table::MountTable,
+    paths::{self, PublishDir, StageDir, VOL_DATA},
+    record,
+    vol_data::{self, VolDataError},
+};
+use crate::base::if_exists;
+use crate::model::PodUid;
+use crate::volumes::KubeletRoot;
+use std::{fs, io, path::Path};
+
+/// Directories beside those of block volumes.
+const BLOCK_STAGING: &[&str] = &["staging", "publish"];
+
+/// Finds the volumes of an earlier kubelet.
+pub fn recover(root: &KubeletRoot, mounts: &MountTable) -> Recovered {
+    merge(scan(root, mounts), mounts)
+}
+
+/// Removes leftovers, and returns those that cannot be removed. With mounts that were read after the leftovers were found.
+pub fn remove_leftovers(leftovers: &[Leftover], mounts: &MountTable) -> Vec<(Leftover, io::Error)> {
+    let removed = leftovers.iter().map(|leftover| {
+        let removed = match leftover {
+            Leftover::Stage(directory) => files::remove_stage(directory, mounts),
+            Leftover::Publish(_, directory) => files::remove_published(directory, mounts),
+        };
+        removed.map_err(|error| (leftover.clone(), error))
+    });
+    removed.filter_map(Result::err).collect()
+}
+
+/// Reads everything.
+fn scan(root: &KubeletRoot, mounts: &MountTable) -> OnDisk {
+    let mut found = OnDisk::default();
+    match record::read_all(root) {
+        Ok(records) => found.records = Some(records),
+        Err(error) => found.unlisted(&paths::records(root), &error),
+    }
+    for name in found.directories(&root.pods_dir()) {
+        let uid = PodUid::from(name.as_str());
+        let Ok(pod) = root.pod(&uid) else { continue };
+        let volumes = paths::pod_volumes(&pod);
+        for spec_name in found.directories(&volumes) {
+            let is_uid = check_file_name(NameField::PodUid, &name).is_ok();
+            match PublishDir::new(&pod, &spec_name) {
+                Ok(directory) if is_uid => {
+                    let data = unless_mounted(directory.path(), mounts, || {
+                        vol_data::read_published(&directory, &uid, &spec_name)
+                    });
+                    found.published.push(FoundPublish {
+                        directory,
+                        pod: uid.clone(),
+                        spec_name,
+                        data,
+                    });
+                }
+                _ => found.foreign(&volumes.join(&spec_name), mounts),
+            }
+        }
+    }
+    let drivers = paths::drivers(root);
+    for driver in found.directories(&drivers) {
+        if driver == BLOCK_DIRECTORY {
+            continue;
+        }
+        let directory = drivers.join(&driver);
+        if check_driver(&driver).is_err() {
+            found.foreign(&directory, mounts);
+            continue;
+        }
+        for name in found.directories(&directory) {
+            let Ok(stage) = StageDir::found(root, &driver, &name) else {
+                found.foreign(&directory.join(&name), mounts);
+                continue;
+            };
+            let data = unless_mounted(stage.path(), mounts, || {
+                vol_data::read_staged(&stage, &driver, &name)
+            });
+            found.staged.push(FoundStage {
+                directory: stage,
+                driver: driver.clone(),
+                name,
+                data,
+            });
+        }
+    }
+    scan_block_volumes(root, mounts, &mut found);
+    found
+}
+
+/// Block volumes are a Go kubelet's. They stay as they are, and in use.
+fn scan_block_volumes(root: &KubeletRoot, mounts: &MountTable, found: &mut OnDisk) {
+    let volumes = paths::block_volumes(root);
+    for name in found.directories(&volumes) {
+        let directory = volumes.join(&name);
+        if BLOCK_STAGING.contains(&name.as_str()) {
+            continue;
+        }
+        match vol_data::read_block(&directory.join("data").join(VOL_DATA)) {
+            Ok(Some(volume)) => found.unknown.push(UnknownVolume {
+                path: directory,
+                why: "block volumes are not supported by this kubelet".to_owned(),
+                evidence: Evidence::UniqueName(volume.unique_name()),
+                pod: None,
+            }),
+            _ => found.foreign(&directory, mounts),
+        }
+    }
+}
+
+/// A file in a directory that is itself a mount is not read: that may hang, and it is not the kubelet's.
+fn unless_mounted<T>(
+    directory: &Path,
+    mounts: &MountTable,
+    read: impl FnOnce() -> Result<T, VolDataError>,
+) -> Result<T, VolDataError> {
+    if mounts.is_mount_point(directory) {
+        let why = "something is mounted on its directory";
+        return Err(VolDataError::Unreadable(why.to_owned()));
+    }
+    read()
+}
+
+impl OnDisk {
+    /// The names of the directories in a directory, sorted; none if it does not exist.
+    fn directories(&mut self, path: &Path) -> Vec<String> {
+        let mut names = Vec::new();
+        let listed = if_exists(fs::read_dir(path)).and_then(|entries| {
+            for entry in entries.into_iter().flatten() {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    // A name that is not UTF-8 becomes one that is refused by the checks or is not found.
+                    names.push(entry.file_name().to_string_lossy().into_owned());
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = listed {
+            self.unlisted(path, &error);
+        }
+        names.sort();
+        names
+    }
+
+    fn unlisted(&mut self, path: &Path, error: &io::Error) {
+        let why = format!("the directory cannot be listed: {error}");
+        self.unknown.push(UnknownVolume::any(path, why));
+    }
+
+    /// A directory that is no kubelet's. Only a mount makes it one of the unknown volumes.
+    fn foreign(&mut self, path: &Path, mounts: &MountTable) {
+        if mounts.is_mounted(path) {
+            let why = "it has a mount, but not the name of a volume";
+            self.unknown.push(UnknownVolume::any(path, why));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What the driver was asked for. No values of secrets and contexts are kept.
+
+use super::proto::{
+    VolumeCapability, volume_capability::AccessType, volume_capability::access_mode::Mode,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tonic::Code;
+
+/// Within which an expected call arrives.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JournalEntry {
+    /// `NodeStageVolume` and the like.
+    pub(crate) method: &'static str,
+    pub(crate) volume: String,
+    pub(crate) staging_path: String,
+    /// Of publish, unpublish, stats and expand.
+    pub(crate) target_path: String,
+    /// Keys, sorted.
+    pub(crate) secrets: Vec<String>,
+    pub(crate) volume_context: Vec<String>,
+    pub(crate) publish_context: Vec<String>,
+    /// The entries of pod info in the volume context, which are not confidential.
+    pub(crate) pod_info: BTreeMap<String, String>,
+    pub(crate) readonly: bool,
+    pub(crate) access_mode: Option<Mode>,
+    pub(crate) is_block: bool,
+    pub(crate) fs_type: String,
+    pub(crate) mount_flags: Vec<String>,
+    pub(crate) mount_group: String,
+    /// `None` while the call is in progress.
+    pub(crate) code: Option<Code>,
+}
+
+impl JournalEntry {
+    pub(super) fn new(method: &'static str, volume: &str) -> Self {
+        Self {
+            method,
+            volume: volume.into(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn paths(self, staging_path: &str, target_path: &str) -> Self {
+        Self {
+            staging_path: staging_path.into(),
+            target_path: target_path.into(),
+            ..self
+        }
+    }
+
+    pub(super) fn secrets(self, secrets: &BTreeMap<String, String>) -> Self {
+        Self {
+            secrets: keys(secrets),
+            ..self
+        }
+    }
+
+    pub(super) fn contexts(
+        self,
+        volume: &BTreeMap<String, String>,
+        publish: &BTreeMap<String, String>,
+    ) -> Self {
+        let is_pod_info = |key: &str| {
+            let name = key.strip_prefix("csi.storage.k8s.io/").unwrap_or_default();
+            name.starts_with("pod.") || name == "ephemeral" || name == "serviceAccount.name"
+        };
+        let pod_info = volume.iter().filter(|(key, _)| is_pod_info(key));
+        Self {
+            volume_context: keys(volume),
+            publish_context: keys(publish),
+            pod_info: pod_info.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            ..self
+        }
+    }
+
+    pub(super) fn capability(mut self, capability: Option<&VolumeCapability>) -> Self {
+        let Some(capability) = capability else {
+            return self;
+        };
+        self.access_mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+        match &capability.access_type {
+            Some(AccessType::Block(_)) => self.is_block = true,
+            Some(AccessType::Mount(mount)) => {
+                self.fs_type = mount.fs_type.clone();
+                self.mount_flags = mount.mount_flags.clone();
+                self.mount_group = mount.volume_mount_group.clone();
+            }
+            None => {}
+        }
+        self
+    }
+}
+
+fn keys(map: &BTreeMap<String, String>) -> Vec<String> {
+    map.keys().cloned().collect()
+}
+
+/// All calls in order, and what violated the specification.
+#[derive(Clone, Default)]
+pub(crate) struct Journal {
+    entries: watch::Sender<Vec<JournalEntry>>,
+    violations: Arc<Mutex<Vec<String>>>,
+}
+
+impl Journal {
+    pub(super) fn begin(&self, entry: JournalEntry) -> usize {
+        let mut number = 0;
+        self.entries.send_modify(|entries| {
+            number = entries.len();
+            entries.push(entry);
+        });
+        number
+    }
+
+    pub(super) fn end(&self, number: usize, code: Code) {
+        self.entries
+            .send_modify(|entries| entries[number].code = Some(code));
+    }
+
+    pub(super) fn violation(&self, text: String) {
+        self.violations.lock().unwrap().push(text);
+    }
+
+    /// All calls.
+    pub(crate) fn entries(&self) -> Vec<JournalEntry> {
+        self.entries.borrow().clone()
+    }
+
+    /// The calls of a method.
+    pub(crate) fn of(&self, method: &str) -> Vec<JournalEntry> {
+        let mut entries = self.entries();
+        entries.retain(|entry| entry.method == method);
+        entries
+    }
+
+    /// The calls that concern volumes: `NodeStageVolume vol-1`.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let entries = self.entries();
+        let of_volumes = entries.iter().filter(|entry| !entry.volume.is_empty());
+        let call = |entry: &JournalEntry| format!("{} {}", entry.method, entry.volume);
+        of_volumes.map(call).collect()
+    }
+
+    /// Calls that the specification forbids.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.violations.lock().unwrap().clone()
+    }
+
+    /// Waits until a method has been called this many times.
+    pub(crate) async fn called(&self, method: &str, times: usize) {
+        let arrived = async {
+            while self.of(method).len() < times {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let arrived = timeout(LIMIT, arrived).await;
+        arrived.unwrap_or_else(|_| panic!("{times} calls of {method}: {:?}", self.calls()));
+    }
+}

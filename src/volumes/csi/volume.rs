@@ -1,0 +1,173 @@
+//! One volume of the node: its state machine, and what its calls need.
+
+use super::{
+    identity::{Lifecycle, VolumeIdentity},
+    machine::{NodeVolume, Step, StepFailure},
+    record::VolumeRecord,
+    requests::MountingPod,
+    spec::CsiVolumeSpec,
+};
+use crate::model::PodUid;
+use crate::volumes::{PodDir, content::VolumeGroup, ownership::ChangePolicy};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::watch;
+
+/// How a pod mounts a volume.
+#[derive(Clone, Debug)]
+pub struct PublishRequest {
+    /// The volume's name in the pod.
+    pub volume: String,
+    /// What is mounted.
+    pub spec: Arc<CsiVolumeSpec>,
+    /// The pod.
+    pub pod: MountingPod,
+    /// The pod's directory.
+    pub(in crate::volumes) directory: PodDir,
+    /// The pod mounts it read-only.
+    pub read_only: bool,
+    /// The pod's `fsGroup`.
+    pub(in crate::volumes) group: VolumeGroup,
+    /// The pod's `fsGroupChangePolicy`.
+    pub(in crate::volumes) change_policy: ChangePolicy,
+}
+
+/// What a volume's calls need to know about a pod.
+#[derive(Clone, Debug)]
+pub(super) struct PodOfVolume {
+    /// The name of the pod's volume directory.
+    pub(super) spec_name: String,
+    /// How the pod mounts the volume; `None` if only an earlier kubelet knew.
+    pub(super) request: Option<Arc<PublishRequest>>,
+}
+
+/// The state of one volume.
+pub(super) struct CsiVolumeState {
+    pub(super) machine: NodeVolume,
+    /// The volume as a pod last wanted it; `None` if only an earlier kubelet knew.
+    pub(super) spec: Option<Arc<CsiVolumeSpec>>,
+    /// Name of the PersistentVolume, or of the inline volume.
+    pub(super) spec_name: String,
+    /// Whether a controller has to attach it; `None` while that is not known.
+    pub(super) attach_required: Option<bool>,
+    pub(super) pods: BTreeMap<PodUid, PodOfVolume>,
+}
+
+impl CsiVolumeState {
+    /// The last failure of the steps that a pod waits for while it starts.
+    pub(super) fn setup_failure(&self, uid: &PodUid) -> Option<(Step, StepFailure)> {
+        let steps = [Step::Publish(uid.clone()), Step::Stage].into_iter();
+        let failures = steps.filter_map(|step| {
+            let failure = self.machine.failure(&step)?.clone();
+            Some((step, failure))
+        });
+        failures.max_by_key(|(_, failure)| failure.at)
+    }
+}
+
+/// One volume of the node.
+pub(super) struct CsiVolume {
+    pub(super) identity: VolumeIdentity,
+    pub(super) state: Mutex<CsiVolumeState>,
+    /// Notifies of changes of the state.
+    pub(super) changes: watch::Sender<()>,
+    /// Held by work on files of the volume: if a path hangs, it keeps one thread.
+    pub(super) files: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl CsiVolume {
+    pub(super) fn new(identity: VolumeIdentity, machine: NodeVolume, spec_name: &str) -> Self {
+        let state = CsiVolumeState {
+            machine,
+            spec: None,
+            spec_name: spec_name.to_owned(),
+            attach_required: None,
+            pods: BTreeMap::new(),
+        };
+        Self {
+            identity,
+            state: Mutex::new(state),
+            changes: watch::Sender::new(()),
+            files: Arc::default(),
+        }
+    }
+
+    /// A pod wants the volume.
+    pub(super) fn want(&self, request: &Arc<PublishRequest>) {
+        self.modify(|state| {
+            let uid = &request.pod.uid;
+            state.spec = Some(request.spec.clone());
+            let pod = PodOfVolume {
+                spec_name: request.spec.spec_name.clone(),
+                request: Some(request.clone()),
+            };
+            // The directory that the pod has keeps its name.
+            match state.pods.get_mut(uid) {
+                Some(known) => known.request = pod.request,
+                None => drop(state.pods.insert(uid.clone(), pod)),
+            }
+            state.machine.want(uid, request.spec.is_for_single_pod());
+        });
+    }
+
+    /// Changes the state and wakes those that wait for a change.
+    pub(super) fn modify<T>(&self, change: impl FnOnce(&mut CsiVolumeState) -> T) -> T {
+        let result = change(&mut self.state.lock());
+        self.changes.send_replace(());
+        result
+    }
+
+    /// The pod does not want the volume any more.
+    pub(super) fn unwant(&self, uid: &PodUid) {
+        self.modify(|state| {
+            state.machine.unwant(uid);
+            state.prune();
+        });
+    }
+
+    /// What has to be on disk before the next step; `None` if nothing is left of the volume.
+    pub(super) fn record(&self) -> Option<VolumeRecord> {
+        use super::machine::Known::No;
+        let state = self.state.lock();
+        let published = state.machine.pods().iter();
+        let published = published.filter(|(_, pod)| pod.published != No);
+        let pods = published.filter_map(|(uid, _)| {
+            let pod = state.pods.get(uid)?;
+            Some((uid.clone(), pod.spec_name.clone()))
+        });
+        let record = VolumeRecord {
+            identity: self.identity.clone(),
+            spec_name: state.spec_name.clone(),
+            attach_required: state.attach_required.unwrap_or(true),
+            is_staged: state.machine.staged() != No,
+            pods: pods.collect(),
+        };
+        (record.is_staged || !record.pods.is_empty()).then_some(record)
+    }
+
+    /// Whether a pod defines it inline: then it is neither attached nor staged.
+    pub(super) fn is_inline(&self) -> bool {
+        self.identity.lifecycle() == Lifecycle::Ephemeral
+    }
+
+    /// Whether a controller has to attach it, as far as is known.
+    pub(super) fn has_to_be_attached(&self) -> bool {
+        !self.is_inline() && self.state.lock().attach_required.unwrap_or(true)
+    }
+
+    pub(super) fn pod(&self, uid: &PodUid) -> Option<PodOfVolume> {
+        self.state.lock().pods.get(uid).cloned()
+    }
+
+    pub(super) fn spec(&self) -> Option<Arc<CsiVolumeSpec>> {
+        self.state.lock().spec.clone()
+    }
+}
+
+impl CsiVolumeState {
+    /// Forgets what calls need to know about pods that the machine has forgotten.
+    pub(super) fn prune(&mut self) {
+        let known = self.machine.pods();
+        self.pods.retain(|uid, _| known.contains_key(uid));
+    }
+}

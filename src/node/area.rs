@@ -1,6 +1,7 @@
 //! Starts the tasks of the area, once those of the area `pods` exist.
 
 use super::{
+    csi_node::NodeInfoManager,
     event_sink::EventQueue,
     eviction::{EvictionDeps, EvictionManager, EvictionSettings},
     membership::{self, MembershipDeps, NodeProfile},
@@ -53,6 +54,8 @@ pub struct NodeDeps<'a> {
     pub stores: &'a Stores,
     /// The events since the kubelet started, for the API server.
     pub events: Option<EventQueue>,
+    /// Registers CSI drivers; without it the node has no CSINode object.
+    pub csi_node: Option<NodeInfoManager>,
     /// Writing end of the Node object.
     pub node_object: NodeObjectWriter,
     /// Writing end of the node's pressure.
@@ -93,6 +96,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             node_object: deps.node_object,
             machine: deps.machine,
             devices: &deps.resources.devices.plugins,
+            csi_node: deps.csi_node,
             events: deps.events,
         };
         membership::start(&config.profile, membership, tasks).await?;

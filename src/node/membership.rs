@@ -1,6 +1,7 @@
 //! Membership of the node in a cluster: Node object, lease and events.
 
 use super::{
+    csi_node::NodeInfoManager,
     event_sink::{EventQueue, EventRate, EventSink},
     lease::NodeLease,
     node_manager::{NodeManager, NodeManagerDeps},
@@ -104,6 +105,8 @@ pub(super) struct MembershipDeps<'a> {
     pub(super) node_object: NodeObjectWriter,
     pub(super) machine: &'a HostMachine,
     pub(super) devices: &'a DeviceManager,
+    /// Registers CSI drivers.
+    pub(super) csi_node: Option<NodeInfoManager>,
     /// The events since the kubelet started.
     pub(super) events: Option<EventQueue>,
 }
@@ -133,6 +136,10 @@ pub(super) async fn start(
     let (name, seconds) = (profile.name.clone(), node.lease_seconds);
     let lease = NodeLease::new(api.unlimited(), stores.node_object.clone(), name, seconds);
     tasks.spawn_until_shutdown("node.lease", lease.run());
+    let not_ready = deps.csi_node.as_ref().map(NodeInfoManager::not_ready);
+    if let Some(csi_node) = deps.csi_node {
+        tasks.spawn_until_shutdown("node.csi", csi_node.run());
+    }
     let (host, node_profile) = (deps.machine.clone(), profile.clone());
     let read = move || node_machine_info(&host, &node_profile);
     let machine = tokio::task::spawn_blocking(read).await??;
@@ -146,6 +153,8 @@ pub(super) async fn start(
         pressure: stores.pressure.clone(),
         shutting_down: stores.shutting_down.clone(),
         default_route_ip: default_route_ip(profile.ipv6_first),
+        csi_node: not_ready.unwrap_or_else(|| watch::channel(None).1),
+        volumes_in_use: stores.volumes_in_use.clone(),
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
@@ -244,6 +253,7 @@ pub async fn standalone_node(
         runtime: &RuntimeFacts::default(),
         devices: &Capacities::default(),
         default_route_ip: None,
+        volumes_in_use: None,
         volumes_mounted: false,
         not_ready_reasons: &[],
         pressure: NodePressure::default(),

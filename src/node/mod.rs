@@ -16,6 +16,7 @@ pub mod runtime_facts;
 pub mod node_manager;
 pub mod lease;
 pub mod event_sink;
+pub mod csi_node;
 mod membership;
 pub mod reclaim;
 mod active_pods;

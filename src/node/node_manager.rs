@@ -1,10 +1,14 @@
 //! Registers the node and keeps its Node object and status up to date.
 //!
 //! * Owns: the store of the Node object, as its only writer; the task `node.status`.
-//! * Woken by: the watch of the Node object, changes of runtime status, devices and pressure, and a timer.
-//! * Publishes: the Node object; events about the node.
-//! * Must never block pods, or treat an unavailable API server as a deleted node.
+//! * Woken by: the watch of the Node object, changes of runtime status, devices, pressure and volumes in use, and a
+//!   timer.
+//! * Publishes: the Node object; the volumes in use that it has; events about the node.
+//! * Must never block pods, treat an unavailable API server as a deleted node, or confirm a volume that the API server
+//!   may not have in `volumesInUse`.
 //! * Upstream: `pkg/kubelet/kubelet_node_status.go`.
+
+mod volumes;
 
 use crate::{
     apiserver::{
@@ -14,7 +18,7 @@ use crate::{
     model::LenientNode,
     node::node_status::{
         self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
-        StatusSettings,
+        StatusSettings, is_of_csi,
     },
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
@@ -23,6 +27,7 @@ use crate::{
     state::node_object::NodeObjectWriter,
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
+    state::volumes_in_use::VolumesInUse,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -32,6 +37,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
+use volumes::VolumesInUseReport;
 
 /// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -60,7 +66,11 @@ pub struct NodeManagerDeps {
     pub shutting_down: NodeShutdownReader,
     /// Finds the address of the default route.
     pub default_route_ip: fn() -> Option<IpAddr>,
-    /// Whether volumes of an earlier kubelet may be mounted. Blocking.
+    /// Why the CSINode object is not there yet; `None` once it is. The node is not ready before.
+    pub csi_node: watch::Receiver<Option<String>>,
+    /// The attachable volumes in use.
+    pub volumes_in_use: VolumesInUse,
+    /// Whether volumes of an earlier kubelet may be mounted. Blocking. Read until the volumes in use are known.
     pub volumes_mounted: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Facts that do not change while the kubelet runs.
     pub machine: NodeMachineInfo,
@@ -88,6 +98,7 @@ pub struct NodeManager {
     recorded_conditions: Option<Vec<NodeCondition>>,
     /// Until then, changed devices cause no sync: a plugin may change them continuously.
     devices_paused_until: Instant,
+    volumes: VolumesInUseReport,
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
@@ -108,6 +119,7 @@ impl NodeManager {
     pub fn new(deps: NodeManagerDeps) -> Self {
         Self {
             recovery: deps.api.recovery(),
+            volumes: VolumesInUseReport::new(deps.volumes_in_use.clone()),
             deps,
             listed: false,
             reconciled: None,
@@ -143,6 +155,8 @@ impl NodeManager {
                 }
                 Ok(()) = self.deps.pressure.changed() => {}
                 Ok(()) = self.deps.shutting_down.changed() => {}
+                Ok(()) = self.deps.csi_node.changed() => {}
+                () = self.volumes.changed() => {}
                 () = sleep_until(devices_paused_until), if is_paused => {}
                 () = self.recovery.wait(&mut self.next_try) => {}
             }
@@ -233,8 +247,14 @@ impl NodeManager {
 
     async fn sync(&mut self) -> Result<(), SyncFailure> {
         match self.deps.node.get() {
-            None if !self.listed || !self.deps.registration.config.register => Ok(()),
-            None => self.create().await,
+            None if !self.listed => Ok(()),
+            None => {
+                self.volumes.withdraw();
+                if !self.deps.registration.config.register {
+                    return Ok(());
+                }
+                self.create().await
+            }
             Some(node) => {
                 if self.deps.registration.config.register {
                     self.reconcile(&node).await?;
@@ -251,14 +271,19 @@ impl NodeManager {
         self.recorded_conditions = Some(Vec::new());
         self.record_transitions(&generated);
         let node = registration::new_node(&self.deps.registration, generated).into();
-        let created = match self.deps.api.create(None, &node).await {
+        let (created, is_own) = match self.deps.api.create(None, &node).await {
             // Another client created the object, or the response to an earlier attempt was lost.
-            Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
-            created => created,
+            Err(error) if error.is_already_exists() => {
+                (self.deps.api.get(self.place()).await, false)
+            }
+            created => (created, true),
         };
         let node: LenientNode = created
             .map_err(|error| SyncFailure("Unable to register node with API server", error))?;
         let node = self.readable(node);
+        if is_own {
+            self.volumes.answered(&node);
+        }
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
         self.schedule_report(true);
@@ -282,6 +307,7 @@ impl NodeManager {
     }
 
     async fn report(&mut self, node: &Node) -> Result<(), SyncFailure> {
+        let must_report_volumes = self.volumes.read(node);
         let volumes_mounted = self.volumes_mounted(node).await;
         let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
@@ -302,10 +328,11 @@ impl NodeManager {
             let dropped = self.dropped.as_ref();
             dropped.is_none_or(|dropped| dropped.permits(&difference, period, now))
         });
-        if !changed && now < self.report_due {
+        if !changed && !must_report_volumes && now < self.report_due {
             return Ok(());
         }
-        if let Some(patch) = node_status::difference(node, &generated, true) {
+        let patch = node_status::difference(node, &generated, true);
+        if let Some(patch) = self.volumes.complete(patch, node, &generated) {
             self.patch("Error updating node status, will retry", patch)
                 .await?;
         }
@@ -325,17 +352,32 @@ impl NodeManager {
         match patched.await {
             Ok(node) => {
                 let node = self.readable(node);
+                self.volumes.answered(&node);
                 // The response is newer than the last watch event, unless etcd was restored from a backup.
                 self.deps.node.replace(node);
                 Ok(())
             }
             Err(error) => {
+                if error.is_transient() {
+                    self.volumes.failed();
+                }
                 if error.is_not_found() {
                     self.deps.node.clear();
                     self.listed = true;
                 }
+                if error.is_conflict() {
+                    self.read_again().await;
+                }
                 Err(SyncFailure(what, error))
             }
+        }
+    }
+
+    /// Reads the object after a conflict: the watch may deliver the newer version late.
+    async fn read_again(&mut self) {
+        if let Ok(node) = self.deps.api.get::<LenientNode>(self.place()).await {
+            let node = self.readable(node);
+            self.deps.node.set(node);
         }
     }
 
@@ -351,11 +393,13 @@ impl NodeManager {
         self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
     }
 
-    /// Whether volumes are mounted. Reads the mounts only if the object has `volumesInUse`.
+    /// Whether volumes are mounted. Reads the mounts only if that decides whether a name stays in `volumesInUse`.
     async fn volumes_mounted(&self, node: &Node) -> bool {
+        let are_known = self.deps.volumes_in_use.wanted().borrow().is_some();
         let named = node.status.as_ref();
         let named = named.and_then(|status| status.volumes_in_use.as_ref());
-        if named.is_none_or(Vec::is_empty) {
+        let mut named = named.into_iter().flatten();
+        if !named.any(|name| !are_known || !is_of_csi(name)) {
             return false;
         }
         let read = self.deps.volumes_mounted.clone();
@@ -367,9 +411,11 @@ impl NodeManager {
         let runtime = self.deps.runtime.borrow_and_update().clone();
         let devices = self.deps.devices.borrow_and_update().clone();
         let mut not_ready_reasons = not_ready_reasons(&mut self.deps.state);
+        not_ready_reasons.extend(self.deps.csi_node.borrow_and_update().clone());
         if *self.deps.shutting_down.borrow_and_update() {
             not_ready_reasons.push("node is shutting down".to_owned());
         }
+        let volumes_in_use = self.volumes.wanted();
         node_status::generate(
             known,
             &NodeStatusInputs {
@@ -378,6 +424,7 @@ impl NodeManager {
                 runtime: &runtime,
                 devices: &devices,
                 default_route_ip: (self.deps.default_route_ip)(),
+                volumes_in_use: volumes_in_use.as_deref(),
                 volumes_mounted,
                 not_ready_reasons: &not_ready_reasons,
                 pressure: *self.deps.pressure.borrow_and_update(),

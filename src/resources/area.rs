@@ -7,7 +7,7 @@ use super::{
     devices::DeviceManager,
     dra::DraManager,
     managers::{self, ManagersConfig, NodeReserved, ResourceManagers},
-    plugin_manager::{self, PluginHandlers},
+    plugin_manager::{self, PluginHandler, PluginHandlers},
     pod_resources::{self, IsActive, PodResources, PodResourcesSocket},
 };
 use crate::base::{Tasks, metrics::Metrics};
@@ -103,6 +103,8 @@ pub struct PluginDeps {
     pub is_active: IsActive,
     /// Whether the PodResources API lists inactive pods too.
     pub list_inactive: bool,
+    /// Registers CSI drivers; without it they get no response.
+    pub csi_drivers: Option<Arc<dyn PluginHandler>>,
     /// The socket of the PodResources API.
     pub socket: PodResourcesSocket,
     /// Registry for metrics of the PodResources API.
@@ -117,6 +119,9 @@ impl ResourceArea {
         let mut handlers = PluginHandlers::new();
         handlers.insert("DevicePlugin", Arc::new(plugins.clone()));
         handlers.insert("DRAPlugin", Arc::new(dra.clone()));
+        if let Some(csi_drivers) = deps.csi_drivers {
+            handlers.insert("CSIPlugin", csi_drivers);
+        }
         let registry = deps.root_dir.join("plugins_registry");
         let watching = plugin_manager::run(handlers, registry, shutdown.clone());
         tasks.spawn("device_plugins", plugins.run(shutdown.clone()));

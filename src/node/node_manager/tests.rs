@@ -1,3 +1,5 @@
+mod volumes;
+
 use super::*;
 use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
@@ -66,7 +68,14 @@ impl Api {
         let Some(node) = &mut self.node else {
             return Reply::status(404, "NotFound");
         };
+        let expected = &request.body["metadata"]["resourceVersion"];
+        if !expected.is_null() && *expected != node["metadata"]["resourceVersion"] {
+            return Reply::status(409, "Conflict");
+        }
         node["metadata"]["resourceVersion"] = json!(version);
+        if let Some(volumes) = request.body["status"].get("volumesInUse") {
+            node["status"]["volumesInUse"] = volumes.clone();
+        }
         if !self.forgets {
             let sent = request.body["status"]["conditions"].as_array();
             for sent in sent.into_iter().flatten() {
@@ -110,6 +119,8 @@ struct World {
     devices: DeviceCapacityWriter,
     pressure: NodePressureWriter,
     shutting_down: watch::Sender<bool>,
+    csi_node: watch::Sender<Option<String>>,
+    volumes: VolumesInUse,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -121,6 +132,11 @@ impl Drop for World {
 
 impl World {
     async fn start(api: Api, register: bool) -> Self {
+        Self::start_every(api, register, Duration::from_millis(20)).await
+    }
+
+    /// Computes the status this often.
+    async fn start_every(api: Api, register: bool, update_period: Duration) -> Self {
         let api = Arc::new(Mutex::new(api));
         let script = api.clone();
         let server = Scripted::serve(move |request| script.lock().reply(request)).await;
@@ -139,6 +155,7 @@ impl World {
         let devices = DeviceCapacityWriter::default();
         let pressure = NodePressureWriter::default();
         let shutting_down = watch::Sender::new(false);
+        let (csi_node, volumes) = (watch::Sender::new(None), VolumesInUse::default());
         let manager = NodeManager::new(NodeManagerDeps {
             pressure: pressure.subscribe(),
             shutting_down: shutting_down.subscribe(),
@@ -149,12 +166,14 @@ impl World {
             state: reader,
             devices: devices.reader(),
             default_route_ip: || None,
-            volumes_mounted: Arc::new(|| false),
+            csi_node: csi_node.subscribe(),
+            volumes_in_use: volumes.clone(),
+            volumes_mounted: Arc::new(|| true),
             machine: machine(),
             status: status(),
             registration: registration(register),
             reset_devices: true,
-            update_period: Duration::from_millis(20),
+            update_period,
             report_period: Duration::from_secs(300),
         });
         let task = tokio::spawn(manager.run());
@@ -168,6 +187,8 @@ impl World {
             devices,
             pressure,
             shutting_down,
+            csi_node,
+            volumes,
             task,
         }
     }

@@ -23,7 +23,10 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandler, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use resources::{PodLimits, ReservedResources};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// Annotation with the configured node IPs, for an external cloud provider.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -98,8 +101,10 @@ pub struct NodeStatusInputs<'a> {
     pub devices: &'a Capacities,
     /// The address of the default route.
     pub default_route_ip: Option<IpAddr>,
-    /// Whether an attachable volume may be mounted, by an earlier kubelet: then `volumesInUse` is kept, so that its
-    /// device is not detached.
+    /// The attachable volumes in use; `None` until they are known.
+    pub volumes_in_use: Option<&'a BTreeSet<String>>,
+    /// While the volumes in use are not known: whether an attachable volume may be mounted, by an earlier kubelet. Then
+    /// `volumesInUse` is kept, so that its device is not detached.
     pub volumes_mounted: bool,
     /// The reasons for which the node is not ready.
     pub not_ready_reasons: &'a [String],
@@ -156,16 +161,33 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> GeneratedStatus {
         images: images(before.images.clone(), facts),
         node_info: Some(info(facts)),
         runtime_handlers: some(facts.runtime.handlers.clone()),
-        volumes_in_use: before
-            .volumes_in_use
-            .clone()
-            .filter(|_| facts.volumes_mounted),
+        volumes_in_use: volumes_in_use(before.volumes_in_use.as_deref(), facts),
         ..before
     };
     GeneratedStatus {
         status,
         annotations: annotations(facts),
     }
+}
+
+/// The attachable volumes in use, sorted. Those of other plugins than CSI are an earlier kubelet's, and stay while any volume
+/// is mounted: so do all of them before the volumes of CSI are known.
+fn volumes_in_use(known: Option<&[String]>, facts: &NodeStatusInputs<'_>) -> Option<Vec<String>> {
+    let known = known.unwrap_or_default().iter();
+    let mut kept = known.filter(|_| facts.volumes_mounted).cloned();
+    match facts.volumes_in_use {
+        None => some(kept.collect()),
+        Some(names) => {
+            let mut names = names.clone();
+            names.extend(kept.by_ref().filter(|name| !is_of_csi(name)));
+            some(names.into_iter().collect())
+        }
+    }
+}
+
+/// Whether the unique name of a volume is that of a CSI volume.
+pub fn is_of_csi(name: &str) -> bool {
+    name.starts_with("kubernetes.io/csi/")
 }
 
 /// Whether the machine has rebooted since this status was written.

@@ -56,6 +56,7 @@ struct Example {
     settings: StatusSettings,
     runtime: RuntimeFacts,
     default_route_ip: Option<IpAddr>,
+    volumes_in_use: Option<BTreeSet<String>>,
     volumes_mounted: bool,
     devices: Capacities,
     not_ready_reasons: Vec<String>,
@@ -72,6 +73,7 @@ impl Example {
                 ..RuntimeFacts::default()
             },
             default_route_ip: Some("10.0.0.7".parse().unwrap()),
+            volumes_in_use: None,
             volumes_mounted: false,
             devices: Capacities::new(),
             not_ready_reasons: Vec::new(),
@@ -90,6 +92,7 @@ impl Example {
             settings: &self.settings,
             runtime: &self.runtime,
             default_route_ip: self.default_route_ip,
+            volumes_in_use: self.volumes_in_use.as_ref(),
             volumes_mounted: self.volumes_mounted,
             devices: &self.devices,
             not_ready_reasons: &self.not_ready_reasons,
@@ -622,4 +625,36 @@ fn volumes_in_use_are_cleared_once_none_can_be_mounted() {
     let generated = example.at(&known, 1);
     let patch = difference(&known, &generated, false).unwrap();
     assert_eq!(patch["status"].get("volumesInUse"), None);
+}
+
+#[test]
+fn known_volumes_in_use_replace_those_of_csi_and_others_stay_while_anything_is_mounted() {
+    let csi = |name: &str| format!("kubernetes.io/csi/d^{name}");
+    let iscsi = || "kubernetes.io/iscsi/x".to_owned();
+    let (a, b) = (csi("a"), csi("b"));
+    let list = |names: &[&String]| names.iter().map(|name| (*name).clone()).collect::<Vec<_>>();
+    for (before, wanted, mounted, after) in [
+        (list(&[&b, &a]), list(&[]), true, Some(Value::Null)),
+        (list(&[]), list(&[&b, &a]), false, Some(json!([a, b]))),
+        (list(&[&a, &b]), list(&[&b, &a]), true, None),
+        (list(&[&a]), list(&[&b]), true, Some(json!([b]))),
+        (
+            list(&[&iscsi()]),
+            list(&[&a]),
+            true,
+            Some(json!([a, iscsi()])),
+        ),
+        (list(&[&iscsi()]), list(&[&a]), false, Some(json!([a]))),
+    ] {
+        let known = with(NodeStatus {
+            volumes_in_use: Some(before.clone()).filter(|list| !list.is_empty()),
+            ..NodeStatus::default()
+        });
+        let mut example = Example::new();
+        example.volumes_in_use = Some(wanted.iter().cloned().collect());
+        example.volumes_mounted = mounted;
+        let patch = difference(&known, &example.at(&known, 1), false).unwrap();
+        let sent = patch["status"].get("volumesInUse");
+        assert_eq!(sent, after.as_ref(), "{before:?} {wanted:?} {mounted}");
+    }
 }

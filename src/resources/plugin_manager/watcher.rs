@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// The plugin type that upstream handles but this kubelet does not yet.
+/// The plugin type that may be without a handler.
 const UNSUPPORTED_TYPE: &str = "CSIPlugin";
 /// Timeout of `GetInfo` and `NotifyRegistrationStatus`.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
@@ -279,7 +279,7 @@ async fn get_info(socket: &Path) -> Result<DiscoveredPlugin, String> {
 }
 
 /// Registers a plugin and reports the result to it; texts as upstream's. Returns the plugin's name and deregistration.
-/// `None` for a plugin of a type that this kubelet does not support yet: it gets no response, because an error would
+/// `None` for a CSI driver if there is no handler of CSI drivers: it gets no response, because an error would
 /// make some plugins exit and restart forever.
 ///
 /// Must not be cancelled, because the deregistration has to run once the handler has registered the plugin. When the
@@ -296,8 +296,8 @@ async fn register(
         mut client,
     } = discovered;
     let (path, name) = (socket.display(), plugin.name.clone());
-    if kind == UNSUPPORTED_TYPE {
-        tracing::warn!(%path, plugin = name, r#type = kind, "Plugins of this type are not supported yet");
+    if kind == UNSUPPORTED_TYPE && !handlers.contains_key(UNSUPPORTED_TYPE) {
+        tracing::warn!(%path, plugin = name, r#type = kind, "Plugins of this type are not supported here");
         return Ok(None);
     }
     let registered = accept(handlers, socket, &kind, plugin).await;

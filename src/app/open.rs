@@ -21,8 +21,9 @@ use crate::{
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, Stores, Writers},
     volumes::{
-        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file,
-        termination_logs,
+        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager,
+        csi::{CsiDrivers, CsiMetrics, inputs::CsiSources},
+        hosts_file, termination_logs,
     },
 };
 use anyhow::Context as _;
@@ -113,6 +114,17 @@ pub(super) fn open(
         certificates,
         claims: objects.claims.clone(),
         node: stores.node_object.clone(),
+        csi: CsiSources::new(
+            CsiDrivers::new(CsiMetrics::new(&metrics)),
+            (
+                objects.csi_drivers.clone(),
+                objects.volume_attachments.clone(),
+            ),
+            api.clone(),
+            stores.node_object.clone(),
+            &config.node_name,
+            stores.volumes_in_use.clone(),
+        ),
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
     let volumes = VolumeManager::new(
@@ -127,6 +139,10 @@ pub(super) fn open(
     stores
         .sizes
         .add("prepared_volumes", move || volumes_for_sizes.count());
+    let csi_for_sizes = volumes.csi().clone();
+    stores
+        .sizes
+        .add("csi_volumes", move || csi_for_sizes.count());
     let posted =
         settings::posted_pods(config).context("cannot open the directory of posted pods")?;
     let (pods, pods_writers) = pods::open(&stores, posted);

@@ -7,9 +7,12 @@ use crate::{
     cri::{RuntimeFeatures, RuntimeInfo, features_store},
     host::{System, memory, own_address},
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
-    node::{self, NodeDeps},
+    node::{
+        self, NodeDeps,
+        csi_node::{NodeInfoDeps, NodeInfoManager},
+    },
     pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::AdmissionDeps},
-    resources::{self, Deps, PluginDeps, PodSetReader},
+    resources::{self, Deps, PluginDeps, PodSetReader, plugin_manager::PluginHandler},
     runtime::{
         kuberuntime::{
             KubeGenericRuntimeManager, RuntimeManagerDeps, UserNamespaces, log_paths::log_path,
@@ -46,6 +49,11 @@ pub(super) async fn start(
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let known_services = config.root_dir.join("services.json");
     opened.objects.start(known_services, tasks);
+
+    // Before the Node object is reported: it has to have the volumes in use.
+    let csi = volumes.csi().clone();
+    let found = csi.clone();
+    tokio::task::spawn_blocking(move || found.recover()).await?;
 
     let store = stores.state_store.clone();
     tasks.spawn("pod_state_store", store.run(tasks.shutdown()));
@@ -149,6 +157,19 @@ pub(super) async fn start(
         },
     )?;
 
+    let sources = csi.sources();
+    let csi_node = opened.api.clone().map(|api| {
+        NodeInfoManager::new(NodeInfoDeps {
+            api,
+            node_name: config.node_name.clone(),
+            node: stores.node_object.clone(),
+            csi_drivers: sources.objects.clone(),
+            table: Arc::new(sources.drivers.clone()),
+            full_drivers: sources.full_drivers.clone(),
+        })
+    });
+    let registration = csi_node.clone();
+    let registration = registration.map(|csi_node| Arc::new(csi_node) as Arc<dyn PluginHandler>);
     let deps = NodeDeps {
         api: opened.api,
         client: opened.runtime,
@@ -156,6 +177,7 @@ pub(super) async fn start(
         images: &images,
         stores: &stores,
         events: opened.events,
+        csi_node,
         node_object: writers.node_object,
         pressure: writers.pressure,
         shutting_down: writers.shutting_down,
@@ -180,6 +202,7 @@ pub(super) async fn start(
             pods: Arc::new(move || pod_manager.pods()),
             is_active: Arc::new(move |pod| workers.is_active(pod)),
             list_inactive: !config.is_on(FeatureGate::KubeletPodResourcesListUseActivePods),
+            csi_drivers: registration,
             socket: opened.pod_resources,
             metrics,
         },

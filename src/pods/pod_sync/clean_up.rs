@@ -2,7 +2,7 @@
 
 use super::PodSync;
 use crate::{
-    base::error_chain,
+    base::{error_chain, panics::PanicScope, spawn},
     model::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
         container_should_restart, is_sidecar, reasons::event,
@@ -14,7 +14,7 @@ use crate::{
     volumes::VolumeError,
 };
 use anyhow::Context as _;
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// How long the runtime status of a pod that is gone may take to settle.
@@ -181,6 +181,21 @@ impl PodSync {
                 .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
             self.record_history(pod, DecisionKind::Fail, text);
         }
+    }
+
+    /// Reports the desired pods, once every source has delivered: volumes of others may be undone.
+    pub fn volumes_inventory_complete(&self, pods: &[Arc<Pod>]) {
+        let csi = self.volumes.csi().clone();
+        let desired: HashSet<_> = pods.iter().map(|pod| pod.uid()).collect();
+        if csi.count() == 0 {
+            csi.pods_are_known(|_| true);
+            return;
+        }
+        // It reads directories.
+        let report = move || csi.pods_are_known(|uid| desired.contains(uid));
+        spawn(PanicScope::Housekeeping, async move {
+            let _ = tokio::task::spawn_blocking(report).await;
+        });
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

@@ -230,6 +230,7 @@ impl SyncLoop {
             self.devices().inventory_complete();
             let pods = self.pod_manager.reader().pods();
             self.pod_sync.devices().dra.inventory_complete(&pods);
+            self.pod_sync.volumes_inventory_complete(&pods);
         }
     }
 

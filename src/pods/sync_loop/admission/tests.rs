@@ -130,16 +130,8 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
             well,
             "Pending FailedMount",
         ),
-        (
-            mounting(json!({"csi": {"driver": "d"}})),
-            well,
-            "Pending FailedMount",
-        ),
-        (
-            mounting(json!({"ephemeral": {}})),
-            well,
-            "Pending FailedMount",
-        ),
+        (mounting(json!({"csi": {"driver": "d"}})), well, starts),
+        (mounting(json!({"ephemeral": {}})), well, starts),
         (
             mounting(json!({"projected": {"sources": [certificate]}})),
             well,
@@ -206,7 +198,7 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
         let node = json!({"status": {"allocatable": {"cpu": "2", "pods": "9"}}});
         let node: Node = serde_json::from_value(node).unwrap();
         let annotations = json!({"kubernetes.io/config.source": "api"});
-        let pod = pod(json!({"annotations": annotations}), spec);
+        let pod = pod(json!({"uid": "u1", "annotations": annotations}), spec);
         let empty = EmptyNode::new();
         let mut attributes = PodAdmitAttributes {
             node: Some(&node),

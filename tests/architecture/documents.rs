@@ -261,6 +261,7 @@ const FAMILIES: &[&str] = &[
     "authentication_",
     "cadvisor_",
     "container_",
+    "csi_",
     "dra_grpc_",
     "dra_operations_",
     "dra_resource_",

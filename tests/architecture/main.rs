@@ -30,22 +30,23 @@ const AREAS: Areas = &[
     ("model", &["addresses", "grace", "hash", "ids", "keys", "lenient_node", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "tree_walk", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "list_fingerprint", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
-    ("apiserver", &["error", "metrics", "rate_limit", "storage", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
-    ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
+    ("apiserver", &["error", "metrics", "rate_limit", "storage", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "csi_driver", "runtime_class", "service", "volume_attachment", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
+    ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "volumes_in_use", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
     ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "pod_level", "cpu", "devices", "dra", "device_managers", "memory", "managers", "cm", "pod_resources", "area"]),
     ("images", &["backoff", "credentials", "error", "image_name", "pull_metrics", "records", "gc", "puller", "request", "getter", "manager", "open"]),
-    ("volumes", &["paths", "project_files", "project_quotas", "mounter", "error", "pod_dirs", "content", "ownership", "record", "plan", "prepared", "state", "pod_volumes", "mount_threads", "local", "claim", "claim_marker", "cluster", "empty_dir", "host_path", "sub_path", "container_start", "set_up", "refresh", "steps", "teardown"]),
+    ("volumes", &["paths", "project_files", "project_quotas", "mounter", "error", "pod_dirs", "content", "ownership", "csi", "record", "plan", "prepared", "state", "pod_volumes", "mount_threads", "local", "claim", "claim_marker", "cluster", "empty_dir", "host_path", "sub_path", "container_start", "set_up", "csi_set_up", "refresh", "steps", "teardown"]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
-    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
+    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "csi_node", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
     ("server", &["query", "response", "route_parts", "handler_deps", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "port_handler", "pod_explainer", "listener", "ports", "area"]),
     ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start"]),
     ("cli", &["args", "client", "table", "term", "explain", "pods", "validate"]),
 ];
 
-/// Uses of one area by another.
-const MAX_ARROWS: usize = 90;
+/// Uses of one area by another. Volumes of CSI drivers call plugins (`resources::plugin_manager`) by gRPC (`cri`'s codec) and
+/// read the Node object (`state`), and the node registers their drivers.
+const MAX_ARROWS: usize = 94;
 const MAX_LINES: usize = 500;
 
 /// Starts of tasks that have no name and whose panics nothing catches. `base` has those to use.

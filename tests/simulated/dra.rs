@@ -3,9 +3,6 @@
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/resources/dra/tests/driver.rs"]
 mod driver;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
-mod registrar;
 
 use kubelet::resources::dra::{health_proto, proto};
 use kubelet::resources::plugin_manager::registration_proto;
@@ -16,6 +13,7 @@ use crate::api_server::FakeApiServer;
 use crate::api_source::{bound, joined, path, wait_runs};
 use crate::devices::agent;
 use crate::node::{Node, WAIT_LIMIT};
+use crate::registrar;
 use crate::support::fake_runtime::PodView;
 use crate::support::wait::{holds, wait_for};
 use driver::{FakeDriver, V1};

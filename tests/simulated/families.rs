@@ -113,6 +113,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a device plugin; tests of devices",
     ),
     ("dra_", "a driver of claims; tests of dra"),
+    ("csi_", "a driver of volumes; tests of csi"),
     (
         "kubelet_pod_resources_endpoint_",
         "an agent on the node; tests of devices",

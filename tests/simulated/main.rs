@@ -26,6 +26,11 @@ mod collector;
 #[path = "../../src/host/systemd/fake.rs"]
 mod systemd;
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
+mod registrar;
+use kubelet::resources::plugin_manager::registration_proto;
+
 mod adopted_api_pods;
 mod api_pods;
 mod api_server;
@@ -36,6 +41,7 @@ mod claims;
 mod cli_subcommands;
 mod collected_containers;
 mod container_logs;
+mod csi;
 mod deep_volumes;
 mod devices;
 mod disk_orphans;

@@ -17,7 +17,6 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
         {"serviceAccountToken": {"path": "token"}},
         {"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}},
     ]});
-    let claim = json!({"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}});
     vec![
         (
             "nfs",
@@ -29,8 +28,6 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
             json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0}}),
             "source iscsi",
         ),
-        ("csi", json!({"csi": {"driver": "d"}}), "source csi"),
-        ("ephemeral", json!({"ephemeral": claim}), "source ephemeral"),
         (
             "git",
             json!({"gitRepo": {"repository": "r"}}),

@@ -69,6 +69,39 @@ spec:
   resources: {requests: {storage: 1Mi}}
 ";
 
+/// A volume for a claim that is generated, and the pod for which it is.
+const EPHEMERAL: &str = "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: generated}
+spec:
+  storageClassName: generated
+  persistentVolumeReclaimPolicy: Retain
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Mi}
+  hostPath: {path: /run/generated, type: DirectoryOrCreate}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ephemeral}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:dev
+    command: [sh, -c, 'echo kept >/data/file && sleep 1000']
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes:
+  - name: data
+    ephemeral:
+      volumeClaimTemplate:
+        spec:
+          storageClassName: generated
+          accessModes: [ReadWriteOnce]
+          resources: {requests: {storage: 1Mi}}
+";
+
 async fn printed(cluster: &Cluster, pod: &str, expected: &str) {
     wait_for("it has its disk", DEADLINE, || async {
         let logs = cluster.kubectl(&["logs", pod]);
@@ -127,4 +160,30 @@ pub async fn an_empty_disk_is_formatted_for_its_first_pod_and_unmounted_after_it
     .await;
     cluster.kubectl(&["delete", "pod", "refused"]);
     cluster.kubectl(&["delete", "pvc", "disk", "refused"]);
+}
+
+pub async fn an_ephemeral_volume_lives_in_the_claim_that_is_generated_for_it() {
+    let cluster = Cluster::start();
+    // A claim of that name that another one made is not the pod's.
+    let foreign = REFUSED.split("---").nth(1).unwrap();
+    let foreign = foreign.replace("name: refused}", "name: ephemeral-data}");
+    cluster.create(&foreign);
+    cluster.create(EPHEMERAL);
+    wait_for("an event says why", DEADLINE, || async {
+        let events = cluster.kubectl(&["events", "--for", "pod/ephemeral"]);
+        holds(events.contains("(pod is not owner)"), events)
+    })
+    .await;
+    cluster.kubectl(&["delete", "pvc", "ephemeral-data"]);
+    cluster.wait("condition=Ready", "pod/ephemeral");
+    let volume = cluster.get(&["pvc", "ephemeral-data"])["spec"]["volumeName"].clone();
+    assert_eq!(volume, "generated");
+    let file = cluster.inside(&["cat", "/run/generated/file"]);
+    assert_eq!(file, "kept\n");
+    cluster.kubectl(&["delete", "pod", "ephemeral"]);
+    wait_for("its claim is deleted with it", DEADLINE, || async {
+        let claims = cluster.kubectl(&["get", "pvc", "-o", "name"]);
+        holds(!claims.contains("ephemeral-data"), claims)
+    })
+    .await;
 }

@@ -65,6 +65,7 @@ scenarios! {
     swap::devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the_kubelet_changes,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     local_devices::an_empty_disk_is_formatted_for_its_first_pod_and_unmounted_after_its_last_one,
+    local_devices::an_ephemeral_volume_lives_in_the_claim_that_is_generated_for_it,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
 }

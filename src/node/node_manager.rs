@@ -18,7 +18,7 @@ use crate::{
     model::LenientNode,
     node::node_status::{
         self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
-        StatusSettings, is_of_csi,
+        StatusSettings,
     },
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
@@ -28,6 +28,7 @@ use crate::{
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
     state::volumes_in_use::VolumesInUse,
+    volumes::csi::identity::is_csi_volume,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -399,7 +400,7 @@ impl NodeManager {
         let named = node.status.as_ref();
         let named = named.and_then(|status| status.volumes_in_use.as_ref());
         let mut named = named.into_iter().flatten();
-        if !named.any(|name| !are_known || !is_of_csi(name)) {
+        if !named.any(|name| !are_known || !is_csi_volume(name)) {
             return false;
         }
         let read = self.deps.volumes_mounted.clone();

@@ -2,21 +2,9 @@
 
 use crate::{
     resources::plugin_manager::RegisteredPlugin,
-    volumes::csi::{CsiDrivers, RegistrationId},
+    volumes::csi::{CsiDrivers, NodeInfo, RegistrationId},
 };
 use futures::future::BoxFuture;
-use std::collections::BTreeMap;
-
-/// A driver's response to `NodeGetInfo`, unchecked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeInfo {
-    /// The name of this node in the driver's backend.
-    pub node_id: String,
-    /// The maximum number of volumes; zero for no limit.
-    pub max_volumes_per_node: i64,
-    /// The segments of `accessible_topology`.
-    pub topology: BTreeMap<String, String>,
-}
 
 /// The table of registered drivers. A driver may have several registrations at a time, while its socket is replaced.
 pub trait DriverTable: Send + Sync {
@@ -51,12 +39,7 @@ impl DriverTable for CsiDrivers {
     fn node_info<'a>(&'a self, driver: &'a str) -> BoxFuture<'a, Result<NodeInfo, String>> {
         Box::pin(async move {
             let client = self.require(driver).map_err(|error| error.to_string())?;
-            let info = client.info().await.map_err(|error| error.to_string())?;
-            Ok(NodeInfo {
-                node_id: info.node_id,
-                max_volumes_per_node: info.max_volumes_per_node,
-                topology: info.topology,
-            })
+            client.info().await.map_err(|error| error.to_string())
         })
     }
 

@@ -1,7 +1,7 @@
 //! Checks what a driver reports about this node. Pure.
 
-use super::driver_table::NodeInfo;
 use crate::model::validation::{is_qualified_name, label_value};
+use crate::volumes::csi::NodeInfo;
 use std::collections::BTreeMap;
 
 /// Maximum length of a node ID, bytes (CSI specification).

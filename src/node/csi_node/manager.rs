@@ -1,7 +1,7 @@
 //! The drivers of this node in the API server.
 
 use super::{
-    driver_table::{DriverTable, NodeInfo},
+    driver_table::DriverTable,
     facts::{DriverFacts, max_volumes},
     registrations::{RegistrationId, Registrations},
     writer::{CsiNodeWriter, WriteError},
@@ -10,6 +10,7 @@ use crate::{
     apiserver::{ApiServer, csi_driver::CsiDriverLister},
     base::{DirtySet, ScopedTask, panics::PanicScope, spawn_scoped, wait_until},
     state::node_object::NodeObject,
+    volumes::csi::NodeInfo,
 };
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc, time::Duration};

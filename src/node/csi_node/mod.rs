@@ -24,5 +24,5 @@ mod registration_handler;
 #[cfg(test)]
 mod tests;
 
-pub use driver_table::{DriverTable, NodeInfo};
+pub use driver_table::DriverTable;
 pub use manager::{NodeInfoDeps, NodeInfoManager};

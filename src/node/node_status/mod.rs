@@ -17,6 +17,7 @@ pub use patch::difference;
 
 use crate::state::device_capacity::Capacities;
 use crate::state::node_pressure::NodePressure;
+use crate::volumes::csi::identity::is_csi_volume;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeFeatures,
@@ -179,15 +180,10 @@ fn volumes_in_use(known: Option<&[String]>, facts: &NodeStatusInputs<'_>) -> Opt
         None => some(kept.collect()),
         Some(names) => {
             let mut names = names.clone();
-            names.extend(kept.by_ref().filter(|name| !is_of_csi(name)));
+            names.extend(kept.by_ref().filter(|name| !is_csi_volume(name)));
             some(names.into_iter().collect())
         }
     }
-}
-
-/// Whether the unique name of a volume is that of a CSI volume.
-pub fn is_of_csi(name: &str) -> bool {
-    name.starts_with("kubernetes.io/csi/")
 }
 
 /// Whether the machine has rebooted since this status was written.

@@ -186,11 +186,11 @@ impl PodSync {
     /// Reports the desired pods, once every source has delivered: volumes of others may be undone.
     pub fn volumes_inventory_complete(&self, pods: &[Arc<Pod>]) {
         let csi = self.volumes.csi().clone();
-        let desired: HashSet<_> = pods.iter().map(|pod| pod.uid()).collect();
         if csi.count() == 0 {
             csi.pods_are_known(|_| true);
             return;
         }
+        let desired: HashSet<_> = pods.iter().map(|pod| pod.uid()).collect();
         // It reads directories.
         let report = move || csi.pods_are_known(|uid| desired.contains(uid));
         spawn(PanicScope::Housekeeping, async move {

@@ -110,11 +110,6 @@ impl VolumeIdentity {
     }
 }
 
-/// The name of the VolumeAttachment of a volume, upstream's `attachmentID`.
-pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", sha256_hex(&[handle, driver, node]))
-}
-
 /// The SHA-256 of texts run together, as hexadecimal digits.
 pub fn sha256_hex(texts: &[&str]) -> String {
     let mut hasher = Sha256::new();
@@ -147,6 +142,24 @@ pub struct InvalidName {
     pub why: &'static str,
 }
 
+/// Whether this is the name of a driver by the specification. Such a name is safe as a component of a path: it is
+/// neither empty nor one of `.` and `..`, and has no separator.
+pub fn is_driver_name(name: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_alphanumeric();
+    name.len() <= MAX_DRIVER_NAME
+        && name.starts_with(alphanumeric)
+        && name.ends_with(alphanumeric)
+        && name
+            .chars()
+            .all(|c| alphanumeric(c) || matches!(c, '-' | '.'))
+}
+
+/// Whether this is the unique name of a CSI volume.
+pub fn is_csi_volume(unique_name: &str) -> bool {
+    let rest = unique_name.strip_prefix(PLUGIN);
+    rest.is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// Checks the name of a driver, which is part of paths.
 ///
 /// # Errors
@@ -156,13 +169,7 @@ pub fn check_driver(name: &str) -> Result<(), InvalidName> {
         field: NameField::Driver,
         why,
     };
-    let alphanumeric = |c: char| c.is_ascii_alphanumeric();
-    let is_name = name.starts_with(alphanumeric)
-        && name.ends_with(alphanumeric)
-        && name
-            .chars()
-            .all(|c| alphanumeric(c) || matches!(c, '-' | '.'))
-        && !name.contains("..");
+    let is_name = is_driver_name(name) && !name.contains("..");
     match name {
         "" => Err(why("is empty")),
         // Upstream keeps block volumes in a directory of this name.
@@ -212,6 +219,7 @@ pub fn check_file_name(field: NameField, name: &str) -> Result<(), InvalidName> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apiserver::volume_attachment::attachment_name;
 
     #[test]
     fn names_of_drivers_follow_the_specification() {

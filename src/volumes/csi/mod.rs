@@ -23,13 +23,13 @@
 
 mod messages;
 mod redact;
-mod registration;
 mod facts;
 mod error;
 mod metrics;
 mod client;
 mod drivers;
 pub mod identity;
+mod registration;
 pub mod spec;
 pub mod paths;
 pub mod machine;
@@ -53,7 +53,6 @@ pub use error::{CallOutcome, CsiError};
 pub use facts::{NodeCapabilities, NodeInfo, UsageOfUnit, VolumeStats};
 pub use metrics::CsiMetrics;
 pub use redact::SERVICE_ACCOUNT_TOKENS;
-pub use registration::is_driver_name;
 
 /// The generated messages, clients and servers of drivers.
 #[allow(

@@ -1,22 +1,8 @@
 //! Which drivers may register: their names and versions; texts as upstream's. Pure.
 
+use super::identity::is_driver_name;
 use crate::{base::go_quote, resources::plugin_manager::RegisteredPlugin};
 use std::{cmp::Ordering, fmt};
-
-/// Maximum length of a driver's name.
-const MAX_NAME: usize = 63;
-
-/// Whether this is the name of a driver by the specification. Such a name is safe as a component of a path: it is
-/// neither empty nor one of `.` and `..`, and has no separator.
-pub fn is_driver_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
-    let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    bytes.len() <= MAX_NAME
-        && outer(bytes.first())
-        && outer(bytes.last())
-        && bytes.iter().copied().all(inner)
-}
 
 /// A version of CSI: numbers, of which missing ones are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -215,9 +215,7 @@ impl CsiVolumesInner {
             let name = &request.spec.spec_name;
             ownership::set_up(&request.directory, name, &target, owner, || is_shared)
         };
-        let changed = self.on_files(volume, None, work).await;
-        let changed = changed.and_then(|changed| changed.map_err(|error| unknown(chain(&error))));
-        changed.map_err(|outcome| {
+        self.after_call(volume, work).await.map_err(|outcome| {
             let why = outcome.failure().unwrap_or_default();
             unknown(format!("applyFSGroup failed for vol {handle}: {why}"))
         })
@@ -242,7 +240,7 @@ impl CsiVolumesInner {
             files::remove_published(&directory, &mounts)
                 .with_context(|| format!("cannot remove {}", directory.path().display()))
         };
-        self.undo(volume, undo).await?;
+        self.after_call(volume, undo).await?;
         self.sources.forget(uid);
         Ok(())
     }
@@ -264,16 +262,17 @@ impl CsiVolumesInner {
             files::remove_stage(&directory, &mounts)
                 .with_context(|| format!("cannot remove {}", directory.path().display()))
         };
-        self.undo(volume, undo).await
+        self.after_call(volume, undo).await
     }
 
-    async fn undo(
+    /// Does work on files that belongs to a call that succeeded: if it fails, the outcome of the step is unknown.
+    async fn after_call(
         &self,
         volume: &Arc<CsiVolume>,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> StepResult {
-        let undone = self.on_files(volume, None, work).await?;
-        undone.map_err(|error| unknown(chain(&error)))
+        let done = self.on_files(volume, CallOutcome::Unknown, work).await?;
+        done.map_err(|error| unknown(chain(&error)))
     }
 
     /// Removes the directories of a setup that the driver refused for good, if nothing is mounted there.
@@ -293,7 +292,7 @@ impl CsiVolumesInner {
             }
         };
         // What cannot be removed now is found at the next start.
-        if let Ok(Err(error)) = self.on_files(volume, None, work).await {
+        if let Ok(Err(error)) = self.on_files(volume, CallOutcome::Unknown, work).await {
             let volume = volume.identity.unique_name();
             tracing::info!(volume, err = %error, "Failed to remove the directory of a CSI volume");
         }
@@ -312,22 +311,19 @@ impl CsiVolumesInner {
             }
             work()
         };
-        let prepared = self.on_files(volume, Some(()), prepare).await?;
+        let prepared = self
+            .on_files(volume, CallOutcome::NotCalled, prepare)
+            .await?;
         prepared.map_err(|error| not_called(chain(&error)))
     }
 
-    /// Does work on files of the volume, on a thread of its own. With `before_call`, a timeout means that nothing was
-    /// called.
+    /// Does work on files of the volume, on a thread of its own. `failed` is the outcome of a step whose work does not end.
     async fn on_files<T: Send + 'static>(
         &self,
         volume: &Arc<CsiVolume>,
-        before_call: Option<()>,
+        failed: fn(String) -> CallOutcome,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> StepResult<T> {
-        let failed = |why: String| match before_call {
-            Some(()) => not_called(why),
-            None => unknown(why),
-        };
         let lock = volume.files.clone();
         let work = async move {
             let lock = lock.lock_owned().await;

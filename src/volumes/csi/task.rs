@@ -26,6 +26,7 @@ impl CsiVolumesInner {
     pub(super) async fn run(self: Arc<Self>, volume: Arc<CsiVolume>) {
         let mut changes = volume.changes.subscribe();
         let mut registrations = self.sources.drivers.changes();
+        let mut last_registration = *registrations.borrow();
         let mut objects = self.sources.objects.changes();
         let mut confirmed = self.sources.in_use.confirmed();
         let mut node = self.sources.node.clone();
@@ -33,8 +34,9 @@ impl CsiVolumesInner {
         let mut republish_at = Instant::now() + REPUBLISH_INTERVAL;
         loop {
             changes.borrow_and_update();
-            if registrations.has_changed().unwrap_or_default() {
-                registrations.borrow_and_update();
+            let registration = *registrations.borrow_and_update();
+            if registration != last_registration {
+                last_registration = registration;
                 volume.state.lock().machine.driver_registered();
             }
             objects.borrow_and_update();
@@ -62,10 +64,7 @@ impl CsiVolumesInner {
             // No sender is ever dropped while this runs; if one were, the timer would still wake the task.
             tokio::select! {
                 Ok(()) = changes.changed() => {}
-                Ok(()) = registrations.changed() => {
-                    // Consumed here, so it is noted here.
-                    volume.state.lock().machine.driver_registered();
-                }
+                Ok(()) = registrations.changed() => {}
                 Ok(()) = objects.changed() => {}
                 Ok(()) = confirmed.changed() => {}
                 Ok(()) = node.changed() => {}

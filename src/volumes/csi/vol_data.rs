@@ -6,9 +6,10 @@
 
 use super::{
     files::{self, ReadError},
-    identity::{Lifecycle, VolumeIdentity, attachment_name},
+    identity::{Lifecycle, VolumeIdentity},
     paths::{self, PublishDir, StageDir},
 };
+use crate::apiserver::volume_attachment::attachment_name;
 use crate::base::atomic_file;
 use crate::model::PodUid;
 use serde_json::{Map, Value};

@@ -3,13 +3,13 @@ mod objects;
 mod world;
 
 use super::{
-    driver_table::NodeInfo,
     facts::DriverFacts,
     objects::{
         CsiNodeStep, NodeOwner, WantedDrivers, csi_node_step, node_patch, node_patch_without,
     },
     registrations::Registrations,
 };
+use crate::volumes::csi::NodeInfo;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 

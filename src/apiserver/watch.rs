@@ -8,8 +8,8 @@ use super::{
     rate_limit::RequestClass,
     request::{parameter, path, request, whole},
 };
+use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
 use bytes::Bytes;
-use futures::{FutureExt as _, future::BoxFuture};
 use http::Method;
 use k8s_openapi::{Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -20,6 +20,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
 };
+use tower::BoxError;
 
 /// Objects per page of a list; halved when a page exceeds the maximum size of a response.
 const PAGE: u32 = 500;
@@ -85,8 +86,9 @@ pub struct ListWatch<K> {
     listed: ListedPages<K>,
     /// Restores of the API server's storage.
     restores: watch::Receiver<()>,
-    /// A request in progress, kept when a call of [`Self::next`] is cancelled.
-    request: Option<BoxFuture<'static, Result<WatchReply, ApiError>>>,
+    /// A request in progress, kept when a call of [`Self::next`] is cancelled. A task, because nobody may poll this before
+    /// the next call: a request that waits for the credentials or its place in the rate limit would then stop all others.
+    request: Option<ScopedTask<Result<WatchReply, ApiError>>>,
     stream: Option<WatchStream>,
     delay: Option<Duration>,
     next_try: Instant,
@@ -290,9 +292,11 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     async fn step(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let Some(stream) = &mut self.stream else {
             let begun = self.request.take().unwrap_or_else(|| self.begin());
-            let reply = self.request.insert(begun).await;
+            let ended = self.request.insert(begun).await;
             self.request = None;
-            return match reply? {
+            let failed = |error: BoxError| ApiError::Unreachable(error);
+            let ended = ended.map_err(|error| failed(error.into()))?;
+            return match ended.map_err(|panicked| failed(panicked.into()))?? {
                 WatchReply::Page(page) => self.add(&page),
                 WatchReply::Watch(stream) => {
                     self.stream = Some(stream);
@@ -346,13 +350,14 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         }
     }
 
-    fn begin(&self) -> BoxFuture<'static, Result<WatchReply, ApiError>> {
+    fn begin(&self) -> ScopedTask<Result<WatchReply, ApiError>> {
         let api = self.api.clone();
         let Some(version) = &self.version else {
             let (query, class) = (self.list_query(), RequestClass::of::<K>());
             // Pods and the Node never wait for lists of other objects that hang.
             let is_limited = !is_first_class::<K>();
-            return api.page(self.uri(query), class, is_limited).boxed();
+            let page = api.page(self.uri(query), class, is_limited);
+            return spawn_scoped(PanicScope::Other, page);
         };
         let lasts = MIN_WATCH.mul_f64(1.0 + fastrand::f64());
         let query = vec![
@@ -361,7 +366,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             parameter("resourceVersion", version),
             format!("timeoutSeconds={}", lasts.as_secs()),
         ];
-        api.watch(self.uri(query), lasts).boxed()
+        spawn_scoped(PanicScope::Other, api.watch(self.uri(query), lasts))
     }
 
     /// The query of the next page. Lists are read from etcd, because the API server's watch cache may lag; an older API

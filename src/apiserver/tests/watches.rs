@@ -134,6 +134,27 @@ fn shown(event: WatchEvent<Pod>) -> String {
 }
 
 #[tokio::test]
+async fn a_watch_that_nobody_waits_for_stops_no_other_request() {
+    let server = Watched::start([]).await;
+    let api = client(&server).await.limited(4, 1);
+    let lease = async || {
+        let request = api.get::<Lease>(ResourcePath::namespaced("n", "l"));
+        // A list, which is no lease; only that there is an answer counts.
+        let _ = timeout(Duration::from_secs(5), request)
+            .await
+            .expect("an answer");
+    };
+    lease().await;
+    let mut watch = api.list_watch::<Pod>(Selection::default());
+    let mut next = Box::pin(watch.next());
+    // Until the list waits for its place in the rate limit, which it then has.
+    let begun = timeout(Duration::from_millis(100), &mut next).await;
+    assert!(begun.is_err());
+    lease().await;
+    assert!(matches!(next.await, WatchEvent::Listed(_)));
+}
+
+#[tokio::test]
 async fn a_list_of_several_pages_is_one_event() {
     let replies = [
         list("7", &[pod("a", "1"), pod("b", "2")], Some("to ken=")),

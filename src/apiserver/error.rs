@@ -63,7 +63,8 @@ impl ApiError {
         Self::Unreadable(place.into())
     }
 
-    pub(super) fn status(&self) -> Option<StatusCode> {
+    /// The HTTP error status; `None` without a response.
+    pub fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Status { status, .. } => Some(*status),
             _ => None,

@@ -151,6 +151,11 @@ impl ApiServer {
         }
     }
 
+    /// The URL of the API server, without credentials; empty while the kubeconfig is awaited.
+    pub fn url(&self) -> String {
+        self.connection.latest().url.to_string()
+    }
+
     /// Waits for the rate limit.
     ///
     /// # Errors

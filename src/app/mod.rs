@@ -99,7 +99,9 @@ impl App {
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
         let machine = HostMachine::read()?;
-        check(&config, &machine)?;
+        if let Some(problem) = machine_problems(&config, &machine).first() {
+            anyhow::bail!("{problem}");
+        }
         let exit_on_contention = config.exit_on_lock_contention;
         let lock = host::take_lock(config.lock_file.as_deref(), exit_on_contention).await?;
         host::set_oom_score_adj(config.oom_score_adj);
@@ -322,17 +324,21 @@ impl App {
     }
 }
 
-/// Fails on cgroup v1 or with swap on unless the configuration allows it, as upstream.
-fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        machine.cgroup_v2 || !config.fail_cgroup_v1,
-        "kubelet is configured to not run on a host using cgroup v1; set failCgroupV1 to false to allow it"
-    );
-    anyhow::ensure!(
-        !machine.swap_on || !config.fail_swap_on,
-        "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
-    );
-    Ok(())
+/// What keeps the kubelet from running on this machine: cgroup v1 or swap, unless the configuration permits it, as
+/// upstream.
+pub fn machine_problems(config: &KubeletConfig, machine: &HostMachine) -> Vec<&'static str> {
+    let mut problems = Vec::new();
+    if !machine.cgroup_v2 && config.fail_cgroup_v1 {
+        problems.push(
+            "kubelet is configured to not run on a host using cgroup v1; set failCgroupV1 to false to allow it",
+        );
+    }
+    if machine.swap_on && config.fail_swap_on {
+        problems.push(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false",
+        );
+    }
+    problems
 }
 
 async fn stop(

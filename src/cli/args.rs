@@ -23,6 +23,8 @@ pub enum Command {
 pub enum Subcommand {
     /// `kubelet validate`.
     Validate(Box<Validate>),
+    /// `kubelet config`.
+    Config(ConfigArgs),
     /// `kubelet pods`.
     Pods(Pods),
     /// `kubelet explain`.
@@ -51,6 +53,28 @@ pub struct Validate {
     pub output: Output,
     /// The kubelet's flags.
     pub flags: Box<Flags>,
+}
+
+/// Arguments of `kubelet config`.
+#[derive(Debug, PartialEq)]
+pub struct ConfigArgs {
+    /// What to do.
+    pub action: ConfigAction,
+    /// Output format.
+    pub output: Output,
+    /// The kubelet's flags.
+    pub flags: Box<Flags>,
+}
+
+/// The subcommands of `kubelet config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigAction {
+    /// Check the configuration and the node.
+    Check,
+    /// Print the effective configuration with the origins of its values.
+    Show,
+    /// Print a configuration file with the defaults.
+    Default,
 }
 
 /// Arguments of `kubelet pods`.
@@ -101,6 +125,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
     Ok(Command::Subcommand(match verb.as_str() {
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
         "validate" => Subcommand::Validate(Box::new(validate(rest)?)),
+        "config" => Subcommand::Config(config(rest)?),
         "pods" => Subcommand::Pods(pods(rest)?),
         "explain" => Subcommand::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
@@ -197,6 +222,24 @@ fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
     })
 }
 
+fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
+    let (flags, matches) = parse_subcommand_args(args, [output(), operands("ACTION")])?;
+    let action = match one(&matches, "ACTION")?.as_str() {
+        "check" => ConfigAction::Check,
+        "show" => ConfigAction::Show,
+        "default" => ConfigAction::Default,
+        other => {
+            let text = format!("{other:?} is not known; there are check, show, default");
+            return Err(ArgsError(vec![text]));
+        }
+    };
+    Ok(ConfigArgs {
+        action,
+        output: output_of(&matches, false)?,
+        flags: Box::new(flags),
+    })
+}
+
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
     let watch = switch("watch").short('w');
     let (flags, matches) = parse_subcommand_args(args, [output(), socket(), namespace(), watch])?;
@@ -244,6 +287,14 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
                     "Validate as the content of --manifest-url: a Pod or a PodList",
                 ),
             ],
+        ),
+        "config" => (
+            "check    validates the configuration file, the drop-ins and the flags, as a start does, and what the node\n\
+             \x20        needs: runtime, ports, certificates, API server, directories. Nothing is changed. The exit code\n\
+             \x20        is 1 when there is an error, with --strict also when there is a warning.\n\
+             show     prints the effective configuration, with the file and line or the flag that each value is from.\n\
+             default  prints a configuration file with all fields, their documentation and their defaults.",
+            &[OUTPUT],
         ),
         "pods" => (
             "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
@@ -327,6 +378,16 @@ mod tests {
         );
         assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
         assert!(validate.url && validate.output == Output::Json);
+        let Ok(Command::Subcommand(Subcommand::Config(config))) =
+            parsed("config --strict check --config /c -o json")
+        else {
+            panic!();
+        };
+        assert_eq!(
+            (config.action, config.output),
+            (ConfigAction::Check, Output::Json)
+        );
+        assert!(config.flags.strict && config.flags.config.is_some());
         let Ok(Command::Subcommand(Subcommand::Explain(explain))) = parsed("explain shop/web")
         else {
             panic!();
@@ -343,14 +404,19 @@ mod tests {
             ),
             (
                 "frob",
-                "unknown subcommand \"frob\"; there are validate, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
             ),
             (
                 "help frob",
-                "unknown subcommand \"frob\"; there are validate, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
             ),
             ("validate", "FILE is missing"),
             ("explain", "POD is missing"),
+            ("config", "ACTION is missing"),
+            (
+                "config lint",
+                "\"lint\" is not known; there are check, show, default",
+            ),
             ("explain a b", "unexpected argument \"b\""),
             ("pods x", "unexpected argument \"x\""),
             (

@@ -1,6 +1,6 @@
 //! The subcommands.
 //!
-//! * Owns: `validate`, `pods` and `explain`: their arguments and their output.
+//! * Owns: `validate`, `config`, `pods` and `explain`: their arguments and their output.
 //! * Woken by: the command line, once; `pods --watch` also by changes in the kubelet.
 //! * Publishes: text or JSON on standard output, and an exit code.
 //! * Must never change anything: files and the runtime are only read, and the running kubelet only gets GET
@@ -17,6 +17,7 @@ mod term;
 mod explain;
 mod pods;
 mod validate;
+mod config;
 
 pub use args::{Command, Subcommand, parse};
 
@@ -38,6 +39,7 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
             runtime.block_on(async {
                 match subcommand {
                     Subcommand::Validate(args) => validate::run(*args).await,
+                    Subcommand::Config(args) => config::run(args).await,
                     Subcommand::Pods(args) => pods::run(args).await,
                     Subcommand::Explain(args) => explain::run(args).await,
                 }

@@ -102,6 +102,13 @@ fn secs(seconds: i64) -> GoDuration {
     GoDuration::from_secs(seconds)
 }
 
+/// The configuration of a kubelet without a file and flags.
+pub fn default_configuration() -> KubeletConfiguration {
+    let mut config = KubeletConfiguration::default();
+    apply(&mut config);
+    config
+}
+
 /// Sets every field without a value to its default.
 pub(super) fn apply(config: &mut KubeletConfiguration) {
     // Differs from upstream: concurrent pulls, unless serial ones are configured by either field.

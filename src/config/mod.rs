@@ -37,6 +37,7 @@ mod server;
 mod node;
 mod validate;
 mod resolve;
+mod origins;
 #[cfg(test)]
 mod decode_tests;
 #[cfg(test)]
@@ -45,6 +46,7 @@ mod tests;
 mod validate_tests;
 
 pub use decode::closest;
+pub use defaults::default_configuration;
 pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
 pub use flags::{
@@ -52,6 +54,8 @@ pub use flags::{
     parse_subcommand_args, version,
 };
 use kubelet_configuration::Decoding;
+pub use origins::Origins;
+pub use redacted::given_flags;
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 
@@ -76,13 +80,42 @@ pub fn local_socket(root_dir: &Path) -> PathBuf {
 /// An unreadable file, or [`Problems`]: all mistyped or invalid settings (with `--strict` also unknown and duplicate
 /// ones), with where they were given.
 pub fn load(flags: &Flags, facts: &HostFacts) -> anyhow::Result<KubeletConfig> {
-    let (config, directory) = (flags.config.as_deref(), flags.config_dir.as_deref());
+    let (layers, warnings) = read(flags)?;
+    resolved(flags, layers, warnings, facts)
+}
+
+/// [`load`], with where each value was given.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with_origins(
+    flags: &Flags,
+    facts: &HostFacts,
+) -> anyhow::Result<(KubeletConfig, Origins)> {
+    let (layers, warnings) = read(flags)?;
+    let origins = Origins::new(resolve::merge(flags, layers.clone()));
+    Ok((resolved(flags, layers, warnings, facts)?, origins))
+}
+
+fn read(flags: &Flags) -> anyhow::Result<(Layers, Vec<String>)> {
     let decoding = if flags.strict {
         Decoding::Strict
     } else {
         Decoding::Lenient
     };
-    let (layers, warnings) = files::read_layers(config, directory, decoding)?;
+    files::read_layers(
+        flags.config.as_deref(),
+        flags.config_dir.as_deref(),
+        decoding,
+    )
+}
+
+fn resolved(
+    flags: &Flags,
+    layers: Layers,
+    warnings: Vec<String>,
+    facts: &HostFacts,
+) -> anyhow::Result<KubeletConfig> {
     let mut config = resolve(flags, layers, facts)?;
     config.warnings.extend(warnings);
     Ok(config)

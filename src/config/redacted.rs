@@ -39,6 +39,19 @@ pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String
     shown
 }
 
+/// The flags that are no fields of the file and that have another value than without a command line.
+pub fn given_flags(flags: &Flags) -> Vec<(String, String)> {
+    let values = |flags: &Flags| serde_json::to_value(flags).unwrap_or_default();
+    let (given, absent) = (values(flags), values(&Flags::default()));
+    let names = in_force().filter(|(_, field)| field.is_none());
+    let values = names.filter_map(|(name, _)| {
+        let value = given.get(name).filter(|value| !value.is_null())?;
+        let is_given = absent.get(name) != Some(value);
+        is_given.then(|| (name.to_owned(), text(value)))
+    });
+    values.collect()
+}
+
 /// A value in the syntax of flags, as far as possible.
 fn text(value: &Value) -> String {
     match value {

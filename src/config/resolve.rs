@@ -76,8 +76,6 @@ pub fn resolve(
         sort_by_place(&mut problems, &files);
         return Err(Problems(problems));
     }
-    let mut all_defaults = KubeletConfiguration::default();
-    defaults::apply(&mut all_defaults);
     let configuration = redacted::configuration(&effective);
     Ok(KubeletConfig {
         node_name,
@@ -113,7 +111,7 @@ pub fn resolve(
         feature_gates: effective.feature_gates.clone().unwrap_or_default(),
         logging: logging(&effective),
         tracing: effective.tracing.as_ref().map(tracing),
-        unsupported: unsupported(&effective, &all_defaults, flags),
+        unsupported: unsupported(&effective, &defaults::default_configuration(), flags),
         warnings: warnings(&effective, flags),
         effective,
         redacted_flags: redacted::flags(flags, &configuration),
@@ -123,7 +121,7 @@ pub fn resolve(
 
 /// Merges the files in order, then the flags. Zeros that mean "not set" are removed before the flags are merged,
 /// because a zero in a flag counts; of the file also before its own defaults are set.
-fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
+pub(super) fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
     let nowhere = DocumentOrigin::File {
         path: Arc::from("configuration"),
         line: 1,

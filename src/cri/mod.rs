@@ -48,7 +48,7 @@ pub use metrics::CriMetrics;
 pub use rpc::Rpc;
 pub use runtime::{ExecOutput, FullSandboxStatus, RuntimeClient};
 pub use streaming::StdStreams;
-pub use wait::{RuntimeInfo, wait_for_runtime};
+pub use wait::{RuntimeInfo, network_error, runtime_info, wait_for_runtime};
 
 /// The generated CRI v1 messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]

@@ -1,6 +1,8 @@
 //! Waits for the runtime when the kubelet starts, and logs what is missing.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -32,7 +34,7 @@ pub struct RuntimeInfo {
 pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
     let mut last: Option<(String, Instant)> = None;
     loop {
-        let missing = match ready(runtime).await {
+        let missing = match runtime_info(runtime).await {
             Ok(info) => {
                 let VersionResponse {
                     runtime_name,
@@ -41,6 +43,9 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
                 } = &info.version;
                 let endpoint = runtime.connection().endpoint();
                 tracing::info!(%endpoint, runtime_name, runtime_version, "Container runtime is ready");
+                if let Some(reason) = network_error(&info.status) {
+                    tracing::info!("Starting without a pod network: {reason}");
+                }
                 return info;
             }
             Err(missing) => missing,
@@ -58,24 +63,42 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
     }
 }
 
-async fn ready(runtime: &RuntimeClient) -> Result<RuntimeInfo, String> {
-    let version = runtime.version().await.map_err(|error| advice(&error))?;
-    let status = runtime
-        .status(false)
-        .await
-        .map_err(|error| advice(&error))?;
-    if let Some(reason) = not_ready(&status, RUNTIME_READY) {
-        return Err(reason);
+/// Asks the runtime whether it is ready, once.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub async fn runtime_info(runtime: &RuntimeClient) -> Result<RuntimeInfo, String> {
+    let asked = async { Ok((runtime.version().await?, runtime.status(false).await?)) };
+    let (version, status) = match asked.await {
+        Ok(answers) => answers,
+        Err(error) => {
+            let path = runtime.connection().endpoint().path();
+            return Err(advice(&error, is_other_file(path).await));
+        }
+    };
+    match not_ready(&status, RUNTIME_READY) {
+        Some(reason) => Err(reason),
+        None => Ok(RuntimeInfo { version, status }),
     }
-    if let Some(reason) = not_ready(&status, NETWORK_READY) {
-        tracing::info!("Starting without a pod network: {reason}");
-    }
-    Ok(RuntimeInfo { version, status })
+}
+
+/// Why the pod network is not ready; `None` if it is.
+pub fn network_error(status: &StatusResponse) -> Option<String> {
+    not_ready(status, NETWORK_READY)
+}
+
+/// Whether a file that is no socket has this path.
+async fn is_other_file(path: &Path) -> bool {
+    let file = tokio::fs::metadata(path).await;
+    file.is_ok_and(|file| !file.file_type().is_socket())
 }
 
 /// The likely cause of a failed call, and what to do about it.
-fn advice(error: &CriError) -> String {
+fn advice(error: &CriError, is_other_file: bool) -> String {
     let advice = match error {
+        CriError::Unavailable { .. } if is_other_file => {
+            "the endpoint is a file or a directory and not a socket"
+        }
         CriError::Unavailable {
             kind: Some(kind), ..
         } => match kind {
@@ -84,7 +107,7 @@ fn advice(error: &CriError) -> String {
             }
             io::ErrorKind::PermissionDenied => "this user may not open the socket; run as root",
             io::ErrorKind::ConnectionRefused => {
-                "nothing listens on the socket, or the file is not one; the runtime is stopped or still starting"
+                "nothing listens on the socket; the runtime is stopped or still starting"
             }
             _ => "the runtime accepts no connections",
         },
@@ -149,10 +172,12 @@ mod tests {
             ),
         ];
         for (error, expected) in table {
-            let text = advice(&error);
+            let text = advice(&error, false);
             assert!(text.contains(expected), "{text}");
             assert!(text.contains(error.message()), "{text}");
         }
+        let text = advice(&away(io::ErrorKind::ConnectionRefused), true);
+        assert!(text.contains("not a socket"), "{text}");
     }
 
     #[test]

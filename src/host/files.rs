@@ -2,7 +2,7 @@
 
 use crate::base::if_exists;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags},
+    fs::{Access, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 use std::{
@@ -11,6 +11,14 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
 };
+
+/// Whether this process may write to a file or directory, and its file system is writable.
+///
+/// # Errors
+/// It may not, or the file does not exist.
+pub fn may_write(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::access(path, Access::WRITE_OK)?)
+}
 
 /// Flags for opening a file that is later passed to [`reopen`].
 pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);

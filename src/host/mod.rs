@@ -35,6 +35,7 @@ mod system;
 mod systemd;
 pub mod cgroup;
 mod proc_dir;
+mod port_owner;
 mod process_limits;
 pub mod terminal;
 mod topology;
@@ -54,6 +55,7 @@ pub use machine::{
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
+pub use port_owner::listener_of;
 pub use proc_dir::ProcDir;
 pub use process_limits::{allow_open_files, set_oom_score_adj};
 pub use program::ProgramEnd;

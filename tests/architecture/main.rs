@@ -28,7 +28,7 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "keyed_lock", "named_enum", "observed", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "url", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "lenient_node", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
-    ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "tree_walk", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
+    ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "tree_walk", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "port_owner", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "list_fingerprint", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "rate_limit", "storage", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "csi_driver", "runtime_class", "service", "volume_attachment", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "volumes_in_use", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
@@ -39,9 +39,9 @@ const AREAS: Areas = &[
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "csi_node", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
     ("server", &["query", "response", "route_parts", "handler_deps", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "port_handler", "pod_explainer", "listener", "ports", "area"]),
-    ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
+    ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve", "origins"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start"]),
-    ("cli", &["args", "client", "table", "term", "explain", "pods", "validate"]),
+    ("cli", &["args", "client", "table", "term", "explain", "pods", "validate", "config"]),
 ];
 
 /// Uses of one area by another. Volumes of CSI drivers call plugins (`resources::plugin_manager`) by gRPC (`cri`'s codec) and

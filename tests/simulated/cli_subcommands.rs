@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::node::{Node, WAIT_LIMIT, backs_off_for, full};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
+use crate::support::kubelet_process::free_ports;
 use crate::support::wait::{holds, wait_for};
 
 impl Node {
@@ -610,4 +611,111 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
         }
     }
     assert_eq!(report["errors"], 1);
+}
+
+/// Findings of a check, each as level, subject and message.
+fn findings(report: &Value) -> Vec<(String, String, String)> {
+    let text = |finding: &Value, field: &str| finding[field].as_str().unwrap().to_owned();
+    let findings = report["findings"].as_array().unwrap().iter();
+    findings
+        .map(|one| {
+            (
+                text(one, "level"),
+                text(one, "subject"),
+                text(one, "message"),
+            )
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_check_finds_everything_that_a_start_would_meet_and_changes_nothing() {
+    let node = Node::new().await;
+    let config = node.path("config.yaml");
+    let check = async |text: &str, more: &[&str]| {
+        std::fs::write(&config, text).unwrap();
+        let path = config.to_str().unwrap();
+        let args = [&["config", "check", "--config", path, "-o", "json"], more].concat();
+        let output = node.run_cli(&args).await;
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), findings(&report))
+    };
+    std::fs::create_dir_all(node.path("root")).unwrap();
+    let [healthz] = free_ports();
+    let good = node.config_file();
+    let good = good.replace("healthzPort: 0", &format!("healthzPort: {healthz}"));
+    let before = node.entries("");
+    let (code, found) = check(&good, &[]).await;
+    assert_eq!(code, Some(0), "{found:?}");
+    let has = |found: &[(String, String, String)], level: &str, subject: &str, part: &str| {
+        let fits = |one: &&(String, String, String)| {
+            one.0 == level && one.1 == subject && one.2.contains(part)
+        };
+        assert!(
+            found.iter().any(|one| fits(&one)),
+            "{level} {subject} {part}: {found:?}"
+        );
+    };
+    has(&found, "ok", "runtime", "fake 1.0.0");
+    has(&found, "ok", "ports", "healthzPort");
+    let mut after = node.entries("");
+    after.retain(|name| name != "config.yaml");
+    assert_eq!(after, before);
+
+    // What is wrong is said at once, and a stranger on a port is named.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let file = node.path("file");
+    std::fs::write(&file, "").unwrap();
+    let bad = good
+        .lines()
+        .map(|line| match line.split_once(':') {
+            Some(("containerRuntimeEndpoint", _)) => {
+                format!("containerRuntimeEndpoint: unix://{}", file.display())
+            }
+            Some(("healthzPort", _)) => format!("healthzPort: {port}"),
+            Some(("staticPodPath", _)) => "staticPodPath: /does/not/exist".to_owned(),
+            _ => line.to_owned(),
+        })
+        .collect::<Vec<_>>()
+        .join("\n");
+    let (code, found) = check(&format!("{bad}\nnewField: 1\n"), &[]).await;
+    assert_eq!(code, Some(1));
+    has(&found, "error", "runtime", "not a socket");
+    has(
+        &found,
+        "error",
+        "ports",
+        &format!("process {}", std::process::id()),
+    );
+    has(&found, "warning", "files", "/does/not/exist");
+    has(
+        &found,
+        "warning",
+        "configuration",
+        "newField: unknown field",
+    );
+
+    // Warnings fail only a strict check.
+    let warned = good.replace("manifests\n", "no-manifests\n");
+    assert_eq!(check(&warned, &[]).await.0, Some(0));
+    assert_eq!(check(&warned, &["--strict"]).await.0, Some(1));
+}
+
+#[tokio::test]
+async fn a_check_beside_the_running_kubelet_finds_nothing_wrong() {
+    let node = Node::new().await;
+    let dir = node.path("process");
+    std::fs::create_dir(&dir).unwrap();
+    let kubelet = Node::process(&node.fake, &dir).await;
+    let mut check = Command::new(&kubelet.settings().program);
+    check.args(["config", "check", "--config"]);
+    check
+        .arg(dir.join("config.yaml"))
+        .arg("--root-dir")
+        .arg(dir.join("root"));
+    let output = check.output().await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("belongs to the kubelet that runs"), "{text}");
 }

@@ -241,7 +241,8 @@ impl Node {
         config::load(&flags, &facts).expect("a configuration")
     }
 
-    fn config_file(&self) -> String {
+    /// The configuration file.
+    pub(crate) fn config_file(&self) -> String {
         let [read_only, healthz] = self.ports;
         let dir = self.dir.display();
         let endpoint = self.fake.endpoint();

@@ -157,6 +157,11 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
         "Validate manifests as the running kubelet would; \"-\" is standard input",
     ),
     (
+        "config",
+        "check|show|default",
+        "Check the configuration and the node without starting, or show the effective or the default settings",
+    ),
+    (
         "pods",
         "",
         "Show the pods of the kubelet that runs here; --watch follows them",

@@ -24,27 +24,56 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The `kind` of a configuration file.
 pub const KIND: &str = "KubeletConfiguration";
 
+/// A field of the format, in the order of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldDoc {
+    /// Its key in the file.
+    pub key: &'static str,
+    /// The lines of its documentation.
+    pub lines: &'static [&'static str],
+    /// The name of its type, which is a section's if [`fields_of`] knows it.
+    pub type_name: &'static str,
+}
+
 /// Declares sections: every field is optional, is named in the file as the string before it, and is omitted from
-/// output if absent.
+/// output if absent. `SECTIONS` documents the fields of each.
 macro_rules! config_sections {
     ($(
         $(#[$outer:meta])*
         pub struct $name:ident {
-            $($(#[$doc:meta])* $key:literal $field:ident: $type:ty,)*
+            $($(#[doc = $doc:literal])* $key:literal $field:ident: $type:ty,)*
         }
-    )*) => {$(
-        $(#[$outer])*
-        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-        pub struct $name {
-            $(
-                $(#[$doc])*
-                #[serde(rename = $key, default, skip_serializing_if = "Option::is_none")]
-                pub $field: Option<$type>,
-            )*
-        }
-    )*};
+    )*) => {
+        $(
+            $(#[$outer])*
+            #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+            pub struct $name {
+                $(
+                    $(#[doc = $doc])*
+                    #[serde(rename = $key, default, skip_serializing_if = "Option::is_none")]
+                    pub $field: Option<$type>,
+                )*
+            }
+        )*
+
+        pub(super) const SECTIONS: &[(&str, &[FieldDoc])] = &[$((
+            stringify!($name),
+            &[$(FieldDoc {
+                key: $key,
+                lines: &[$($doc),*],
+                type_name: stringify!($type),
+            }),*],
+        )),*];
+    };
 }
 use config_sections;
+
+/// The fields of a section, by the name of its type; `None` if there is no such section.
+pub fn fields_of(type_name: &str) -> Option<&'static [FieldDoc]> {
+    let mut sections = SECTIONS.iter().chain(sections::SECTIONS);
+    let found = sections.find(|(name, _)| *name == type_name);
+    found.map(|(_, fields)| *fields)
+}
 
 config_sections! {
     /// A kubelet configuration as in files. Units are given by the types; `GoDuration` is parsed and printed as Go

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::config_sections;
+use super::{FieldDoc, config_sections};
 use crate::base::GoDuration;
 
 config_sections! {

@@ -22,5 +22,5 @@ pub use bootstrap::Bootstrap;
 pub use manager::CertificateManager;
 pub use metrics::CertificateMetrics;
 pub use plan::{Purpose, Template};
-pub use start::{CertificateDeps, IdentityConfig, open_api, start};
+pub use start::{CertificateDeps, IdentityConfig, client_identity, open_api, start};
 pub use store::{CLIENT, FileStore, SERVER};

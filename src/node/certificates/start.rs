@@ -40,16 +40,21 @@ pub async fn open_api(
         return Ok(None);
     };
     let store = FileStore::new(&identity.cert_dir, CLIENT);
-    let renewed = store.current_path();
     // Before the certificate is read by the client.
     spawn_blocking(move || store.recover()).await?;
-    let api = ApiServer::open(ClientIdentity {
+    let api = ApiServer::open(client_identity(kubeconfig, identity));
+    let api = api.await?.limited(identity.qps, identity.burst);
+    Ok(Some(api.measured(metrics)))
+}
+
+/// The files with the kubelet's credentials.
+pub fn client_identity(kubeconfig: PathBuf, identity: &IdentityConfig) -> ClientIdentity {
+    let renewed = FileStore::new(&identity.cert_dir, CLIENT).current_path();
+    ClientIdentity {
         kubeconfig,
         certificate: identity.rotate_certificates.then_some(renewed),
         is_awaited: identity.bootstrap_kubeconfig.is_some(),
-    });
-    let api = api.await?.limited(identity.qps, identity.burst);
-    Ok(Some(api.measured(metrics)))
+    }
 }
 
 /// Dependencies of the certificate managers.

@@ -78,7 +78,7 @@ impl AuthSettings {
     ///
     /// # Errors
     /// They need an API server and there is none, or no request could be authenticated.
-    pub(super) fn check(&self, has_api: bool) -> Result<(), InvalidAuthSettings> {
+    pub fn check(&self, has_api: bool) -> Result<(), InvalidAuthSettings> {
         let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
         let has_tokenless_auth = self.client_ca_file.is_some() || self.anonymous;
         let needs_api = [

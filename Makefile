@@ -44,7 +44,7 @@ PREFIX ?= /usr/local
 KUBEADM ?= yes
 UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
 install:
-	@test -n "$(KUBELET)" || cargo build --release --bin kubelet
+	@test -n "$(KUBELET)" || KUBELET_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null) cargo build --release --bin kubelet
 	install -D -m 755 $(or $(KUBELET),$(TARGET)/release/kubelet) $(DESTDIR)$(PREFIX)/bin/kubelet
 	install -d $(UNITS)
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/kubelet.service >$(UNITS)/kubelet.service

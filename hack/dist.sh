@@ -12,6 +12,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$repo_root"
 have dpkg-deb || die "dpkg-deb is missing"
 target=$(uname -m)-unknown-linux-musl
+KUBELET_COMMIT=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
+export KUBELET_COMMIT
 kubelet=${KUBELET:-}
 if [[ -z $kubelet ]]; then
     if [[ -d $(rustc --print sysroot)/lib/rustlib/$target ]]; then

@@ -5,11 +5,11 @@ use kubelet::{
     app::App,
     base::{error_chain, panics},
     cli::{self, Command},
-    config::{self, Flags, HostFacts},
+    config::{self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION},
     host::ServiceManager,
     resources::cm::enter_kubelet_cgroup,
 };
-use std::{env, io::Write as _, process::ExitCode, time::Duration};
+use std::{env, fmt, io::Write as _, path::Path, process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
     kubelet::host::memory::limit_malloc_arenas();
@@ -39,6 +39,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let config = config::load(flags, &facts)?;
     let (log, _flush_guard) = config::logging::init(&config.logging)?;
+    report_start(flags, &config);
     panics::install_hook();
     let manager = service_manager()?;
     enter_kubelet_cgroup(&config.cgroups, config.oom_score_adj);
@@ -56,6 +57,22 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     // With a timeout, so that a file system that hangs does not keep the process from exiting.
     runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
     result
+}
+
+fn shown(path: Option<&Path>) -> impl fmt::Display {
+    path.unwrap_or(Path::new("")).display()
+}
+
+/// Logs what was started and how.
+fn report_start(flags: &Flags, config: &KubeletConfig) {
+    tracing::info!(
+        kubeletVersion = NODE_VERSION,
+        commit = COMMIT.unwrap_or_default(),
+        config = %shown(flags.config.as_deref()),
+        configDir = %shown(flags.config_dir.as_deref()),
+        flags = config::command_line(flags, &config.redacted_flags),
+        "Kubelet version"
+    );
 }
 
 /// The service manager that started this process, if it expects notifications.

@@ -20,7 +20,7 @@ use crate::{
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
     config::{
-        FeatureGate, KUBERNETES_VERSION, KubeletConfig, local_socket,
+        FeatureGate, KUBERNETES_VERSION, KubeletConfig, NODE_VERSION, local_socket,
         logging::{self, LogControl},
     },
     cri,
@@ -314,7 +314,7 @@ impl App {
         let (read, write) = (self.log.clone(), self.log.clone());
         Process {
             started: self.opened.started_at,
-            version: env!("CARGO_PKG_VERSION"),
+            version: NODE_VERSION,
             emulation_version: KUBERNETES_VERSION,
             configuration: Arc::new(self.config.redacted.clone()),
             flags: Arc::new(self.config.redacted_flags.clone()),

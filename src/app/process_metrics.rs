@@ -3,7 +3,7 @@
 use crate::{
     base::metrics::{AtScrape, Metrics},
     base::panics,
-    config::{KUBERNETES_VERSION, logging::LogControl},
+    config::{COMMIT, KUBERNETES_VERSION, NODE_VERSION, logging::LogControl},
     host::go_architecture,
 };
 
@@ -26,8 +26,8 @@ pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
         always(vec![
             ("major", major.to_owned()),
             ("minor", minor.to_owned()),
-            ("git_version", format!("{KUBERNETES_VERSION}.0+rust.{}", env!("CARGO_PKG_VERSION"))),
-            ("git_commit", String::new()),
+            ("git_version", NODE_VERSION.to_owned()),
+            ("git_commit", COMMIT.unwrap_or_default().to_owned()),
             ("git_tree_state", String::new()),
             ("build_date", String::new()),
             ("go_version", String::new()),

@@ -50,12 +50,12 @@ pub use defaults::default_configuration;
 pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
 pub use flags::{
-    ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS, parse_args,
-    parse_subcommand_args, version,
+    ArgsError, COMMIT, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS,
+    parse_args, parse_subcommand_args, version,
 };
 use kubelet_configuration::Decoding;
 pub use origins::Origins;
-pub use redacted::given_flags;
+pub use redacted::{command_line, given_flags};
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 

@@ -52,6 +52,21 @@ pub fn given_flags(flags: &Flags) -> Vec<(String, String)> {
     values.collect()
 }
 
+/// The flags that were given, with their values, as they can be typed; `redacted` has the values of all flags without
+/// secrets.
+pub fn command_line(flags: &Flags, redacted: &[(String, String)]) -> String {
+    let own = given_flags(flags);
+    let is_given = |name: &str| {
+        own.iter().any(|(given, _)| given == name)
+            || flags.given_fields().any(|given| given == name)
+    };
+    let given = redacted.iter().filter(|(name, _)| is_given(name));
+    let texts: Vec<_> = given
+        .map(|(name, value)| format!("--{name}={value}"))
+        .collect();
+    texts.join(" ")
+}
+
 /// A value in the syntax of flags, as far as possible.
 fn text(value: &Value) -> String {
     match value {

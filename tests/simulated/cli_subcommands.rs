@@ -14,8 +14,10 @@ use tokio::time::Instant;
 
 use crate::node::{Node, WAIT_LIMIT, backs_off_for, full};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
-use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
-use crate::support::kubelet_process::free_ports;
+use crate::support::fake_runtime::{
+    Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc,
+};
+use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::wait::{holds, wait_for};
 
 impl Node {
@@ -718,4 +720,29 @@ async fn a_check_beside_the_running_kubelet_finds_nothing_wrong() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("belongs to the kubelet that runs"), "{text}");
+}
+
+#[tokio::test]
+async fn the_first_line_of_the_log_says_what_was_started_and_how() {
+    let fake = FakeRuntime::start(Options::default()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = Settings::new(dir.path(), &fake.endpoint());
+    settings.args = vec![
+        "--v=2".to_owned(),
+        "--manifest-url=http://u:secret@h/".to_owned(),
+    ];
+    let kubelet = KubeletProcess::start(settings).await;
+    let log = kubelet.log();
+    let first = log.lines().next().unwrap_or_default();
+    let version = format!("kubeletVersion=\"{}\"", kubelet::config::NODE_VERSION);
+    let config = dir.path().join("config.yaml");
+    for part in [
+        r#""Kubelet version""#,
+        &version,
+        config.to_str().unwrap(),
+        "--v=2",
+    ] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    assert!(!log.contains("secret"), "{log}");
 }

@@ -140,9 +140,12 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
 /// The Kubernetes release that this kubelet implements.
 pub const KUBERNETES_VERSION: &str = "v1.36";
 
-/// The version in the Node object: that of Kubernetes, which version skew policies use, with this program's as build
-/// metadata.
-pub const NODE_VERSION: &str = concat!("v1.36.0+rs", env!("CARGO_PKG_VERSION"));
+/// The version that the Node object, `--version`, the metrics and `/statusz` show: the pinned release of Kubernetes,
+/// which version skew policies and scanners use, with this program's version as build metadata.
+pub const NODE_VERSION: &str = concat!("v1.36.3+rs", env!("CARGO_PKG_VERSION"));
+
+/// The commit that this program was built from, if the build knew it.
+pub const COMMIT: Option<&str> = option_env!("KUBELET_COMMIT");
 
 /// The output of `--version`. kubeadm expects two words, the second a semantic version.
 pub fn version() -> String {
@@ -302,6 +305,15 @@ fn describe(error: &clap::Error, command: &Command) -> String {
 }
 
 impl Flags {
+    /// The flags that set a field of the configuration.
+    pub(super) fn given_fields(&self) -> impl Iterator<Item = &'static str> {
+        let origins = self.fields.0.iter().map(|(_, node)| &node.origin);
+        origins.filter_map(|origin| match origin {
+            DocumentOrigin::Flag(name) => Some(*name),
+            DocumentOrigin::File { .. } => None,
+        })
+    }
+
     fn from_matches(matches: &ArgMatches) -> Result<Self, ArgsError> {
         let (mut deprecated, mut obsolete) = (Vec::new(), Vec::new());
         let mut fields = FieldLayer::default();

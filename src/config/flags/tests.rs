@@ -325,6 +325,10 @@ fn version_is_what_kubeadm_parses() {
     let (patch, own) = number.split_once("+rs").expect(number);
     assert!(patch.parse::<u32>().is_ok(), "{version}");
     assert_eq!(own, env!("CARGO_PKG_VERSION"));
+    // The release that the tests of the cluster run.
+    let pinned = include_str!("../../../hack/kubernetes/go.mod");
+    let release = format!("\tk8s.io/kubernetes v1.36.{patch}\n");
+    assert!(pinned.contains(&release), "{release}");
 }
 
 #[test]

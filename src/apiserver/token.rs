@@ -11,7 +11,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
 use crate::{
-    base::{DirtySet, error_chain},
+    base::{DirtySet, SingleFlight, error_chain},
     model::PodUid,
 };
 use bytes::Bytes;
@@ -20,8 +20,9 @@ use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
+use parking_lot::Mutex;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
     time::Duration,
@@ -185,16 +186,66 @@ pub struct IssuedOnce {
     /// The token.
     pub token: Token,
     /// When a new one is to be requested.
-    pub renew: Timestamp,
+    renew: Timestamp,
     /// When it expires.
     pub expires: Timestamp,
 }
 
-/// Requests a token that its caller keeps and renews.
-///
-/// # Errors
-/// See [`ApiError`].
-pub async fn issue(api: &ApiServer, key: &TokenKey) -> Result<IssuedOnce, ApiError> {
+/// Tokens that are requested when they are needed, and reused until they have to be renewed. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct IssuedTokens(Arc<IssuedTokensInner>);
+
+#[derive(Default)]
+struct IssuedTokensInner {
+    api: Option<ApiServer>,
+    tokens: Mutex<HashMap<TokenKey, IssuedOnce>>,
+    flights: SingleFlight<TokenKey, Result<IssuedOnce, String>>,
+}
+
+impl IssuedTokens {
+    /// Requests tokens from this API server; with `None` every request fails.
+    pub fn new(api: Option<ApiServer>) -> Self {
+        Self(Arc::new(IssuedTokensInner {
+            api,
+            ..IssuedTokensInner::default()
+        }))
+    }
+
+    /// Returns a token that does not have to be renewed yet.
+    ///
+    /// # Errors
+    /// See [`TokenError`].
+    pub async fn get(&self, key: TokenKey) -> Result<IssuedOnce, TokenError> {
+        let known = {
+            let mut tokens = self.0.tokens.lock();
+            let now = Timestamp::now();
+            tokens.retain(|_, issued| now < issued.renew);
+            tokens.get(&key).cloned()
+        };
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let api = self.0.api.as_ref().ok_or(TokenError::Standalone)?;
+        let begin = || {
+            let (api, key) = (api.clone(), key.clone());
+            async move {
+                let issued = issue(&api, &key).await;
+                issued.map_err(|error| error_chain(&error))
+            }
+        };
+        let issued = self.0.flights.join(key.clone(), begin).await;
+        let issued = issued.map_err(TokenError::Fetch)?;
+        self.0.tokens.lock().insert(key, issued.clone());
+        Ok(issued)
+    }
+
+    /// Removes the tokens of a pod.
+    pub fn forget(&self, uid: &PodUid) {
+        self.0.tokens.lock().retain(|key, _| key.pod_uid != *uid);
+    }
+}
+
+async fn issue(api: &ApiServer, key: &TokenKey) -> Result<IssuedOnce, ApiError> {
     let requested = Timestamp::now();
     let issued = request(api, key).await?;
     let jitter = fastrand::f64();

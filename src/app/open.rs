@@ -5,7 +5,7 @@ use super::{
     settings,
 };
 use crate::{
-    apiserver::{ApiServer, ClusterObjects},
+    apiserver::{ApiServer, ClusterObjects, token::IssuedTokens},
     base::{GoDuration, atomic_file, if_exists, metrics::Metrics, otel::Tracer},
     config::{FeatureGate, KubeletConfig},
     cri::{self, RuntimeClient},
@@ -21,7 +21,7 @@ use crate::{
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, Stores, Writers},
     volumes::{
-        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager,
+        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, VolumeMetrics,
         csi::{CsiDrivers, CsiMetrics, inputs::CsiSources},
         hosts_file, termination_logs,
     },
@@ -114,17 +114,19 @@ pub(super) fn open(
         certificates,
         claims: objects.claims.clone(),
         node: stores.node_object.clone(),
-        csi: CsiSources::new(
-            CsiDrivers::new(CsiMetrics::new(&metrics)),
-            (
-                objects.csi_drivers.clone(),
-                objects.volume_attachments.clone(),
-            ),
-            api.clone(),
-            stores.node_object.clone(),
-            &config.node_name,
-            stores.volumes_in_use.clone(),
-        ),
+        csi: CsiSources {
+            drivers: CsiDrivers::new(CsiMetrics::new(&metrics)),
+            objects: objects.csi_drivers.clone(),
+            attachments: objects.volume_attachments.clone(),
+            api: api.clone(),
+            tokens: IssuedTokens::new(api.clone()),
+            node: stores.node_object.clone(),
+            node_name: config.node_name.clone(),
+            in_use: stores.volumes_in_use.clone(),
+            full_drivers: Arc::default(),
+            events: stores.events.clone(),
+            metrics: VolumeMetrics::new(&metrics),
+        },
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
     let volumes = VolumeManager::new(
@@ -135,6 +137,7 @@ pub(super) fn open(
         monitored.then(|| ProjectQuotas::recorded_in(Path::new("/etc"))),
         HostMounter,
     );
+    volumes.register_totals(&metrics);
     let volumes_for_sizes = volumes.clone();
     stores
         .sizes

@@ -186,6 +186,7 @@ pub(super) async fn start(
         resources: &resources,
         pods: &pods,
         stats: opened.stats,
+        volumes_are_undone: Arc::new(move || csi.is_undone()),
         metrics: &metrics,
         tracer: &tracer,
     };

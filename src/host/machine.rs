@@ -34,6 +34,8 @@ pub struct HostMachine {
     pub app_armor: bool,
     /// Whether SELinux is enabled.
     pub selinux: bool,
+    /// The SELinux context of files of containers, if SELinux is enabled and its policy has one.
+    pub selinux_file_context: Option<String>,
 }
 
 /// The architecture, in Go's spelling.
@@ -59,6 +61,7 @@ impl HostMachine {
         let memory_bytes =
             parse_mem_total(&meminfo).context("/proc/meminfo has no readable MemTotal")?;
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let selinux = is_selinux(Path::new("/sys/fs/selinux"));
         let online_cpus = text("/sys/devices/system/cpu/online").trim().to_owned();
         let online = parse_cpu_list(&online_cpus).unwrap_or_default();
         let cpus = match online.len() {
@@ -94,7 +97,10 @@ impl HostMachine {
                 .into_owned(),
             app_armor: Path::new("/sys/kernel/security/apparmor").exists()
                 && text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
-            selinux: is_selinux(Path::new("/sys/fs/selinux")),
+            selinux,
+            selinux_file_context: selinux
+                .then(|| selinux_file_context(Path::new("/etc/selinux")))
+                .flatten(),
         })
     }
 }
@@ -220,9 +226,39 @@ fn is_selinux(root: &Path) -> bool {
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == SELINUX)
 }
 
+/// The context of files of containers in the policy that is configured.
+fn selinux_file_context(configuration: &Path) -> Option<String> {
+    let value = |text: &str, key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        let (_, value) = lines.find(|(name, _)| name.trim() == key)?;
+        let value = value.trim().trim_matches('"');
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    let config = fs::read_to_string(configuration.join("config")).ok()?;
+    let policy = value(&config, "SELINUXTYPE").unwrap_or_else(|| "targeted".to_owned());
+    let contexts = configuration.join(policy).join("contexts/lxc_contexts");
+    value(&fs::read_to_string(contexts).ok()?, "file")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_context_of_files_is_in_the_configured_policy() {
+        let directory = tempfile::tempdir().unwrap();
+        let found = || selinux_file_context(directory.path());
+        assert_eq!(found(), None);
+        let contexts = directory.path().join("strict/contexts");
+        fs::create_dir_all(&contexts).unwrap();
+        let config = "# SELINUXTYPE=other\nSELINUX=enforcing\nSELINUXTYPE=strict\n";
+        fs::write(directory.path().join("config"), config).unwrap();
+        assert_eq!(found(), None);
+        let text = "process = \"system_u:system_r:container_t:s0\"\nfile = \"system_u:object_r:container_file_t:s0\"\n";
+        fs::write(contexts.join("lxc_contexts"), text).unwrap();
+        let context = "system_u:object_r:container_file_t:s0";
+        assert_eq!(found().as_deref(), Some(context));
+    }
 
     #[test]
     fn a_heading_alone_is_no_swap() {

@@ -11,6 +11,8 @@ use std::{
 pub struct MountEntry {
     /// The mount point.
     pub mount_point: PathBuf,
+    /// The numbers of the device of the file system, such as `98:0`.
+    pub device: String,
     /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// File system type, such as `tmpfs`.
@@ -34,13 +36,15 @@ pub fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
 /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/sda1 rw`
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
-    let root = unescape(fields.nth(3)?);
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let root = unescape(fields.next()?);
     let mount_point = unescape(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = OsString::from_vec(unescape(rest.next()?));
     Some(MountEntry {
         mount_point: OsString::from_vec(mount_point).into(),
+        device,
         root: OsString::from_vec(root).into(),
         fs_type,
         source: source.to_string_lossy().into_owned(),

@@ -22,12 +22,14 @@ fn mountinfo_lines_are_read_with_escapes_and_optional_fields() {
     assert_eq!(mounts[1].source, "tmp fs");
     assert_eq!(mounts[1].root, Path::new("/a b"));
     assert_eq!(mounts[2].fs_type, "ext4");
+    assert!(mounts.iter().all(|mount| mount.device.contains(':')));
 }
 
 #[test]
 fn beneath_is_about_components_not_about_letters() {
     let at = |point: &str| MountEntry {
         mount_point: point.into(),
+        device: "0:1".into(),
         root: "/".into(),
         fs_type: "tmpfs".into(),
         source: "tmpfs".into(),

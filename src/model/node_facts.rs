@@ -21,6 +21,8 @@ pub struct NodeFacts {
     pub masked_paths: Vec<String>,
     /// SELinux is enabled, so files that the kubelet creates for pods have to be relabelled.
     pub selinux: bool,
+    /// The SELinux context of files of containers, if SELinux is enabled and its policy has one.
+    pub selinux_file_context: Option<String>,
 }
 
 impl NodeFacts {

@@ -96,6 +96,10 @@ pub mod event {
     pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
     /// A volume could not be set up.
     pub const FAILED_MOUNT: &str = "FailedMount";
+    /// The files of a volume are being given to the pod's `fsGroup` for long.
+    pub const VOLUME_PERMISSION_CHANGE_IN_PROGRESS: &str = "VolumePermissionChangeInProgress";
+    /// The node has too many volumes of a driver; also in `status.reason`.
+    pub const VOLUME_ATTACHMENT_LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
     /// A volume could not be torn down.
     pub const FAILED_UNMOUNT: &str = "FailedUnMount";
     /// A pod could not be synced.

@@ -74,6 +74,8 @@ pub struct NodeDeps<'a> {
     pub stats: Stats,
     /// Registry for the area's metrics.
     pub metrics: &'a Metrics,
+    /// Returns whether no volume is left on the node that no pod wants.
+    pub volumes_are_undone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Tracer for image garbage collection.
     pub tracer: &'a Tracer,
 }
@@ -116,6 +118,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             events: stores.events.clone(),
             shutting_down: deps.shutting_down,
             has_api_server,
+            volumes_are_undone: deps.volumes_are_undone,
         };
         let manager = ShutdownManager::new(shutdown, deps.metrics);
         tasks.spawn_until_shutdown("node.shutdown", manager.run());

@@ -208,6 +208,7 @@ fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAd
         configured_address: given.first().map(ToString::to_string),
         masked_paths: machine.thermal_paths.clone(),
         selinux: machine.selinux,
+        selinux_file_context: machine.selinux_file_context.clone(),
     }
 }
 
@@ -411,6 +412,7 @@ mod tests {
         ] {
             let mount = MountEntry {
                 mount_point: path.into(),
+                device: "0:1".into(),
                 root: "/".into(),
                 fs_type: "ext4".into(),
                 source: String::new(),

@@ -12,6 +12,7 @@ use super::{
     set_up::{Attempt, ClaimAttempt, VolumePod},
 };
 use crate::{apiserver::claim::ClaimError, base::run_file_io};
+use anyhow::anyhow;
 use std::{path::PathBuf, sync::Arc};
 
 impl VolumeManagerInner {
@@ -71,7 +72,8 @@ impl VolumeManagerInner {
         resolved.at.path = path.to_string_lossy().into_owned();
         let at = &resolved.at;
         let volume_path = VolumePath {
-            managed: at.managed,
+            // Files that have the pod's label from the mount are not relabelled.
+            managed: at.managed && !self.csi.mounts_with_label(&pod.uid, &attempt.name),
             read_only: claim.read_only,
             group: at.group,
             ..VolumePath::of(path)
@@ -94,6 +96,13 @@ impl VolumeManagerInner {
         read_only: bool,
         (group, change_policy): (VolumeGroup, ChangePolicy),
     ) -> Result<PathBuf, VolumeError> {
+        // What a pod has been given is what is undone; a PersistentVolume that was replaced is for the next pod.
+        if let Some(handle) = self.csi.replaced_handle(&pod.uid, &spec) {
+            let why = anyhow!(
+                "the pod has the volume {handle:?}, and the PersistentVolume has another one now"
+            );
+            return Err(VolumeError::set_up(&spec.spec_name, why));
+        }
         let request = PublishRequest {
             volume: name.to_owned(),
             spec,

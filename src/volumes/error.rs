@@ -117,6 +117,11 @@ pub enum VolumeError {
     /// The pod's sync was cancelled.
     #[error("the pod's sync was cancelled")]
     Cancelled,
+    /// The node has too many volumes of a driver for this one to be attached; upstream's text.
+    #[error(
+        "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{0}], unattached volumes=[{0}], failed to process volumes=[]: timed out waiting for the condition"
+    )]
+    AttachmentLimit(String),
     /// These volumes were not ready within the timeout; a file system may hang.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition",
@@ -181,6 +186,12 @@ impl VolumesNotReady {
     /// All errors.
     pub fn errors(&self) -> impl Iterator<Item = &VolumeError> {
         std::iter::once(&*self.first).chain(&self.others)
+    }
+
+    /// The error of a volume that cannot be attached because the node has too many.
+    pub fn attachment_limit(&self) -> Option<&VolumeError> {
+        let is_limit = |error: &&VolumeError| matches!(error, VolumeError::AttachmentLimit(_));
+        self.errors().find(is_limit)
     }
 
     /// Whether the pod cannot start with this kubelet, whatever becomes of its other volumes.

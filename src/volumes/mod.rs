@@ -23,6 +23,7 @@ mod error;
 pub mod pod_dirs;
 pub mod content;
 mod ownership;
+mod metrics;
 pub mod csi;
 mod record;
 pub mod plan;
@@ -43,9 +44,12 @@ mod csi_set_up;
 mod refresh;
 mod steps;
 mod teardown;
+mod totals;
+mod repair;
 
 pub use cluster::ClusterSources;
 pub use error::{PathError, Unsupported, VolumeError, VolumesNotReady};
+pub use metrics::VolumeMetrics;
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{
     KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file, termination_logs,
@@ -261,7 +265,10 @@ impl VolumeManager {
     fn pod_with_volumes(&self, pod: &Pod) -> Result<VolumePod, VolumeError> {
         let (shared, uid) = (&self.shared, pod.uid());
         Ok(VolumePod {
-            mounting: Arc::new(MountingPod::of(pod)),
+            mounting: Arc::new(MountingPod::of(
+                pod,
+                shared.node.selinux_file_context.as_deref(),
+            )),
             directory: shared.root.pod(&uid)?,
             configmaps_and_secrets: shared.configmaps_and_secrets.of(pod),
             volumes: shared.of_or_new(&uid),
@@ -404,8 +411,9 @@ impl VolumeManager {
         if !self.shared.csi.has_volumes_of(uid) {
             return Ok(());
         }
-        let (shared, pod) = (self.shared.clone(), self.shared.root.pod(uid)?);
-        let unmount = move || teardown::unmount_sub_paths(&pod, shared.mounter.as_ref());
+        let mounter = self.shared.mounter.clone();
+        let directory = self.shared.root.pod(uid)?.sub_paths();
+        let unmount = move || teardown::unmount_beneath(&directory, mounter.as_ref());
         tokio::task::spawn_blocking(unmount).await??;
         self.shared.csi.unpublish(uid).await
     }

@@ -331,15 +331,31 @@ impl PodVolumes {
 
     /// The volumes that are set up.
     pub(super) fn ready(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
+        let ready = self.tracked().into_iter();
+        ready
+            .filter_map(|(planned, path)| Some((planned, path?)))
+            .collect()
+    }
+
+    /// All volumes, with the paths of those that are set up.
+    pub(super) fn tracked(&self) -> Vec<(Arc<PlannedVolume>, Option<VolumePath>)> {
         let volumes = self.volumes.borrow();
-        let ready = volumes.iter().filter_map(|volume| {
-            let ready = volume
-                .ready_volume
-                .as_ref()
-                .filter(|_| volume.state.ready)?;
-            Some((volume.planned.clone(), ready.path.clone()))
+        let tracked = volumes.iter().map(|volume| {
+            let ready = volume.ready_volume.as_ref();
+            let path = ready.filter(|_| volume.state.ready);
+            (volume.planned.clone(), path.map(|ready| ready.path.clone()))
         });
-        ready.collect()
+        tracked.collect()
+    }
+
+    /// A volume has to be set up again.
+    pub(super) fn invalidate(&self, name: &str) {
+        self.volumes.send_modify(|volumes| {
+            if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
+                volume.state.ready = false;
+                volume.ready_volume = None;
+            }
+        });
     }
 
     /// The state of each volume, by name.

@@ -137,8 +137,12 @@ impl VolumeManagerInner {
 
     async fn run(self: Arc<Self>, attempt: Attempt) {
         let (pod, planned) = (attempt.pod.clone(), attempt.planned.clone());
+        let (began, is_refresh) = (Instant::now(), attempt.ready.is_some());
         let ended = catch_panic(PanicScope::Sync, self.clone().attempt(attempt)).await;
         let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
+        if !is_refresh {
+            self.record_set_up(&pod.uid, &planned, &ended, began.elapsed());
+        }
         if pod.volumes.end(&planned.name, ended) {
             self.pods_to_sync.mark(pod.uid);
         }

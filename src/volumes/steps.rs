@@ -67,6 +67,7 @@ mod tests {
     fn mount(path: &Path) -> MountEntry {
         MountEntry {
             mount_point: path.into(),
+            device: "0:1".into(),
             root: "/".into(),
             fs_type: "tmpfs".into(),
             source: "tmpfs".into(),

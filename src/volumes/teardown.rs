@@ -57,16 +57,15 @@ fn execute(
     }
 }
 
-/// Unmounts the sub-paths of a pod's volumes, the newest one first.
-pub(super) fn unmount_sub_paths(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let directory = pod.sub_paths();
+/// Unmounts everything below a directory of sub-paths, the newest mount first.
+pub(super) fn unmount_beneath(directory: &Path, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     let mounts = mounter
         .list()
-        .map_err(io_error("list the mounts below", &directory))?;
+        .map_err(io_error("list the mounts below", directory))?;
     let beneath = mounts
         .iter()
         .rev()
-        .filter(|mount| mount.is_beneath(&directory));
+        .filter(|mount| mount.is_beneath(directory));
     for mount in beneath {
         let path = &mount.mount_point;
         mounter.unmount(path).map_err(io_error("unmount", path))?;

@@ -265,6 +265,7 @@ const FAMILIES: &[&str] = &[
     "dra_grpc_",
     "dra_operations_",
     "dra_resource_",
+    "force_cleaned_",
     "kubelet_",
     "kubernetes_",
     "machine_",
@@ -272,8 +273,11 @@ const FAMILIES: &[&str] = &[
     "pod_",
     "prober_",
     "process_",
+    "reconstruct_",
     "resource_",
     "rest_client_",
+    "storage_",
+    "volume_",
 ];
 
 #[test]

@@ -2,7 +2,7 @@
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/volumes/csi/tests/driver/mod.rs"]
-mod driver;
+pub(crate) mod driver;
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 use driver::{CsiDriver, DriverConfig, Mounts};
 
-const DRIVER: &str = "csi.example.com";
-const VOLUME: &str = "vol-a";
-const NODE: &str = "/api/v1/nodes/node1";
+pub(crate) const DRIVER: &str = "csi.example.com";
+pub(crate) const VOLUME: &str = "vol-a";
+pub(crate) const NODE: &str = "/api/v1/nodes/node1";
 
-fn start_driver(node: &Node) -> CsiDriver {
+pub(crate) fn start_driver(node: &Node) -> CsiDriver {
     let mut config = DriverConfig::new(DRIVER, &node.path("driver"));
     config.registry = Some(node.path("root/plugins_registry"));
     config.mounts = Mounts::Bind;
@@ -33,13 +33,13 @@ fn start_driver(node: &Node) -> CsiDriver {
     driver
 }
 
-fn put_driver(api: &FakeApiServer, spec: Value) {
+pub(crate) fn put_driver(api: &FakeApiServer, spec: Value) {
     let place = format!("/apis/storage.k8s.io/v1/csidrivers/{DRIVER}");
     api.put(&place, json!({"metadata": {"name": DRIVER}, "spec": spec}));
 }
 
 /// The claim `data`, bound to a volume of the driver.
-fn put_claim(api: &FakeApiServer) {
+pub(crate) fn put_claim(api: &FakeApiServer) {
     api.put(
         "/api/v1/persistentvolumes/pv1",
         json!({"metadata": {"name": "pv1"}, "spec": {
@@ -55,7 +55,7 @@ fn put_claim(api: &FakeApiServer) {
 }
 
 /// A pod that mounts this volume, and a directory of it.
-fn pod(name: &str, volume: Value) -> Value {
+pub(crate) fn pod(name: &str, volume: Value) -> Value {
     let mut pod = bound(name);
     let mut volume = volume;
     volume["name"] = json!("v");
@@ -67,21 +67,21 @@ fn pod(name: &str, volume: Value) -> Value {
     pod
 }
 
-fn of_claim(name: &str) -> Value {
+pub(crate) fn of_claim(name: &str) -> Value {
     pod(
         name,
         json!({"persistentVolumeClaim": {"claimName": "data"}}),
     )
 }
 
-fn delete(api: &FakeApiServer, name: &str) {
+pub(crate) fn delete(api: &FakeApiServer, name: &str) {
     let mut pod = api.object(&path(name)).expect("the pod");
     pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
     pod["metadata"]["deletionGracePeriodSeconds"] = json!(1);
     api.put(&path(name), pod);
 }
 
-async fn gone(api: &FakeApiServer, name: &str) {
+pub(crate) async fn gone(api: &FakeApiServer, name: &str) {
     wait_for("it is gone from the API server", WAIT_LIMIT, async || {
         let pod = api.object(&path(name)).unwrap_or_default();
         holds(pod.is_null(), pod["status"].to_string())
@@ -99,7 +99,7 @@ fn mounts_below(directory: &Path) -> Vec<String> {
 }
 
 /// Waits until the driver has nothing staged, and asserts that nothing is left on disk.
-async fn all_undone(node: &Node, driver: &CsiDriver) {
+pub(crate) async fn all_undone(node: &Node, driver: &CsiDriver) {
     wait_for("the volume is unstaged", WAIT_LIMIT, async || {
         let left =
             |volume: driver::DriverVolume| volume.staged.is_some() || !volume.published.is_empty();

@@ -114,6 +114,17 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("dra_", "a driver of claims; tests of dra"),
     ("csi_", "a driver of volumes; tests of csi"),
+    ("storage_operation_", "a volume; tests of volumes"),
+    ("volume_operation_", "a volume; tests of volumes"),
+    ("volume_manager_", "a volume; tests of volumes"),
+    (
+        "reconstruct_volume_",
+        "CSI volumes of an earlier kubelet; tests of csi",
+    ),
+    (
+        "force_cleaned_",
+        "directories of CSI volumes of an earlier kubelet; tests of csi",
+    ),
     (
         "kubelet_pod_resources_endpoint_",
         "an agent on the node; tests of devices",

@@ -42,6 +42,7 @@ mod cli_subcommands;
 mod collected_containers;
 mod container_logs;
 mod csi;
+mod csi_pods;
 mod deep_volumes;
 mod devices;
 mod disk_orphans;

@@ -70,6 +70,8 @@ pub struct ShutdownDeps {
     pub shutting_down: NodeShutdownWriter,
     /// Whether there is an API server, which statuses are sent to.
     pub has_api_server: bool,
+    /// Returns whether no volume is left on the node that no pod wants.
+    pub volumes_are_undone: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Terminates pods before the machine shuts down.
@@ -270,18 +272,14 @@ impl ShutdownManager {
         };
         let _ = timeout(SOURCES_TIMEOUT, seen).await;
         let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
+        let pods_end = Instant::now() + plan::total(&self.deps.phases);
         for (phase, pods) in plan::groups(&self.deps.phases, &pods) {
             self.stop_phase(phase, &pods).await;
         }
-        if self.deps.has_api_server {
-            let reported = until_all(&pods, |pod| self.is_reported(pod));
-            if timeout_at(Instant::now() + self.final_status_time, reported)
-                .await
-                .is_err()
-            {
-                tracing::warn!("Timed out waiting for final pod statuses");
-            }
-        }
+        tokio::join!(
+            self.wait_for_statuses(&pods),
+            self.wait_for_volumes(pods_end + self.final_status_time)
+        );
         let finished = ShutdownRecord {
             end_time: Some(Timestamp::now()),
             ..started
@@ -290,6 +288,30 @@ impl ShutdownManager {
         tracing::info!(
             "Shutdown manager completed processing shutdown event, node will shutdown shortly"
         );
+    }
+
+    async fn wait_for_statuses(&self, pods: &[Arc<Pod>]) {
+        if !self.deps.has_api_server {
+            return;
+        }
+        let reported = until_all(pods, |pod| self.is_reported(pod));
+        let reported = timeout_at(Instant::now() + self.final_status_time, reported);
+        if reported.await.is_err() {
+            tracing::warn!("Timed out waiting for final pod statuses");
+        }
+    }
+
+    /// Waits until the volumes of the pods are unstaged: only then can they be used on another node. They may take what
+    /// the pods have left of their time.
+    async fn wait_for_volumes(&self, end: Instant) {
+        let undone = async {
+            while !(self.deps.volumes_are_undone)() {
+                sleep(TERMINATION_CHECK_INTERVAL).await;
+            }
+        };
+        if timeout_at(end, undone).await.is_err() {
+            tracing::warn!("Timed out waiting for volumes to be unstaged");
+        }
     }
 
     async fn stop_phase(&self, phase: ShutdownPhase, pods: &[Arc<Pod>]) {

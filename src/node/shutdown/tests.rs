@@ -17,7 +17,10 @@ use crate::{
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::atomic::{AtomicBool, Ordering},
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +74,8 @@ struct World {
     workers: PodWorkers,
     events: EventRecorder,
     shutting_down: watch::Receiver<bool>,
+    /// Whether the volumes are unstaged.
+    undone: Arc<AtomicBool>,
     directory: tempfile::TempDir,
     task: tokio::task::JoinHandle<()>,
 }
@@ -125,6 +130,7 @@ impl World {
             pod_manager.set(pod.clone());
             workers.update_pod(UpdatePodOptions::sync(SyncPodType::Create, pod));
         }
+        let undone = Arc::new(AtomicBool::new(true));
         let (events, shutting_down) = (EventRecorder::new(), watch::Sender::new(false));
         let reader = shutting_down.subscribe();
         let phase = |priority, grace| ShutdownPhase { priority, grace };
@@ -140,6 +146,10 @@ impl World {
             events: events.clone(),
             shutting_down,
             has_api_server: false,
+            volumes_are_undone: {
+                let undone = undone.clone();
+                Arc::new(move || undone.load(Ordering::Relaxed))
+            },
         };
         let manager = ShutdownManager::new(deps, &Metrics::new());
         let task = tokio::spawn(manager.run());
@@ -149,6 +159,7 @@ impl World {
             workers,
             events,
             shutting_down: reader,
+            undone,
             directory,
             task,
         };
@@ -300,4 +311,24 @@ async fn a_shutdown_that_begins_while_the_connection_is_broken_stops_pods() {
     world.bus.disconnect().await;
     until("a shutdown", || *world.shutting_down.borrow()).await;
     until("stopped", || world.stopped() == ["low", "high"]).await;
+}
+
+#[tokio::test]
+async fn the_lock_is_held_until_volumes_are_unstaged_or_the_time_of_the_pods_is_over() {
+    for is_late in [false, true] {
+        let world = World::start(&[]).await;
+        world.undone.store(false, Ordering::Relaxed);
+        world.bus.prepare_for_shutdown(true).await;
+        until("pods are stopped", || world.stopped().len() == 2).await;
+        let begun = Instant::now();
+        if !is_late {
+            sleep(Duration::from_millis(300)).await;
+            assert_eq!(world.record().end_time, None, "volumes are waited for");
+            world.undone.store(true, Ordering::Relaxed);
+        }
+        world.released(0).await;
+        // Four seconds for pods, and three more for their statuses.
+        let is_over = begun.elapsed() > Duration::from_secs(5);
+        assert_eq!(is_over, is_late, "{:?}", begun.elapsed());
+    }
 }

@@ -16,6 +16,7 @@ mod resize_progress;
 mod statuses;
 pub mod syncer;
 mod stale;
+mod volume_repair;
 
 use crate::{
     base::error_chain,
@@ -157,6 +158,11 @@ impl PodSync {
             Some(Ok(result)) => self.finish_sync(&pod, result, deadline).await,
             Some(Err(error)) => {
                 let volumes = error.downcast_ref::<VolumesNotReady>();
+                if let Some(limit) = volumes.and_then(VolumesNotReady::attachment_limit) {
+                    let reason = event::VOLUME_ATTACHMENT_LIMIT_EXCEEDED;
+                    self.reject(&pod, reason.into(), &error_chain(limit));
+                    return self.end_published(&pod).await;
+                }
                 let delay = if volumes.is_some_and(VolumesNotReady::is_unsupported) {
                     SyncDelay::Unsupported(1)
                 } else {
@@ -208,6 +214,11 @@ impl PodSync {
     /// cannot be read, so that no new status can be published.
     async fn end_sync_past_deadline(&self, pod: &Arc<Pod>) -> SyncPodOutcome {
         self.fail_for_deadline(pod);
+        self.end_published(pod).await
+    }
+
+    /// Ends the sync of a pod whose terminal status has been published, if that was possible.
+    async fn end_published(&self, pod: &Arc<Pod>) -> SyncPodOutcome {
         match self.status_publisher.statuses().get(&pod.uid()) {
             Some(status) if is_terminal(&status) => self.end_sync(pod, &status).await,
             _ => sync_outcome(Ok(true), SyncDelay::Resync),
@@ -247,11 +258,16 @@ impl PodSync {
         }
         // Before the volumes are ready, because containers of the pod may run already.
         self.probes.add_pod(pod);
+        for error in self.repair_volumes(pod, &runtime_status).await {
+            failed(&error_chain(&error));
+        }
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
             Err(error) if matches!(*error.first, VolumeError::Cancelled) => {
                 anyhow::bail!("the sync was cancelled")
             }
+            // The pod is rejected, with an event of its own.
+            Err(error) if error.attachment_limit().is_some() => return Err(error.into()),
             Err(error) => {
                 for error in error.errors() {
                     failed(&error_chain(error));

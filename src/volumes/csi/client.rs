@@ -297,8 +297,8 @@ where
         .map(tonic::Response::into_inner)
 }
 
-/// The error of a call. Only errors that arise on this side have a source, and their codes differ from those of Go's
-/// library, so all of them become the one that means a lost connection there.
+/// The error of a call. Only errors that arise on this side have a source, and their codes differ from the codes of
+/// Go's library, so all of them become the code that means a lost connection there.
 fn error_of(status: &Status, hidden: &SensitiveValues) -> CsiError {
     let Some(source) = status.source() else {
         // The driver returned success with a response that was not read.
@@ -332,7 +332,7 @@ fn error_of(status: &Status, hidden: &SensitiveValues) -> CsiError {
     }
 }
 
-/// The socket cannot be opened; the text is that of Go's library.
+/// The socket cannot be opened; the text is from Go's library.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "connection error: desc = \"transport: Error while dialing: dial unix {}: connect: {error}\"",

@@ -18,7 +18,7 @@ pub enum CsiError {
     /// No driver of this name has registered.
     #[error("driver name {0} not found in the list of registered CSI drivers")]
     NotRegistered(String),
-    /// The driver's error, or that of the connection to it.
+    /// The error of the driver or of the connection to it.
     #[error("rpc error: code = {} desc = {message}", go_code(*.code))]
     Status {
         /// The gRPC code.

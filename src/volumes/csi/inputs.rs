@@ -5,21 +5,20 @@
 
 use super::{
     drivers::CsiDrivers,
+    identity::VolumeIdentity,
     requests::MountingPod,
     spec::{CsiVolumeSpec, SecretRef},
 };
 use crate::apiserver::{
     ApiServer, ResourcePath,
     csi_driver::{CsiDriverLister, DriverTokenRequest},
-    token::{self, IssuedOnce, TokenKey},
+    token::{IssuedTokens, TokenKey},
     volume_attachment::VolumeAttachments,
 };
 use crate::base::{DirtySet, error_chain};
-use crate::model::PodUid;
-use crate::state::{node_object::NodeObject, volumes_in_use::VolumesInUse};
-use jiff::Timestamp;
+use crate::state::{events::EventRecorder, node_object::NodeObject, volumes_in_use::VolumesInUse};
+use crate::volumes::VolumeMetrics;
 use k8s_openapi::api::core::v1::Secret;
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -37,8 +36,10 @@ pub struct CsiSources {
     pub objects: CsiDriverLister,
     /// The attachments.
     pub attachments: VolumeAttachments,
-    /// The API server, for secrets and tokens.
+    /// The API server, for secrets.
     pub api: Option<ApiServer>,
+    /// Tokens for drivers.
+    pub tokens: IssuedTokens,
     /// The Node object, for `volumesAttached`.
     pub node: NodeObject,
     /// The node's name.
@@ -47,35 +48,16 @@ pub struct CsiSources {
     pub in_use: VolumesInUse,
     /// Drivers whose volumes cannot be attached because the node has too many.
     pub full_drivers: Arc<DirtySet<String>>,
-    tokens: Arc<Mutex<BTreeMap<TokenKey, IssuedOnce>>>,
+    /// Events of pods.
+    pub events: EventRecorder,
+    /// Metrics of all volumes.
+    pub metrics: VolumeMetrics,
 }
 
 /// Values that a driver receives and that nothing else may show.
 pub(super) type Secrets = BTreeMap<String, String>;
 
 impl CsiSources {
-    /// Sources without drivers so far.
-    pub fn new(
-        drivers: CsiDrivers,
-        (objects, attachments): (CsiDriverLister, VolumeAttachments),
-        api: Option<ApiServer>,
-        node: NodeObject,
-        node_name: &str,
-        in_use: VolumesInUse,
-    ) -> Self {
-        Self {
-            drivers,
-            objects,
-            attachments,
-            api,
-            node,
-            node_name: node_name.to_owned(),
-            in_use,
-            full_drivers: Arc::default(),
-            tokens: Arc::default(),
-        }
-    }
-
     /// What the driver's controller passes on to calls on the node.
     ///
     /// # Errors
@@ -84,15 +66,25 @@ impl CsiSources {
         let handle = spec.handle();
         let attachments = &self.attachments;
         let found = attachments.get(&handle, spec.driver(), &self.node_name);
-        match found.await {
-            Ok(attached) => Ok(attached.publish_context),
-            Err(error) => {
-                if error.is_limit_reached() {
-                    self.full_drivers.mark(spec.driver().to_owned());
-                }
-                Err(error.to_string())
-            }
+        let attached = found.await.map_err(|error| error.to_string())?;
+        Ok(attached.publish_context)
+    }
+
+    /// Whether a volume cannot be attached because the node has too many volumes of the driver, which adapts its limit to
+    /// that: its CSIDriver object has a period for updates of the limit. Then the limit is read again at once.
+    pub(super) async fn is_over_limit(&self, volume: &VolumeIdentity) -> bool {
+        let driver = volume.driver();
+        let object = self.objects.get(driver).await.ok().flatten();
+        if object.is_none_or(|object| object.node_allocatable_update_period.is_none()) {
+            return false;
         }
+        let handle = volume.handle();
+        let found = self.attachments.get(&handle, driver, &self.node_name).await;
+        let is_full = found.is_err_and(|error| error.is_limit_reached());
+        if is_full {
+            self.full_drivers.mark(driver.to_owned());
+        }
+        is_full
     }
 
     /// The data of a secret. `field` is the field that refers to it.
@@ -146,43 +138,22 @@ impl CsiSources {
         }
         let mut by_audience = Map::new();
         for request in requests {
-            let issued = self.token(pod, request).await;
-            let issued = issued.map_err(|why| format!("failed to fetch token: {why}"))?;
+            let audience = Some(&request.audience).filter(|audience| !audience.is_empty());
+            let key = TokenKey {
+                namespace: pod.namespace.clone(),
+                service_account: pod.service_account.clone(),
+                audience: audience.cloned(),
+                expiration_seconds: request.expiration_seconds,
+                pod_name: pod.name.clone(),
+                pod_uid: pod.uid.clone(),
+            };
+            let issued = self.tokens.get(key).await;
+            let issued = issued.map_err(|error| error.to_string())?;
             let token = String::from_utf8_lossy(&issued.token.0);
             let expires = issued.expires.to_string();
             let entry = json!({"token": token, "expirationTimestamp": expires});
             by_audience.insert(request.audience.clone(), entry);
         }
         Ok(Some(Value::from(by_audience).to_string()))
-    }
-
-    async fn token(
-        &self,
-        pod: &MountingPod,
-        request: &DriverTokenRequest,
-    ) -> Result<IssuedOnce, String> {
-        let audience = Some(&request.audience).filter(|audience| !audience.is_empty());
-        let key = TokenKey {
-            namespace: pod.namespace.clone(),
-            service_account: pod.service_account.clone(),
-            audience: audience.cloned(),
-            expiration_seconds: request.expiration_seconds,
-            pod_name: pod.name.clone(),
-            pod_uid: pod.uid.clone(),
-        };
-        let known = self.tokens.lock().get(&key).cloned();
-        if let Some(known) = known.filter(|known| known.renew > Timestamp::now()) {
-            return Ok(known);
-        }
-        let api = self.api.as_ref().ok_or(STANDALONE)?;
-        let issued = token::issue(api, &key).await;
-        let issued = issued.map_err(|error| error_chain(&error))?;
-        self.tokens.lock().insert(key, issued.clone());
-        Ok(issued)
-    }
-
-    /// Removes the tokens of a pod.
-    pub(super) fn forget(&self, uid: &PodUid) {
-        self.tokens.lock().retain(|key, _| key.pod_uid != *uid);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     inputs::CsiSources,
     machine::{NodeVolume, Step, StepFailure},
     mount_table::MountTable,
-    paths::{self, PublishDir},
+    paths::{self, PublishDir, StageDir},
     recovery::{self, RecoveredVolume, UnknownVolume},
     volume::{CsiVolume, PodOfVolume, PublishRequest},
 };
@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -36,10 +36,12 @@ use tokio::{
 const DRIVER_WAIT: Duration = Duration::from_secs(3);
 /// How long the teardown of a pod waits for a volume that can do nothing, such as one whose driver is not registered.
 const TEARDOWN_WAIT: Duration = Duration::from_secs(10);
+/// How many changes of ownership are in progress at most, each on a thread: an eighth of the threads for blocking work.
+pub(super) const MAX_WALKS: usize = 64;
 
 /// The CSI volumes of the node; cheap to clone.
 #[derive(Clone)]
-pub struct CsiVolumes(Arc<CsiVolumesInner>);
+pub struct CsiVolumes(pub(super) Arc<CsiVolumesInner>);
 
 pub(super) struct CsiVolumesInner {
     pub(super) root: KubeletRoot,
@@ -51,6 +53,8 @@ pub(super) struct CsiVolumesInner {
     /// read: until then the Node keeps its list.
     unknown: Mutex<Option<Vec<UnknownVolume>>>,
     pub(super) pods_are_known: watch::Sender<bool>,
+    /// Limits the changes of ownership in progress.
+    pub(super) walks: Arc<Semaphore>,
     /// Pods whose volumes became ready while no sync waited for them.
     pub(super) pods_to_sync: Arc<DirtySet<PodUid>>,
 }
@@ -70,6 +74,7 @@ impl CsiVolumes {
             volumes: Mutex::default(),
             unknown: Mutex::default(),
             pods_are_known: watch::Sender::new(false),
+            walks: Arc::new(Semaphore::new(MAX_WALKS)),
             pods_to_sync,
         }))
     }
@@ -85,14 +90,25 @@ impl CsiVolumes {
         let inner = &self.0;
         let mounts = MountTable::new(inner.mounter.list());
         let found = recovery::recover(&inner.root, &mounts);
+        let metrics = &inner.sources.metrics;
+        let count = found.volumes.iter().map(|volume| volume.pods.len().max(1));
+        let failed = found.unknown.len();
+        metrics.reconstructed(count.sum::<usize>() + failed, failed);
         for unknown in &found.unknown {
             let (path, why) = (unknown.path.display(), &unknown.why);
             tracing::warn!(%path, err = why, "A CSI volume is kept as it is, because this kubelet cannot undo it");
         }
-        for volume in found.volumes {
+        for mut volume in found.volumes {
+            let target = StageDir::new(&inner.root, &volume.identity).target();
+            // After a reboot, another node may have written to it.
+            volume.owner_group = volume
+                .owner_group
+                .filter(|_| mounts.is_mount_point(&target));
             inner.take_over(volume);
         }
-        for (leftover, error) in recovery::remove_leftovers(&found.leftovers, &mounts) {
+        let left = recovery::remove_leftovers(&found.leftovers, &mounts);
+        metrics.force_cleaned(found.leftovers.len(), left.len());
+        for (leftover, error) in left {
             let path = leftover.path().display();
             tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
         }
@@ -159,8 +175,9 @@ impl CsiVolumes {
         let pod = self.0.root.pod(uid).ok()?;
         let name = volume.pod(uid)?.spec_name;
         let target = PublishDir::new(&pod, &name).ok()?.target();
-        let is_mounted = self.0.mounter.is_mounted(&target);
-        is_mounted.unwrap_or(false).then_some(target)
+        // The target itself is not asked: its file system may hang or be dead.
+        let mounts = MountTable::new(self.0.mounter.list());
+        mounts.is_mount_point(&target).then_some(target)
     }
 
     /// Unpublishes all volumes of a pod whose containers have ended, and unstages those that no other pod wants. Attempts go
@@ -206,11 +223,10 @@ impl CsiVolumes {
 
     /// What the volume waits for, for a pod.
     pub(in crate::volumes) fn waits_for(&self, uid: &PodUid, volume: &str) -> Option<String> {
-        let volumes = self.0.volumes.lock();
-        volumes.values().find_map(|one| {
-            let state = one.state.lock();
-            let request = state.pods.get(uid)?.request.as_ref();
-            request.filter(|request| request.volume == volume)?;
+        let volume = self.0.volume_of(uid, volume)?;
+        let walk = volume.explain_walk(uid);
+        walk.or_else(|| {
+            let state = volume.state.lock();
             state.machine.waits_for(Some(uid), Instant::now())
         })
     }
@@ -238,7 +254,7 @@ impl Publish {
             volume,
             before,
         } = self;
-        let uid = &request.pod.uid;
+        let (uid, began) = (&request.pod.uid, Instant::now());
         let mut changes = volume.changes.subscribe();
         let driver_by = Instant::now() + DRIVER_WAIT;
         loop {
@@ -247,6 +263,9 @@ impl Publish {
                 let state = volume.state.lock();
                 if state.machine.is_ready(uid) {
                     break;
+                }
+                if state.over_limit_at.is_some_and(|at| at >= began) {
+                    return Err(VolumeError::AttachmentLimit(request.volume.clone()));
                 }
                 let failure = state.setup_failure(uid);
                 if let Some((step, failure)) = failure.filter(|it| Some(it) != before.as_ref()) {
@@ -275,7 +294,7 @@ impl Publish {
 /// The error of a pod's sync, with upstream's text.
 fn setup_error(volume: &str, step: &Step, why: String) -> VolumeError {
     match step {
-        Step::Stage => VolumeError::MountDevice {
+        Step::Stage | Step::Unstage => VolumeError::MountDevice {
             volume: volume.to_owned(),
             source: anyhow!(why),
         },
@@ -284,6 +303,18 @@ fn setup_error(volume: &str, step: &Step, why: String) -> VolumeError {
 }
 
 impl CsiVolumesInner {
+    /// The volume that a pod mounts by this name.
+    pub(super) fn volume_of(&self, uid: &PodUid, name: &str) -> Option<Arc<CsiVolume>> {
+        let volumes = self.volumes.lock();
+        let volume = volumes.values().find(|volume| {
+            let state = volume.state.lock();
+            let pod = state.pods.get(uid);
+            let request = pod.and_then(|pod| pod.request.as_ref());
+            request.is_some_and(|request| request.volume == name)
+        });
+        volume.cloned()
+    }
+
     /// A pod wants a volume, which gets a task if it has none. Returns it with its last failure for the pod.
     fn want(
         self: &Arc<Self>,
@@ -313,9 +344,14 @@ impl CsiVolumesInner {
         let volume = CsiVolume::new(found.identity, machine, &spec_name);
         volume.modify(|state| {
             state.attach_required = found.attach_required;
+            state.owner_group = found.owner_group;
             let pods = found.pods.into_iter().map(|(uid, spec_name)| {
-                let request = None;
-                (uid, PodOfVolume { spec_name, request })
+                let pod = PodOfVolume {
+                    spec_name,
+                    request: None,
+                    waits_since: None,
+                };
+                (uid, pod)
             });
             state.pods = pods.collect();
         });

@@ -1,6 +1,10 @@
 //! The metric of calls to drivers, with upstream's name.
 
-use crate::{base::metrics::Metrics, cri::go_code};
+use crate::{
+    base::metrics::Metrics,
+    cri::go_code,
+    volumes::metrics::{BUCKETS, NOT_MIGRATED},
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, histogram::Histogram},
@@ -8,10 +12,6 @@ use prometheus_client::{
 use std::time::Duration;
 use tonic::Code;
 
-/// Upstream's buckets of storage operations, in seconds.
-const BUCKETS: [f64; 13] = [
-    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
-];
 /// The code of an error without one.
 const NO_CODE: &str = "unknown-non-grpc";
 
@@ -54,8 +54,7 @@ impl CsiMetrics {
             driver_name: driver.to_owned(),
             method_name,
             grpc_status_code: code.map_or(NO_CODE, go_code),
-            // Volumes of in-tree plugins are not migrated.
-            migrated: "false",
+            migrated: NOT_MIGRATED,
         };
         let histogram = self.calls.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());

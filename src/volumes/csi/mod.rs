@@ -42,7 +42,13 @@ pub mod requests;
 pub mod inputs;
 pub mod volume;
 pub mod manager;
+mod queries;
 mod steps;
+mod undo;
+pub mod selinux;
+mod ownership;
+pub(super) mod dead_mounts;
+mod attach;
 mod task;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,7 +1,10 @@
 //! What is mounted. Pure.
 
 use crate::host::MountEntry;
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// The mounts of the node. If they cannot be read, everything counts as mounted, because nothing may be removed below a
 /// mount.
@@ -24,6 +27,20 @@ impl MountTable {
     pub fn is_mount_point(&self, directory: &Path) -> bool {
         let mut mounts = self.0.iter().flatten();
         mounts.any(|mount| mount.mount_point == directory)
+    }
+
+    /// The mount points below `pods` of what is mounted on `target`, except for those in the `known` directories.
+    pub fn references(&self, target: &Path, pods: &Path, known: &[PathBuf]) -> Vec<PathBuf> {
+        let mounts = || self.0.iter().flatten();
+        let Some(top) = mounts().rfind(|mount| mount.mount_point == target) else {
+            return Vec::new();
+        };
+        let same = mounts().filter(|mount| {
+            let is_known = known.iter().any(|directory| mount.is_beneath(directory));
+            let is_same = (&mount.device, &mount.root) == (&top.device, &top.root);
+            is_same && mount.is_beneath(pods) && !is_known
+        });
+        same.map(|mount| mount.mount_point.clone()).collect()
     }
 }
 
@@ -49,5 +66,25 @@ mod tests {
         let unreadable = MountTable::new(Err(io::ErrorKind::NotFound.into()));
         assert!(unreadable.is_mounted(Path::new("/k/b")));
         assert!(!unreadable.is_mount_point(Path::new("/k/b")));
+    }
+
+    #[test]
+    fn references_are_mounts_of_the_same_directory_of_the_same_device_in_pods() {
+        let mounts = crate::host::parse_mountinfo(
+            b"1 2 8:1 /old /k/stage rw - ext4 /dev/x rw\n\
+              2 2 8:2 / /k/stage rw - ext4 /dev/y rw\n\
+              3 2 8:2 / /k/pods/a/mount rw - ext4 /dev/y rw\n\
+              4 2 8:2 /part /k/pods/b/mount rw - ext4 /dev/y rw\n\
+              5 2 8:1 /old /k/pods/c/mount rw - ext4 /dev/x rw\n\
+              6 2 8:2 / /elsewhere rw - ext4 /dev/y rw\n\
+              7 2 8:2 / /k/pods/d/other/mount rw - ext4 /dev/y rw\n",
+        );
+        let table = MountTable::new(Ok(mounts));
+        let find = |target: &str| {
+            let known = [PathBuf::from("/k/pods/d/other")];
+            table.references(Path::new(target), Path::new("/k/pods"), &known)
+        };
+        assert_eq!(find("/k/stage"), [Path::new("/k/pods/a/mount")]);
+        assert_eq!(find("/k/unmounted"), <[&Path; 0]>::default());
     }
 }

@@ -1,6 +1,6 @@
 //! Paths of CSI volumes below the kubelet's root directory: upstream's, except for the records. Pure.
 //!
-//! Drivers and names are those of a [`VolumeIdentity`] or are checked here.
+//! Drivers and names come from a [`VolumeIdentity`] or are checked here.
 
 use super::identity::{
     BLOCK_DIRECTORY, InvalidName, NameField, PLUGIN, VolumeIdentity, check_driver, check_file_name,
@@ -16,7 +16,7 @@ pub const MOUNT: &str = "mount";
 /// Upstream's file about a volume.
 pub const VOL_DATA: &str = "vol_data.json";
 
-/// The directory of drivers, of which each has a directory of staged volumes.
+/// The directory of drivers. Each driver has a directory with its staged volumes.
 pub fn drivers(root: &KubeletRoot) -> PathBuf {
     root.path().join("plugins").join(PLUGIN)
 }

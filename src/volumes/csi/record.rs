@@ -38,6 +38,8 @@ pub struct VolumeRecord {
     pub is_staged: bool,
     /// The pods for which a publish began that is not known to be undone, with the name of their volume directory.
     pub pods: BTreeMap<PodUid, String>,
+    /// The group that all files of the volume have been given to since it was staged.
+    pub owner_group: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,6 +54,9 @@ struct RecordFile {
     mode: String,
     staged: bool,
     pods: Vec<PodEntry>,
+    /// Kubelets that do not know it give the files to the group again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner_group: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -216,6 +221,7 @@ fn encode(record: &VolumeRecord) -> io::Result<Vec<u8>> {
         mode: FILESYSTEM.to_owned(),
         staged: record.is_staged,
         pods: pods.collect(),
+        owner_group: record.owner_group,
     };
     Ok(serde_json::to_vec(&file)?)
 }
@@ -260,6 +266,7 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
         attach_required: file.attach_required,
         is_staged: file.staged,
         pods,
+        owner_group: file.owner_group,
     })
 }
 
@@ -289,6 +296,7 @@ mod tests {
             attach_required: true,
             is_staged: true,
             pods: [("u1".into(), "pv1".to_owned())].into(),
+            owner_group: None,
         }
     }
 
@@ -299,6 +307,7 @@ mod tests {
             attach_required: false,
             is_staged: false,
             pods: [("u1".into(), "data".to_owned())].into(),
+            owner_group: Some(7),
         }
     }
 

@@ -7,6 +7,7 @@ use super::{
         VolumeCapability,
         volume_capability::{AccessMode, AccessType, MountVolume},
     },
+    selinux,
     spec::{self, CsiVolumeSpec},
 };
 use crate::apiserver::csi_driver::{CsiDriver, FsGroupPolicy};
@@ -29,11 +30,14 @@ pub struct MountingPod {
     pub name: String,
     /// The name of its service account.
     pub service_account: String,
+    /// The SELinux labels of files in its volumes, by the volume's name.
+    pub file_labels: BTreeMap<String, String>,
 }
 
 impl MountingPod {
-    /// The facts of a pod.
-    pub fn of(pod: &Pod) -> Self {
+    /// The facts of a pod. `file_context` is the SELinux context of files of containers, if SELinux is enabled.
+    pub fn of(pod: &Pod, file_context: Option<&str>) -> Self {
+        let file_labels = file_context.map(|context| selinux::file_labels(pod, context));
         let account = pod
             .spec()
             .and_then(|spec| spec.service_account_name.clone());
@@ -43,6 +47,7 @@ impl MountingPod {
             namespace: pod.namespace().to_owned(),
             name: pod.name().to_owned(),
             service_account: account.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned()),
+            file_labels: file_labels.unwrap_or_default(),
         }
     }
 
@@ -61,18 +66,19 @@ impl MountingPod {
     }
 }
 
-/// The capability of a volume in requests. The driver applies `group` if it can.
+/// The capability of a volume in requests. The driver applies `group` if it can. `label` is the SELinux label of files.
 pub(super) fn capability(
     spec: &CsiVolumeSpec,
     driver: NodeCapabilities,
     group: Option<u32>,
+    label: Option<&str>,
 ) -> VolumeCapability {
     let group = group.filter(|_| driver.volume_mount_group);
     let mode = spec.access_mode(driver.single_node_multi_writer);
     VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume {
             fs_type: spec.fs_type.clone(),
-            mount_flags: spec.mount_options.clone(),
+            mount_flags: selinux::mount_flags(&spec.mount_options, label),
             volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
         })),
         access_mode: Some(AccessMode {
@@ -160,7 +166,7 @@ mod tests {
         for (able, group, expected) in
             [(true, Some(7), "7"), (true, None, ""), (false, Some(7), "")]
         {
-            let made = capability(&spec(&[], "ext4"), driver(able), group);
+            let made = capability(&spec(&[], "ext4"), driver(able), group, None);
             let Some(AccessType::Mount(mount)) = made.access_type else {
                 panic!("no mount");
             };
@@ -240,6 +246,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web".into(),
             service_account: "robot".into(),
+            file_labels: BTreeMap::new(),
         };
         let context = pod.context(Lifecycle::Ephemeral);
         let pairs = context.iter().map(|(key, value)| format!("{key}={value}"));

@@ -10,12 +10,8 @@ use super::{
     inputs::Secrets,
     machine::{CallOutcome, Step},
     manager::CsiVolumesInner,
-    mount_table::MountTable,
     paths::{PublishDir, StageDir},
-    proto::{
-        NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-        NodeUnstageVolumeRequest,
-    },
+    proto::{NodePublishVolumeRequest, NodeStageVolumeRequest},
     record,
     redact::SERVICE_ACCOUNT_TOKENS,
     requests,
@@ -26,32 +22,26 @@ use super::{
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::base::error_chain;
 use crate::model::PodUid;
-use crate::volumes::{Mounter, content::VolumeGroup, ownership, paths::component};
+use crate::volumes::paths::component;
 use anyhow::Context as _;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// How long work on files of a volume may take before the step fails. The thread continues.
 const FILES_TIMEOUT: Duration = Duration::from_secs(120);
-/// The maximum number of mounts on one directory that are unmounted.
-const MAX_STACKED: usize = 16;
 
 /// An error is the outcome of a step that did not succeed.
-type StepResult<T = ()> = Result<T, CallOutcome>;
+pub(super) type StepResult<T = ()> = Result<T, CallOutcome>;
 
-fn not_called(error: impl ToString) -> CallOutcome {
+pub(super) fn not_called(error: impl ToString) -> CallOutcome {
     CallOutcome::NotCalled(error.to_string())
 }
 
-fn unknown(error: impl ToString) -> CallOutcome {
+pub(super) fn unknown(error: impl ToString) -> CallOutcome {
     CallOutcome::Unknown(error.to_string())
 }
 
-fn outcome(error: CsiError) -> CallOutcome {
+pub(super) fn outcome(error: CsiError) -> CallOutcome {
     let text = error.to_string();
     match error.outcome() {
         _ if error.is_unsent() => CallOutcome::NotCalled(text),
@@ -88,9 +78,12 @@ impl CsiVolumesInner {
         let secrets = secrets.map_err(not_called)?;
         let directory = StageDir::new(&self.root, &volume.identity);
         let target = directory.target();
+        let object = self.driver_object(volume).await?.unwrap_or_default();
+        let label = volume.file_label(&object);
+        volume.state.lock().staged_label = Some(label.clone());
         let data = StageData {
             identity: volume.identity.clone(),
-            selinux: None,
+            selinux: label.clone(),
         };
         self.with_record(volume, {
             let root = self.root.clone();
@@ -102,11 +95,13 @@ impl CsiVolumesInner {
             }
         })
         .await?;
+        let (group, label) = (volume.group(), label.as_deref());
+        let capability = requests::capability(&spec, capabilities, group, label);
         let request = NodeStageVolumeRequest {
             volume_id: spec.handle(),
             publish_context,
             staging_target_path: text(&target)?,
-            volume_capability: Some(requests::capability(&spec, capabilities, volume.group())),
+            volume_capability: Some(capability),
             secrets,
             volume_context: spec.volume_attributes.clone(),
         };
@@ -146,12 +141,27 @@ impl CsiVolumesInner {
             receiver.insert(SERVICE_ACCOUNT_TOKENS.to_owned(), tokens);
         }
         let directory = self.publish_dir(volume, uid)?;
+        let group = request.group.0;
+        let changes_group = is_first
+            && requests::changes_group(
+                spec,
+                object.fs_group_policy,
+                capabilities,
+                request.read_only,
+            );
+        let label = request.file_label(&object);
+        let group_to_set = group.filter(|_| changes_group);
+        let keeps_group = group_to_set.is_none_or(|group| volume.belongs_to(group));
+        if !keeps_group {
+            // Before the record is written: a walk that is interrupted is repeated.
+            volume.modify(|state| state.owner_group = None);
+        }
         if is_first {
-            self.prepare_publish(volume, &request, &directory).await?;
+            self.prepare_publish(volume, &request, &directory, label)
+                .await?;
         }
         let is_staged = capabilities.stage_unstage && !volume.is_inline();
         let staging = is_staged.then(|| StageDir::new(&self.root, &volume.identity).target());
-        let group = request.group.0;
         let call = NodePublishVolumeRequest {
             volume_id: spec.handle(),
             publish_context,
@@ -161,17 +171,13 @@ impl CsiVolumesInner {
                 .transpose()?
                 .unwrap_or_default(),
             target_path: text(&directory.target())?,
-            volume_capability: Some(requests::capability(spec, capabilities, group)),
+            volume_capability: Some(requests::capability(spec, capabilities, group, label)),
             readonly: request.read_only,
             secrets,
             volume_context,
         };
         client.publish(call).await.map_err(outcome)?;
-        let policy = object.fs_group_policy;
-        if is_first
-            && group.is_some()
-            && requests::changes_group(spec, policy, capabilities, request.read_only)
-        {
+        if !keeps_group {
             self.set_group(volume, &request, directory.target()).await?;
         }
         Ok(())
@@ -183,12 +189,13 @@ impl CsiVolumesInner {
         volume: &Arc<CsiVolume>,
         request: &Arc<PublishRequest>,
         directory: &PublishDir,
+        label: Option<&str>,
     ) -> StepResult {
         let data = PublishData {
             identity: volume.identity.clone(),
             spec_name: request.spec.spec_name.clone(),
             node: self.sources.node_name.clone(),
-            selinux: None,
+            selinux: label.map(str::to_owned),
         };
         let (root, directory) = (self.root.clone(), directory.clone());
         self.with_record(volume, move || {
@@ -200,73 +207,8 @@ impl CsiVolumesInner {
         .await
     }
 
-    /// Gives the files of a published volume to the pod's group. The volume is published, whatever becomes of this.
-    async fn set_group(
-        &self,
-        volume: &Arc<CsiVolume>,
-        request: &Arc<PublishRequest>,
-        target: PathBuf,
-    ) -> StepResult {
-        let handle = request.spec.handle();
-        let is_shared = volume.has_other_pod(&request.pod.uid, request.group);
-        let request = request.clone();
-        let work = move || {
-            let owner = (request.group, request.change_policy);
-            let name = &request.spec.spec_name;
-            ownership::set_up(&request.directory, name, &target, owner, || is_shared)
-        };
-        self.after_call(volume, work).await.map_err(|outcome| {
-            let why = outcome.failure().unwrap_or_default();
-            unknown(format!("applyFSGroup failed for vol {handle}: {why}"))
-        })
-    }
-
-    async fn unpublish(
-        &self,
-        volume: &Arc<CsiVolume>,
-        client: &NodeClient,
-        uid: &PodUid,
-    ) -> StepResult {
-        let directory = self.publish_dir(volume, uid)?;
-        let request = NodeUnpublishVolumeRequest {
-            volume_id: volume.identity.handle(),
-            target_path: text(&directory.target())?,
-        };
-        client.unpublish(request).await.map_err(outcome)?;
-        let (mounter, driver) = (self.mounter.clone(), volume.identity.driver().to_owned());
-        let undo = move || {
-            unmount_leftover(mounter.as_ref(), &directory.target(), &driver)?;
-            let mounts = MountTable::new(mounter.list());
-            files::remove_published(&directory, &mounts)
-                .with_context(|| format!("cannot remove {}", directory.path().display()))
-        };
-        self.after_call(volume, undo).await?;
-        self.sources.forget(uid);
-        Ok(())
-    }
-
-    async fn unstage(&self, volume: &Arc<CsiVolume>, client: &NodeClient) -> StepResult {
-        let directory = StageDir::new(&self.root, &volume.identity);
-        let capabilities = client.capabilities().await.map_err(not_called)?;
-        if capabilities.stage_unstage {
-            let request = NodeUnstageVolumeRequest {
-                volume_id: volume.identity.handle(),
-                staging_target_path: text(&directory.target())?,
-            };
-            client.unstage(request).await.map_err(outcome)?;
-        }
-        let (mounter, driver) = (self.mounter.clone(), volume.identity.driver().to_owned());
-        let undo = move || {
-            unmount_leftover(mounter.as_ref(), &directory.target(), &driver)?;
-            let mounts = MountTable::new(mounter.list());
-            files::remove_stage(&directory, &mounts)
-                .with_context(|| format!("cannot remove {}", directory.path().display()))
-        };
-        self.after_call(volume, undo).await
-    }
-
     /// Does work on files that belongs to a call that succeeded: if it fails, the outcome of the step is unknown.
-    async fn after_call(
+    pub(super) async fn after_call(
         &self,
         volume: &Arc<CsiVolume>,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
@@ -275,27 +217,9 @@ impl CsiVolumesInner {
         done.map_err(|error| unknown(chain(&error)))
     }
 
-    /// Removes the directories of a setup that the driver refused for good, if nothing is mounted there.
-    pub(super) async fn remove_refused(&self, volume: &Arc<CsiVolume>, step: &Step) {
-        let mounter = self.mounter.clone();
-        let stage = StageDir::new(&self.root, &volume.identity);
-        let publish = step
-            .pod()
-            .and_then(|uid| self.publish_dir(volume, uid).ok());
-        let is_stage = *step == Step::Stage;
-        let work = move || {
-            let mounts = MountTable::new(mounter.list());
-            match publish {
-                Some(publish) => files::remove_published(&publish, &mounts),
-                None if is_stage => files::remove_stage(&stage, &mounts),
-                None => Ok(()),
-            }
-        };
-        // What cannot be removed now is found at the next start.
-        if let Ok(Err(error)) = self.on_files(volume, CallOutcome::Unknown, work).await {
-            let volume = volume.identity.unique_name();
-            tracing::info!(volume, err = %error, "Failed to remove the directory of a CSI volume");
-        }
+    /// Writes the volume's record alone.
+    pub(super) async fn update_record(&self, volume: &Arc<CsiVolume>) -> StepResult {
+        self.with_record(volume, || Ok(())).await
     }
 
     /// Writes the volume's record, then does this work. Nothing was called if that fails.
@@ -318,7 +242,7 @@ impl CsiVolumesInner {
     }
 
     /// Does work on files of the volume, on a thread of its own. `failed` is the outcome of a step whose work does not end.
-    async fn on_files<T: Send + 'static>(
+    pub(super) async fn on_files<T: Send + 'static>(
         &self,
         volume: &Arc<CsiVolume>,
         failed: fn(String) -> CallOutcome,
@@ -363,7 +287,7 @@ impl CsiVolumesInner {
         Ok(object.as_deref().cloned())
     }
 
-    fn publish_dir(&self, volume: &CsiVolume, uid: &PodUid) -> StepResult<PublishDir> {
+    pub(super) fn publish_dir(&self, volume: &CsiVolume, uid: &PodUid) -> StepResult<PublishDir> {
         let pod = volume
             .pod(uid)
             .ok_or_else(|| not_called("the pod is not known"))?;
@@ -374,46 +298,20 @@ impl CsiVolumesInner {
 }
 
 impl CsiVolume {
-    /// The group that a driver applies when it stages the volume: that of a pod that wants it.
+    /// The group that a driver applies when it stages the volume: the group of a pod that wants it.
     fn group(&self) -> Option<u32> {
         let state = self.state.lock();
         let mut pods = state.pods.values();
         pods.find_map(|pod| pod.request.as_ref()?.group.0)
     }
-
-    /// Whether another pod of the same group has the volume, so that its files have the group already.
-    fn has_other_pod(&self, uid: &PodUid, group: VolumeGroup) -> bool {
-        let state = self.state.lock();
-        let mut others = state.pods.iter().filter(|(other, _)| *other != uid);
-        others.any(|(other, pod)| {
-            let request = pod.request.as_ref();
-            state.machine.is_ready(other) && request.is_some_and(|request| request.group == group)
-        })
-    }
 }
 
 /// A path in a call: UTF-8.
-fn text(path: &Path) -> StepResult<String> {
+pub(super) fn text(path: &Path) -> StepResult<String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| not_called(format!("the path {} is not UTF-8", path.display())))
 }
 
-fn chain(error: &anyhow::Error) -> String {
+pub(super) fn chain(error: &anyhow::Error) -> String {
     error_chain(AsRef::<dyn std::error::Error + Send + Sync>::as_ref(error))
-}
-
-/// Unmounts what a driver has left mounted, although it reported that it was done.
-fn unmount_leftover(mounter: &dyn Mounter, target: &Path, driver: &str) -> anyhow::Result<()> {
-    for _ in 0..MAX_STACKED {
-        let mounts = mounter.list().context("cannot list the mounts")?;
-        if !MountTable::new(Ok(mounts)).is_mount_point(target) {
-            return Ok(());
-        }
-        let path = target.display();
-        tracing::warn!(driverName = driver, %path, "The CSI driver has left a mount; unmounting it");
-        mounter
-            .unmount(target)
-            .with_context(|| format!("cannot unmount {path}"))?;
-    }
-    anyhow::bail!("{} is still mounted", target.display())
 }

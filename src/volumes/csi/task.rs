@@ -2,6 +2,7 @@
 //! that step.
 
 use super::{
+    attach::AttachWait,
     machine::{CallOutcome, DriverFacts, Known, Next, Step, VolumeFacts, attach_required},
     manager::CsiVolumesInner,
     record,
@@ -12,6 +13,7 @@ use crate::base::{
     panics::{PanicScope, catch_panic},
 };
 use crate::state::node_object::has_reached;
+use crate::volumes::metrics::StorageOperation;
 use k8s_openapi::api::core::v1::Node;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
@@ -32,6 +34,7 @@ impl CsiVolumesInner {
         let mut node = self.sources.node.clone();
         let mut known = self.pods_are_known.subscribe();
         let mut republish_at = Instant::now() + REPUBLISH_INTERVAL;
+        let mut attach = AttachWait::default();
         loop {
             changes.borrow_and_update();
             let registration = *registrations.borrow_and_update();
@@ -48,6 +51,7 @@ impl CsiVolumesInner {
                 self.republish(&volume);
             }
             let (facts, read_again_at) = self.facts(&volume).await;
+            self.follow_attach(&volume, &facts, &mut attach).await;
             let next = volume.state.lock().machine.evaluate(&facts, Instant::now());
             let retry_at = match next {
                 Next::Do(step) => {
@@ -59,7 +63,12 @@ impl CsiVolumesInner {
                 Next::Wait(wait) => wait.retry_at,
                 Next::Idle => None,
             };
-            let times = [retry_at, read_again_at, Some(republish_at)];
+            let times = [
+                retry_at,
+                read_again_at,
+                attach.check_at(),
+                Some(republish_at),
+            ];
             let wake_at = times.into_iter().flatten().min().unwrap_or(republish_at);
             // No sender is ever dropped while this runs; if one were, the timer would still wake the task.
             tokio::select! {
@@ -80,6 +89,7 @@ impl CsiVolumesInner {
             return;
         }
         tracing::debug!(volume = volume.identity.unique_name(), %step, "Step of a CSI volume begins");
+        let began_at = Instant::now();
         let executed = catch_panic(PanicScope::Other, self.execute(volume, &step)).await;
         let outcome =
             executed.unwrap_or_else(|panicked| CallOutcome::Unknown(panicked.to_string()));
@@ -88,9 +98,9 @@ impl CsiVolumesInner {
             tracing::warn!(volume, %step, err = error, "Step of a CSI volume failed");
         }
         let is_refused = matches!(outcome, CallOutcome::Failed(_));
+        self.record_end(volume, &step, &outcome, began_at.elapsed());
         // Those that wait for the end are woken below, once what belongs to the step is done.
-        let ended_at = Instant::now();
-        volume.state.lock().machine.ended(&step, outcome, ended_at);
+        volume.state.lock().ended(&step, outcome);
         if is_refused && volume.is_undone(&step) {
             self.remove_refused(volume, &step).await;
         }
@@ -104,6 +114,39 @@ impl CsiVolumesInner {
         if let (Step::Publish(uid), false) = (&step, is_awaited) {
             self.pods_to_sync.mark(uid.clone());
         }
+    }
+
+    /// Records the end of a step in the metrics. Upstream's `volume_mount` is the stage together with the publish.
+    fn record_end(
+        &self,
+        volume: &CsiVolume,
+        step: &Step,
+        outcome: &CallOutcome,
+        mut took: Duration,
+    ) {
+        let (plugin, is_success) = (volume.plugin(), *outcome == CallOutcome::Done);
+        let mut state = volume.state.lock();
+        let operation = match step {
+            Step::Stage if is_success => {
+                state.stage_took = took;
+                return;
+            }
+            Step::Stage | Step::Republish(_) => StorageOperation::Mount,
+            Step::Publish(uid) => {
+                took += std::mem::take(&mut state.stage_took);
+                let pod = state.pods.get_mut(uid).filter(|_| is_success);
+                let since = pod.and_then(|pod| pod.waits_since.take());
+                if let Some(since) = since {
+                    self.sources.metrics.mounted(&plugin, since.elapsed());
+                }
+                StorageOperation::Mount
+            }
+            Step::Unpublish(_) => StorageOperation::Unmount,
+            Step::Unstage => StorageOperation::UnmountDevice,
+        };
+        drop(state);
+        let metrics = &self.sources.metrics;
+        metrics.operation(&plugin, operation, is_success, took);
     }
 
     /// Brings the record in line after something was undone. A record that says too much is no harm.
@@ -145,8 +188,10 @@ impl CsiVolumesInner {
         if !volume.is_inline() {
             // If it is not known, what was known stays. The first list wakes the task.
             if let Ok(object) = self.sources.objects.get(driver).await {
-                let now = object.is_none_or(|object| object.attach_required);
+                let object = object.as_deref().cloned().unwrap_or_default();
+                let now = object.attach_required;
                 let mut state = volume.state.lock();
+                state.check_label(&object);
                 state.attach_required = Some(attach_required(state.attach_required, now));
             }
         }

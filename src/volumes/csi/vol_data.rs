@@ -1,6 +1,6 @@
 //! Upstream's `vol_data.json`, one beside each staged and one beside each published volume. Blocking.
 //!
-//! A Go kubelet that takes over the node finds its volumes by these files, and this one finds those of a Go kubelet. They
+//! A Go kubelet that takes over the node finds its volumes by these files, and this one finds the volumes of a Go kubelet. They
 //! are written before a call and removed after its undo. Upstream writes them without a rename, so that they may be empty
 //! or cut short: then they say nothing, and are never trusted in part.
 
@@ -128,7 +128,7 @@ pub fn read_staged(
     Ok(Some(StageData { identity, selinux }))
 }
 
-/// Reads the file of a published volume in the directory of this name of a pod; `None` if it does not exist.
+/// Reads a published volume's file in the pod's directory of this name; `None` if it does not exist.
 ///
 /// # Errors
 /// See [`VolDataError`].

@@ -1,17 +1,23 @@
 //! One volume of the node: its state machine, and what its calls need.
 
 use super::{
-    identity::{Lifecycle, VolumeIdentity},
-    machine::{NodeVolume, Step, StepFailure},
+    identity::{Lifecycle, PLUGIN, VolumeIdentity},
+    machine::{CallOutcome, NodeVolume, Step, StepFailure},
     record::VolumeRecord,
     requests::MountingPod,
+    selinux,
     spec::CsiVolumeSpec,
 };
+use crate::apiserver::csi_driver::CsiDriver;
 use crate::model::PodUid;
-use crate::volumes::{PodDir, content::VolumeGroup, ownership::ChangePolicy};
+use crate::volumes::{
+    PodDir,
+    content::VolumeGroup,
+    ownership::{ChangePolicy, OwnershipWalk},
+};
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc};
-use tokio::sync::watch;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
 
 /// How a pod mounts a volume.
 #[derive(Clone, Debug)]
@@ -32,6 +38,15 @@ pub struct PublishRequest {
     pub(in crate::volumes) change_policy: ChangePolicy,
 }
 
+impl PublishRequest {
+    /// The SELinux label that the volume is mounted with.
+    pub(in crate::volumes) fn file_label(&self, object: &CsiDriver) -> Option<&str> {
+        let label = self.pod.file_labels.get(&self.volume);
+        let label = label.filter(|_| selinux::mounts_with_context(object, &self.spec));
+        label.map(String::as_str)
+    }
+}
+
 /// What a volume's calls need to know about a pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodOfVolume {
@@ -39,6 +54,16 @@ pub(super) struct PodOfVolume {
     pub(super) spec_name: String,
     /// How the pod mounts the volume; `None` if only an earlier kubelet knew.
     pub(super) request: Option<Arc<PublishRequest>>,
+    /// Since when the pod has been waiting for its first publish.
+    pub(super) waits_since: Option<Instant>,
+}
+
+/// A change of the ownership of files in progress.
+pub(super) struct RunningOwnershipWalk {
+    /// The pod that waits for it.
+    pub(super) pod: PodUid,
+    pub(super) walk: Arc<OwnershipWalk>,
+    pub(super) since: Instant,
 }
 
 /// The state of one volume.
@@ -51,12 +76,29 @@ pub(super) struct CsiVolumeState {
     /// Whether a controller has to attach it; `None` while that is not known.
     pub(super) attach_required: Option<bool>,
     pub(super) pods: BTreeMap<PodUid, PodOfVolume>,
+    /// The group that all files have been given to since the volume was staged.
+    pub(super) owner_group: Option<u32>,
+    /// The change of the ownership in progress.
+    pub(super) ownership_walk: Option<RunningOwnershipWalk>,
+    /// The SELinux label with which it was staged, if any; `None` if only an earlier kubelet knew.
+    pub(super) staged_label: Option<Option<String>>,
+    /// When it was last found that the node has too many volumes of the driver for this one to be attached.
+    pub(super) over_limit_at: Option<Instant>,
+    /// How long the stage took that the next publish completes.
+    pub(super) stage_took: Duration,
 }
 
 impl CsiVolumeState {
     /// The last failure of the steps that a pod waits for while it starts.
     pub(super) fn setup_failure(&self, uid: &PodUid) -> Option<(Step, StepFailure)> {
-        let steps = [Step::Publish(uid.clone()), Step::Stage].into_iter();
+        // A dead mount is undone before the pod starts.
+        let steps = [
+            Step::Publish(uid.clone()),
+            Step::Stage,
+            Step::Unpublish(uid.clone()),
+            Step::Unstage,
+        ];
+        let steps = steps.into_iter();
         let failures = steps.filter_map(|step| {
             let failure = self.machine.failure(&step)?.clone();
             Some((step, failure))
@@ -83,6 +125,11 @@ impl CsiVolume {
             spec_name: spec_name.to_owned(),
             attach_required: None,
             pods: BTreeMap::new(),
+            owner_group: None,
+            ownership_walk: None,
+            staged_label: None,
+            over_limit_at: None,
+            stage_took: Duration::ZERO,
         };
         Self {
             identity,
@@ -100,6 +147,7 @@ impl CsiVolume {
             let pod = PodOfVolume {
                 spec_name: request.spec.spec_name.clone(),
                 request: Some(request.clone()),
+                waits_since: Some(Instant::now()),
             };
             // The directory that the pod has keeps its name.
             match state.pods.get_mut(uid) {
@@ -141,6 +189,7 @@ impl CsiVolume {
             attach_required: state.attach_required.unwrap_or(true),
             is_staged: state.machine.staged() != No,
             pods: pods.collect(),
+            owner_group: state.owner_group,
         };
         (record.is_staged || !record.pods.is_empty()).then_some(record)
     }
@@ -155,6 +204,16 @@ impl CsiVolume {
         !self.is_inline() && self.state.lock().attach_required.unwrap_or(true)
     }
 
+    /// The SELinux label that the volume is staged with for the pod that wants it.
+    pub(super) fn file_label(&self, object: &CsiDriver) -> Option<String> {
+        self.state.lock().file_label(object).flatten()
+    }
+
+    /// The plugin in labels of metrics.
+    pub(super) fn plugin(&self) -> String {
+        format!("{PLUGIN}:{}", self.identity.driver())
+    }
+
     pub(super) fn pod(&self, uid: &PodUid) -> Option<PodOfVolume> {
         self.state.lock().pods.get(uid).cloned()
     }
@@ -165,6 +224,31 @@ impl CsiVolume {
 }
 
 impl CsiVolumeState {
+    /// The label for the first pod that wants the volume; `None` if no pod does.
+    fn file_label(&self, object: &CsiDriver) -> Option<Option<String>> {
+        let pods = self.pods.iter();
+        let mut wanting = pods.filter(|(uid, _)| self.machine.is_wanted_by(uid));
+        let request = wanting.find_map(|(_, pod)| pod.request.as_ref())?;
+        Some(request.file_label(object).map(str::to_owned))
+    }
+
+    /// A mount has one SELinux label: a volume that was staged for another pod is staged again.
+    pub(super) fn check_label(&mut self, object: &CsiDriver) {
+        let labels = self.staged_label.as_ref().zip(self.file_label(object));
+        if labels.is_some_and(|(staged, wanted)| *staged != wanted) {
+            self.machine.replace_stage();
+        }
+    }
+
+    /// A step has ended.
+    pub(super) fn ended(&mut self, step: &Step, outcome: CallOutcome) {
+        self.machine.ended(step, outcome, Instant::now());
+        if self.machine.is_undone() {
+            // Another node may write to it now.
+            self.owner_group = None;
+        }
+    }
+
     /// Forgets what calls need to know about pods that the machine has forgotten.
     pub(super) fn prune(&mut self) {
         let known = self.machine.pods();

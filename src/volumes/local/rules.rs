@@ -341,6 +341,7 @@ mod tests {
     fn a_volume_is_bound_in_the_directories_of_pods_alone() {
         let mount = |path: &str| MountEntry {
             mount_point: path.into(),
+            device: "0:1".into(),
             root: "/".into(),
             fs_type: "ext4".into(),
             source: "/dev/x".into(),

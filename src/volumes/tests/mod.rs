@@ -25,6 +25,7 @@ mod host_path;
 mod hung;
 mod kernel;
 mod local;
+mod ownership;
 mod pending;
 mod project_quotas;
 mod sub_path;
@@ -46,11 +47,20 @@ impl Default for ClusterSources {
 
 /// Without an API server and drivers.
 fn csi_sources() -> CsiSources {
-    let metrics = CsiMetrics::new(&Metrics::new());
-    let node = tokio::sync::watch::Sender::new(None).subscribe();
-    let objects = Default::default();
-    let (drivers, in_use) = (CsiDrivers::new(metrics), VolumesInUse::default());
-    CsiSources::new(drivers, objects, None, node, "node1", in_use)
+    let metrics = Metrics::new();
+    CsiSources {
+        drivers: CsiDrivers::new(CsiMetrics::new(&metrics)),
+        objects: Default::default(),
+        attachments: Default::default(),
+        api: None,
+        tokens: Default::default(),
+        node: tokio::sync::watch::Sender::new(None).subscribe(),
+        node_name: "node1".into(),
+        in_use: VolumesInUse::default(),
+        full_drivers: Arc::default(),
+        events: Default::default(),
+        metrics: VolumeMetrics::new(&metrics),
+    }
 }
 
 /// Of a sync that nothing cancels.
@@ -121,6 +131,7 @@ impl FakeMounter {
     fn add(&self, point: &Path, fs_type: &str) {
         self.0.lock().mounts.push(MountEntry {
             mount_point: point.into(),
+            device: "0:1".into(),
             root: "/".into(),
             fs_type: fs_type.into(),
             source: fs_type.into(),

@@ -1,16 +1,14 @@
 //! What credential providers receive about the service account of a pod: a token, and annotations.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::config::TokenAttributes;
-use crate::apiserver::token::{Token, TokenKey, issue};
+use crate::apiserver::token::{IssuedTokens, Token, TokenKey};
 use crate::apiserver::{ApiServer, ResourcePath};
-use crate::base::{SingleFlight, error_chain, hex};
+use crate::base::{error_chain, hex};
 use crate::images::credentials::login::ImagePullServiceAccount;
 use crate::model::{Pod, PodExt as _};
 
@@ -54,15 +52,14 @@ pub(super) enum ProviderNotCalled {
 #[derive(Default)]
 pub(super) struct ServiceAccounts {
     api: Option<ApiServer>,
-    tokens: Mutex<HashMap<TokenKey, (Token, Timestamp)>>,
-    flights: SingleFlight<TokenKey, Result<(Token, Timestamp), String>>,
+    tokens: IssuedTokens,
 }
 
 impl ServiceAccounts {
     pub(super) fn new(api: Option<ApiServer>) -> Self {
         Self {
+            tokens: IssuedTokens::new(api.clone()),
             api,
-            ..Self::default()
         }
     }
 
@@ -104,10 +101,8 @@ impl ServiceAccounts {
             pod_name: pod.name().to_owned(),
             pod_uid: pod.uid(),
         };
-        let token = self
-            .token(api, key)
-            .await
-            .map_err(ProviderNotCalled::Failed)?;
+        let issued = self.tokens.get(key).await;
+        let issued = issued.map_err(|error| ProviderNotCalled::Failed(error.to_string()))?;
         Ok(Some(PodAccount {
             account: ImagePullServiceAccount {
                 uid: account.metadata.uid.unwrap_or_default(),
@@ -115,31 +110,8 @@ impl ServiceAccounts {
                 name: name.to_owned(),
             },
             annotations,
-            token,
+            token: issued.token,
         }))
-    }
-
-    async fn token(&self, api: &ApiServer, key: TokenKey) -> Result<Token, String> {
-        let now = Timestamp::now();
-        let known = {
-            let mut tokens = self.tokens.lock();
-            tokens.retain(|_, (_, renew)| now < *renew);
-            tokens.get(&key).map(|(token, _)| token.clone())
-        };
-        if let Some(token) = known {
-            return Ok(token);
-        }
-        let begin = || {
-            let (api, key) = (api.clone(), key.clone());
-            async move {
-                let issued = issue(&api, &key).await;
-                let issued = issued.map(|issued| (issued.token, issued.renew));
-                issued.map_err(|error| format!("failed to fetch token: {}", error_chain(&error)))
-            }
-        };
-        let (token, renew) = self.flights.join(key.clone(), begin).await?;
-        self.tokens.lock().insert(key, (token.clone(), renew));
-        Ok(token)
     }
 }
 

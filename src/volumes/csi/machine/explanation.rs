@@ -53,6 +53,10 @@ impl NodeVolume {
             WaitReason::Attach => waits("the volume to be attached to the node"),
             WaitReason::Pods => waits("the list of all pods"),
             WaitReason::OtherPod(uid) => format!("{SINGLE_POD} ({uid})"),
+            WaitReason::StaleStage(None) => waits("the staged mount to be replaced"),
+            WaitReason::StaleStage(Some(uid)) => waits(&format!(
+                "the staged mount, which is dead or has another SELinux label, and which pod {uid} uses"
+            )),
             WaitReason::Step(other) => waits(&other.to_string()),
             WaitReason::Retry(at) => {
                 let left = at.saturating_duration_since(now);

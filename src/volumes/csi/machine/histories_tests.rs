@@ -35,6 +35,8 @@ enum Event {
     Confirmed(bool),
     PodsKnown,
     Republish(usize),
+    /// The mount of a pod whose containers have ended is dead, and with `true` also the staged one.
+    Dead(usize, bool),
     Advance(u64),
 }
 
@@ -59,7 +61,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Attached),
         1 => any::<bool>().prop_map(Event::Confirmed),
         2 => Just(Event::PodsKnown),
-        1 => pod.prop_map(Event::Republish),
+        1 => pod.clone().prop_map(Event::Republish),
+        2 => (pod, any::<bool>()).prop_map(|(pod, stage)| Event::Dead(pod, stage)),
         4 => (0..200_000_u64).prop_map(Event::Advance),
     ]
 }
@@ -111,8 +114,10 @@ struct World {
     disk: Disk,
     /// The pods whose containers may run.
     running: BTreeSet<PodUid>,
-    /// The pods that have told this kubelet what they want.
-    told: BTreeSet<PodUid>,
+    /// Of these, those whose containers have ended because the mount is dead.
+    dead: BTreeSet<PodUid>,
+    /// The pods whose wishes this kubelet knows.
+    known: BTreeSet<PodUid>,
     facts: VolumeFacts,
     single: bool,
     stages: bool,
@@ -126,7 +131,8 @@ impl World {
             driver: Driver::default(),
             disk: Disk::default(),
             running: BTreeSet::new(),
-            told: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            known: BTreeSet::new(),
             facts: VolumeFacts {
                 driver: Some(DriverFacts { stages }),
                 attach_required: true,
@@ -142,7 +148,7 @@ impl World {
 
     fn want(&mut self, uid: &PodUid) {
         self.running.insert(uid.clone());
-        self.told.insert(uid.clone());
+        self.known.insert(uid.clone());
         let new = || NodeVolume::new(Lifecycle::Persistent);
         let volume = self.volume.get_or_insert_with(new);
         volume.want(uid, self.single);
@@ -150,7 +156,7 @@ impl World {
 
     fn unwant(&mut self, uid: &PodUid) {
         self.running.remove(uid);
-        self.told.insert(uid.clone());
+        self.known.insert(uid.clone());
         if let Some(volume) = &mut self.volume {
             volume.unwant(uid);
         }
@@ -207,7 +213,8 @@ impl World {
                 prop_assert!(self.facts.pods_are_known);
             }
             Step::Unpublish(uid) => {
-                prop_assert!(!self.running.contains(uid), "unpublish of a running pod");
+                let runs = self.running.contains(uid) && !self.dead.contains(uid);
+                prop_assert!(!runs, "unpublish of a running pod");
             }
             Step::Republish(uid) => {
                 prop_assert!(self.driver.published.contains(uid), "republish of nothing");
@@ -245,7 +252,11 @@ impl World {
             }
             End::NotCalled => CallOutcome::NotCalled("nothing".into()),
         };
+        let is_done = outcome == CallOutcome::Done;
         assert!(volume.ended(&step, outcome, self.now));
+        if let (Step::Publish(uid), true) = (&step, is_done) {
+            self.dead.remove(uid);
+        }
         // The record follows what is known.
         match step.pod() {
             None => self.disk.staged = volume.staged() != Known::No,
@@ -257,7 +268,7 @@ impl World {
     }
 
     fn kill(&mut self, end: End) {
-        // The call in progress ends somehow, and nobody is there for the answer.
+        // The call in progress ends somehow, and its answer is lost.
         if let Some(step) = self.volume.as_ref().and_then(|volume| volume.in_progress()) {
             let is_free = self.driver.late.is_none();
             match end {
@@ -270,14 +281,15 @@ impl World {
         let left = self.disk.staged || !pods.is_empty();
         let recover = || NodeVolume::recovered(Lifecycle::Persistent, self.disk.staged, pods);
         self.volume = left.then(recover);
-        self.told.clear();
+        self.dead.clear();
+        self.known.clear();
         self.facts.pods_are_known = false;
     }
 
     /// All pods tell what they want.
     fn tell(&mut self) {
         for uid in PODS.map(PodUid::from) {
-            if !self.told.contains(&uid) {
+            if !self.known.contains(&uid) {
                 if self.running.contains(&uid) {
                     self.want(&uid);
                 } else {
@@ -309,6 +321,18 @@ impl World {
             Event::Republish(pod) => {
                 if let Some(volume) = &mut self.volume {
                     volume.request_republish(&PODS[pod].into());
+                }
+            }
+            Event::Dead(pod, is_stage_dead) => {
+                let uid = PODS[pod].into();
+                if let Some(volume) = &mut self.volume
+                    && volume.is_ready(&uid)
+                {
+                    volume.remount(&uid);
+                    if is_stage_dead {
+                        volume.replace_stage();
+                    }
+                    self.dead.insert(uid);
                 }
             }
             Event::Advance(millis) => self.now += Duration::from_millis(millis),
@@ -360,6 +384,16 @@ impl World {
                     self.now = wait.retry_at.unwrap();
                 }
                 Next::Do(_) | Next::Forget => self.begin()?,
+                Next::Wait(VolumeWait {
+                    reason: WaitReason::StaleStage(Some(holder)),
+                    ..
+                }) => {
+                    // The containers of this pod end as well, because the staged mount is dead.
+                    self.dead.insert(holder.clone());
+                    if let Some(volume) = &mut self.volume {
+                        volume.remount(&holder);
+                    }
+                }
                 next => return Ok(next),
             }
         }

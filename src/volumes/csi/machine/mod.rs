@@ -25,6 +25,9 @@
 
 mod explanation;
 mod facts;
+mod queries;
+#[cfg(test)]
+mod remount_tests;
 #[cfg(test)]
 mod histories_tests;
 mod step;
@@ -69,6 +72,15 @@ pub struct PodMount {
     pub wish: Wish,
     /// A repetition of the publish is due, for drivers with `requiresRepublish`.
     pub republish: bool,
+    /// Its mount is dead, so it is unpublished and published again.
+    pub is_dead: bool,
+}
+
+impl PodMount {
+    /// Whether it has to be unpublished.
+    fn is_due_to_go(&self) -> bool {
+        (self.wish == Wish::NotWanted || self.is_dead) && self.published != Known::No
+    }
 }
 
 /// What to do with the volume.
@@ -76,7 +88,7 @@ pub struct PodMount {
 pub enum Next {
     /// Begin this step.
     Do(Step),
-    /// Nothing can be done before a change of the facts, of the wishes, or the time of the wait.
+    /// Nothing can be done before the facts or the wishes change, or the time of the wait comes.
     Wait(VolumeWait),
     /// It is as the pods want it.
     Idle,
@@ -107,6 +119,8 @@ pub struct NodeVolume {
     lifecycle: Lifecycle,
     is_for_single_pod: bool,
     staged: Known,
+    /// The staged mount is dead or has another SELinux label, so it is unstaged and staged again.
+    is_stage_stale: bool,
     pods: BTreeMap<PodUid, PodMount>,
     in_progress: Option<RunningStep>,
     failures: BTreeMap<Step, StepFailure>,
@@ -121,6 +135,7 @@ impl NodeVolume {
             lifecycle,
             is_for_single_pod: false,
             staged: Known::No,
+            is_stage_stale: false,
             pods: BTreeMap::new(),
             in_progress: None,
             failures: BTreeMap::new(),
@@ -170,7 +185,7 @@ impl NodeVolume {
         }
         pod.wish = wish;
         pod.republish = false;
-        // The failures so far are those of the earlier wish.
+        // The failures so far concern the earlier wish.
         self.backoff.retain(|step, _| step.pod() != Some(uid));
     }
 
@@ -178,6 +193,18 @@ impl NodeVolume {
     pub fn request_republish(&mut self, uid: &PodUid) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.republish = pod.published == Known::Yes && pod.wish == Wish::Wanted;
+        }
+    }
+
+    /// The staged mount has to be unstaged and staged again once no pod has the volume.
+    pub fn replace_stage(&mut self) {
+        self.is_stage_stale = self.staged != Known::No;
+    }
+
+    /// The mount of a pod without running containers is dead. It is mounted again.
+    pub fn remount(&mut self, uid: &PodUid) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.is_dead = pod.published != Known::No;
         }
     }
 
@@ -244,7 +271,7 @@ impl NodeVolume {
     fn candidates(&self, facts: &VolumeFacts, now: Instant) -> Vec<(Step, Option<WaitReason>)> {
         let mut steps = Vec::new();
         for (uid, pod) in &self.pods {
-            if pod.wish == Wish::NotWanted && pod.published != Known::No {
+            if pod.is_due_to_go() {
                 steps.push(Step::Unpublish(uid.clone()));
             }
         }
@@ -252,14 +279,14 @@ impl NodeVolume {
             let pods = self.pods.iter();
             pods.filter(|(_, pod)| pod.wish == Wish::Wanted)
         };
-        let is_missing = wanted().any(|(_, pod)| pod.published != Known::Yes);
-        if is_missing && self.has_to_stage(facts) {
+        let missing = || wanted().filter(|(_, pod)| pod.published != Known::Yes && !pod.is_dead);
+        if missing().next().is_some() && self.has_to_stage(facts) && !self.is_stage_stale {
             steps.push(Step::Stage);
         } else {
-            let missing = wanted().filter(|(_, pod)| pod.published != Known::Yes);
-            steps.extend(missing.map(|(uid, _)| Step::Publish(uid.clone())));
+            steps.extend(missing().map(|(uid, _)| Step::Publish(uid.clone())));
         }
-        let due = wanted().filter(|(_, pod)| pod.republish && pod.published == Known::Yes);
+        let due = wanted()
+            .filter(|(_, pod)| pod.republish && pod.published == Known::Yes && !pod.is_dead);
         steps.extend(due.map(|(uid, _)| Step::Republish(uid.clone())));
         if self.may_unstage() {
             steps.push(Step::Unstage);
@@ -278,10 +305,21 @@ impl NodeVolume {
         self.lifecycle == Lifecycle::Persistent && self.staged != Known::Yes && stages
     }
 
-    /// Whether the volume is or may be staged for nobody.
+    /// Whether the volume is or may be staged although no pod has it: no pod wants it, or the staged mount has to be replaced.
     fn may_unstage(&self) -> bool {
-        let is_free = |pod: &PodMount| pod.published == Known::No && pod.wish != Wish::Wanted;
+        let is_free = |pod: &PodMount| {
+            pod.published == Known::No && (pod.wish != Wish::Wanted || self.is_stage_stale)
+        };
         self.staged != Known::No && self.pods.values().all(is_free)
+    }
+
+    /// A pod that has or may have the volume, whose staged mount has to be replaced.
+    fn holder_of_stale_stage(&self) -> Option<&PodUid> {
+        let mut pods = self.pods.iter();
+        let holder = pods.find(|(_, pod)| pod.published != Known::No);
+        holder
+            .filter(|_| self.is_stage_stale)
+            .map(|(holder, _)| holder)
     }
 
     fn blocked(&self, step: &Step, facts: &VolumeFacts, now: Instant) -> Option<WaitReason> {
@@ -298,10 +336,14 @@ impl NodeVolume {
             Step::Unstage if !facts.pods_are_known => return Some(WaitReason::Pods),
             _ => {}
         }
-        if let Step::Publish(uid) = step
-            && let Some(other) = self.holder_besides(uid)
-        {
-            return Some(WaitReason::OtherPod(other.clone()));
+        if let Step::Publish(uid) = step {
+            if let Some(other) = self.holder_besides(uid) {
+                return Some(WaitReason::OtherPod(other.clone()));
+            }
+            if self.is_stage_stale {
+                let holder = self.holder_of_stale_stage();
+                return Some(WaitReason::StaleStage(holder.cloned()));
+            }
         }
         if facts.driver.is_none() {
             return Some(WaitReason::Driver);
@@ -354,12 +396,16 @@ impl NodeVolume {
             pod.is_some_and(|pod| pod.wish == wish && published(pod.published))
         };
         match step {
-            Step::Stage => self.lifecycle == Lifecycle::Persistent && self.staged != Known::Yes,
+            Step::Stage => {
+                let is_missing = self.staged != Known::Yes && !self.is_stage_stale;
+                self.lifecycle == Lifecycle::Persistent && is_missing
+            }
             Step::Publish(uid) => {
-                is(Wish::Wanted, &|it| it != Known::Yes) && self.holder_besides(uid).is_none()
+                let is_free = self.holder_besides(uid).is_none() && !self.is_stage_stale;
+                is(Wish::Wanted, &|it| it != Known::Yes) && is_free
             }
             Step::Republish(_) => is(Wish::Wanted, &|it| it == Known::Yes),
-            Step::Unpublish(_) => is(Wish::NotWanted, &|it| it != Known::No),
+            Step::Unpublish(_) => pod.is_some_and(PodMount::is_due_to_go),
             Step::Unstage => self.may_unstage(),
         }
     }
@@ -390,6 +436,12 @@ impl NodeVolume {
             return false;
         };
         self.set_target(step, settled(step, running.before, &outcome));
+        if self.staged == Known::No {
+            self.is_stage_stale = false;
+        }
+        if let Some(pod) = step.pod().and_then(|uid| self.pods.get_mut(uid)) {
+            pod.is_dead &= pod.published != Known::No;
+        }
         match outcome {
             CallOutcome::Done => {
                 for step in [Some(step.clone()), step.opposite()].into_iter().flatten() {
@@ -431,44 +483,5 @@ impl NodeVolume {
         let is_current = |step: &Step| step.pod().is_none_or(|uid| pods.contains_key(uid));
         self.failures.retain(|step, _| is_current(step));
         self.backoff.retain(|step, _| is_current(step));
-    }
-
-    /// Whether the volume belongs into the Node's `volumesInUse`, if it has to be attached: a pod wants it, or it is not
-    /// known to be undone.
-    pub fn is_in_use(&self) -> bool {
-        let in_use = |pod: &PodMount| pod.wish == Wish::Wanted || pod.published != Known::No;
-        self.staged != Known::No || self.in_progress.is_some() || self.pods.values().any(in_use)
-    }
-
-    /// Whether containers of this pod can mount the volume.
-    pub fn is_ready(&self, uid: &PodUid) -> bool {
-        let pod = self.pods.get(uid);
-        pod.is_some_and(|pod| pod.wish == Wish::Wanted && pod.published == Known::Yes)
-    }
-
-    /// Whether anything of the volume is or may be published for this pod.
-    pub fn is_held_by(&self, uid: &PodUid) -> bool {
-        let pod = self.pods.get(uid);
-        pod.is_some_and(|pod| pod.published != Known::No)
-    }
-
-    /// Whether the volume is staged.
-    pub fn staged(&self) -> Known {
-        self.staged
-    }
-
-    /// The pods that want the volume or may have it.
-    pub fn pods(&self) -> &BTreeMap<PodUid, PodMount> {
-        &self.pods
-    }
-
-    /// The step in progress.
-    pub fn in_progress(&self) -> Option<&Step> {
-        self.in_progress.as_ref().map(|running| &running.step)
-    }
-
-    /// The last failure of a step, since the last success of it or of its opposite.
-    pub fn failure(&self, step: &Step) -> Option<&StepFailure> {
-        self.failures.get(step)
     }
 }

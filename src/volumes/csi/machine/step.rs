@@ -137,6 +137,8 @@ pub enum WaitReason {
     Attach,
     /// Only one pod may have the volume, and this one has it.
     OtherPod(PodUid),
+    /// The staged mount has to be replaced, once this pod does not have the volume any more.
+    StaleStage(Option<PodUid>),
     /// It is not known yet which pods want the volume.
     Pods,
     /// The step failed, and is tried again at this time.

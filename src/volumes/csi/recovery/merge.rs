@@ -73,6 +73,8 @@ pub struct RecoveredVolume {
     pub pods: BTreeMap<PodUid, String>,
     /// It has a record.
     pub has_record: bool,
+    /// The group that all of its files belong to, by its record.
+    pub owner_group: Option<u32>,
 }
 
 impl RecoveredVolume {
@@ -232,6 +234,7 @@ impl Merge<'_> {
             is_staged: false,
             pods: BTreeMap::new(),
             has_record: false,
+            owner_group: None,
         };
         self.volumes.entry(identity.clone()).or_insert_with(new)
     }
@@ -244,6 +247,7 @@ impl Merge<'_> {
             volume.attach_required = Some(record.attach_required);
             volume.is_staged = record.is_staged;
             volume.pods = record.pods;
+            volume.owner_group = record.owner_group;
         }
         let unreadable = records.unreadable.into_iter();
         self.recovered

@@ -47,6 +47,7 @@ impl Case {
             attach_required: true,
             is_staged,
             pods: pods.collect(),
+            owner_group: None,
         };
         self.found.records.as_mut().unwrap().readable.push(record);
         self

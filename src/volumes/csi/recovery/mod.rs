@@ -28,7 +28,7 @@ use crate::model::PodUid;
 use crate::volumes::KubeletRoot;
 use std::{fs, io, path::Path};
 
-/// Directories beside those of block volumes.
+/// Directories beside the directories of block volumes.
 const BLOCK_STAGING: &[&str] = &["staging", "publish"];
 
 /// Finds the volumes of an earlier kubelet.

@@ -64,6 +64,7 @@ fn volumes_of_records_pods_and_stages_are_found() {
         attach_required: true,
         is_staged: true,
         pods: [("u1".into(), "pv1".to_owned())].into(),
+        owner_group: None,
     };
     record::write(root, &record).unwrap();
     let data = PublishData {

@@ -5,6 +5,9 @@ mod client;
 pub(crate) mod driver;
 mod drivers;
 mod manager;
+mod mounts;
+mod ownership;
+mod world;
 
 use super::{CallOutcome, CsiDrivers, CsiError, CsiMetrics, NodeClient, proto};
 use crate::{

@@ -1,0 +1,104 @@
+//! The wait for a controller that attaches a volume: how long it takes, and whether it is in vain because the node has too
+//! many volumes of the driver.
+//!
+//! A node may read a VolumeAttachment, but not watch it, so it is read from time to time while a pod waits.
+
+use super::{machine::VolumeFacts, manager::CsiVolumesInner, volume::CsiVolume};
+use crate::volumes::metrics::StorageOperation;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often the VolumeAttachment is read.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How many times in succession the node has to be over the limit until pods are rejected: a volume that is being
+/// detached may make room.
+const MAX_CHECKS: u32 = 2;
+
+/// What is known of the wait.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct AttachWait {
+    since: Option<Instant>,
+    check_at: Option<Instant>,
+    over_limit: u32,
+}
+
+impl AttachWait {
+    /// When to check next.
+    pub(super) fn check_at(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    /// Records whether a pod waits. Returns whether a check is due.
+    fn waits(&mut self, waits: bool, now: Instant) -> bool {
+        if !waits {
+            *self = Self::default();
+            return false;
+        }
+        self.since.get_or_insert(now);
+        let check_at = *self.check_at.get_or_insert(now + CHECK_INTERVAL);
+        check_at <= now
+    }
+
+    /// Records a check. Returns whether pods are to be rejected.
+    fn checked(&mut self, is_over_limit: bool, now: Instant) -> bool {
+        self.check_at = Some(now + CHECK_INTERVAL);
+        self.over_limit = if is_over_limit {
+            self.over_limit.saturating_add(1)
+        } else {
+            0
+        };
+        self.over_limit >= MAX_CHECKS
+    }
+}
+
+impl CsiVolumesInner {
+    /// Follows the wait of a volume, before its next step.
+    pub(super) async fn follow_attach(
+        &self,
+        volume: &CsiVolume,
+        facts: &VolumeFacts,
+        wait: &mut AttachWait,
+    ) {
+        let waits = volume.state.lock().machine.waits_for_attach(facts);
+        if facts.is_attached
+            && let Some(since) = wait.since
+        {
+            let plugin = volume.plugin();
+            let metrics = &self.sources.metrics;
+            metrics.operation(&plugin, StorageOperation::Attach, true, since.elapsed());
+        }
+        if !wait.waits(waits, Instant::now()) {
+            return;
+        }
+        let is_over_limit = self.sources.is_over_limit(&volume.identity).await;
+        if wait.checked(is_over_limit, Instant::now()) {
+            volume.modify(|state| state.over_limit_at = Some(Instant::now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_rejected_only_if_the_node_stays_over_the_limit() {
+        let (begun, mut wait) = (Instant::now(), AttachWait::default());
+        let at = |checks: u32| begun + CHECK_INTERVAL * checks;
+        assert!(!wait.waits(true, at(0)));
+        assert!(!wait.waits(true, at(1) - Duration::from_secs(1)));
+        for (check, is_over_limit, rejects) in [
+            (1, true, false),
+            (2, false, false),
+            (3, true, false),
+            (4, true, true),
+            (5, true, true),
+        ] {
+            assert!(wait.waits(true, at(check)), "{check}");
+            assert_eq!(wait.checked(is_over_limit, at(check)), rejects, "{check}");
+            assert!(!wait.waits(true, at(check)), "{check}");
+        }
+        assert!(!wait.waits(false, at(9)));
+        assert_eq!(wait, AttachWait::default());
+    }
+}

@@ -1,0 +1,157 @@
+//! The metrics of volumes, with upstream's names.
+//!
+//! Upstream: `pkg/volume/util/metrics.go`, `pkg/kubelet/volumemanager/metrics`.
+
+use crate::base::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Upstream's buckets of storage operations, in seconds.
+pub(super) const BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
+/// Volumes of in-tree plugins are not migrated to CSI drivers.
+pub(super) const NOT_MIGRATED: &str = "false";
+/// The plugin of a claim whose volume is not known yet.
+pub(super) const NO_PLUGIN: &str = "N/A";
+
+/// An operation on a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StorageOperation {
+    /// The volume is mounted for a pod, and staged before if that is necessary.
+    Mount,
+    /// It is unmounted for a pod.
+    Unmount,
+    /// It is unstaged.
+    UnmountDevice,
+    /// A controller attaches it.
+    Attach,
+    /// Its files are given to the `fsGroup`.
+    ApplyAccessControl,
+}
+
+impl StorageOperation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Mount => "volume_mount",
+            Self::Unmount => "volume_unmount",
+            Self::UnmountDevice => "unmount_device",
+            Self::Attach => "verify_controller_attached_volume",
+            Self::ApplyAccessControl => "volume_apply_access_control",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    volume_plugin: String,
+    operation_name: &'static str,
+    status: &'static str,
+    migrated: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TotalLabels {
+    plugin_name: String,
+    operation_name: &'static str,
+}
+
+/// The metric families of volumes; clones share them.
+#[derive(Clone)]
+pub struct VolumeMetrics {
+    operations: Family<OperationLabels, Histogram>,
+    totals: Family<TotalLabels, Histogram>,
+    reconstructed: Counter,
+    reconstruction_errors: Counter,
+    force_cleaned: Counter,
+    force_clean_errors: Counter,
+}
+
+impl VolumeMetrics {
+    /// Registers the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        let buckets: fn() -> Histogram = || Histogram::new(BUCKETS);
+        Self {
+            operations: metrics.register(
+                "storage_operation_duration_seconds",
+                "Storage operation duration",
+                Family::new_with_constructor(buckets),
+            ),
+            totals: metrics.register(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+                Family::new_with_constructor(buckets),
+            ),
+            reconstructed: metrics.register_default(
+                "reconstruct_volume_operations_total",
+                "The number of volumes that were attempted to be reconstructed from the operating system during kubelet startup. This includes both successful and failed reconstruction",
+            ),
+            reconstruction_errors: metrics.register_default(
+                "reconstruct_volume_operations_errors_total",
+                "The number of volumes that failed reconstruction from the operating system during kubelet startup",
+            ),
+            force_cleaned: metrics.register_default(
+                "force_cleaned_failed_volume_operations_total",
+                "The number of volumes that were force cleaned after their reconstruction failed during kubelet startup. This includes both successful and failed cleanups",
+            ),
+            force_clean_errors: metrics.register_default(
+                "force_cleaned_failed_volume_operation_errors_total",
+                "The number of volumes that failed force cleanup after their reconstruction failed during kubelet startup",
+            ),
+        }
+    }
+
+    /// Records the end of an operation.
+    pub(super) fn operation(
+        &self,
+        plugin: &str,
+        operation: StorageOperation,
+        is_success: bool,
+        took: Duration,
+    ) {
+        let labels = OperationLabels {
+            volume_plugin: plugin.to_owned(),
+            operation_name: operation.as_str(),
+            status: if is_success {
+                "success"
+            } else {
+                "fail-unknown"
+            },
+            migrated: NOT_MIGRATED,
+        };
+        let histogram = self.operations.get_or_create_owned(&labels);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    /// Records that a volume is mounted for a pod, and how long that took since the pod first wanted it.
+    pub(super) fn mounted(&self, plugin: &str, took: Duration) {
+        let labels = TotalLabels {
+            plugin_name: plugin.to_owned(),
+            operation_name: "overall_volume_mount",
+        };
+        let histogram = self.totals.get_or_create_owned(&labels);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    /// Records how many volumes of an earlier kubelet were found, and how many of them cannot be undone.
+    pub(super) fn reconstructed(&self, found: usize, failed: usize) {
+        self.reconstructed.inc_by(found as u64);
+        self.reconstruction_errors.inc_by(failed as u64);
+    }
+
+    /// Records how many directories without a volume were to be removed, and how many of them could not.
+    pub(super) fn force_cleaned(&self, found: usize, failed: usize) {
+        self.force_cleaned.inc_by(found as u64);
+        self.force_clean_errors.inc_by(failed as u64);
+    }
+}
+
+/// The states in labels: volumes that pods want, and volumes that are mounted.
+pub(super) const DESIRED: &str = "desired_state_of_world";
+pub(super) const ACTUAL: &str = "actual_state_of_world";
+
+/// The number of volumes, by plugin and state.
+pub(super) type VolumeTotals = BTreeMap<(String, &'static str), u32>;

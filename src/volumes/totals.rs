@@ -1,0 +1,107 @@
+//! What metrics show of the volumes of pods: how many there are, and how long it takes to set them up. Volumes of CSI
+//! drivers count themselves.
+
+use super::{
+    VolumeError, VolumeManager, VolumeManagerInner, VolumePath,
+    metrics::{ACTUAL, DESIRED, NO_PLUGIN, StorageOperation, VolumeTotals},
+    paths::VolumePlugin,
+    plan::{PlannedVolume, VolumeKind},
+    pod_volumes::SetUpResult,
+};
+use crate::{
+    base::metrics::{AtScrape, Metrics, ScrapeSample},
+    model::PodUid,
+};
+use std::time::Duration;
+
+/// The plugin of a hostPath; such a volume has no directory.
+const HOST_PATH: &str = "kubernetes.io/host-path";
+
+impl VolumeManager {
+    /// Registers the number of volumes as a metric.
+    pub fn register_totals(&self, metrics: &Metrics) {
+        let shared = self.shared.clone();
+        metrics.register(
+            "volume_manager_total_volumes",
+            "Number of volumes in Volume Manager",
+            AtScrape::gauge(move || samples(shared.totals())),
+        );
+    }
+}
+
+fn samples(totals: VolumeTotals) -> Vec<ScrapeSample> {
+    let sample = |((plugin, state), count): ((String, &str), u32)| {
+        let labels = vec![("plugin_name", plugin), ("state", state.to_owned())];
+        (labels, f64::from(count))
+    };
+    totals.into_iter().map(sample).collect()
+}
+
+impl VolumeManagerInner {
+    pub(super) fn totals(&self) -> VolumeTotals {
+        let mut totals = self.csi.totals();
+        let pods: Vec<_> = {
+            let pods = self.pods.lock();
+            let pods = pods.iter();
+            pods.map(|(uid, volumes)| (uid.clone(), volumes.clone()))
+                .collect()
+        };
+        for (uid, volumes) in pods {
+            for (planned, path) in volumes.tracked() {
+                let Some(plugin) = self.plugin(&uid, &planned, path.as_ref()) else {
+                    continue;
+                };
+                if path.is_some() {
+                    *totals.entry((plugin.clone(), ACTUAL)).or_default() += 1;
+                }
+                *totals.entry((plugin, DESIRED)).or_default() += 1;
+            }
+        }
+        totals
+    }
+
+    /// Records the end of a setup.
+    pub(super) fn record_set_up(
+        &self,
+        uid: &PodUid,
+        planned: &PlannedVolume,
+        ended: &Result<SetUpResult, VolumeError>,
+        took: Duration,
+    ) {
+        let path = ended.as_ref().ok().map(|result| &result.ready.path);
+        if matches!(ended, Err(VolumeError::Cancelled)) {
+            return;
+        }
+        let plugin = self.plugin(uid, planned, path);
+        // As upstream, nothing has been mounted while the volume of a claim is not known.
+        let Some(plugin) = plugin.filter(|plugin| plugin != NO_PLUGIN) else {
+            return;
+        };
+        let (metrics, is_success) = (&self.cluster.csi.metrics, ended.is_ok());
+        metrics.operation(&plugin, StorageOperation::Mount, is_success, took);
+        if is_success {
+            metrics.mounted(&plugin, took);
+        }
+    }
+
+    /// The plugin of a volume, in labels; `None` for a CSI volume. `path` is its path if it is set up.
+    fn plugin(
+        &self,
+        uid: &PodUid,
+        planned: &PlannedVolume,
+        path: Option<&VolumePath>,
+    ) -> Option<String> {
+        let plugin = match (&planned.kind, path) {
+            (VolumeKind::Csi(_), _) => return None,
+            (VolumeKind::Claim(_), _) if self.csi.has_volume(uid, &planned.name) => return None,
+            (VolumeKind::Claim(_), Some(path)) if path.measured || path.is_device => {
+                VolumePlugin::Local.as_str()
+            }
+            (VolumeKind::HostPath { .. }, _) | (VolumeKind::Claim(_), Some(_)) => HOST_PATH,
+            (VolumeKind::Claim(_) | VolumeKind::Unsupported(_), _) => NO_PLUGIN,
+            (VolumeKind::EmptyDir { .. }, _) => VolumePlugin::EmptyDir.as_str(),
+            (VolumeKind::Content(content), _) => content.plugin.as_str(),
+        };
+        Some(plugin.to_owned())
+    }
+}

@@ -32,7 +32,7 @@ const VOLUME: &str = "vol-a";
 const NAME: &str = "kubernetes.io/csi/csi.example.com^vol-a";
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct World {
+pub(super) struct World {
     dir: tempfile::TempDir,
     server: Stored,
     driver: CsiDriver,
@@ -43,7 +43,7 @@ struct World {
 
 impl World {
     /// A node with a driver that is registered and whose volumes need not be attached.
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::with(json!({"attachRequired": false}), Mounts::None).await
     }
 
@@ -92,7 +92,7 @@ impl World {
         self.register();
     }
 
-    fn root(&self) -> PathBuf {
+    pub(super) fn root(&self) -> PathBuf {
         fs::canonicalize(self.dir.path().join("kubelet")).unwrap()
     }
 
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    async fn publish(&self, pod: &str) -> Result<PathBuf, String> {
+    pub(super) async fn publish(&self, pod: &str) -> Result<PathBuf, String> {
         self.publish_changed(pod, |_| ()).await
     }
 
@@ -138,13 +138,13 @@ impl World {
             .map_err(|error| error_chain(&error))
     }
 
-    async fn unpublish(&self, pod: &str) -> Result<(), VolumeError> {
+    pub(super) async fn unpublish(&self, pod: &str) -> Result<(), VolumeError> {
         let uid = pod.into();
         let unpublished = timeout(LIMIT, self.csi.unpublish(&uid));
         unpublished.await.expect("an end")
     }
 
-    fn calls(&self) -> Vec<&'static str> {
+    pub(super) fn calls(&self) -> Vec<&'static str> {
         let entries = self.driver.journal.entries().into_iter();
         let steps = entries.filter(|entry| entry.method.ends_with("Volume"));
         steps.map(|entry| entry.method).collect()
@@ -156,7 +156,7 @@ impl World {
     }
 
     /// Waits until nothing is left of any volume.
-    async fn idle(&self) {
+    pub(super) async fn idle(&self) {
         let gone = async {
             while self.csi.count() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -445,4 +445,35 @@ async fn a_mount_that_a_driver_leaves_is_unmounted() {
     assert!(!mounts.iter().any(|mount| mount.is_beneath(&world.root())));
     let data = world.driver.volumes.data(VOLUME).join("file");
     assert_eq!(fs::read_to_string(data).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn what_a_driver_mounts_although_it_reports_failure_is_undone() {
+    let world = World::with(json!({"attachRequired": false}), Mounts::Bind).await;
+    let lie = Behaviour::do_then_fail(Code::Internal);
+    for method in ["NodeStageVolume", "NodePublishVolume"] {
+        world.driver.script.once(method, lie.clone());
+        let error = world.publish("a").await.unwrap_err();
+        if error.contains("Operation not permitted") {
+            assert!(std::env::var_os("CI").is_none(), "{error}");
+            eprintln!("SKIPPED, cannot mount here: {error}");
+            return;
+        }
+        world.unpublish("a").await.unwrap();
+        world.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn two_volumes_of_one_name_never_share_the_path_of_a_pod() {
+    let world = World::start().await;
+    world.driver.add_volume("vol-b");
+    world.publish("a").await.unwrap();
+    let other = |volume: &mut Value| volume["spec"]["csi"]["volumeHandle"] = json!("vol-b");
+    let error = world.publish_changed("a", other).await.unwrap_err();
+    let why = format!("the volume {NAME} is still published at its path");
+    assert!(error.contains(&why), "{error}");
+    assert_eq!(world.driver.journal.of("NodePublishVolume").len(), 1);
+    world.unpublish("a").await.unwrap();
+    world.idle().await;
 }

@@ -2,7 +2,7 @@
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/volumes/csi/tests/driver/mod.rs"]
-mod driver;
+pub(crate) mod driver;
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use kubelet::volumes::csi::proto;
 use serde_json::{Value, json};
 
 use crate::api_server::FakeApiServer;
-use crate::api_source::{bound, joined, path, stays_untouched, wait_runs};
+use crate::api_source::{ForeignMount, bound, joined, path, stays_untouched, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::registrar;
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 use driver::{CsiDriver, DriverConfig, Mounts};
 
-const DRIVER: &str = "csi.example.com";
-const VOLUME: &str = "vol-a";
-const NODE: &str = "/api/v1/nodes/node1";
+pub(crate) const DRIVER: &str = "csi.example.com";
+pub(crate) const VOLUME: &str = "vol-a";
+pub(crate) const NODE: &str = "/api/v1/nodes/node1";
 
-fn start_driver(node: &Node) -> CsiDriver {
+pub(crate) fn start_driver(node: &Node) -> CsiDriver {
     let mut config = DriverConfig::new(DRIVER, &node.path("driver"));
     config.registry = Some(node.path("root/plugins_registry"));
     config.mounts = Mounts::Bind;
@@ -33,13 +33,13 @@ fn start_driver(node: &Node) -> CsiDriver {
     driver
 }
 
-fn put_driver(api: &FakeApiServer, spec: Value) {
+pub(crate) fn put_driver(api: &FakeApiServer, spec: Value) {
     let place = format!("/apis/storage.k8s.io/v1/csidrivers/{DRIVER}");
     api.put(&place, json!({"metadata": {"name": DRIVER}, "spec": spec}));
 }
 
 /// The claim `data`, bound to a volume of the driver.
-fn put_claim(api: &FakeApiServer) {
+pub(crate) fn put_claim(api: &FakeApiServer) {
     api.put(
         "/api/v1/persistentvolumes/pv1",
         json!({"metadata": {"name": "pv1"}, "spec": {
@@ -67,21 +67,21 @@ fn pod(name: &str, volume: Value) -> Value {
     pod
 }
 
-fn of_claim(name: &str) -> Value {
+pub(crate) fn of_claim(name: &str) -> Value {
     pod(
         name,
         json!({"persistentVolumeClaim": {"claimName": "data"}}),
     )
 }
 
-fn delete(api: &FakeApiServer, name: &str) {
+pub(crate) fn delete(api: &FakeApiServer, name: &str) {
     let mut pod = api.object(&path(name)).expect("the pod");
     pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
     pod["metadata"]["deletionGracePeriodSeconds"] = json!(1);
     api.put(&path(name), pod);
 }
 
-async fn gone(api: &FakeApiServer, name: &str) {
+pub(crate) async fn gone(api: &FakeApiServer, name: &str) {
     wait_for("it is gone from the API server", WAIT_LIMIT, async || {
         let pod = api.object(&path(name)).unwrap_or_default();
         holds(pod.is_null(), pod["status"].to_string())
@@ -89,7 +89,7 @@ async fn gone(api: &FakeApiServer, name: &str) {
     .await;
 }
 
-fn mounts_below(directory: &Path) -> Vec<String> {
+pub(crate) fn mounts_below(directory: &Path) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let directory = std::fs::canonicalize(directory).unwrap();
     let prefix = format!("{}/", directory.display());
@@ -98,8 +98,38 @@ fn mounts_below(directory: &Path) -> Vec<String> {
     below.map(str::to_owned).collect()
 }
 
+/// The volume's name in the Node object.
+pub(crate) fn unique_name() -> String {
+    format!("kubernetes.io/csi/{DRIVER}^{VOLUME}")
+}
+
+/// What the controllers do.
+pub(crate) fn attach(api: &FakeApiServer, driver: &CsiDriver) {
+    driver.volumes.change(VOLUME, |volume| {
+        volume.attached_to.insert("node-1".to_owned());
+    });
+    let attachment =
+        kubelet::apiserver::volume_attachment::attachment_name(VOLUME, DRIVER, "node1");
+    api.put(
+        &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
+        json!({"metadata": {"name": attachment},
+            "spec": {"attacher": DRIVER, "nodeName": "node1", "source": {}},
+            "status": {"attached": true, "attachmentMetadata": {"device": "x"}}}),
+    );
+    let mut object = api.object(NODE).unwrap();
+    object["status"]["volumesAttached"] = json!([{"name": unique_name(), "devicePath": ""}]);
+    api.put(NODE, object);
+}
+
+/// A node with an API server; `None`, with a loud line, where the test may not mount.
+pub(crate) async fn joined_and_mounting() -> Option<(Node, FakeApiServer)> {
+    let (node, api) = joined().await;
+    ForeignMount::new(node.path("may-mount"))?;
+    Some((node, api))
+}
+
 /// Waits until the driver has nothing staged, and asserts that nothing is left on disk.
-async fn all_undone(node: &Node, driver: &CsiDriver) {
+pub(crate) async fn all_undone(node: &Node, driver: &CsiDriver) {
     wait_for("the volume is unstaged", WAIT_LIMIT, async || {
         let left =
             |volume: driver::DriverVolume| volume.staged.is_some() || !volume.published.is_empty();
@@ -115,7 +145,9 @@ async fn all_undone(node: &Node, driver: &CsiDriver) {
 
 #[tokio::test]
 async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(
         &api,
         json!({"attachRequired": false, "podInfoOnMount": true}),
@@ -177,35 +209,23 @@ async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
 
 #[tokio::test]
 async fn a_volume_that_is_attached_stays_in_use_until_it_is_unstaged() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(&api, json!({}));
     put_claim(&api);
     node.start().await;
     let driver = start_driver(&node);
     driver.registered().await;
     api.put(&path("web"), of_claim("web"));
-    let name = format!("kubernetes.io/csi/{DRIVER}^{VOLUME}");
+    let name = unique_name();
     let in_use = || api.object(NODE).unwrap()["status"]["volumesInUse"].clone();
     wait_for("it is reported in use", WAIT_LIMIT, async || {
         holds(in_use() == json!([name]), in_use().to_string())
     })
     .await;
     assert_eq!(driver.journal.of("NodeStageVolume").len(), 0);
-    // What the controllers do.
-    driver.volumes.change(VOLUME, |volume| {
-        volume.attached_to.insert("node-1".to_owned());
-    });
-    let attachment =
-        kubelet::apiserver::volume_attachment::attachment_name(VOLUME, DRIVER, "node1");
-    api.put(
-        &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
-        json!({"metadata": {"name": attachment},
-            "spec": {"attacher": DRIVER, "nodeName": "node1", "source": {}},
-            "status": {"attached": true, "attachmentMetadata": {"device": "x"}}}),
-    );
-    let mut object = api.object(NODE).unwrap();
-    object["status"]["volumesAttached"] = json!([{"name": name, "devicePath": ""}]);
-    api.put(NODE, object);
+    attach(&api, &driver);
     wait_runs(&node, "web").await;
     assert_eq!(
         driver.journal.of("NodeStageVolume")[0].publish_context,
@@ -232,7 +252,9 @@ async fn a_volume_that_is_attached_stays_in_use_until_it_is_unstaged() {
 
 #[tokio::test]
 async fn an_inline_volume_lives_as_long_as_its_pod() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(
         &api,
         json!({"attachRequired": false, "podInfoOnMount": true, "volumeLifecycleModes": ["Ephemeral"]}),

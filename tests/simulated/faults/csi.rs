@@ -21,7 +21,7 @@ use crate::support::scripts::target;
 /// Kills in a plain run of the tests.
 const KILLS: usize = 12;
 /// Kills of one episode.
-const EACH: usize = 6;
+const EACH: usize = 4;
 
 /// The drivers: with and without attaching and staging.
 const DRIVERS: [(&str, bool, bool); 3] = [

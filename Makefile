@@ -118,14 +118,15 @@ measured-kubelet:
 test-release: measured-kubelet
 	KUBELET_UNDER_TEST=$(MEASURED) cargo test --test simulated -- kubelet_restarts:: service::
 
-# The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime and on
-# private containerds. Prints what it counts, into target/faults, and fails when a goal is missed; the story of
+# The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime, there also with
+# volumes of CSI drivers that hang, fail, crash and lie, and on private containerds. Prints what it counts, into target/faults, and fails when a goal is missed; the story of
 # each episode that failed is there too. FAULTS_SEED and FAULTS_EPISODE repeat one.
 faults: measured-kubelet
 	@hack/install-deps.sh
 	@hack/build-images.sh
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	KUBELET_UNDER_TEST=$(MEASURED) FAULTS_KILLS=$${FAULTS_KILLS:-1000} FAULTS_OTHERS=$${FAULTS_OTHERS:-100} \
+		FAULTS_CSI_KILLS=$${FAULTS_CSI_KILLS:-500} \
 		FAULTS_CONTAINERD_KILLS=$${FAULTS_CONTAINERD_KILLS:-100} \
 		FAULTS_CONTAINERD_OTHERS=$${FAULTS_CONTAINERD_OTHERS:-20} \
 		SCENARIO_SECONDS=$${SCENARIO_SECONDS:-7200} RUST_TEST_THREADS=1 \

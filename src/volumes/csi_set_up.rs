@@ -44,21 +44,26 @@ impl VolumeManagerInner {
         inputs: &VolumeInputs,
     ) -> Result<SetUpResult, VolumeError> {
         let (claim, pod) = (&attempt.claim, &attempt.pod);
+        let kept = self.clone().keep_earlier(&attempt, &resolved).await;
         let found = match inputs.claims.get(&claim.key) {
-            Some(Ok(volume)) => {
+            Some(Ok(volume)) if kept.is_none() => {
                 let spec = CsiVolumeSpec::from_persistent_volume(volume);
                 spec.map_err(|error| VolumeError::set_up(&resolved.volume, error.into()))?
             }
             _ => None,
         };
-        let path = match found {
-            Some(spec) => {
+        let path = match (kept, found) {
+            (Some((recorded, path)), _) => {
+                resolved = recorded;
+                path
+            }
+            (None, Some(spec)) => {
                 let owner = (claim.group, claim.change_policy);
                 let spec = Arc::new(spec);
                 self.publish_csi(pod, &attempt.name, spec, claim.read_only, owner)
                     .await?
             }
-            None => {
+            (None, None) => {
                 let earlier = self.clone().published_earlier(pod, &resolved).await;
                 earlier.ok_or_else(|| VolumeError::Claim {
                     volume: attempt.name.clone(),
@@ -119,6 +124,23 @@ impl VolumeManagerInner {
         };
         let published = pod.volumes.ended.run_until_cancelled(publish.finish());
         published.await.ok_or(VolumeError::Cancelled)?
+    }
+
+    /// What an earlier kubelet has published for the pod, if the claim's name stands for another volume now: a claim stays
+    /// bound to its volume, so the object was edited, or the claim was deleted by force and made anew.
+    async fn keep_earlier(
+        self: Arc<Self>,
+        attempt: &ClaimAttempt,
+        resolved: &ResolvedClaim,
+    ) -> Option<(ResolvedClaim, PathBuf)> {
+        let recorded = attempt.recorded.clone()?;
+        if recorded.claim != resolved.claim || recorded.at.csi == resolved.at.csi {
+            return None;
+        }
+        let path = self.published_earlier(&attempt.pod, &recorded).await?;
+        let (uid, claim, volume) = (&attempt.pod.uid, &recorded.claim, &recorded.volume);
+        tracing::warn!(podUID = %uid, claim, volume, "The claim names another volume now; the pod keeps the one that is mounted");
+        Some((recorded, path))
     }
 
     async fn published_earlier(

@@ -412,7 +412,7 @@ pub(super) struct ClaimAttempt {
     pub(super) name: String,
     pub(super) claim: ClaimVolume,
     /// The volume that an earlier successful attempt recorded.
-    recorded: Option<ResolvedClaim>,
+    pub(super) recorded: Option<ResolvedClaim>,
 }
 
 impl ClaimAttempt {

@@ -108,8 +108,11 @@ impl Objects {
     }
 }
 
+type Observer = Box<dyn Fn(&str, &Value) + Send + Sync>;
+
 struct Shared {
     objects: Mutex<Objects>,
+    observers: Mutex<Vec<Observer>>,
     mode: watch::Sender<Mode>,
     events: broadcast::Sender<(Place, Value)>,
     seen: Mutex<Vec<Seen>>,
@@ -127,6 +130,7 @@ impl FakeApiServer {
         let port = listener.local_addr().expect("its address").port();
         let shared = Arc::new(Shared {
             objects: Mutex::default(),
+            observers: Mutex::default(),
             mode: watch::Sender::new(Mode::Well),
             events: broadcast::channel(1024).0,
             seen: Mutex::default(),
@@ -176,6 +180,17 @@ impl FakeApiServer {
         self.shared.objects.lock().stored.get(&place).cloned()
     }
 
+    /// All objects of a path without a name; that of pods has those of all namespaces.
+    pub(crate) fn all(&self, path: &str) -> Vec<Value> {
+        let list = self.shared.list(&Place::of(path).expect("a path"), None);
+        list["items"].as_array().cloned().expect("items")
+    }
+
+    /// Calls this with the resource and the object of every write, before the next one. It must not use this server.
+    pub(crate) fn observe(&self, observer: impl Fn(&str, &Value) + Send + Sync + 'static) {
+        self.shared.observers.lock().push(Box::new(observer));
+    }
+
     /// Requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
@@ -187,6 +202,9 @@ impl Shared {
         let mut objects = self.objects.lock();
         objects.number(&mut object);
         let old = objects.stored.insert(place.clone(), object.clone());
+        for observer in self.observers.lock().iter() {
+            observer(&place.resource, &object);
+        }
         let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
         let _ = self.events.send(objects.changed(&place, kind, &object));
         object

@@ -430,7 +430,7 @@ impl ForeignMount {
             return Some(ForeignMount(at));
         }
         assert!(std::env::var_os("CI").is_none(), "it may not mount");
-        println!("SKIPPED: this test needs to mount");
+        eprintln!("\n*** SKIPPED: this test needs to mount ***\n");
         None
     }
 }

@@ -11,7 +11,7 @@ use kubelet::volumes::csi::proto;
 use serde_json::{Value, json};
 
 use crate::api_server::FakeApiServer;
-use crate::api_source::{bound, joined, path, stays_untouched, wait_runs};
+use crate::api_source::{ForeignMount, bound, joined, path, stays_untouched, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::registrar;
 use crate::support::fake_runtime::FakeRuntime;
@@ -89,13 +89,43 @@ pub(crate) async fn gone(api: &FakeApiServer, name: &str) {
     .await;
 }
 
-fn mounts_below(directory: &Path) -> Vec<String> {
+pub(crate) fn mounts_below(directory: &Path) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let directory = std::fs::canonicalize(directory).unwrap();
     let prefix = format!("{}/", directory.display());
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     let below = points.filter(|point| point.starts_with(&prefix));
     below.map(str::to_owned).collect()
+}
+
+/// The volume's name in the Node object.
+pub(crate) fn unique_name() -> String {
+    format!("kubernetes.io/csi/{DRIVER}^{VOLUME}")
+}
+
+/// What the controllers do.
+pub(crate) fn attach(api: &FakeApiServer, driver: &CsiDriver) {
+    driver.volumes.change(VOLUME, |volume| {
+        volume.attached_to.insert("node-1".to_owned());
+    });
+    let attachment =
+        kubelet::apiserver::volume_attachment::attachment_name(VOLUME, DRIVER, "node1");
+    api.put(
+        &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
+        json!({"metadata": {"name": attachment},
+            "spec": {"attacher": DRIVER, "nodeName": "node1", "source": {}},
+            "status": {"attached": true, "attachmentMetadata": {"device": "x"}}}),
+    );
+    let mut object = api.object(NODE).unwrap();
+    object["status"]["volumesAttached"] = json!([{"name": unique_name(), "devicePath": ""}]);
+    api.put(NODE, object);
+}
+
+/// A node with an API server; `None`, with a loud line, where the test may not mount.
+pub(crate) async fn joined_and_mounting() -> Option<(Node, FakeApiServer)> {
+    let (node, api) = joined().await;
+    ForeignMount::new(node.path("may-mount"))?;
+    Some((node, api))
 }
 
 /// Waits until the driver has nothing staged, and asserts that nothing is left on disk.
@@ -115,7 +145,9 @@ pub(crate) async fn all_undone(node: &Node, driver: &CsiDriver) {
 
 #[tokio::test]
 async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(
         &api,
         json!({"attachRequired": false, "podInfoOnMount": true}),
@@ -177,35 +209,23 @@ async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
 
 #[tokio::test]
 async fn a_volume_that_is_attached_stays_in_use_until_it_is_unstaged() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(&api, json!({}));
     put_claim(&api);
     node.start().await;
     let driver = start_driver(&node);
     driver.registered().await;
     api.put(&path("web"), of_claim("web"));
-    let name = format!("kubernetes.io/csi/{DRIVER}^{VOLUME}");
+    let name = unique_name();
     let in_use = || api.object(NODE).unwrap()["status"]["volumesInUse"].clone();
     wait_for("it is reported in use", WAIT_LIMIT, async || {
         holds(in_use() == json!([name]), in_use().to_string())
     })
     .await;
     assert_eq!(driver.journal.of("NodeStageVolume").len(), 0);
-    // What the controllers do.
-    driver.volumes.change(VOLUME, |volume| {
-        volume.attached_to.insert("node-1".to_owned());
-    });
-    let attachment =
-        kubelet::apiserver::volume_attachment::attachment_name(VOLUME, DRIVER, "node1");
-    api.put(
-        &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
-        json!({"metadata": {"name": attachment},
-            "spec": {"attacher": DRIVER, "nodeName": "node1", "source": {}},
-            "status": {"attached": true, "attachmentMetadata": {"device": "x"}}}),
-    );
-    let mut object = api.object(NODE).unwrap();
-    object["status"]["volumesAttached"] = json!([{"name": name, "devicePath": ""}]);
-    api.put(NODE, object);
+    attach(&api, &driver);
     wait_runs(&node, "web").await;
     assert_eq!(
         driver.journal.of("NodeStageVolume")[0].publish_context,
@@ -232,7 +252,9 @@ async fn a_volume_that_is_attached_stays_in_use_until_it_is_unstaged() {
 
 #[tokio::test]
 async fn an_inline_volume_lives_as_long_as_its_pod() {
-    let (mut node, api) = joined().await;
+    let Some((mut node, api)) = joined_and_mounting().await else {
+        return;
+    };
     put_driver(
         &api,
         json!({"attachRequired": false, "podInfoOnMount": true, "volumeLifecycleModes": ["Ephemeral"]}),

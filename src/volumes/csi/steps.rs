@@ -105,7 +105,8 @@ impl CsiVolumesInner {
             secrets,
             volume_context: spec.volume_attributes.clone(),
         };
-        client.stage(request).await.map_err(outcome)
+        let staged = client.stage(request).await;
+        self.checked(volume, target, staged).await
     }
 
     async fn publish(
@@ -157,6 +158,7 @@ impl CsiVolumesInner {
             volume.modify(|state| state.owner_group = None);
         }
         if is_first {
+            self.check_directory(volume, uid)?;
             self.prepare_publish(volume, &request, &directory, label)
                 .await?;
         }
@@ -176,11 +178,56 @@ impl CsiVolumesInner {
             secrets,
             volume_context,
         };
-        client.publish(call).await.map_err(outcome)?;
+        let published = client.publish(call).await;
+        self.checked(volume, directory.target(), published).await?;
         if !keeps_group {
             self.set_group(volume, &request, directory.target()).await?;
         }
         Ok(())
+    }
+
+    /// The result of a call that sets up a volume. A driver that reports failure although it has mounted the volume has not
+    /// undone it: what is mounted has to be undone.
+    async fn checked(
+        &self,
+        volume: &Arc<CsiVolume>,
+        target: PathBuf,
+        called: Result<(), CsiError>,
+    ) -> StepResult {
+        let failed = match called.map_err(outcome) {
+            Err(CallOutcome::Failed(why)) => why,
+            other => return other,
+        };
+        let mounter = self.mounter.clone();
+        let is_mounted = move || MountTable::new(mounter.list()).is_mounted(&target);
+        let is_mounted = self.on_files(volume, CallOutcome::Unknown, is_mounted);
+        Err(if is_mounted.await? {
+            CallOutcome::Unknown(failed)
+        } else {
+            CallOutcome::Failed(failed)
+        })
+    }
+
+    /// An error while another volume of the pod has or may have the directory of this one, because both have one name.
+    fn check_directory(&self, volume: &CsiVolume, uid: &PodUid) -> StepResult {
+        let name = volume.pod(uid).map(|pod| pod.spec_name);
+        let has_directory = |other: &&Arc<CsiVolume>| {
+            let state = other.state.lock();
+            let others = state.pods.get(uid).map(|pod| &pod.spec_name);
+            state.machine.is_held_by(uid) && others == name.as_ref()
+        };
+        let volumes = self.volumes.lock();
+        let mut others = volumes
+            .values()
+            .filter(|other| other.identity != volume.identity);
+        match others.find(has_directory) {
+            None => Ok(()),
+            Some(other) => {
+                let other = other.identity.unique_name();
+                let why = format!("the volume {other} is still published at its path");
+                Err(not_called(why))
+            }
+        }
     }
 
     /// Writes the record and upstream's file, and creates the parent of the target, which the driver creates.

@@ -1,6 +1,7 @@
 //! Pods that churn while the kubelet is killed, the runtime is away, the disk is full. See
 //! `tests/support/faults` for what is counted and how, and `make faults` for many of them.
 
+mod csi;
 mod oracle;
 
 use std::collections::BTreeMap;
@@ -230,17 +231,13 @@ fn pace(plan: Plan) -> Plan {
     }
 }
 
-#[test]
-fn nothing_is_harmed_by_faults_under_churn() {
-    let others = [
-        Fault::RuntimeAway,
-        Fault::DiskFull,
-        Fault::Garbage,
-        Fault::HangingStatus,
-    ];
-    let settings = Settings::read(("FAULTS_KILLS", KILLS), ("FAULTS_OTHERS", &others), EACH);
+/// Lives these episodes, some at once.
+fn in_lanes<F: Future<Output = Sum>>(
+    settings: &Settings,
+    mut plans: Vec<Plan>,
+    live: impl Fn(Plan) -> F + Sync,
+) -> BTreeMap<Fault, Sum> {
     println!("FAULTS_SEED={}", settings.seed);
-    let mut plans = settings.plans(pace);
     plans.reverse();
     let (plans, sums) = (Mutex::new(plans), Mutex::new(BTreeMap::<_, Sum>::new()));
     let lane = || {
@@ -265,6 +262,19 @@ fn nothing_is_harmed_by_faults_under_churn() {
             scope.spawn(lane);
         }
     });
-    let missed = summarize("simulated", &settings, &sums.lock().expect("no panic"));
+    sums.into_inner().expect("no panic")
+}
+
+#[test]
+fn nothing_is_harmed_by_faults_under_churn() {
+    let others = [
+        Fault::RuntimeAway,
+        Fault::DiskFull,
+        Fault::Garbage,
+        Fault::HangingStatus,
+    ];
+    let settings = Settings::read(("FAULTS_KILLS", KILLS), ("FAULTS_OTHERS", &others), EACH);
+    let sums = in_lanes(&settings, settings.plans(pace), live);
+    let missed = summarize("simulated", &settings, &sums);
     assert_eq!(missed, [""; 0], "FAULTS_SEED={}", settings.seed);
 }

@@ -17,6 +17,12 @@ pub enum Goal {
     NeverReady,
     ShownWrong,
     KubeletEnded,
+    /// A pod that runs lacks a volume, or its data.
+    VolumeLost,
+    /// A driver was called as the CSI specification forbids.
+    CsiViolation,
+    /// A volume was on the node that the Node's `volumesInUse` did not have.
+    NotInUse,
     /// A container whose start was under way when the kubelet died has exited with 128. A pod that never restarts
     /// its containers has failed then, as upstream.
     StartCutShort,
@@ -37,6 +43,9 @@ impl Goal {
         Goal::NeverReady,
         Goal::ShownWrong,
         Goal::KubeletEnded,
+        Goal::VolumeLost,
+        Goal::CsiViolation,
+        Goal::NotInUse,
         Goal::StartCutShort,
         Goal::HookAgain,
     ];
@@ -54,6 +63,9 @@ impl Goal {
             Goal::NeverReady => "pods that never become ready again",
             Goal::ShownWrong => "untouched pods shown as not ready or missing",
             Goal::KubeletEnded => "kubelets that ended by themselves",
+            Goal::VolumeLost => "pods that run without their volume",
+            Goal::CsiViolation => "calls of CSI drivers that are forbidden",
+            Goal::NotInUse => "volumes on the node and not in volumesInUse",
             Goal::StartCutShort => "starts that the kill cut short (exit 128)",
             Goal::HookAgain => "hooks run again that the kill cut short",
         }

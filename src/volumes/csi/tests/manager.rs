@@ -270,3 +270,34 @@ async fn a_mount_that_a_driver_leaves_is_unmounted() {
     let data = world.driver.volumes.data(VOLUME).join("file");
     assert_eq!(fs::read_to_string(data).unwrap(), "kept");
 }
+
+#[tokio::test]
+async fn what_a_driver_mounts_although_it_reports_failure_is_undone() {
+    let world = World::with(json!({"attachRequired": false}), Mounts::Bind).await;
+    let lie = Behaviour::do_then_fail(Code::Internal);
+    for method in ["NodeStageVolume", "NodePublishVolume"] {
+        world.driver.script.once(method, lie.clone());
+        let error = world.publish("a").await.unwrap_err();
+        if error.contains("Operation not permitted") {
+            assert!(std::env::var_os("CI").is_none(), "{error}");
+            eprintln!("SKIPPED, cannot mount here: {error}");
+            return;
+        }
+        world.unpublish("a").await.unwrap();
+        world.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn two_volumes_of_one_name_never_share_the_path_of_a_pod() {
+    let world = World::start().await;
+    world.driver.add_volume("vol-b");
+    world.publish("a").await.unwrap();
+    let other = |volume: &mut Value| volume["spec"]["csi"]["volumeHandle"] = json!("vol-b");
+    let error = world.publish_changed("a", other).await.unwrap_err();
+    let why = format!("the volume {NAME} is still published at its path");
+    assert!(error.contains(&why), "{error}");
+    assert_eq!(world.driver.journal.of("NodePublishVolume").len(), 1);
+    world.unpublish("a").await.unwrap();
+    world.idle().await;
+}

@@ -261,6 +261,10 @@ impl DriverService {
                 self.script.released().await;
                 work(self)
             }
+            Behaviour::HangThenFail(code, text) => {
+                self.script.released().await;
+                Err(Status::new(code, text))
+            }
             Behaviour::Skip => Ok(T::default()),
             Behaviour::DoThenFail(code, text) => {
                 work(self)?;

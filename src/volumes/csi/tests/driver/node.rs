@@ -189,8 +189,10 @@ impl DriverService {
             None => return Err(self.volume(handle).unwrap_err()),
         };
         self.volumes.unmount(target.as_ref()).map_err(io_error)?;
+        use std::io::ErrorKind::{NotFound, ResourceBusy};
         match fs::remove_dir(target) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            // A mount may have been left.
+            Err(error) if !matches!(error.kind(), NotFound | ResourceBusy) => {
                 return Err(io_error(error));
             }
             _ => {}

@@ -17,6 +17,8 @@ pub(crate) enum Behaviour {
     Delay(Duration),
     /// Does it only after a release.
     Hang,
+    /// Returns this error only after a release; nothing is done.
+    HangThenFail(Code, String),
     /// Returns success; nothing is done.
     Skip,
     /// Does it and returns this error.
@@ -28,6 +30,10 @@ pub(crate) enum Behaviour {
 impl Behaviour {
     pub(crate) fn fail(code: Code) -> Self {
         Self::Fail(code, "as scripted".into())
+    }
+
+    pub(crate) fn hang_then_fail(code: Code) -> Self {
+        Self::HangThenFail(code, "as scripted".into())
     }
 
     pub(crate) fn do_then_fail(code: Code) -> Self {

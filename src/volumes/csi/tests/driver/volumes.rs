@@ -6,7 +6,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 /// Whether volumes are mounted, which needs root.
@@ -38,6 +41,8 @@ pub(crate) struct DriverVolumes {
     directory: PathBuf,
     mounts: Mounts,
     volumes: Arc<Mutex<BTreeMap<String, DriverVolume>>>,
+    /// How many of the next mounts are left.
+    left_mounts: Arc<AtomicU32>,
 }
 
 impl DriverVolumes {
@@ -46,6 +51,7 @@ impl DriverVolumes {
             directory: directory.into(),
             mounts,
             volumes: Arc::default(),
+            left_mounts: Arc::default(),
         }
     }
 
@@ -105,9 +111,22 @@ impl DriverVolumes {
         Ok(())
     }
 
+    /// This many of the next calls that unmount succeed and leave the mount.
+    pub(crate) fn leave_mounts(&self, times: u32) {
+        self.left_mounts.store(times, Ordering::SeqCst);
+    }
+
     /// Unmounts a directory. One that is not mounted is no error.
     pub(super) fn unmount(&self, target: &Path) -> io::Result<()> {
         if self.mounts == Mounts::None {
+            return Ok(());
+        }
+        let left = &self.left_mounts;
+        let leave = |times: u32| times.checked_sub(1);
+        if left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave)
+            .is_ok()
+        {
             return Ok(());
         }
         match unmount(target, UnmountFlags::NOFOLLOW) {

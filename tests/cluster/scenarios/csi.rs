@@ -1,5 +1,6 @@
 //! Volumes of a CSI driver that is a pod of the node, provisioned and attached by the real controllers.
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::csi_objects::{
@@ -7,7 +8,7 @@ use super::csi_objects::{
     of_claim, of_own_claim, pod, records, static_pod, volume_name, wait_registered,
 };
 use crate::cluster::{Cluster, DEADLINE, NODE};
-use crate::inventory::{instances, nothing_is_leaked};
+use crate::inventory::{Instance, instances, nothing_is_leaked};
 use crate::support::wait::{holds, wait_for};
 
 const FORCE: [&str; 2] = ["--grace-period=0", "--force"];
@@ -89,7 +90,14 @@ pub async fn claims_get_volumes_that_are_gone_after_every_order_of_deletions() {
     for name in ["claim-first", "both", "forced"] {
         cluster.wait("condition=Ready", &format!("pod/{name}"));
     }
-    delete(&cluster, &["pod/next"], &[]);
+    // The driver's pod is replaced meanwhile.
+    let driver = [
+        "pod",
+        "--namespace=kube-system",
+        "--selector=app=csi-driver",
+    ];
+    delete(&cluster, &driver, &["--wait=false"]);
+    delete(&cluster, &["pod/next"], &["--wait=false"]);
     delete(&cluster, &["pvc/data"], &["--wait=false"]);
     delete(&cluster, &["pvc/claim-first"], &["--wait=false"]);
     delete(&cluster, &["pod/claim-first"], &["--wait=false"]);
@@ -102,7 +110,7 @@ pub async fn claims_get_volumes_that_are_gone_after_every_order_of_deletions() {
 
 pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api_server_is_away() {
     check_programs().unwrap();
-    let cluster = Cluster::start();
+    let mut cluster = Cluster::start();
     create_objects(&cluster);
     let driver = static_pod(&cluster);
     let manifests = cluster.manifests();
@@ -140,6 +148,16 @@ pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api
         says_that_the_driver_is_missing(&cluster, "late")
     })
     .await;
+    // The next kubelet knows what is to be done only from records, and of one pod nothing else.
+    let killed = Timestamp::now();
+    cluster.restart_kubelet();
+    wait_for("the next kubelet waits for it, too", DEADLINE, || async {
+        let requests = cluster.requests(killed);
+        let is_event = |name: &str| name.starts_with("late.");
+        let mut events = requests.iter().filter(|one| one.resource == "events");
+        holds(events.any(|event| is_event(&event.name)), "no event")
+    })
+    .await;
     // Nothing has begun for the late one.
     assert_eq!(records(&cluster).len(), 3, "of inline, own and stays");
 
@@ -165,6 +183,9 @@ pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api
     cluster.signal("-CONT", "kube-apiserver");
     cluster.wait("condition=Ready", "pod/late");
     is_gone(&cluster, "pod/inline").await;
+    let after = instances(&cluster, "app=user");
+    let stays = |one: &&Instance| one[0].contains("stays");
+    assert_eq!(after.iter().find(stays), before.iter().find(stays));
 
     delete(&cluster, &["pod", "--all"], &[]);
     delete(&cluster, &["pvc", "--all"], &["--wait=false"]);

@@ -75,7 +75,7 @@ VERSIONS ?= v1.35.4 v1.37.2
 test-versions:
 	@hack/install-deps.sh
 	@hack/build-images.sh
-	@hack/build-kubernetes.sh --control-plane
+	@hack/build-kubernetes.sh --control-plane --storage
 	set -e; for version in $(VERSIONS); do \
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done

@@ -62,7 +62,7 @@ test:
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
-	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics || echo "going on without a cluster"
+	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics --storage || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
 
 # The same on a machine that is kept busy by other processes: half an hour.
@@ -75,7 +75,7 @@ VERSIONS ?= v1.35.4 v1.37.2
 test-versions:
 	@hack/install-deps.sh
 	@hack/build-images.sh
-	@hack/build-kubernetes.sh --control-plane
+	@hack/build-kubernetes.sh --control-plane --storage
 	set -e; for version in $(VERSIONS); do \
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done

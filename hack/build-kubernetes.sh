@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs of a Kubernetes cluster into target/tools/kubernetes, from the modules that hack/kubernetes
-# pins: for tests/cluster, hack/control-plane.sh, and comparisons with the Go kubelet. A program that is there in
+# and hack/storage pin: for tests/cluster, hack/control-plane.sh, and comparisons with the Go kubelet. A program that is there in
 # this version is left alone, so an interrupted run goes on where it was.
 #
 #   hack/build-kubernetes.sh [--check] [GROUP|PROGRAM]...   default: all groups
@@ -9,6 +9,7 @@
 #   --kubelet         the Go kubelet, as kubelet
 #   --kubeadm         kubeadm kube-proxy coredns
 #   --metrics         metrics-server
+#   --storage         what serves a CSI driver, and what judges one: csi-provisioner csi-attacher csi-resizer csi-sanity
 #   --e2e             Kubernetes' node test suite: e2e_node.test ginkgo agnhost sample-device-plugin
 #   --check           build nothing; exit 1 if one of them is missing
 #
@@ -24,6 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 module=$repo_root/hack/kubernetes
 pinned_module=$module
+storage_module=$repo_root/hack/storage
 version=${KUBERNETES_VERSION:-$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$module/go.mod")}
 wanted_go=$(awk '$1 == "go" { print $2 }' "$module/go.mod")
 # The one that kubeadm of this version installs.
@@ -38,9 +40,10 @@ control_plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubect
 kubelet=(kubelet)
 kubeadm=(kubeadm kube-proxy coredns)
 metrics=(metrics-server)
+storage=(csi-provisioner csi-attacher csi-resizer csi-sanity)
 e2e=(e2e_node.test ginkgo agnhost sample-device-plugin)
 
-usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--metrics] [--e2e] [PROGRAM]..."; }
+usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--metrics] [--storage] [--e2e] [PROGRAM]..."; }
 
 package_of() {
     case $1 in
@@ -52,6 +55,10 @@ package_of() {
     agnhost | sample-device-plugin) echo "k8s.io/kubernetes/test/images/$1" ;;
     coredns) echo github.com/coredns/coredns ;;
     metrics-server) echo sigs.k8s.io/metrics-server/cmd/metrics-server ;;
+    csi-provisioner) echo github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner ;;
+    csi-attacher) echo github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher ;;
+    csi-resizer) echo github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer ;;
+    csi-sanity) echo github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity ;;
     *) return 1 ;;
     esac
 }
@@ -61,7 +68,15 @@ source_of() {
     case $1 in
     coredns) echo "coredns $coredns_version" ;;
     metrics-server) echo "metrics-server $metrics_version" ;;
+    csi-*) echo "storage $storage_digest" ;;
     *) echo "kubernetes $version $module_digest" ;;
+    esac
+}
+
+module_of() {
+    case $1 in
+    csi-*) echo "$storage_module" ;;
+    *) echo "$module" ;;
     esac
 }
 
@@ -93,7 +108,7 @@ build() {
     rm -rf "$new"
     mkdir -p "$new" "$kubernetes_dir/.built"
     printf '== %s\n' "$program" >>"$log"
-    if ! (cd "$module" && compile "$program" "$new/$program"); then
+    if ! (cd "$(module_of "$program")" && compile "$program" "$new/$program"); then
         rm -rf "$new"
         tail -n 20 "$log" >&2
         loudly "$program cannot be built with $("$go" version); the whole log is $log"
@@ -140,6 +155,7 @@ for word in "$@"; do
     --kubelet) programs+=("${kubelet[@]}") ;;
     --kubeadm) programs+=("${kubeadm[@]}") ;;
     --metrics) programs+=("${metrics[@]}") ;;
+    --storage) programs+=("${storage[@]}") ;;
     --e2e) programs+=("${e2e[@]}") ;;
     *)
         package_of "$word" >/dev/null || usage
@@ -147,12 +163,15 @@ for word in "$@"; do
         ;;
     esac
 done
-((${#programs[@]})) || programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${metrics[@]}" "${e2e[@]}")
+((${#programs[@]})) ||
+    programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${metrics[@]}" "${storage[@]}" "${e2e[@]}")
 mod='readonly'
 if [[ -n ${KUBERNETES_VERSION:-} ]]; then
     other_version
 fi
-module_digest=$(cat "$pinned_module/go.mod" "$pinned_module/go.sum" | sha256sum | cut -c1-16)
+digest_of() { cat "$1/go.mod" "$1/go.sum" | sha256sum | cut -c1-16; }
+module_digest=$(digest_of "$pinned_module")
+storage_digest=$(digest_of "$storage_module")
 
 missing_programs() {
     local program

@@ -4,7 +4,8 @@
 //!
 //! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
 //! skipped with a loud line, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
-//! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics` builds them.
+//! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics` builds them, and with `--storage` those that
+//! serve a CSI driver, without which the scenarios of CSI volumes are left out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,20 +17,29 @@
 
 mod audit;
 mod cluster;
+mod csi_driver;
 mod inventory;
 mod kubelet;
 mod scenarios;
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
+mod registrar;
 #[allow(dead_code, unused_imports, unreachable_pub)]
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;
 
+use ::kubelet::resources::plugin_manager::registration_proto;
 use support::runner::{self, Suite};
 use support::scripts;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some(csi_driver::WORD) {
+        return csi_driver::serve(args);
+    }
     runner::run(Suite {
         needs: "a real cluster",
         prepare: scripts::prepare,

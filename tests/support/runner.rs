@@ -95,6 +95,14 @@ impl<F: Flavour> Test<F> {
             run,
         }
     }
+
+    /// The same test, which is not run, for a reason that is printed.
+    pub fn left_out(self, why: &'static str) -> Test<F> {
+        Test {
+            left_out: Some(why),
+            ..self
+        }
+    }
 }
 
 /// How it went, for the summary.
@@ -256,7 +264,7 @@ fn without_missing<F: Flavour>(
 }
 
 /// Whether what cannot be tested is a failure.
-fn strict() -> bool {
+pub fn strict() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 

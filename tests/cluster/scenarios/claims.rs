@@ -3,17 +3,15 @@
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../src/resources/dra/tests/driver.rs"]
 mod driver;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../src/resources/plugin_manager/tests/registrar.rs"]
-mod registrar;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet::resources::dra::{health_proto, proto};
-use kubelet::resources::plugin_manager::registration_proto;
 
 use crate::cluster::Cluster;
+use crate::registrar;
+use crate::registration_proto;
 use driver::{FakeDriver, V1, device};
 use health_proto::HealthStatus;
 

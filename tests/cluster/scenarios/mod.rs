@@ -4,6 +4,9 @@ mod absences;
 mod access;
 mod certificates;
 mod claims;
+mod csi;
+mod csi_objects;
+mod csi_sanity;
 mod joining;
 mod kubeadm;
 mod leaving;
@@ -20,13 +23,28 @@ mod usage;
 mod workloads;
 
 use crate::kubelet::Flavour;
-use crate::support::runner::{Test, on, scenarios};
+use crate::support::runner::{Test, on, scenarios, strict};
 
 /// What works with each kubelet.
 pub fn tests() -> Vec<Test<Flavour>> {
-    let mut tests = on(&[Flavour::Rust], RUST);
+    let mut tests = storage_tests();
+    tests.extend(on(&[Flavour::Rust], RUST));
     tests.extend(on(&[Flavour::Go, Flavour::Rust], EVERYWHERE));
     tests
+}
+
+fn storage_tests() -> Vec<Test<Flavour>> {
+    let tests = on(&[Flavour::Rust], STORAGE);
+    match csi_objects::check_programs() {
+        // Where they have to be there, the scenarios fail and say so.
+        Err(why) if !strict() => {
+            println!("\n!!!! the tests with a CSI driver are SKIPPED: {why}\n");
+            let without = "the programs that serve a CSI driver are missing";
+            let tests = tests.into_iter().map(|test| test.left_out(without));
+            tests.collect()
+        }
+        _ => tests,
+    }
 }
 
 // The long ones first, so that the lanes end together.
@@ -68,4 +86,12 @@ scenarios! {
     local_devices::an_ephemeral_volume_lives_in_the_claim_that_is_generated_for_it,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
+}
+
+// Not with the Go kubelet: it registers no driver in Rust, because h2 refuses the authority that it sends, a path.
+scenarios! {
+    STORAGE:
+    csi::claims_get_volumes_that_are_gone_after_every_order_of_deletions,
+    csi::volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api_server_is_away,
+    csi_sanity::the_driver_of_these_tests_is_one_by_upstreams_judgement,
 }

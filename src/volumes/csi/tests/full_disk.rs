@@ -1,6 +1,6 @@
 //! A disk that becomes full in the middle of a step.
 
-use super::manager::World;
+use super::world::World;
 use crate::volumes::KubeletRoot;
 use std::{path::Path, process::Command};
 

@@ -116,6 +116,13 @@ impl DriverService {
         if *node != self.config.node_id {
             return Err(Status::not_found(format!("there is no node {node}")));
         }
+        let all = self.volumes.all();
+        let others = all.iter().filter(|(other, _)| *other != handle);
+        let others = others.filter(|(_, volume)| volume.attached_to.contains(node));
+        let limit = self.config.max_volumes;
+        if limit > 0 && others.count() as i64 >= limit {
+            return Err(Status::resource_exhausted(format!("{node} is full")));
+        }
         self.volumes.change(handle, |volume| {
             volume.attached_to.insert(node.clone());
         });

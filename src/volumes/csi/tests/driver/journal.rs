@@ -5,6 +5,9 @@ use super::proto::{
 };
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::Write as _,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -111,9 +114,30 @@ fn keys(map: &BTreeMap<String, String>) -> Vec<String> {
 pub(crate) struct Journal {
     entries: watch::Sender<Vec<JournalEntry>>,
     violations: Arc<Mutex<Vec<String>>>,
+    /// A line for each call that has ended, and for each violation.
+    file: Option<Arc<File>>,
 }
 
 impl Journal {
+    /// Begins the lines of a kept journal that are no calls.
+    pub(crate) const VIOLATION: &str = "violation: ";
+
+    /// A journal that is written to a file as well, behind what is there.
+    pub(super) fn kept_in(path: &Path) -> Self {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file = File::options().create(true).append(true).open(path);
+        Self {
+            file: Some(Arc::new(file.unwrap())),
+            ..Self::default()
+        }
+    }
+
+    fn write(&self, line: &str) {
+        if let Some(mut file) = self.file.as_deref() {
+            file.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
+    }
+
     pub(super) fn begin(&self, entry: JournalEntry) -> usize {
         let mut number = 0;
         self.entries.send_modify(|entries| {
@@ -124,11 +148,24 @@ impl Journal {
     }
 
     pub(super) fn end(&self, number: usize, code: Code) {
-        self.entries
-            .send_modify(|entries| entries[number].code = Some(code));
+        self.entries.send_modify(|entries| {
+            let entry = &mut entries[number];
+            entry.code = Some(code);
+            let JournalEntry {
+                method,
+                volume,
+                staging_path,
+                target_path,
+                ..
+            } = entry;
+            self.write(&format!(
+                "{method} {volume} {staging_path} {target_path} {code:?}"
+            ));
+        });
     }
 
     pub(super) fn violation(&self, text: String) {
+        self.write(&format!("{}{text}", Self::VIOLATION));
         self.violations.lock().unwrap().push(text);
     }
 

@@ -1,11 +1,13 @@
 //! A CSI driver: real gRPC servers on Unix sockets, with Identity, Controller and Node service and a registrar. It is
 //! strict, keeps a journal of its calls, and lies on demand.
 //!
-//! Its volumes are directories. With [`Mounts::Bind`], which needs root, they are bind-mounted to the staging path and
-//! from there to the target path; with [`Mounts::None`] only the target directories are made.
+//! Its volumes are directories, or file systems of their size ([`Mounts::Tmpfs`]). With [`Mounts::Bind`], which needs
+//! root, they are bind-mounted to the staging path and from there to the target path; with [`Mounts::None`] only the
+//! target directories are made.
 
 mod controller;
 mod journal;
+mod kept;
 mod node;
 mod script;
 mod server;
@@ -39,6 +41,9 @@ pub(crate) struct DriverConfig {
     /// Whether the registration socket serves the driver as well.
     pub(crate) is_one_socket: bool,
     pub(crate) mounts: Mounts,
+    /// Whether a driver of another process finds the volumes as this one left them, and the journal goes on: both are
+    /// files in `base` then.
+    pub(crate) is_kept: bool,
     pub(crate) stage_unstage: bool,
     pub(crate) volume_mount_group: bool,
     pub(crate) single_node_multi_writer: bool,
@@ -62,6 +67,7 @@ impl DriverConfig {
             registry: None,
             is_one_socket: false,
             mounts: Mounts::None,
+            is_kept: false,
             stage_unstage: true,
             volume_mount_group: false,
             single_node_multi_writer: false,
@@ -76,6 +82,11 @@ impl DriverConfig {
     /// The driver's own socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.base.join("csi.sock")
+    }
+
+    /// Where the journal is written to, if it is kept.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.base.join("journal")
     }
 
     fn registration_socket(&self) -> Option<PathBuf> {
@@ -110,10 +121,14 @@ pub(crate) struct CsiDriver {
 impl CsiDriver {
     /// Starts the driver and its registrar.
     pub(crate) fn start(config: DriverConfig) -> Self {
+        let journal = match config.is_kept {
+            true => Journal::kept_in(&config.journal()),
+            false => Journal::default(),
+        };
         let mut driver = Self {
-            journal: Journal::default(),
+            journal,
             script: Script::default(),
-            volumes: DriverVolumes::new(&config.base.join("volumes"), config.mounts),
+            volumes: DriverVolumes::new(&config),
             registrar: registrar(&config),
             config,
             driver: None,

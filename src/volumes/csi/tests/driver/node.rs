@@ -250,8 +250,8 @@ impl DriverService {
             return Err(Status::not_found(text));
         }
         let reached = volume.capacity;
-        self.volumes
-            .change(&request.volume_id, |volume| volume.node_capacity = reached);
+        let grown = self.volumes.grow(&request.volume_id, reached);
+        grown.map_err(io_error)?;
         Ok(reached)
     }
 }

@@ -1,9 +1,10 @@
 //! The driver's volumes, which are directories, and their mounts.
 
-use super::proto::VolumeCapability;
-use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
+use super::{DriverConfig, kept, proto::VolumeCapability};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::CString,
     fs, io,
     path::{Path, PathBuf},
     sync::{
@@ -17,6 +18,8 @@ use std::{
 pub(crate) enum Mounts {
     None,
     Bind,
+    /// Each volume is a file system in memory, which ends where the volume does.
+    Tmpfs,
 }
 
 /// A volume, by what the driver believes.
@@ -43,15 +46,29 @@ pub(crate) struct DriverVolumes {
     volumes: Arc<Mutex<BTreeMap<String, DriverVolume>>>,
     /// How many of the next mounts are left.
     left_mounts: Arc<AtomicU32>,
+    /// The file in which they are kept.
+    file: Option<PathBuf>,
 }
 
 impl DriverVolumes {
-    pub(super) fn new(directory: &Path, mounts: Mounts) -> Self {
+    /// The volumes that an earlier driver left, if they are kept.
+    pub(super) fn new(config: &DriverConfig) -> Self {
+        let file = config.is_kept.then(|| config.base.join("volumes.json"));
+        let volumes = file.as_deref().map(kept::read).unwrap_or_default();
         Self {
-            directory: directory.into(),
-            mounts,
-            volumes: Arc::default(),
+            directory: config.base.join("volumes"),
+            mounts: config.mounts,
+            volumes: Arc::new(Mutex::new(volumes)),
             left_mounts: Arc::default(),
+            file,
+        }
+    }
+
+    fn modify(&self, modify: impl FnOnce(&mut BTreeMap<String, DriverVolume>)) {
+        let mut volumes = self.volumes.lock().unwrap();
+        modify(&mut volumes);
+        if let Some(file) = &self.file {
+            kept::write(file, &volumes);
         }
     }
 
@@ -67,19 +84,27 @@ impl DriverVolumes {
 
     /// Adds a volume and its directory.
     pub(crate) fn create(&self, handle: &str, capacity: i64, is_inline: bool) {
-        fs::create_dir_all(self.data(handle)).unwrap();
+        let data = self.data(handle);
+        fs::create_dir_all(&data).unwrap();
+        if self.mounts == Mounts::Tmpfs {
+            let size = CString::new(format!("size={capacity},mode=755")).unwrap();
+            mount("tmpfs", &data, "tmpfs", MountFlags::empty(), &*size).unwrap();
+        }
         let volume = DriverVolume {
             capacity,
             node_capacity: capacity,
             is_inline,
             ..DriverVolume::default()
         };
-        self.volumes.lock().unwrap().insert(handle.into(), volume);
+        self.modify(|volumes| drop(volumes.insert(handle.into(), volume)));
     }
 
     /// Removes a volume with its data.
     pub(crate) fn delete(&self, handle: &str) {
-        self.volumes.lock().unwrap().remove(handle);
+        self.modify(|volumes| drop(volumes.remove(handle)));
+        if self.mounts == Mounts::Tmpfs {
+            unmount(self.data(handle), UnmountFlags::NOFOLLOW).unwrap();
+        }
         let _ = fs::remove_dir_all(self.data(handle));
     }
 
@@ -93,14 +118,30 @@ impl DriverVolumes {
 
     /// Changes a volume, if it exists.
     pub(crate) fn change(&self, handle: &str, change: impl FnOnce(&mut DriverVolume)) {
-        if let Some(volume) = self.volumes.lock().unwrap().get_mut(handle) {
-            change(volume);
+        self.modify(|volumes| {
+            if let Some(volume) = volumes.get_mut(handle) {
+                change(volume);
+            }
+        });
+    }
+
+    /// Gives the node all of the capacity of a volume.
+    pub(super) fn grow(&self, handle: &str, capacity: i64) -> io::Result<()> {
+        if self.mounts == Mounts::Tmpfs {
+            let size = format!("size={capacity}");
+            mount_remount(self.data(handle), MountFlags::empty(), size)?;
         }
+        self.change(handle, |volume| volume.node_capacity = capacity);
+        Ok(())
     }
 
     /// Mounts a directory on another one.
     pub(super) fn mount(&self, source: &Path, target: &Path, readonly: bool) -> io::Result<()> {
         if self.mounts == Mounts::None {
+            return Ok(());
+        }
+        // A driver that was killed may have mounted it and not written so.
+        if self.file.is_some() && is_mount_point(target)? {
             return Ok(());
         }
         mount_bind(source, target)?;
@@ -134,4 +175,10 @@ impl DriverVolumes {
             unmounted => Ok(unmounted?),
         }
     }
+}
+
+fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    Ok(points.any(|point| Path::new(point) == path))
 }

@@ -21,24 +21,32 @@ mod project_quotas;
 mod mounter;
 mod error;
 pub mod pod_dirs;
+#[path = "kinds/content/mod.rs"]
 pub mod content;
 mod ownership;
 pub mod csi;
 mod record;
+#[path = "kinds/plan.rs"]
 pub mod plan;
 mod prepared;
 pub mod state;
 mod pod_volumes;
 mod mount_threads;
+#[path = "kinds/local/mod.rs"]
 mod local;
+#[path = "kinds/claim/resolve.rs"]
 mod claim;
+#[path = "kinds/claim/marker.rs"]
 mod claim_marker;
 mod cluster;
+#[path = "kinds/empty_dir.rs"]
 mod empty_dir;
+#[path = "kinds/host_path.rs"]
 mod host_path;
 mod sub_path;
 mod container_start;
 mod set_up;
+#[path = "kinds/csi.rs"]
 mod csi_set_up;
 mod refresh;
 mod steps;

@@ -5,6 +5,7 @@
 
 mod atomic_writer;
 mod mount_points;
+#[path = "../../group.rs"]
 mod owner;
 mod payload;
 mod plan;

@@ -4,8 +4,8 @@
 
 use super::{
     PodDir,
-    content::{READ_WRITE, VolumeGroup},
     error::cannot,
+    group::{READ_WRITE, VolumeGroup},
     paths::VolumePlugin,
     pod_dirs::write_marker,
 };
@@ -25,7 +25,7 @@ use std::{
 
 /// `fsGroupChangePolicy`: when the group of a volume's files is changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ChangePolicy {
+pub(super) enum ChangePolicy {
     /// Whenever no other pod uses the volume.
     #[default]
     Always,
@@ -46,7 +46,7 @@ pub(super) fn set_up(
     shared: impl FnOnce() -> bool,
 ) -> anyhow::Result<()> {
     let marker = pod.ownership_marker(volume)?;
-    if marker.join("ready").exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
+    if marker.join("ready").exists() || pod.volume(VolumePlugin::LOCAL, volume)?.exists() {
         return Ok(());
     }
     if !shared() {

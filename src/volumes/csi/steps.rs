@@ -26,7 +26,7 @@ use super::{
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::base::error_chain;
 use crate::model::PodUid;
-use crate::volumes::{Mounter, content::VolumeGroup, ownership, paths::component};
+use crate::volumes::{Mounter, VolumeGroup, ownership, paths::component};
 use anyhow::Context as _;
 use std::{
     path::{Path, PathBuf},

@@ -8,7 +8,7 @@ use super::{
     spec::CsiVolumeSpec,
 };
 use crate::model::PodUid;
-use crate::volumes::{PodDir, content::VolumeGroup, ownership::ChangePolicy};
+use crate::volumes::{PodDir, VolumeGroup, ownership::ChangePolicy};
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;

@@ -11,8 +11,7 @@ use crate::{
     resources::plugin_manager::RegisteredPlugin,
     state::volumes_in_use::VolumesInUse,
     volumes::{
-        HostMounter, KubeletRoot, VolumeError,
-        content::VolumeGroup,
+        HostMounter, KubeletRoot, VolumeError, VolumeGroup,
         csi::{
             CsiDrivers, CsiMetrics, RegistrationId, inputs::CsiSources, manager::CsiVolumes,
             requests::MountingPod, spec::CsiVolumeSpec, volume::PublishRequest,

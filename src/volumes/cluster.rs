@@ -1,20 +1,17 @@
 //! The API objects that volumes need besides configmaps and secrets, and the lookup of all inputs of one volume.
 
-use super::{
-    content::{VolumeFileSource, VolumeInputs},
-    csi::inputs::CsiSources,
-    plan::{PlannedVolume, VolumeKind},
-};
+use super::csi::inputs::CsiSources;
 use crate::{
     apiserver::{
-        claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
+        claim::{ApiPersistentVolumeClaims, FoundClaims, PersistentVolumeClaimKey},
         configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodConfigMapSecretReader},
-        pod_certificate::{PodCertificateKey, PodCertificates},
-        token::{TokenKey, Tokens},
-        trust_bundle::TrustBundles,
+        pod_certificate::{FoundCertificates, PodCertificateKey, PodCertificates},
+        token::{FoundTokens, TokenKey, Tokens},
+        trust_bundle::{FoundBundles, TrustBundles},
     },
     model::PodUid,
 };
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
@@ -36,68 +33,31 @@ pub struct ClusterSources {
 }
 
 /// The keys of everything that volumes refer to.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 pub(super) struct VolumeKeys {
-    configmaps_and_secrets: BTreeSet<ObjectKey>,
-    tokens: BTreeSet<TokenKey>,
-    certificates: BTreeSet<PodCertificateKey>,
-    claims: BTreeSet<PersistentVolumeClaimKey>,
-    has_bundles: bool,
+    pub(super) configmaps_and_secrets: BTreeSet<ObjectKey>,
+    pub(super) tokens: BTreeSet<TokenKey>,
+    pub(super) certificates: BTreeSet<PodCertificateKey>,
+    pub(super) claims: BTreeSet<PersistentVolumeClaimKey>,
+    pub(super) has_bundles: bool,
 }
 
-impl VolumeKeys {
-    pub(super) fn of(plan: &[PlannedVolume]) -> Self {
-        let mut keys = Self::default();
-        for volume in plan {
-            match &volume.kind {
-                VolumeKind::Claim(claim) => {
-                    keys.claims.insert(claim.key.clone());
-                }
-                VolumeKind::Content(content) => {
-                    content.sources.iter().for_each(|source| keys.add(source));
-                }
-                VolumeKind::EmptyDir { .. }
-                | VolumeKind::HostPath { .. }
-                | VolumeKind::Csi(_)
-                | VolumeKind::Unsupported(_) => {}
-            }
-        }
-        keys
-    }
-
-    fn add(&mut self, source: &VolumeFileSource) {
-        match source {
-            VolumeFileSource::Pod(_) => {}
-            VolumeFileSource::Object(object) => {
-                self.configmaps_and_secrets.insert(object.key.clone());
-            }
-            VolumeFileSource::Token(token) => {
-                self.tokens.insert(token.key.clone());
-            }
-            VolumeFileSource::Certificate(certificate) => {
-                self.certificates.insert(certificate.key.clone());
-            }
-            VolumeFileSource::Bundle(_) => self.has_bundles = true,
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        let Self {
-            configmaps_and_secrets,
-            tokens,
-            certificates,
-            claims,
-            has_bundles,
-        } = self;
-        let no_tokens = tokens.is_empty() && certificates.is_empty();
-        configmaps_and_secrets.is_empty() && no_tokens && claims.is_empty() && !has_bundles
-    }
+/// What was looked up for a volume.
+#[derive(Clone, Debug, Default)]
+pub(super) struct VolumeInputs {
+    pub(super) configmaps_and_secrets: ConfigMapsAndSecrets,
+    pub(super) tokens: FoundTokens,
+    pub(super) certificates: FoundCertificates,
+    pub(super) claims: FoundClaims,
+    /// `None` if no source needs bundles.
+    pub(super) bundles: Option<FoundBundles>,
+    /// The Node object.
+    pub(super) node: Option<Arc<Node>>,
 }
 
 impl ClusterSources {
     /// Registers what a pod uses, replacing what it used before.
-    pub(super) fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) {
-        let keys = VolumeKeys::of(plan);
+    pub(super) fn register(&self, uid: &PodUid, keys: VolumeKeys) {
         self.tokens.register(uid, keys.tokens);
         self.certificates.register(uid, keys.certificates);
         self.claims.register(uid, keys.claims);
@@ -121,13 +81,8 @@ impl ClusterSources {
     ) -> VolumeInputs {
         let is_known = |key: &ObjectKey| immutable.is_some_and(|known| known.contains_key(key));
         keys.configmaps_and_secrets.retain(|key| !is_known(key));
-        let bundles = async {
-            if keys.has_bundles {
-                Some(self.bundles.get().await)
-            } else {
-                None
-            }
-        };
+        let bundles = keys.has_bundles.then(|| self.bundles.get());
+        let bundles = OptionFuture::from(bundles);
         let configmaps_and_secrets = configmaps_and_secrets.get(keys.configmaps_and_secrets);
         let tokens = self.tokens.get(keys.tokens);
         let certificates = self.certificates.get(keys.certificates);

@@ -2,7 +2,7 @@
 //! of the node are checked.
 
 use super::{
-    PodDir, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath, host_path,
+    PodDir, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath, kinds::host_path,
     pod_volumes::PodVolumes, sub_path,
 };
 use crate::model::PodUid;
@@ -46,8 +46,8 @@ impl VolumeManagerInner {
     ) -> Result<(), VolumeError> {
         let ended = self.of_or_new(uid).ended.clone();
         let path = host_path.clone();
-        let set_up = move || host_path::set_up(&host_path, check);
-        let checked = self.threads.run(path, &[], &ended, set_up).await?;
+        let check = move || host_path::check_path(&host_path, check);
+        let checked = self.threads.run(path, &[], &ended, check).await?;
         checked.map_err(|error| VolumeError::set_up(volume, error))
     }
 

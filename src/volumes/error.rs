@@ -150,12 +150,12 @@ pub enum VolumeError {
 pub struct Unsupported(pub String);
 
 impl VolumeError {
-    /// The setup of a volume failed.
+    /// The setup of a volume failed. An error of this type stays as it is.
     pub(super) fn set_up(volume: &str, source: anyhow::Error) -> Self {
-        Self::SetUp {
+        source.downcast().unwrap_or_else(|source| Self::SetUp {
             volume: volume.to_owned(),
             source,
-        }
+        })
     }
 
     /// Whether this kubelet does not support the volume.

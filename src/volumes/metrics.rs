@@ -15,6 +15,8 @@ pub(super) const BUCKETS: [f64; 13] = [
 ];
 /// Volumes of in-tree plugins are not migrated to CSI drivers.
 pub(super) const NOT_MIGRATED: &str = "false";
+/// The plugin of a hostPath, which has no directory.
+pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 /// The plugin of a claim whose volume is not known yet.
 pub(super) const NO_PLUGIN: &str = "N/A";
 

@@ -18,29 +18,23 @@
 mod paths;
 mod project_files;
 mod project_quotas;
-mod mounter;
 mod error;
+mod mounter;
 pub mod pod_dirs;
-pub mod content;
+mod group;
 mod ownership;
 mod metrics;
 pub mod csi;
-mod record;
-pub mod plan;
 mod prepared;
 pub mod state;
-mod pod_volumes;
 mod mount_threads;
-mod local;
-mod claim;
-mod claim_marker;
 mod cluster;
-mod empty_dir;
-mod host_path;
+mod pod_volumes;
+pub mod kinds;
+mod record;
 mod sub_path;
 mod container_start;
 mod set_up;
-mod csi_set_up;
 mod refresh;
 mod steps;
 mod teardown;
@@ -49,44 +43,39 @@ mod repair;
 
 pub use cluster::ClusterSources;
 pub use error::{PathError, Unsupported, VolumeError, VolumesNotReady};
+pub use group::VolumeGroup;
 pub use metrics::VolumeMetrics;
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{
     KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file, termination_logs,
 };
-pub use prepared::{PreparedVolumes, VolumePath, VolumePaths};
+pub use prepared::{HostPathCheck, PreparedVolumes, VolumePath, VolumePaths};
 pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
+use crate::base::{DirtySet, KeyedLock};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use csi::{manager::CsiVolumes, requests::MountingPod};
-use futures::future::join_all;
+use kinds::{KINDS, plan};
 use mount_threads::MountThreads;
 use parking_lot::Mutex;
-use plan::HostPathCheck;
-use pod_volumes::{PodVolumes, TIMEOUT};
-use set_up::VolumePod;
+use pod_volumes::{PlannedVolume, PodVolumes, TIMEOUT, VolumePod};
 use state::VolumeState;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
 };
 use tokio::{
     sync::Semaphore,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of `local` volumes that are set up concurrently, each on a thread that programs may keep for an hour: an
 /// eighth of the threads for blocking work.
 const MAX_LOCAL: usize = 64;
-
-/// How long the teardown of a pod waits for unmounting unused devices.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sets up and tears down the volumes of pods; cheap to clone.
 #[derive(Clone)]
@@ -186,12 +175,17 @@ impl VolumeManager {
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
         let ready = self.shared.of(uid).map(|volumes| volumes.ready());
         let volumes = ready.into_iter().flatten().filter_map(|(volume, path)| {
-            let claim = volume.claim().filter(|_| path.measured);
+            let claim = volume.kind.claim().filter(|_| path.measured);
+            let claim = claim.map(|key| ClaimRef {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+            });
+            let is_mount = volume.kind.directory().map(|(_, is_mount)| is_mount);
             Some(MeasurableVolume {
                 name: volume.name.clone(),
                 path: path.host_path,
                 project: path.project,
-                filesystem: claim.is_some() || volume.kind.is_in_memory()?,
+                filesystem: claim.is_some() || is_mount?,
                 claim,
             })
         });
@@ -241,7 +235,7 @@ impl VolumeManager {
         shared.configmaps_and_secrets.register(pod);
         let plan = self.plan(pod)?;
         let uid = pod.uid();
-        shared.cluster.register(&uid, &plan);
+        shared.cluster.register(&uid, plan::keys(&plan));
         if plan.is_empty() {
             // No volumes. The pod's directory is created with the first file in it.
             return Ok(PreparedVolumes::default());
@@ -257,7 +251,7 @@ impl VolumeManager {
         }
     }
 
-    fn plan(&self, pod: &Pod) -> Result<Vec<plan::PlannedVolume>, VolumeError> {
+    fn plan(&self, pod: &Pod) -> Result<Vec<PlannedVolume>, VolumeError> {
         let certificates = self.shared.cluster.certificates.is_served();
         plan::plan(pod, &self.shared.node, certificates)
     }
@@ -378,24 +372,19 @@ impl VolumeManager {
             volumes.tear_down().await;
         }
         self.shared.pods.lock().remove(uid);
-        self.unpublish(uid).await?;
-        let shared = self.shared.clone();
-        let uid = uid.clone();
+        for kind in KINDS {
+            (kind.tear_down)(self.shared.clone(), uid.clone()).await?;
+        }
+        let (shared, uid) = (self.shared.clone(), uid.clone());
         let tear_down = move || {
-            let mounter = shared.mounter.as_ref();
-            let pod = shared.root.pod(&uid).map_err(VolumeError::from);
-            if let Ok(pod) = &pod {
-                shared.csi.remove_leftovers(pod);
-            }
-            let torn_down = pod.and_then(|pod| {
-                teardown::tear_down_volumes(&pod, mounter, || shared.release_projects())
-            });
-            (torn_down, local::has_devices(&shared.root))
+            let pod = shared.root.pod(&uid)?;
+            let release = || shared.release_projects();
+            teardown::tear_down_volumes(&pod, shared.mounter.as_ref(), release)
         };
-        let (torn_down, has_devices) = tokio::task::spawn_blocking(tear_down).await?;
+        let torn_down = tokio::task::spawn_blocking(tear_down).await?;
         // Also after an error: other volumes may have been unmounted.
-        if has_devices {
-            self.release_devices().await;
+        for kind in KINDS {
+            (kind.release)(self.shared.clone()).await;
         }
         torn_down
     }
@@ -403,40 +392,6 @@ impl VolumeManager {
     /// The volumes of CSI drivers.
     pub fn csi(&self) -> &CsiVolumes {
         &self.shared.csi
-    }
-
-    /// Unpublishes the pod's volumes of CSI drivers. Their sub-paths are unmounted before, because a driver may refuse to
-    /// unmount what is mounted elsewhere as well.
-    async fn unpublish(&self, uid: &PodUid) -> Result<(), VolumeError> {
-        if !self.shared.csi.has_volumes_of(uid) {
-            return Ok(());
-        }
-        let mounter = self.shared.mounter.clone();
-        let directory = self.shared.root.pod(uid)?.sub_paths();
-        let unmount = move || teardown::unmount_beneath(&directory, mounter.as_ref());
-        tokio::task::spawn_blocking(unmount).await??;
-        self.shared.csi.unpublish(uid).await
-    }
-
-    /// Unmounts devices that no pod uses any more, each on a thread of its own. If that takes longer than
-    /// [`RELEASE_TIMEOUT`], it continues in the background, and later teardowns do not wait for it again.
-    async fn release_devices(&self) {
-        let shared = self.shared.clone();
-        let release = async move {
-            let lister = shared.clone();
-            let list =
-                move || local::lock_unused(&lister.root, lister.mounter.as_ref(), &lister.locks);
-            let unused = tokio::task::spawn_blocking(list).await.unwrap_or_default();
-            let releases = unused.into_iter().map(|(name, lock)| {
-                let shared = shared.clone();
-                tokio::task::spawn_blocking(move || {
-                    let _lock = lock;
-                    local::release(&shared.root, shared.mounter.as_ref(), &name);
-                })
-            });
-            join_all(releases).await;
-        };
-        let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
     }
 
     /// Removes the pod's directory with its termination messages. Called after [`Self::teardown`], once the messages are not

@@ -1,5 +1,6 @@
 //! The mount operations, behind a trait so that tests without root can record them.
 
+use super::{VolumeError, error::io_error};
 use crate::host::{MountEntry, ProgramEnd, mount, program};
 use std::{
     fs::{self, Metadata},
@@ -64,4 +65,19 @@ impl Mounter for HostMounter {
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
         program::run(program, args, limit)
     }
+}
+/// Unmounts everything below a directory, the newest mount first. Blocking.
+pub(super) fn unmount_beneath(directory: &Path, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+    let mounts = mounter
+        .list()
+        .map_err(io_error("list the mounts below", directory))?;
+    let beneath = mounts
+        .iter()
+        .rev()
+        .filter(|mount| mount.is_beneath(directory));
+    for mount in beneath {
+        let path = &mount.mount_point;
+        mounter.unmount(path).map_err(io_error("unmount", path))?;
+    }
+    Ok(())
 }

@@ -6,8 +6,8 @@
 
 use super::{
     PodDir,
-    content::{READ_WRITE, VolumeGroup},
     error::cannot,
+    group::{READ_WRITE, VolumeGroup},
     paths::VolumePlugin,
     pod_dirs::write_marker,
 };
@@ -31,7 +31,7 @@ const SETGID: u32 = 0o2000;
 
 /// `fsGroupChangePolicy`: when the group of a volume's files is changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ChangePolicy {
+pub(super) enum ChangePolicy {
     /// Whenever no other pod uses the volume.
     #[default]
     Always,
@@ -68,7 +68,7 @@ pub(super) fn set_up(
     shared: impl FnOnce() -> bool,
 ) -> anyhow::Result<()> {
     let marker = pod.ownership_marker(volume)?;
-    if marker.join("ready").exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
+    if marker.join("ready").exists() || pod.volume(VolumePlugin::LOCAL, volume)?.exists() {
         return Ok(());
     }
     if !shared() {

@@ -1,7 +1,6 @@
 //! Paths below the kubelet's root directory. They are upstream's, except for the record of volumes and the markers of
 //! ownership and claims.
 
-use crate::base::named_enum;
 use crate::model::PodUid;
 use std::{
     fs, io,
@@ -56,7 +55,7 @@ impl KubeletRoot {
     /// Where devices of `local` volumes are mounted, each below the name of its PersistentVolume.
     pub fn local_devices(&self) -> PathBuf {
         let plugins = self.0.join("plugins");
-        plugins.join(VolumePlugin::Local.as_str()).join("mounts")
+        plugins.join(VolumePlugin::LOCAL.0).join("mounts")
     }
 
     /// `seccomp`, the directory of Localhost profiles.
@@ -74,29 +73,20 @@ impl KubeletRoot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDir(PathBuf);
 
-named_enum! {
-    /// The volume plugins that create volumes below a pod's directory, with upstream's names.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    pub enum VolumePlugin {
-        /// emptyDir.
-        EmptyDir = "kubernetes.io/empty-dir",
-        /// configMap.
-        ConfigMap = "kubernetes.io/configmap",
-        /// secret.
-        Secret = "kubernetes.io/secret",
-        /// projected.
-        Projected = "kubernetes.io/projected",
-        /// downwardAPI.
-        DownwardApi = "kubernetes.io/downward-api",
-        /// local, of a block device or with mount options.
-        Local = "kubernetes.io/local-volume",
-    }
-}
+/// A volume plugin that creates volumes below a pod's directory, by upstream's name. Each kind has its own; those that
+/// paths and files of other kinds depend on are here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumePlugin(pub(super) &'static str);
 
 impl VolumePlugin {
+    /// emptyDir. Its directories also have the markers of other plugins.
+    pub(super) const EMPTY_DIR: Self = Self("kubernetes.io/empty-dir");
+    /// local, of a block device or with mount options.
+    pub(super) const LOCAL: Self = Self("kubernetes.io/local-volume");
+
     /// The plugin name as directory name, with `~` for `/`.
     pub(super) fn directory(self) -> String {
-        self.as_str().replace('/', "~")
+        self.0.replace('/', "~")
     }
 }
 
@@ -166,7 +156,7 @@ impl PodDir {
 
     /// The directory of the markers of all emptyDir volumes.
     pub fn empty_dir_markers(&self) -> PathBuf {
-        self.plugins().join(VolumePlugin::EmptyDir.directory())
+        self.plugins().join(VolumePlugin::EMPTY_DIR.directory())
     }
 
     /// Directory whose file `ready` marks an emptyDir volume as set up.

@@ -1,11 +1,36 @@
 //! The paths of a pod's volumes.
 
-use super::{VolumeError, plan::HostPathCheck};
-use crate::model::ProjectId;
+use super::VolumeError;
+use crate::{base::named_enum, model::ProjectId};
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
+named_enum! {
+    /// `hostPath.type`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum HostPathCheck {
+        /// Anything; need not exist.
+        #[default]
+        None = "",
+        /// A directory; created with mode 0755 if nothing exists.
+        DirectoryOrCreate = "DirectoryOrCreate",
+        /// A directory.
+        Directory = "Directory",
+        /// A file; created with mode 0644 if nothing exists.
+        FileOrCreate = "FileOrCreate",
+        /// A file.
+        File = "File",
+        /// A unix socket.
+        Socket = "Socket",
+        /// A character device.
+        CharDevice = "CharDevice",
+        /// A block device.
+        BlockDevice = "BlockDevice",
+    }
+}
+
 /// The path of one volume, and how containers may mount it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumePath {
     /// The path on the node.
     pub host_path: PathBuf,
@@ -30,13 +55,7 @@ impl VolumePath {
     pub(super) fn of(host_path: PathBuf) -> Self {
         Self {
             host_path,
-            check: HostPathCheck::None,
-            managed: false,
-            read_only: false,
-            measured: false,
-            is_device: false,
-            group: None,
-            project: None,
+            ..Self::default()
         }
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn is_empty_dir(path: &Path, pods: &Path) -> bool {
     let Ok(below) = path.strip_prefix(pods) else {
         return false;
     };
-    let plugin = VolumePlugin::EmptyDir.directory();
+    let plugin = VolumePlugin::EMPTY_DIR.directory();
     let mut parts = below.components();
     let [_, volumes, kind, name, rest] = [(); 5].map(|()| parts.next());
     let is = |part: Option<Component<'_>>, name: &str| {

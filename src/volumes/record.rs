@@ -3,7 +3,7 @@
 //! After a crash, even during the creation or removal of a volume, the next kubelet knows from the record which
 //! volumes this kubelet created, and removes nothing else.
 
-use super::{PodDir, VolumeError, error::io_error, paths::VolumePlugin};
+use super::{PodDir, VolumeError, error::io_error, kinds};
 use crate::base::{atomic_file, if_exists};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -25,20 +25,6 @@ pub(super) struct VolumeRecord {
     /// A file system is mounted on its directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) mounted: bool,
-}
-
-impl VolumeRecord {
-    pub(super) fn new(name: &str, plugin: VolumePlugin, mounted: bool) -> Self {
-        Self {
-            name: name.to_string(),
-            plugin: plugin.to_string(),
-            mounted,
-        }
-    }
-
-    fn is_known(&self) -> bool {
-        VolumePlugin::parse(&self.plugin).is_some()
-    }
 }
 
 /// Writes the record.
@@ -69,11 +55,9 @@ pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
         tracing::warn!(path = %path.display(), "Failed to read the record of a pod's volumes");
         return Ok(());
     };
-    match records
-        .volumes
-        .into_iter()
-        .find(|record| !record.is_known())
-    {
+    let is_known = |name: &str| kinds::plugins().any(|plugin| plugin.0 == name);
+    let mut volumes = records.volumes.into_iter();
+    match volumes.find(|record| !is_known(&record.plugin)) {
         Some(record) => Err(VolumeError::UnknownPlugin {
             volume: record.name,
             plugin: record.plugin,

@@ -2,7 +2,9 @@
 //! of pulling, or stopped, which may take hours of grace. A token would expire meanwhile.
 
 use super::{
-    VolumeError, VolumeManager, VolumeManagerInner, content, plan::PlannedVolume, set_up::VolumePod,
+    VolumeError, VolumeManager, VolumeManagerInner,
+    kinds::plan,
+    pod_volumes::{PlannedVolume, VolumePod},
 };
 use crate::{
     base::run_file_io,
@@ -41,7 +43,7 @@ impl VolumeManager {
 
     fn has_content(&self, pod: &Pod) -> bool {
         let plan = self.plan(pod).unwrap_or_default();
-        plan.iter().any(|planned| planned.content().is_some())
+        plan.iter().any(|planned| planned.kind.has_content())
     }
 
     /// Updates the content volumes that were set up, by this or by an earlier kubelet. Returns why some could not be
@@ -51,45 +53,33 @@ impl VolumeManager {
         let plan = self.plan(pod)?;
         // An earlier kubelet may have begun to stop the pod.
         shared.configmaps_and_secrets.register(pod);
-        shared.cluster.register(&pod.uid(), &plan);
+        shared.cluster.register(&pod.uid(), plan::keys(&plan));
         let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
         let pod = self.pod_with_volumes(pod)?;
         pod.volumes.set_outdated(false);
-        let content = shared.content_volumes(&pod, &plan).await;
+        let content = content_volumes(shared.clone(), &pod, &plan).await;
         shared.work_on(&pod, &plan, &content).await?;
         Ok(pod.volumes.take_errors(&content))
     }
 }
 
-impl VolumeManagerInner {
-    /// The content volumes of a plan that are set up.
-    async fn content_volumes(
-        self: &Arc<Self>,
-        pod: &VolumePod,
-        plan: &[Arc<PlannedVolume>],
-    ) -> Vec<Arc<PlannedVolume>> {
-        let ready = pod.volumes.ready();
-        let ready: HashSet<_> = ready
-            .iter()
-            .map(|(volume, _)| volume.name.clone())
-            .collect();
-        let mut found = Vec::new();
-        for planned in plan.iter().filter(|planned| planned.content().is_some()) {
-            if ready.contains(&planned.name) || self.is_on_disk(pod, planned).await {
-                found.push(planned.clone());
-            }
-        }
-        found
-    }
-
-    /// Whether a content volume was set up by an earlier kubelet.
-    async fn is_on_disk(self: &Arc<Self>, pod: &VolumePod, planned: &Arc<PlannedVolume>) -> bool {
-        let (shared, directory) = (self.clone(), pod.directory.clone());
-        let planned = planned.clone();
-        let find = move || {
-            let content = planned.content()?;
-            content::find_existing(&directory, &planned.name, content, shared.mounter.as_ref())
-        };
-        run_file_io(find).await.is_ok_and(|found| found.is_some())
-    }
+/// The content volumes of a plan that are set up, by this or by an earlier kubelet.
+async fn content_volumes(
+    manager: Arc<VolumeManagerInner>,
+    pod: &VolumePod,
+    plan: &[Arc<PlannedVolume>],
+) -> Vec<Arc<PlannedVolume>> {
+    let ready = pod.volumes.ready().into_iter();
+    let ready: HashSet<_> = ready.map(|(volume, _)| volume.name.clone()).collect();
+    let (directory, mut volumes) = (pod.directory.clone(), plan.to_vec());
+    let find = move || {
+        let mounter = manager.mounter.as_ref();
+        volumes.retain(|planned| {
+            let (name, kind) = (&planned.name, &planned.kind);
+            let is_ready = || ready.contains(name) || kind.is_on_disk(&directory, name, mounter);
+            kind.has_content() && is_ready()
+        });
+        volumes
+    };
+    run_file_io(find).await.unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Repairs the volumes of a pod before containers of it start.
 
-use super::{VolumeError, VolumeManager, csi::dead_mounts::DeadMount, teardown};
+use super::{VolumeError, VolumeManager, csi::dead_mounts::DeadMount, mounter::unmount_beneath};
 use crate::model::{Pod, PodExt as _, PodUid};
 use anyhow::anyhow;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl VolumeManager {
         // Sub-paths are mounts of the dead file system as well.
         let directory = self.shared.root.pod(uid)?.sub_paths().join(&dead.volume);
         let mounter = self.shared.mounter.clone();
-        let unmount = move || teardown::unmount_beneath(&directory, mounter.as_ref());
+        let unmount = move || unmount_beneath(&directory, mounter.as_ref());
         tokio::task::spawn_blocking(unmount).await??;
         self.shared.csi.remount(uid, dead);
         if let Some(volumes) = self.shared.of(uid) {

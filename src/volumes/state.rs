@@ -1,58 +1,20 @@
 //! The state of one volume of a pod, and what a sync does with it. Pure.
 
-use super::plan::VolumeKind;
 use jiff::Timestamp;
-use std::fmt;
+use std::borrow::Cow;
 
-/// What the setup or update of a volume waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VolumeWait {
-    /// A slot: the number of volumes of a pod that are set up at the same time is limited.
-    Others,
-    /// Objects, tokens or certificates of the API server, or the Node object.
-    Lookup,
-    /// File operations below the pod's directory.
-    Files,
-    /// A hostPath, by its path.
-    HostPath(String),
-    /// The volume of a claim, by the name of the claim.
-    Claim(String),
-    /// A CSI driver, by its name.
-    Driver(String),
-}
-
-impl VolumeWait {
-    /// What the setup of a volume of this kind waits for at first.
-    pub(super) fn initial(kind: &VolumeKind) -> Self {
-        match kind {
-            VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) | VolumeKind::Unsupported(_) => {
-                Self::Files
-            }
-            VolumeKind::HostPath { path, .. } => Self::HostPath(path.clone()),
-            VolumeKind::Claim(claim) => Self::Claim(claim.key.name.clone()),
-            VolumeKind::Csi(volume) => Self::Driver(volume.spec.driver().to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for VolumeWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Others => f.write_str("other volumes of the pod"),
-            Self::Lookup => f.write_str("the objects that it refers to"),
-            Self::Files => f.write_str("its files"),
-            Self::HostPath(path) => write!(f, "the path {path} of the node"),
-            Self::Claim(claim) => write!(f, "the volume of claim {claim}"),
-            Self::Driver(driver) => write!(f, "CSI driver {driver}"),
-        }
-    }
-}
+/// A setup waits for a slot: the number of volumes of a pod that are set up at the same time is limited.
+pub(super) const OTHERS: &str = "other volumes of the pod";
+/// A setup waits for objects, tokens or certificates of the API server, or for the Node object.
+pub(super) const LOOKUP: &str = "the objects that it refers to";
+/// A setup waits for file operations below the pod's directory.
+pub(super) const FILES: &str = "its files";
 
 /// The state of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeState {
     /// What an attempt in progress waits for; `None` if there is none.
-    pub waits_for: Option<VolumeWait>,
+    pub waits_for: Option<Cow<'static, str>>,
     /// When that wait began, or the last attempt ended.
     pub since: Timestamp,
     /// The error of the last attempt.
@@ -76,7 +38,7 @@ impl VolumeState {
     }
 
     /// Records what the attempt in progress waits for.
-    pub fn waits(&mut self, wait: VolumeWait, now: Timestamp) {
+    pub fn waits(&mut self, wait: Cow<'static, str>, now: Timestamp) {
         if self.waits_for.as_ref() != Some(&wait) {
             self.waits_for = Some(wait);
             self.since = now;
@@ -94,6 +56,20 @@ impl VolumeState {
     /// Whether an attempt is in progress.
     pub fn is_under_way(&self) -> bool {
         self.waits_for.is_some()
+    }
+
+    /// What a sync does with the volume. `is_as_planned`: its plan is the same as now. `may_change`: its content may have
+    /// changed.
+    pub fn work(&self, is_as_planned: bool, may_change: bool) -> VolumeWork {
+        if self.is_under_way() {
+            VolumeWork::Wait
+        } else if !self.ready || !is_as_planned {
+            VolumeWork::SetUp
+        } else if may_change {
+            VolumeWork::Refresh
+        } else {
+            VolumeWork::Nothing
+        }
     }
 
     /// Why containers cannot mount the volume or a sub-path of it; `None` if they can.
@@ -126,28 +102,6 @@ pub enum VolumeWork {
     Wait,
 }
 
-/// A volume that an earlier sync planned.
-#[derive(Clone, Copy, Debug)]
-pub struct KnownVolume<'a> {
-    /// Its state.
-    pub state: &'a VolumeState,
-    /// Its plan is the same as now.
-    pub is_as_planned: bool,
-    /// Its content may have changed.
-    pub may_change: bool,
-}
-
-/// Decides what a sync does with a volume that the pod mounts.
-pub fn work(known: Option<KnownVolume<'_>>) -> VolumeWork {
-    match known {
-        None => VolumeWork::SetUp,
-        Some(known) if known.state.is_under_way() => VolumeWork::Wait,
-        Some(known) if !known.state.ready || !known.is_as_planned => VolumeWork::SetUp,
-        Some(known) if known.may_change => VolumeWork::Refresh,
-        Some(_) => VolumeWork::Nothing,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,13 +111,13 @@ mod tests {
     }
 
     fn state(
-        wait: Option<VolumeWait>,
+        wait: Option<&'static str>,
         since: i64,
         error: Option<&str>,
         ready: bool,
     ) -> VolumeState {
         VolumeState {
-            waits_for: wait,
+            waits_for: wait.map(Into::into),
             since: t(since),
             last_error: error.map(str::to_owned),
             ready,
@@ -173,10 +127,9 @@ mod tests {
 
     #[test]
     fn a_volume_says_what_it_waits_for_since_when_and_what_failed_before() {
-        use VolumeWait::{Files, Lookup};
         type Change = fn(&mut VolumeState);
-        let lookup: Change = |state| state.waits(Lookup, t(9));
-        let files: Change = |state| state.waits(Files, t(9));
+        let lookup: Change = |state| state.waits(LOOKUP.into(), t(9));
+        let files: Change = |state| state.waits(FILES.into(), t(9));
         let ready: Change = |state| state.ended(true, None, t(9));
         let stale: Change = |state| state.ended(true, Some("old".to_owned()), t(9));
         let failed: Change = |state| state.ended(false, Some("no".to_owned()), t(9));
@@ -184,50 +137,50 @@ mod tests {
             (
                 state(None, 1, None, false),
                 lookup,
-                state(Some(Lookup), 9, None, false),
+                state(Some(LOOKUP), 9, None, false),
             ),
             (
-                state(Some(Lookup), 1, None, false),
+                state(Some(LOOKUP), 1, None, false),
                 lookup,
-                state(Some(Lookup), 1, None, false),
+                state(Some(LOOKUP), 1, None, false),
             ),
             (
-                state(Some(Lookup), 1, None, false),
+                state(Some(LOOKUP), 1, None, false),
                 files,
-                state(Some(Files), 9, None, false),
+                state(Some(FILES), 9, None, false),
             ),
             (
-                state(Some(Files), 1, None, false),
+                state(Some(FILES), 1, None, false),
                 failed,
                 state(None, 9, Some("no"), false),
             ),
             (
                 state(None, 1, Some("no"), false),
                 lookup,
-                state(Some(Lookup), 9, Some("no"), false),
+                state(Some(LOOKUP), 9, Some("no"), false),
             ),
             (
-                state(Some(Files), 1, Some("no"), false),
+                state(Some(FILES), 1, Some("no"), false),
                 ready,
                 state(None, 9, None, true),
             ),
             (
-                state(Some(Files), 1, None, false),
+                state(Some(FILES), 1, None, false),
                 stale,
                 state(None, 9, Some("old"), true),
             ),
             (
                 state(None, 1, None, true),
                 lookup,
-                state(Some(Lookup), 9, None, true),
+                state(Some(LOOKUP), 9, None, true),
             ),
             (
-                state(Some(Lookup), 1, None, true),
+                state(Some(LOOKUP), 1, None, true),
                 failed,
                 state(None, 9, Some("no"), true),
             ),
             (
-                state(Some(Lookup), 1, Some("old"), true),
+                state(Some(LOOKUP), 1, Some("old"), true),
                 ready,
                 state(None, 9, None, true),
             ),
@@ -240,7 +193,7 @@ mod tests {
 
     #[test]
     fn only_a_volume_that_is_not_ready_has_a_reason() {
-        let path = || Some(VolumeWait::HostPath("/mnt/nfs".into()));
+        let path = || Some("the path /mnt/nfs of the node");
         for (state, expected) in [
             (state(None, 0, None, false), Some("not set up yet")),
             (
@@ -269,8 +222,7 @@ mod tests {
     #[test]
     fn a_sync_does_what_is_missing_and_nothing_twice() {
         use VolumeWork::{Nothing, Refresh, SetUp, Wait};
-        let under_way = || Some(VolumeWait::Files);
-        assert_eq!(work(None), SetUp);
+        let under_way = || Some(FILES);
         for (state, is_as_planned, may_change, expected) in [
             (state(under_way(), 0, None, false), true, false, Wait),
             (state(under_way(), 0, None, false), false, false, Wait),
@@ -281,12 +233,8 @@ mod tests {
             (state(None, 0, Some("old"), true), true, true, Refresh),
             (state(None, 0, None, true), true, false, Nothing),
         ] {
-            let known = KnownVolume {
-                state: &state,
-                is_as_planned,
-                may_change,
-            };
-            assert_eq!(work(Some(known)), expected, "{known:?}");
+            let work = state.work(is_as_planned, may_change);
+            assert_eq!(work, expected, "{state:?} {is_as_planned} {may_change}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Volumes are recorded before they are created, and the record is removed in the last step, so that after a crash
 //! during the teardown all steps are repeated.
 
-use super::{PodDir, paths::VolumePlugin};
+use super::{PodDir, kinds};
 use crate::host::MountEntry;
 use std::path::PathBuf;
 
@@ -24,9 +24,7 @@ pub(super) enum TearDownStep {
 /// The directories with this kubelet's mounts and volumes of a pod; sub-paths first, because they are mounts of
 /// volumes.
 pub(super) fn directories(pod: &PodDir) -> Vec<PathBuf> {
-    let volumes = VolumePlugin::ALL
-        .iter()
-        .map(|plugin| pod.volumes_of(*plugin));
+    let volumes = kinds::plugins().map(|plugin| pod.volumes_of(plugin));
     std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
 
@@ -77,7 +75,7 @@ mod tests {
     #[test]
     fn mounts_go_from_the_youngest_then_notes_then_volumes_and_the_record_is_last() {
         let pod = PodDir::at(Path::new("/k/pods/u1"));
-        let secret = pod.volume(VolumePlugin::Secret, "s").unwrap();
+        let secret = pod.volume(kinds::content::SECRET, "s").unwrap();
         let bound = pod.sub_path("s", "c", 0).unwrap();
         let elsewhere = Path::new("/k/pods/u10/volumes/x");
         let mounts = [&*secret, elsewhere, &*bound].map(mount);
@@ -95,7 +93,7 @@ mod tests {
         let removed = |step: &&TearDownStep| matches!(step, Remove(_));
         assert_eq!(
             steps.iter().filter(removed).count(),
-            2 + VolumePlugin::ALL.len()
+            2 + kinds::plugins().count()
         );
         let unmounted = tear_down(&pod, &[]).unwrap();
         assert_eq!(unmounted[0], Remove(pod.empty_dir_markers()));

@@ -60,7 +60,7 @@ pub(super) fn set_up(
 ) -> anyhow::Result<Option<()>> {
     let names = components(&request.sub_path)?;
     let part = open_part(&request.volume_path, &names, &request.sub_path)?;
-    let Some(_creating) = volumes.creation_guard() else {
+    let Ok(_creating) = volumes.creation_guard() else {
         return Ok(None);
     };
     let stat = rustix::fs::fstat(&part).with_context(cannot("read", &request.volume_path))?;

@@ -57,22 +57,6 @@ fn execute(
     }
 }
 
-/// Unmounts everything below a directory of sub-paths, the newest mount first.
-pub(super) fn unmount_beneath(directory: &Path, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let mounts = mounter
-        .list()
-        .map_err(io_error("list the mounts below", directory))?;
-    let beneath = mounts
-        .iter()
-        .rev()
-        .filter(|mount| mount.is_beneath(directory));
-    for mount in beneath {
-        let path = &mount.mount_point;
-        mounter.unmount(path).map_err(io_error("unmount", path))?;
-    }
-    Ok(())
-}
-
 /// Removes the pod's directory after its volumes were torn down. `volumes` is removed only if it is empty: a volume
 /// of another plugin or another kubelet that still exists is an error and keeps its data.
 pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {

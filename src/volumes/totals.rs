@@ -4,18 +4,13 @@
 use super::{
     VolumeError, VolumeManager, VolumeManagerInner, VolumePath,
     metrics::{ACTUAL, DESIRED, NO_PLUGIN, StorageOperation, VolumeTotals},
-    paths::VolumePlugin,
-    plan::{PlannedVolume, VolumeKind},
-    pod_volumes::SetUpResult,
+    pod_volumes::{PlannedVolume, ReadyVolume},
 };
 use crate::{
     base::metrics::{AtScrape, Metrics, ScrapeSample},
     model::PodUid,
 };
 use std::time::Duration;
-
-/// The plugin of a hostPath; such a volume has no directory.
-const HOST_PATH: &str = "kubernetes.io/host-path";
 
 impl VolumeManager {
     /// Registers the number of volumes as a metric.
@@ -52,9 +47,9 @@ impl VolumeManagerInner {
                     continue;
                 };
                 if path.is_some() {
-                    *totals.entry((plugin.clone(), ACTUAL)).or_default() += 1;
+                    *totals.entry((plugin.to_owned(), ACTUAL)).or_default() += 1;
                 }
-                *totals.entry((plugin, DESIRED)).or_default() += 1;
+                *totals.entry((plugin.to_owned(), DESIRED)).or_default() += 1;
             }
         }
         totals
@@ -65,22 +60,22 @@ impl VolumeManagerInner {
         &self,
         uid: &PodUid,
         planned: &PlannedVolume,
-        ended: &Result<SetUpResult, VolumeError>,
+        ended: &Result<ReadyVolume, VolumeError>,
         took: Duration,
     ) {
-        let path = ended.as_ref().ok().map(|result| &result.ready.path);
+        let path = ended.as_ref().ok().map(|ready| &ready.path);
         if matches!(ended, Err(VolumeError::Cancelled)) {
             return;
         }
         let plugin = self.plugin(uid, planned, path);
         // As upstream, nothing has been mounted while the volume of a claim is not known.
-        let Some(plugin) = plugin.filter(|plugin| plugin != NO_PLUGIN) else {
+        let Some(plugin) = plugin.filter(|plugin| *plugin != NO_PLUGIN) else {
             return;
         };
         let (metrics, is_success) = (&self.cluster.csi.metrics, ended.is_ok());
-        metrics.operation(&plugin, StorageOperation::Mount, is_success, took);
+        metrics.operation(plugin, StorageOperation::Mount, is_success, took);
         if is_success {
-            metrics.mounted(&plugin, took);
+            metrics.mounted(plugin, took);
         }
     }
 
@@ -90,18 +85,8 @@ impl VolumeManagerInner {
         uid: &PodUid,
         planned: &PlannedVolume,
         path: Option<&VolumePath>,
-    ) -> Option<String> {
-        let plugin = match (&planned.kind, path) {
-            (VolumeKind::Csi(_), _) => return None,
-            (VolumeKind::Claim(_), _) if self.csi.has_volume(uid, &planned.name) => return None,
-            (VolumeKind::Claim(_), Some(path)) if path.measured || path.is_device => {
-                VolumePlugin::Local.as_str()
-            }
-            (VolumeKind::HostPath { .. }, _) | (VolumeKind::Claim(_), Some(_)) => HOST_PATH,
-            (VolumeKind::Claim(_) | VolumeKind::Unsupported(_), _) => NO_PLUGIN,
-            (VolumeKind::EmptyDir { .. }, _) => VolumePlugin::EmptyDir.as_str(),
-            (VolumeKind::Content(content), _) => content.plugin.as_str(),
-        };
-        Some(plugin.to_owned())
+    ) -> Option<&'static str> {
+        let is_csi = self.csi.has_volume(uid, &planned.name);
+        planned.kind.metric_plugin(path).filter(|_| !is_csi)
     }
 }

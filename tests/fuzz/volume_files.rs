@@ -4,8 +4,8 @@
 use crate::engine::{Target, fuzz, path};
 use bytes::Bytes;
 use kubelet::volumes::{
-    PathError,
-    content::{Payload, VolumeGroup, Written, write_files},
+    PathError, VolumeGroup,
+    kinds::content::{Payload, Written, write_files},
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
 //! Only what upstream rejects is rejected: a controller replaces a failed pod at once, so a pod that needs something
-//! that this kubelet does not support waits instead, at the step that lacks it (`volumes::plan` for volumes).
+//! that this kubelet does not support waits instead, at the step that lacks it (`volumes::kinds` for volumes).
 //!
 //! A rejected pod has failed, with a reason, and is not checked again by this process, except for a static pod that was
 //! rejected because of a node shutdown that is then cancelled. A pod that cannot be admitted because of a temporary

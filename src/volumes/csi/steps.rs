@@ -10,6 +10,7 @@ use super::{
     inputs::Secrets,
     machine::{CallOutcome, Step},
     manager::CsiVolumesInner,
+    mount_table::MountTable,
     paths::{PublishDir, StageDir},
     proto::{NodePublishVolumeRequest, NodeStageVolumeRequest},
     record,
@@ -24,7 +25,11 @@ use crate::base::error_chain;
 use crate::model::PodUid;
 use crate::volumes::paths::component;
 use anyhow::Context as _;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::timeout;
 
 /// How long work on files of a volume may take before the step fails. The thread continues.

@@ -11,8 +11,7 @@ use super::{
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::model::PodUid;
 use crate::volumes::{
-    PodDir,
-    content::VolumeGroup,
+    PodDir, VolumeGroup,
     ownership::{ChangePolicy, OwnershipWalk},
 };
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! File systems and devices that hang.
 
-use super::*;
+use super::{kinds::local::RELEASE_TIMEOUT, *};
 use std::time::Instant as RealTime;
 
 const LIMIT: Duration = Duration::from_secs(30);

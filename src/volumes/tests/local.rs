@@ -114,9 +114,8 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
     let waits = async {
         let waits = || {
             let states = cluster.manager.states(&"a".into());
-            states
-                .iter()
-                .any(|(_, state)| state.waits_for == Some(state::VolumeWait::Claim("data".into())))
+            let waits = Some("the volume of claim data".into());
+            states.iter().any(|(_, state)| state.waits_for == waits)
         };
         while !waits() {
             tokio::task::yield_now().await;

@@ -12,6 +12,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
+    time::Duration,
 };
 
 mod certificates;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     host::mount,
     volumes::{
-        content::VolumeGroup,
+        VolumeGroup,
         ownership::{ChangePolicy, OwnershipWalk, apply},
     },
 };

@@ -96,7 +96,7 @@ async fn the_tear_down_waits_for_what_is_being_created_and_nothing_is_created_la
     let manager = node.manager.clone();
     let down = tokio::spawn(async move { manager.teardown(&"u1".into()).await });
     wait_until("nothing more is created", || {
-        volumes.creation_guard().is_none()
+        volumes.creation_guard().is_err()
     })
     .await;
     assert!(!down.is_finished(), "the volume is being created");
@@ -105,7 +105,7 @@ async fn the_tear_down_waits_for_what_is_being_created_and_nothing_is_created_la
     node.manager.remove_pod_dir(&"u1".into()).await.unwrap();
     assert!(node.mounter.0.lock().mounts.is_empty());
     assert!(pod_dirs::list(node.manager.root()).unwrap().is_empty());
-    assert!(volumes.creation_guard().is_none());
+    assert!(volumes.creation_guard().is_err());
     // Another pod of this UID may be set up.
     assert_eq!(node.prepare(&two()).await.unwrap().len(), 2);
 }

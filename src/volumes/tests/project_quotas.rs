@@ -1,8 +1,9 @@
 use super::*;
 use crate::{
     host::{disk_usage, project_of, project_usage, quota_disk::QuotaDisk, set_project},
-    volumes::plan::{ProjectQuota, VolumeKind},
+    volumes::kinds::empty_dir::{EmptyDir, ProjectQuota},
 };
+use std::any::Any;
 
 const FIRST: u32 = 1_048_577;
 
@@ -173,9 +174,8 @@ fn only_volumes_on_disk_of_pods_in_user_namespaces_have_a_quota() {
         let limits = limit.map(|limit| json!({"limits": {"ephemeral-storage": limit}}));
         spec.containers[0].resources = serde_json::from_value(json!(limits)).unwrap();
         let plan = plan::plan(&pod, &NodeFacts::default(), false).unwrap();
-        let VolumeKind::EmptyDir { quota, .. } = &plan[0].kind else {
-            panic!("{plan:?}");
-        };
-        assert_eq!(*quota, expected, "{host_users:?} {volume} {limit:?}");
+        let kind: &dyn Any = &*plan[0].kind;
+        let quota = kind.downcast_ref::<EmptyDir>().unwrap().quota;
+        assert_eq!(quota, expected, "{host_users:?} {volume} {limit:?}");
     }
 }

@@ -9,7 +9,7 @@
 use super::*;
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{NodeFacts, PodSource};
-use crate::volumes::plan::{self, VolumeKind};
+use crate::volumes::kinds::plan;
 use std::{fs, path::Path};
 
 /// The outcome of a manifest, or the expected one at its head.
@@ -55,7 +55,7 @@ impl Outcome {
                     let volumes =
                         volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
                     for volume in volumes {
-                        let supported = !matches!(volume.kind, VolumeKind::Unsupported(_));
+                        let supported = volume.is_supported();
                         assert!(supported, "{}: {volume:?}", pod.name());
                     }
                 }

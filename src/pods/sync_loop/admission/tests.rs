@@ -1,9 +1,5 @@
 use super::*;
-use crate::{
-    model::NodeFacts,
-    state::node_pressure::NodePressure,
-    volumes::plan::{self, VolumeKind},
-};
+use crate::{model::NodeFacts, state::node_pressure::NodePressure, volumes::kinds::plan};
 use serde_json::{Value, json};
 
 fn pod(metadata: Value, spec: Value) -> Pod {
@@ -80,8 +76,7 @@ fn outcome(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> String {
         Ok(()) => {}
     }
     let volumes = plan::plan(pod, &NodeFacts::default(), false).unwrap();
-    let mut kinds = volumes.iter().map(|volume| &volume.kind);
-    if kinds.any(|kind| matches!(kind, VolumeKind::Unsupported(_))) {
+    if volumes.iter().any(|volume| !volume.is_supported()) {
         return "Pending FailedMount".into();
     }
     "starts".into()

@@ -62,7 +62,7 @@ async fn a_walk_is_explained_ends_with_its_pod_and_is_repeated_by_the_next_kubel
     let _all = walks.acquire_many(count).await.unwrap();
     let begin = async |world: &World, pod: &str| {
         let mut request = world.request(pod, |_| ());
-        request.group = crate::volumes::content::VolumeGroup(Some(4321));
+        request.group = crate::volumes::VolumeGroup(Some(4321));
         let publish = tokio::spawn(world.csi.begin_publish(request).finish());
         let uid = PodUid::from(pod);
         let explained = async {

@@ -11,8 +11,7 @@ use crate::{
     resources::plugin_manager::RegisteredPlugin,
     state::{events::EventRecorder, volumes_in_use::VolumesInUse},
     volumes::{
-        HostMounter, KubeletRoot, VolumeError, VolumeMetrics,
-        content::VolumeGroup,
+        HostMounter, KubeletRoot, VolumeError, VolumeGroup, VolumeMetrics,
         csi::{
             CsiDrivers, CsiMetrics, RegistrationId, inputs::CsiSources, manager::CsiVolumes,
             requests::MountingPod, spec::CsiVolumeSpec, volume::PublishRequest,

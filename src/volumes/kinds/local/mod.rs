@@ -1,36 +1,43 @@
-//! `local` volumes that need mounts: a device is mounted once per node, and bind-mounted for each pod, as is a
-//! directory with mount options. Blocking.
+//! `local` volumes of claims. A device is mounted once per node, and bind-mounted for each pod, as is a directory with
+//! mount options; a directory without them, and a device for `volumeDevices`, are used at their path.
 //!
 //! Mounts are read from the kernel, so that a restarted kubelet continues with those of an earlier one.
 
 mod rules;
 
-pub(super) use rules::{LocalMount, fs_type, mount_options};
-
 use super::{
-    KubeletRoot, Mounter, PodDir, VolumeError,
-    content::VolumeGroup,
-    error::cannot,
-    ownership::{self, ChangePolicy},
-    paths::VolumePlugin,
-    pod_volumes::PodVolumes,
+    KindRow,
+    claim::{ClaimAttempt, NodePath, PersistentSource},
+    host_path,
 };
-use crate::{base::KeyedLock, host::ProgramEnd};
+use crate::{
+    base::{panics::PanicScope, spawn},
+    host::ProgramEnd,
+    volumes::{
+        HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin,
+        component, error::cannot, ownership, pod_volumes::ReadyVolume,
+    },
+};
 use anyhow::{Context as _, anyhow};
-use rules::DeviceStep;
+use futures::future::join_all;
+use rules::{DeviceStep, LocalMount};
 use rustix::{
     fd::AsRawFd,
     fs::{Mode, OFlags},
 };
+use serde_json::json;
 use std::{
     fs, io,
     io::Read as _,
     os::unix::fs::{DirBuilderExt, FileTypeExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
-use tokio::sync::OwnedMutexGuard;
+use tokio::{sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
 
+/// How long the teardown of a pod waits for unmounting unused devices.
+pub(in crate::volumes) const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of programs that only read a little or change a mount.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
 /// Timeout of programs that process a whole disk (`mkfs`, `fsck`).
@@ -38,48 +45,92 @@ const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// How many bytes of a device must be readable before it counts as empty.
 const DEVICE_HEAD: usize = 4096;
 
-/// A volume that is mounted for a pod.
-pub(super) struct LocalVolume<'a> {
-    pub(super) root: &'a KubeletRoot,
-    pub(super) mounter: &'a dyn Mounter,
-    pub(super) pod: &'a PodDir,
-    pub(super) volumes: &'a PodVolumes,
-    /// Name of the PersistentVolume.
-    pub(super) name: &'a str,
-    /// The path of the directory or the device.
-    pub(super) path: &'a str,
-    pub(super) mount: &'a LocalMount,
-    pub(super) read_only: bool,
-    /// The pod's `fsGroup` and its change policy.
-    pub(super) owner: Option<(VolumeGroup, ChangePolicy)>,
-    /// An earlier attempt succeeded.
-    pub(super) was_made: bool,
+const KEY: &str = "local";
+
+pub(super) const KIND: KindRow = KindRow {
+    plugins: &[VolumePlugin::LOCAL],
+    resolve,
+    key: KEY,
+    set_up_claim: |claim| Box::pin(set_up_claim(claim)),
+    release: |manager| Box::pin(release_devices(manager)),
+    ..KindRow::NONE
+};
+
+fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeError> {
+    let Some(local) = &source.spec.local else {
+        return Ok(None);
+    };
+    let Some(fs_type) = rules::fs_type(local.fs_type.as_deref()) else {
+        let wanted = local.fs_type.as_deref().unwrap_or_default();
+        return source.unsupported(&format!("spec.local.fsType {wanted:?}"));
+    };
+    let path = local.path.clone();
+    if source.is_device {
+        return Ok(Some(NodePath {
+            path,
+            check: HostPathCheck::BlockDevice,
+            ..source.path()
+        }));
+    }
+    let recorded = json!({"fsType": fs_type, "options": source.options});
+    Ok(Some(NodePath {
+        path,
+        check: HostPathCheck::Directory,
+        managed: !source.claim.read_only,
+        owned: source.claim.owner.0.0.is_some() && !source.claim.read_only,
+        measured: true,
+        ..source.path_of_kind(KEY, recorded)
+    }))
 }
 
-/// Mounts a volume for a pod; `None` if it needs no mount: a directory without options. The caller has to hold the
-/// volume's lock.
-pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, VolumeError> {
-    let target = volume.pod.volume(VolumePlugin::Local, volume.name)?;
-    let bound = volume.mounter.is_mounted(&target);
-    let bound = bound.with_context(cannot("read", &target));
-    let bound = bound.map_err(|error| volume.fail(error))?;
-    if bound && volume.was_made {
-        return Ok(Some(target));
-    }
-    let is_device = volume.is_device()?;
-    let source = if is_device {
-        volume.mount_device()?
-    } else if volume.mount.options.is_empty() && !bound {
-        return Ok(None);
-    } else {
-        PathBuf::from(volume.path)
+/// Sets up the volume of a claim. Waits for attempts of other pods with the same device, without occupying a thread.
+async fn set_up_claim(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeError> {
+    let (manager, volume) = (claim.attempt.manager.clone(), &claim.resolved);
+    let path = PathBuf::from(&volume.at.path);
+    let (threads, ended) = claim.attempt.threads();
+    let lock = manager.locks.lock(&volume.volume).await;
+    // Programs and walks may keep a thread for hours, so they have their own, once the path responds.
+    threads.run(path, &[], &ended, || ()).await?;
+    let permit = manager.local_threads.clone().acquire_owned();
+    let permit = ended.run_until_cancelled(permit).await;
+    let permit = permit.ok_or(VolumeError::Cancelled)?;
+    let set_up = move || {
+        let _held = (lock, permit);
+        set_up(claim)
     };
-    let result = volume.give_and_bind(&source, &target, bound);
-    if result.is_err() && is_device {
-        // The pod may not retry, and another pod's release may have been skipped while this held the lock.
-        release(volume.root, volume.mounter, volume.name);
+    spawn_blocking(set_up).await?
+}
+
+/// The same, with the volume's lock. Blocking.
+fn set_up(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeError> {
+    let attempt = &claim.attempt;
+    // The pod may have been torn down while this waited for the lock.
+    drop(attempt.pod.volumes.creation_guard()?);
+    let mount = claim.resolved.at.of_kind(KEY);
+    let volume = LocalVolume {
+        claim: &claim,
+        root: &attempt.manager.root,
+        mounter: attempt.manager.mounter.as_ref(),
+        name: &claim.resolved.volume,
+        path: &claim.resolved.at.path,
+        mount: mount.map_err(|error| claim.fail(error))?,
+    };
+    match volume.set_up()? {
+        Some(target) => claim.finish(target, HostPathCheck::None),
+        None => host_path::use_for_claim(claim),
     }
-    result.map(|()| Some(target))
+}
+
+/// A volume that is mounted for a pod.
+struct LocalVolume<'a> {
+    claim: &'a ClaimAttempt,
+    root: &'a KubeletRoot,
+    mounter: &'a dyn Mounter,
+    /// Name of the PersistentVolume.
+    name: &'a str,
+    /// The path of the directory or the device.
+    path: &'a str,
+    mount: LocalMount,
 }
 
 /// How a program failed, and its output.
@@ -89,11 +140,30 @@ struct Failed {
 }
 
 impl LocalVolume<'_> {
-    fn fail(&self, source: anyhow::Error) -> VolumeError {
-        VolumeError::SetUp {
-            volume: self.name.to_owned(),
-            source,
+    /// Mounts the volume for the pod; `None` if it needs no mount: a directory without options.
+    fn set_up(&self) -> Result<Option<PathBuf>, VolumeError> {
+        let pod = &self.claim.attempt.pod.directory;
+        let target = pod.volume(VolumePlugin::LOCAL, self.name)?;
+        let bound = self.mounter.is_mounted(&target);
+        let bound = bound.with_context(cannot("read", &target));
+        let bound = bound.map_err(|error| self.claim.fail(error))?;
+        if bound && self.claim.was_made() {
+            return Ok(Some(target));
         }
+        let is_device = self.is_device()?;
+        let source = if is_device {
+            self.mount_device()?
+        } else if self.mount.options.is_empty() && !bound {
+            return Ok(None);
+        } else {
+            PathBuf::from(self.path)
+        };
+        let result = self.give_and_bind(&source, &target, bound);
+        if result.is_err() && is_device {
+            // The pod may not retry, and another pod's release may have been skipped while this held the lock.
+            release(self.root, self.mounter, self.name);
+        }
+        result.map(|()| Some(target))
     }
 
     /// Whether its path is a block device; otherwise it must be a directory. Follows links.
@@ -116,7 +186,7 @@ impl LocalVolume<'_> {
 
     /// Mounts the device, unless it is mounted for another pod.
     fn mount_device(&self) -> Result<PathBuf, VolumeError> {
-        let target = self.root.local_devices().join(super::component(self.name)?);
+        let target = self.root.local_devices().join(component(self.name)?);
         let fail = |source| VolumeError::MountDevice {
             volume: self.name.to_owned(),
             source,
@@ -141,7 +211,7 @@ impl LocalVolume<'_> {
 
     fn format_and_mount(&self, target: &Path) -> Result<(), String> {
         let (device, fs_type) = (self.path, &self.mount.fs_type);
-        let options = rules::device_options(&self.mount.options, self.read_only);
+        let options = rules::device_options(&self.mount.options, self.claim.claim.read_only);
         let found = self.format()?;
         match rules::device_step(found.as_deref(), rules::is_read_only(&options)) {
             None => {
@@ -264,14 +334,15 @@ impl LocalVolume<'_> {
 
     /// Sets the group of the mounted files and bind-mounts them into the pod's directory with the volume's options.
     fn give_and_bind(&self, source: &Path, target: &Path, bound: bool) -> Result<(), VolumeError> {
-        let fail = |source| self.fail(source);
-        if let Some(owner) = self.owner {
+        let fail = |source| self.claim.fail(source);
+        let pod = &self.claim.attempt.pod;
+        if let Some(owner) = self.claim.owner() {
             let mounts = self.mounter.list();
             let mounts = mounts.with_context(cannot("list the mounts of", source));
             let mounts = mounts.map_err(fail)?;
-            let (pods, pod) = (self.root.pods_dir(), Some(self.pod.path()));
-            let shared = rules::is_bound(&mounts, &pods, self.name, pod);
-            ownership::set_up(self.pod, self.name, source, owner, || shared).map_err(fail)?;
+            let (pods, own) = (self.root.pods_dir(), &pod.directory);
+            let shared = rules::is_bound(&mounts, &pods, self.name, Some(own.path()));
+            ownership::set_up(own, self.name, source, owner, || shared).map_err(fail)?;
         }
         // Opened first, because this may hang, and the teardown waits for what follows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -279,10 +350,7 @@ impl LocalVolume<'_> {
             .with_context(cannot("open", source))
             .map_err(fail)?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let _creating = self
-            .volumes
-            .creation_guard()
-            .ok_or(VolumeError::Cancelled)?;
+        let _creating = pod.volumes.creation_guard()?;
         if bound {
             // Left by an interrupted attempt: it may lack the mount options.
             self.unbind(target).map_err(fail)?;
@@ -294,7 +362,7 @@ impl LocalVolume<'_> {
             .map_err(fail)?;
         let (from, to) = (source.to_string_lossy(), target.to_string_lossy());
         let options = &self.mount.options;
-        let Some(args) = rules::bind_args(&from, options, self.read_only, &to) else {
+        let Some(args) = rules::bind_args(&from, options, self.claim.claim.read_only, &to) else {
             return Ok(());
         };
         self.mount(args, SHORT_LIMIT).map_err(|error| {
@@ -312,26 +380,39 @@ impl LocalVolume<'_> {
     }
 }
 
-/// Whether any device is mounted.
-pub(super) fn has_devices(root: &KubeletRoot) -> bool {
-    fs::read_dir(root.local_devices()).is_ok_and(|mut entries| entries.next().is_some())
+/// Unmounts devices that no pod uses any more, each on a thread of its own. If that takes longer than
+/// [`RELEASE_TIMEOUT`], it continues in the background, and later teardowns do not wait for it again.
+async fn release_devices(manager: Arc<VolumeManagerInner>) {
+    let release = async move {
+        let lister = manager.clone();
+        let list = move || lock_unused(&lister);
+        let unused = spawn_blocking(list).await.unwrap_or_default();
+        let releases = unused.into_iter().map(|(name, lock)| {
+            let manager = manager.clone();
+            spawn_blocking(move || {
+                let _lock = lock;
+                release(&manager.root, manager.mounter.as_ref(), &name);
+            })
+        });
+        join_all(releases).await;
+    };
+    let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
 }
 
 /// The devices that no pod uses, locked. Those that are locked already are skipped; their holder releases them.
-pub(super) fn lock_unused(
-    root: &KubeletRoot,
-    mounter: &dyn Mounter,
-    locks: &KeyedLock<String>,
-) -> Vec<(String, OwnedMutexGuard<()>)> {
-    let entries = fs::read_dir(root.local_devices()).into_iter();
+fn lock_unused(manager: &VolumeManagerInner) -> Vec<(String, OwnedMutexGuard<()>)> {
+    let entries = fs::read_dir(manager.root.local_devices()).into_iter();
     let names = entries.flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let locked = names.filter_map(|name| locks.try_lock(&name).map(|lock| (name, lock)));
+    let locked = names.filter_map(|name| manager.locks.try_lock(&name).map(|lock| (name, lock)));
     let mut locked: Vec<_> = locked.collect();
+    if locked.is_empty() {
+        return locked;
+    }
     // Listed once they are locked, because pods bind them under the lock.
-    match mounter.list() {
+    match manager.mounter.list() {
         Ok(mounts) => {
-            let pods = root.pods_dir();
+            let pods = manager.root.pods_dir();
             locked.retain(|(name, _)| !rules::is_bound(&mounts, &pods, name, None));
         }
         Err(error) => {
@@ -343,7 +424,7 @@ pub(super) fn lock_unused(
 }
 
 /// Unmounts a device unless a pod uses it. A failure is retried when the next pod ends.
-pub(super) fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
+fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
     let target = root.local_devices().join(volume);
     let released = mounter.list().and_then(|mounts| {
         if rules::is_bound(&mounts, &root.pods_dir(), volume, None) {

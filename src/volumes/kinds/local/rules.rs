@@ -3,44 +3,26 @@
 //! Upstream: `pkg/volume/local`, and `SafeFormatAndMount` and `MakeBindOpts` of `k8s.io/mount-utils`.
 
 use crate::host::{MountEntry, ProgramEnd};
-use crate::volumes::paths::VolumePlugin;
-use k8s_openapi::api::core::v1::PersistentVolume;
-use serde::{Deserialize, Serialize};
+use crate::volumes::VolumePlugin;
+use serde::Deserialize;
 use std::{collections::BTreeSet, ffi::OsStr, path::Path};
 
 /// The file system of volumes without `fsType`.
 const DEFAULT_FS_TYPE: &str = "ext4";
 /// The format reported for a device with partitions: it is not formatted, and mounting it fails.
 const PARTITIONS: &str = "unknown data, probably partitions";
-/// The former place of `spec.mountOptions`, which takes precedence.
-const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
-
 /// How a `local` volume is mounted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::volumes) struct LocalMount {
+pub(super) struct LocalMount {
     /// The file system type of a device.
-    pub(in crate::volumes) fs_type: String,
+    pub(super) fs_type: String,
     /// The mount options.
-    pub(in crate::volumes) options: Vec<String>,
-}
-
-/// The mount options of a volume, sorted and without duplicates.
-pub(in crate::volumes) fn mount_options(volume: &PersistentVolume) -> Vec<String> {
-    let annotations = volume.metadata.annotations.as_ref();
-    let spec = volume.spec.as_ref();
-    let options: BTreeSet<String> = match annotations.and_then(|all| all.get(OPTIONS_ANNOTATION)) {
-        Some(listed) => listed.split(',').map(str::to_owned).collect(),
-        None => {
-            let options = spec.and_then(|spec| spec.mount_options.clone());
-            options.into_iter().flatten().collect()
-        }
-    };
-    options.into_iter().filter(|it| !it.is_empty()).collect()
+    pub(super) options: Vec<String>,
 }
 
 /// The file system type for mounting a device. `None` if it is not a valid name.
-pub(in crate::volumes) fn fs_type(wanted: Option<&str>) -> Option<String> {
+pub(super) fn fs_type(wanted: Option<&str>) -> Option<String> {
     let wanted = wanted.filter(|it| !it.is_empty());
     let fs_type = wanted.unwrap_or(DEFAULT_FS_TYPE);
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -184,7 +166,7 @@ fn bound_volume<'m>(mount: &'m MountEntry, pods: &Path) -> Option<&'m OsStr> {
     let mut parts = mount.mount_point.strip_prefix(pods).ok()?.iter();
     let (_uid, volumes, plugin) = (parts.next()?, parts.next()?, parts.next()?);
     let name = parts.next()?;
-    let is_volume = volumes == "volumes" && *plugin == *VolumePlugin::Local.directory();
+    let is_volume = volumes == "volumes" && *plugin == *VolumePlugin::LOCAL.directory();
     (is_volume && parts.next().is_none()).then_some(name)
 }
 
@@ -208,35 +190,12 @@ fn strings(texts: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn end(code: i32, stdout: &str, stderr: &str) -> ProgramEnd {
         ProgramEnd {
             code: Some(code),
             stdout: stdout.into(),
             stderr: stderr.into(),
-        }
-    }
-
-    #[test]
-    fn options_are_those_of_the_annotation_or_of_the_spec_each_once_and_in_order() {
-        for (annotation, options, expected) in [
-            (None, json!(null), &[][..]),
-            (
-                None,
-                json!(["noatime", "", "discard", "noatime"]),
-                &["discard", "noatime"],
-            ),
-            (Some("sync,ro"), json!(["noatime"]), &["ro", "sync"]),
-            (Some(""), json!(["noatime"]), &[]),
-        ] {
-            let annotations = annotation.map(|text: &str| json!({OPTIONS_ANNOTATION: text}));
-            let volume = json!({
-                "metadata": {"annotations": annotations},
-                "spec": {"mountOptions": options},
-            });
-            let volume = serde_json::from_value(volume).unwrap();
-            assert_eq!(mount_options(&volume), expected, "{annotation:?}");
         }
     }
 

@@ -1,18 +1,22 @@
 //! The sources of a volume's files, from the pod's specification. Pure.
 
-use super::{Payload, owner::VolumeGroup};
+use super::{CONFIG_MAP, DOWNWARD_API, PROJECTED, Payload, SECRET, mount_points::mount_points};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::apiserver::pod_certificate::PodCertificateKey;
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
-use crate::volumes::paths::VolumePlugin;
+use crate::volumes::{
+    Unsupported, VolumeGroup, VolumePlugin, error::aggregate, kinds::plan::Planning,
+    pod_volumes::Kind,
+};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{
-    ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,
-    PodCertificateProjection, ProjectedVolumeSource, SecretProjection,
-    ServiceAccountTokenProjection, Volume, VolumeProjection,
+    ClusterTrustBundleProjection, Container, DownwardAPIVolumeFile, KeyToPath,
+    PodCertificateProjection, ProjectedVolumeSource, ServiceAccountTokenProjection, Volume,
+    VolumeProjection,
 };
+use std::sync::Arc;
 
 /// The API's default mode.
 const DEFAULT_MODE: i32 = 0o644;
@@ -21,22 +25,22 @@ const OWNERS_ONLY: u32 = 0o600;
 
 /// A content volume: configMap, secret, downwardAPI or projected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContentVolume {
+pub(super) struct ContentVolume {
     /// The volume plugin.
-    pub plugin: VolumePlugin,
+    pub(super) plugin: VolumePlugin,
     /// Size limit of its tmpfs in bytes; `None` for a volume on disk.
-    pub memory: Option<u64>,
+    pub(super) memory: Option<u64>,
     /// The pod's `fsGroup`.
-    pub group: VolumeGroup,
+    pub(super) group: VolumeGroup,
     /// The sources; the files of later ones replace those of earlier ones.
-    pub sources: Vec<VolumeFileSource>,
+    pub(super) sources: Vec<VolumeFileSource>,
     /// Mount points of other volumes in it, as relative paths.
-    pub mount_points: Vec<String>,
+    pub(super) mount_points: Vec<String>,
 }
 
 /// One source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VolumeFileSource {
+pub(super) enum VolumeFileSource {
     /// Files with fields of the pod.
     Pod(Payload),
     /// Entries of a configmap or secret.
@@ -84,111 +88,128 @@ impl VolumeFileSource {
 
 /// Trust anchors of ClusterTrustBundles as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BundleSource {
+pub(super) struct BundleSource {
     /// Which bundles.
-    pub choice: BundleChoice,
+    pub(super) choice: BundleChoice,
     /// A missing bundle is no error.
-    pub optional: bool,
+    pub(super) optional: bool,
     /// Path of the file.
-    pub path: String,
+    pub(super) path: String,
     /// Its permission bits.
-    pub mode: u32,
+    pub(super) mode: u32,
     /// Its owner, if all containers run as the same user.
-    pub owner: Option<u32>,
+    pub(super) owner: Option<u32>,
 }
 
 /// A token as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenSource {
+pub(super) struct TokenSource {
     /// Which token.
-    pub key: TokenKey,
+    pub(super) key: TokenKey,
     /// Path of the file.
-    pub path: String,
+    pub(super) path: String,
     /// Its permission bits.
-    pub mode: u32,
+    pub(super) mode: u32,
     /// Its owner, if all containers run as the same user.
-    pub owner: Option<u32>,
+    pub(super) owner: Option<u32>,
 }
 
 /// A private key and its certificate as files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateSource {
+pub(super) struct CertificateSource {
     /// Which certificate.
-    pub key: PodCertificateKey,
+    pub(super) key: PodCertificateKey,
     /// Path of a file with both, the key first.
-    pub bundle_path: Option<String>,
+    pub(super) bundle_path: Option<String>,
     /// Path of the key's file.
-    pub key_path: Option<String>,
+    pub(super) key_path: Option<String>,
     /// Path of the file with the certificate chain.
-    pub chain_path: Option<String>,
+    pub(super) chain_path: Option<String>,
     /// Their permission bits.
-    pub mode: u32,
+    pub(super) mode: u32,
     /// Their owner, if all containers run as the same user.
-    pub owner: Option<u32>,
+    pub(super) owner: Option<u32>,
 }
 
 /// Entries of a configmap or secret as files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectSource {
+pub(super) struct ObjectSource {
     /// Which object.
-    pub key: ObjectKey,
+    pub(super) key: ObjectKey,
     /// The entries; empty for all.
-    pub items: Vec<FileItem>,
+    pub(super) items: Vec<FileItem>,
     /// Mode of files without a mode of their own.
-    pub default_mode: u32,
+    pub(super) default_mode: u32,
     /// A missing object or entry is no error.
-    pub optional: bool,
+    pub(super) optional: bool,
 }
 
 /// One entry of an object as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileItem {
+pub(super) struct FileItem {
     /// The entry.
-    pub key: String,
+    pub(super) key: String,
     /// Path of the file.
-    pub path: String,
+    pub(super) path: String,
     /// Its permission bits.
-    pub mode: Option<u32>,
+    pub(super) mode: Option<u32>,
+}
+
+/// Plans a content volume.
+pub(super) fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+    let (pod, volume) = (planning.pod, planning.volume);
+    let projected = volume.projected.as_ref().and_then(|it| it.sources.as_ref());
+    let mut projected = projected.into_iter().flatten();
+    if !planning.certificates && projected.any(|source| source.pod_certificate.is_some()) {
+        let what = "podCertificate without the feature gate PodCertificateRequest";
+        return Ok(Some(Arc::new(Unsupported(what.into()))));
+    }
+    let sources = sources(pod, volume, planning.node).map_err(|errors| aggregate(&errors))?;
+    let Some((plugin, sources)) = sources else {
+        return Ok(None);
+    };
+    Ok(Some(Arc::new(ContentVolume {
+        plugin,
+        // Configmaps are the only content volumes that upstream keeps on disk.
+        memory: match plugin {
+            CONFIG_MAP => None,
+            _ => Some(planning.memory_size(None)?),
+        },
+        group: planning.group()?,
+        sources,
+        mount_points: mount_points(pod, &volume.name)?,
+    })))
 }
 
 /// The plugin and sources of a volume; `None` if it is not a content volume.
 ///
 /// # Errors
 /// A field reference is invalid.
-pub(in crate::volumes) fn sources(
+fn sources(
     pod: &Pod,
     volume: &Volume,
     node: &NodeFacts,
 ) -> Result<Option<(VolumePlugin, Vec<VolumeFileSource>)>, Vec<anyhow::Error>> {
     if let Some(wanted) = &volume.config_map {
-        let source = ConfigMapProjection {
-            name: wanted.name.clone(),
-            items: wanted.items.clone(),
-            optional: wanted.optional,
-        };
-        let source = config_map(pod, &source, wanted.default_mode);
-        return Ok(Some((VolumePlugin::ConfigMap, vec![source])));
+        let object = object_of(pod, wanted.default_mode);
+        let (items, optional) = (&wanted.items, wanted.optional);
+        let source = object(ObjectKind::ConfigMap, &wanted.name, items, optional);
+        return Ok(Some((CONFIG_MAP, vec![source])));
     }
     if let Some(wanted) = &volume.secret {
-        let source = SecretProjection {
-            name: wanted.secret_name.clone().unwrap_or_default(),
-            items: wanted.items.clone(),
-            optional: wanted.optional,
-        };
-        let source = secret(pod, &source, wanted.default_mode);
-        return Ok(Some((VolumePlugin::Secret, vec![source])));
+        let object = object_of(pod, wanted.default_mode);
+        let name = wanted.secret_name.as_deref().unwrap_or_default();
+        let source = object(ObjectKind::Secret, name, &wanted.items, wanted.optional);
+        return Ok(Some((SECRET, vec![source])));
     }
     if let Some(wanted) = &volume.downward_api {
         let items = wanted.items.as_deref().unwrap_or_default();
         let files = pod_files(pod, items, wanted.default_mode, node)?;
-        return Ok(Some((
-            VolumePlugin::DownwardApi,
-            vec![VolumeFileSource::Pod(files)],
-        )));
+        return Ok(Some((DOWNWARD_API, vec![VolumeFileSource::Pod(files)])));
     }
     match &volume.projected {
         Some(wanted) => Ok(Some((
-            VolumePlugin::Projected,
+            PROJECTED,
             projected(pod, &volume.name, wanted, node)?,
         ))),
         None => Ok(None),
@@ -201,13 +222,15 @@ fn projected(
     wanted: &ProjectedVolumeSource,
     node: &NodeFacts,
 ) -> Result<Vec<VolumeFileSource>, Vec<anyhow::Error>> {
-    let mut sources = Vec::new();
-    let mut errors = Vec::new();
+    let (mut sources, mut errors) = (Vec::new(), Vec::new());
+    let object = object_of(pod, wanted.default_mode);
     for (index, projection) in wanted.sources.iter().flatten().enumerate() {
         if let Some(source) = &projection.secret {
-            sources.push(secret(pod, source, wanted.default_mode));
+            let (items, optional) = (&source.items, source.optional);
+            sources.push(object(ObjectKind::Secret, &source.name, items, optional));
         } else if let Some(source) = &projection.config_map {
-            sources.push(config_map(pod, source, wanted.default_mode));
+            let (items, optional) = (&source.items, source.optional);
+            sources.push(object(ObjectKind::ConfigMap, &source.name, items, optional));
         } else if let Some(source) = &projection.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
             match pod_files(pod, items, wanted.default_mode, node) {
@@ -340,53 +363,28 @@ fn common_user(pod: &Pod) -> Option<u32> {
     same.then(|| u32::try_from(first).ok()).flatten()
 }
 
-fn config_map(
+/// Makes sources of configmaps and secrets in the pod's namespace.
+fn object_of(
     pod: &Pod,
-    source: &ConfigMapProjection,
     default_mode: Option<i32>,
-) -> VolumeFileSource {
-    let ConfigMapProjection {
-        name,
-        items,
-        optional,
-    } = source;
-    let kind = ObjectKind::ConfigMap;
-    object(pod, kind, name, items.as_deref(), *optional, default_mode)
-}
-
-fn secret(pod: &Pod, source: &SecretProjection, default_mode: Option<i32>) -> VolumeFileSource {
-    let SecretProjection {
-        name,
-        items,
-        optional,
-    } = source;
-    let kind = ObjectKind::Secret;
-    object(pod, kind, name, items.as_deref(), *optional, default_mode)
-}
-
-fn object(
-    pod: &Pod,
-    kind: ObjectKind,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    optional: Option<bool>,
-    default_mode: Option<i32>,
-) -> VolumeFileSource {
-    let item = |item: &KeyToPath| FileItem {
-        key: item.key.clone(),
-        path: item.path.clone(),
-        mode: item.mode.map(bits),
-    };
-    VolumeFileSource::Object(ObjectSource {
-        key: ObjectKey {
-            kind,
-            namespace: pod.namespace().to_string(),
-            name: name.to_string(),
-        },
-        items: items.unwrap_or_default().iter().map(item).collect(),
-        default_mode: bits(default_mode.unwrap_or(DEFAULT_MODE)),
-        optional: optional == Some(true),
-    })
+) -> impl Fn(ObjectKind, &str, &Option<Vec<KeyToPath>>, Option<bool>) -> VolumeFileSource {
+    move |kind, name, items, optional| {
+        let item = |item: &KeyToPath| FileItem {
+            key: item.key.clone(),
+            path: item.path.clone(),
+            mode: item.mode.map(bits),
+        };
+        VolumeFileSource::Object(ObjectSource {
+            key: ObjectKey {
+                kind,
+                namespace: pod.namespace().to_owned(),
+                name: name.to_owned(),
+            },
+            items: items.iter().flatten().map(item).collect(),
+            default_mode: bits(default_mode.unwrap_or(DEFAULT_MODE)),
+            optional: optional == Some(true),
+        })
+    }
 }
 
 /// The files of a downwardAPI source (upstream's `CollectData`).

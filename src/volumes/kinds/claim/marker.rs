@@ -1,9 +1,8 @@
 //! Records which volume a claim resolved to, beside the other markers of a pod's volumes, so that after a restart of
 //! the kubelet the pod has its volumes while the API server is unavailable. Blocking.
 
-use super::{
-    PodDir, claim::ResolvedClaim, error::cannot, paths::CLAIM_PREFIX, pod_dirs::write_marker,
-};
+use super::resolve::ResolvedClaim;
+use crate::volumes::{PodDir, error::cannot, paths::CLAIM_PREFIX, pod_dirs::write_marker};
 use anyhow::Context as _;
 use std::fs;
 

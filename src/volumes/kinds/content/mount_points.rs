@@ -7,7 +7,7 @@ use anyhow::bail;
 use std::path::{Component, Path, PathBuf};
 
 /// The directories relative to the volume; of nested ones only the outermost (upstream's `getNestedMountpoints`).
-pub(in crate::volumes) fn mount_points(pod: &Pod, volume: &str) -> anyhow::Result<Vec<String>> {
+pub(super) fn mount_points(pod: &Pod, volume: &str) -> anyhow::Result<Vec<String>> {
     let mut points = Vec::new();
     for container in pod.containers().iter().chain(pod.init_containers()) {
         let mounts = container.volume_mounts.as_deref().unwrap_or_default();

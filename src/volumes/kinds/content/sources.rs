@@ -2,31 +2,16 @@
 
 use super::Payload;
 use super::plan::{BundleSource, CertificateSource, ObjectSource, TokenSource, VolumeFileSource};
-use crate::apiserver::claim::FoundClaims;
 use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, ObjectKey, ObjectKind};
 use crate::apiserver::pod_certificate::FoundCertificates;
 use crate::apiserver::token::FoundTokens;
 use crate::apiserver::trust_bundle::FoundBundles;
-use crate::volumes::error::aggregate;
+use crate::volumes::{cluster::VolumeInputs, error::aggregate};
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Node;
-use std::{collections::BTreeSet, sync::Arc};
-
-/// The configmaps, secrets, tokens and certificates that were looked up for sources.
-#[derive(Clone, Debug, Default)]
-pub(in crate::volumes) struct VolumeInputs {
-    pub(in crate::volumes) configmaps_and_secrets: ConfigMapsAndSecrets,
-    pub(in crate::volumes) tokens: FoundTokens,
-    pub(in crate::volumes) certificates: FoundCertificates,
-    pub(in crate::volumes) claims: FoundClaims,
-    /// `None` if no source needs bundles.
-    pub(in crate::volumes) bundles: Option<FoundBundles>,
-    /// The Node object.
-    pub(in crate::volumes) node: Option<Arc<Node>>,
-}
+use std::collections::BTreeSet;
 
 /// The configmaps and secrets that sources need.
-pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
+pub(super) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
     let key = |source: &VolumeFileSource| match source {
         VolumeFileSource::Object(object) => Some(object.key.clone()),
         _ => None,
@@ -35,7 +20,7 @@ pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<
 }
 
 /// Whether the files depend on anything that may change besides configmaps and secrets.
-pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
+pub(super) fn may_change(sources: &[VolumeFileSource]) -> bool {
     let is_constant = |source: &VolumeFileSource| {
         matches!(
             source,
@@ -46,10 +31,7 @@ pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
 }
 
 /// Whether the configmaps and secrets of the sources all exist and are immutable, and nothing else in them may change.
-pub(in crate::volumes) fn is_fixed(
-    sources: &[VolumeFileSource],
-    found: &ConfigMapsAndSecrets,
-) -> bool {
+pub(super) fn is_fixed(sources: &[VolumeFileSource], found: &ConfigMapsAndSecrets) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
     !keys.is_empty() && keys.iter().all(fixed) && !may_change(sources)
@@ -59,34 +41,31 @@ pub(in crate::volumes) fn is_fixed(
 ///
 /// # Errors
 /// Every missing configmap or secret, and every invalid path.
-pub(in crate::volumes) fn payload(
+pub(super) fn payload(
     sources: &[VolumeFileSource],
     inputs: &VolumeInputs,
 ) -> anyhow::Result<Payload> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();
     for source in sources {
-        match source {
-            VolumeFileSource::Pod(files) => payload.extend(files.clone()),
+        let added = match source {
+            VolumeFileSource::Pod(files) => {
+                payload.extend(files.clone());
+                Ok(())
+            }
             VolumeFileSource::Object(source) => {
-                match object_files(source, &inputs.configmaps_and_secrets) {
-                    Ok(files) => payload.extend(files),
-                    Err(error) => errors.push(error),
-                }
+                let files = object_files(source, &inputs.configmaps_and_secrets);
+                files.map(|files| payload.extend(files))
             }
-            VolumeFileSource::Token(source) => {
-                let added = add_token(source, &inputs.tokens, &mut payload);
-                errors.extend(added.err());
-            }
+            VolumeFileSource::Token(source) => add_token(source, &inputs.tokens, &mut payload),
             VolumeFileSource::Certificate(source) => {
-                let added = add_certificate(source, &inputs.certificates, &mut payload);
-                errors.extend(added.err());
+                add_certificate(source, &inputs.certificates, &mut payload)
             }
             VolumeFileSource::Bundle(source) => {
-                let added = add_bundle(source, inputs.bundles.as_ref(), &mut payload);
-                errors.extend(added.err());
+                add_bundle(source, inputs.bundles.as_ref(), &mut payload)
             }
-        }
+        };
+        errors.extend(added.err());
     }
     if errors.is_empty() {
         errors.extend(payload.check().err().map(Into::into));

@@ -1,15 +1,17 @@
 //! The volumes of one pod: their states and results.
 
+mod kind;
+
+pub(super) use kind::{Attempt, Kind, PlannedVolume, ReadyVolume, SetUp, VolumePod};
+
 use super::{
-    PreparedVolumes, VolumeError, VolumePath, VolumesNotReady, content,
-    content::PayloadDigest,
-    plan::PlannedVolume,
-    state::{KnownVolume, VolumeState, VolumeWait, VolumeWork, work},
+    PreparedVolumes, VolumeError, VolumePath, VolumesNotReady,
+    state::{self, VolumeState, VolumeWork},
 };
-use crate::{apiserver::configmap_secret::ConfigMapsAndSecrets, base::error_chain};
+use crate::base::error_chain;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedMutexGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
     time::Instant,
@@ -77,41 +79,9 @@ pub(super) struct TrackedVolume {
     state: VolumeState,
     /// Start of the current or last attempt.
     started_at: Instant,
-    ready_volume: Option<ReadyVolume>,
+    ready_volume: Option<Arc<ReadyVolume>>,
     /// The error of the last attempt, until a sync reports it.
     error: Option<VolumeError>,
-}
-
-/// A volume that is set up.
-#[derive(Clone)]
-pub(super) struct ReadyVolume {
-    /// Its path.
-    pub(super) path: VolumePath,
-    /// The digest of its content, for a content volume.
-    pub(super) content_digest: Option<PayloadDigest>,
-    /// Its immutable configmaps and secrets, as first used for the pod; they are not looked up again.
-    pub(super) immutable_configmaps_and_secrets: ConfigMapsAndSecrets,
-}
-
-/// The result of a successful attempt.
-pub(super) struct SetUpResult {
-    pub(super) ready: ReadyVolume,
-    /// Why its content is not up to date, if the update failed.
-    pub(super) update_error: Option<VolumeError>,
-}
-
-impl SetUpResult {
-    pub(super) fn of(path: VolumePath) -> Self {
-        let ready = ReadyVolume {
-            path,
-            content_digest: None,
-            immutable_configmaps_and_secrets: ConfigMapsAndSecrets::new(),
-        };
-        Self {
-            ready,
-            update_error: None,
-        }
-    }
 }
 
 impl TrackedVolume {
@@ -120,20 +90,18 @@ impl TrackedVolume {
     }
 
     fn may_change(&self) -> bool {
-        let content = self.planned.content().zip(self.ready_volume.as_ref());
-        content.is_some_and(|(content, ready)| {
-            let mut keys = content::object_keys(&content.sources).into_iter();
-            content::may_change(&content.sources)
-                || keys.any(|key| !ready.immutable_configmaps_and_secrets.contains_key(&key))
-        })
+        let ready = self.ready_volume.as_ref();
+        ready.is_some_and(|ready| self.planned.kind.may_change(&ready.immutable))
     }
 }
 
 impl PodVolumes {
-    /// A guard for creating files below the pod's directory; `None` once the pod is being torn down.
-    pub(super) fn creation_guard(&self) -> Option<RwLockReadGuard<'_, bool>> {
-        let torn_down = self.torn_down.try_read().ok()?;
-        (!*torn_down).then_some(torn_down)
+    /// A guard for creating files below the pod's directory; an error once the pod is being torn down.
+    pub(super) fn creation_guard(&self) -> Result<RwLockReadGuard<'_, bool>, VolumeError> {
+        match self.torn_down.try_read() {
+            Ok(torn_down) if !*torn_down => Ok(torn_down),
+            _ => Err(VolumeError::Cancelled),
+        }
     }
 
     /// Marks the pod as torn down and waits until no files are being created.
@@ -149,7 +117,7 @@ impl PodVolumes {
         if let Ok(slot) = self.slots.try_acquire() {
             return Some(slot);
         }
-        self.set_waiting(name, VolumeWait::Others);
+        self.set_waiting(name, state::OTHERS.into());
         self.slots.acquire().await.ok()
     }
 
@@ -197,11 +165,10 @@ impl PodVolumes {
     pub(super) fn work(&self, planned: &PlannedVolume) -> VolumeWork {
         let volumes = self.volumes.borrow();
         let known = volumes.iter().find(|volume| volume.is(planned));
-        work(known.map(|volume| KnownVolume {
-            state: &volume.state,
-            is_as_planned: *volume.planned == *planned,
-            may_change: volume.may_change(),
-        }))
+        known.map_or(VolumeWork::SetUp, |volume| {
+            let is_as_planned = volume.planned.is_same(planned);
+            volume.state.work(is_as_planned, volume.may_change())
+        })
     }
 
     /// Starts an attempt. Returns the volume to update; `None` if it is to be set up.
@@ -209,13 +176,12 @@ impl PodVolumes {
         &self,
         planned: &Arc<PlannedVolume>,
         work: VolumeWork,
-        wait: VolumeWait,
-    ) -> Option<ReadyVolume> {
+    ) -> Option<Arc<ReadyVolume>> {
         let mut ready = None;
         self.volumes.send_modify(|volumes| {
             let at = volumes.iter().position(|volume| volume.is(planned));
             let mut volume = match at.map(|at| volumes.remove(at)) {
-                Some(volume) if *volume.planned == **planned => volume,
+                Some(volume) if volume.planned.is_same(planned) => volume,
                 _ => TrackedVolume {
                     planned: planned.clone(),
                     state: VolumeState::new(Timestamp::now()),
@@ -226,7 +192,9 @@ impl PodVolumes {
             };
             volume.started_at = Instant::now();
             volume.error = None;
-            volume.state.waits(wait, Timestamp::now());
+            volume
+                .state
+                .waits(planned.kind.waits_for(), Timestamp::now());
             if work == VolumeWork::Refresh {
                 ready = volume.ready_volume.clone();
             }
@@ -236,7 +204,7 @@ impl PodVolumes {
     }
 
     /// Records what the attempt waits for.
-    pub(super) fn set_waiting(&self, name: &str, wait: VolumeWait) {
+    pub(super) fn set_waiting(&self, name: &str, wait: Cow<'static, str>) {
         self.volumes.send_if_modified(|volumes| {
             if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
                 volume.state.waits(wait, Timestamp::now());
@@ -247,7 +215,7 @@ impl PodVolumes {
     }
 
     /// Ends an attempt. Returns whether the volume became ready while no sync waited for it.
-    pub(super) fn end(&self, name: &str, ended: Result<SetUpResult, VolumeError>) -> bool {
+    pub(super) fn end(&self, name: &str, ended: Result<ReadyVolume, VolumeError>) -> bool {
         let is_made = ended.is_ok();
         let mut was_ready = false;
         self.volumes.send_modify(|volumes| {
@@ -255,11 +223,9 @@ impl PodVolumes {
                 return;
             };
             volume.error = match ended {
-                Ok(SetUpResult {
-                    ready,
-                    update_error,
-                }) => {
-                    volume.ready_volume = Some(ready);
+                Ok(mut ready) => {
+                    let update_error = ready.update_error.take();
+                    volume.ready_volume = Some(Arc::new(ready));
                     update_error
                 }
                 Err(error) => Some(error),

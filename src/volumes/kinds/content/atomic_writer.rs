@@ -6,14 +6,12 @@
 //! becomes current by renaming one link. All accesses are relative to file descriptors and follow no links, because a
 //! privileged container may have changed the volume.
 
-use super::{
-    owner::{READ_ONLY, VolumeGroup},
-    payload::{FileContent, Payload},
-};
+use super::payload::{FileContent, Payload};
 use crate::host::{
     files::{PATH_ONLY, open_without_links, reopen},
     remove,
 };
+use crate::volumes::group::{READ_ONLY, VolumeGroup};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{AtFlags, Dir, Mode, OFlags, Uid},

@@ -121,9 +121,10 @@ pub(crate) struct CsiDriver {
 impl CsiDriver {
     /// Starts the driver and its registrar.
     pub(crate) fn start(config: DriverConfig) -> Self {
-        let journal = match config.is_kept {
-            true => Journal::kept_in(&config.journal()),
-            false => Journal::default(),
+        let journal = if config.is_kept {
+            Journal::kept_in(&config.journal())
+        } else {
+            Journal::default()
         };
         let mut driver = Self {
             journal,

@@ -13,7 +13,7 @@ use crate::volumes::{
     csi::{identity::VolumeIdentity, spec::CsiVolumeSpec, volume::PublishRequest},
     mounter::unmount_beneath,
     ownership::ChangePolicy,
-    pod_volumes::{Attempt, Kind, ReadyVolume, SetUp},
+    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::anyhow;
 use serde::Deserialize;
@@ -40,7 +40,7 @@ struct InlineCsiVolume {
     owner: (VolumeGroup, ChangePolicy),
 }
 
-fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let (pod, volume) = (planning.pod, planning.volume);
     let Some(source) = &volume.csi else {
         return Ok(None);

@@ -12,7 +12,7 @@ use crate::{
         error::cannot,
         group::{READ_WRITE, VolumeGroup},
         pod_dirs::{create_dir, write_marker},
-        pod_volumes::{Attempt, Kind, ReadyVolume, SetUp},
+        pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
     },
 };
 use anyhow::{Context as _, anyhow};
@@ -74,7 +74,7 @@ impl ProjectQuota {
     }
 }
 
-fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let Some(source) = &planning.volume.empty_dir else {
         return Ok(None);
     };

@@ -11,7 +11,7 @@ use crate::volumes::{
     error::cannot,
     metrics::HOST_PATH,
     ownership,
-    pod_volumes::{Attempt, Kind, ReadyVolume, SetUp},
+    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
@@ -35,7 +35,7 @@ struct HostPath {
     check: HostPathCheck,
 }
 
-fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let Some(source) = &planning.volume.host_path else {
         return Ok(None);
     };

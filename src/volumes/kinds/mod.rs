@@ -15,7 +15,7 @@ pub(super) mod local;
 
 use super::{
     VolumeError, VolumeManagerInner, VolumePlugin,
-    pod_volumes::{Kind, SetUp},
+    pod_volumes::{PlannedKind, SetUp},
 };
 use crate::model::PodUid;
 use claim::{ClaimAttempt, NodePath, PersistentSource};
@@ -39,7 +39,7 @@ pub(super) struct KindRow {
     /// they are the plugins that records may name.
     plugins: &'static [VolumePlugin],
     /// Plans a pod's volume; `None` if it is of another kind.
-    plan: fn(&Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>>,
+    plan: fn(&Planning<'_>) -> anyhow::Result<PlannedKind>,
     /// Finds the volume of a claim; `None` if it is of another kind.
     resolve: fn(&PersistentSource<'_>) -> Result<Option<NodePath>, VolumeError>,
     /// The key in [`NodePath::of_kind`] of this kind's volumes of claims.

@@ -72,6 +72,9 @@ pub(in crate::volumes) trait Kind: Any + Debug + Send + Sync + SameKind {
     }
 }
 
+/// A volume as its kind has planned it; `None` if it is of another kind.
+pub(in crate::volumes) type PlannedKind = Option<Arc<dyn Kind>>;
+
 /// Compares planned volumes of any kind.
 pub(in crate::volumes) trait SameKind {
     fn is_same(&self, other: &dyn Any) -> bool;

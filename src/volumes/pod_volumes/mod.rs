@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub(super) use kind::{Attempt, Kind, PlannedVolume, ReadyVolume, SetUp, VolumePod};
+pub(super) use kind::{Attempt, Kind, PlannedKind, PlannedVolume, ReadyVolume, SetUp, VolumePod};
 
 use super::{
     PreparedVolumes, VolumeError, VolumePath, VolumesNotReady,

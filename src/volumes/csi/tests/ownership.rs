@@ -75,12 +75,12 @@ async fn a_walk_is_explained_ends_with_its_pod_and_is_repeated_by_the_next_kubel
             }
         };
         timeout(LIMIT, explained).await.expect("an explanation");
-        publish
+        publish.abort();
     };
-    begin(&world, "a").await.abort();
+    begin(&world, "a").await;
     world.unpublish("a").await.unwrap();
     world.idle().await;
-    begin(&world, "b").await.abort();
+    begin(&world, "b").await;
     world.restart().await;
     world.publish_for_group("b", 4321).await.unwrap();
     assert_eq!(fs::metadata(&file).unwrap().gid(), 4321);

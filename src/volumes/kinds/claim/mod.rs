@@ -18,7 +18,7 @@ use crate::volumes::{
     metrics::{HOST_PATH, NO_PLUGIN},
     ownership::ChangePolicy,
     pod_dirs,
-    pod_volumes::{Attempt, Kind, ReadyVolume, SetUp},
+    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(super) struct ClaimVolume {
     pub(super) owner: (VolumeGroup, ChangePolicy),
 }
 
-fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let Some((key, read_only)) = claim_of(planning) else {
         return Ok(None);
     };

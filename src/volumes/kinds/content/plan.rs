@@ -8,7 +8,7 @@ use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
 use crate::volumes::{
     Unsupported, VolumeGroup, VolumePlugin, error::aggregate, kinds::plan::Planning,
-    pod_volumes::Kind,
+    pod_volumes::PlannedKind,
 };
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{
@@ -156,7 +156,7 @@ pub(super) struct FileItem {
 }
 
 /// Plans a content volume.
-pub(super) fn plan(planning: &Planning<'_>) -> anyhow::Result<Option<Arc<dyn Kind>>> {
+pub(super) fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let (pod, volume) = (planning.pod, planning.volume);
     let projected = volume.projected.as_ref().and_then(|it| it.sources.as_ref());
     let mut projected = projected.into_iter().flatten();

@@ -14,6 +14,9 @@ mod settings;
 mod pod_certificates;
 mod open;
 mod start;
+mod node_check;
+
+pub use node_check::{Finding, Level, node_findings};
 
 use crate::{
     apiserver::configmap_secret::ConfigMapSecretReader,
@@ -34,6 +37,7 @@ use crate::{
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
+use node_check::machine_problems;
 use open::Opened;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -322,23 +326,6 @@ impl App {
             set_verbosity: Arc::new(move |verbosity| write.set_verbosity(verbosity)),
         }
     }
-}
-
-/// What keeps the kubelet from running on this machine: cgroup v1 or swap, unless the configuration permits it, as
-/// upstream.
-pub fn machine_problems(config: &KubeletConfig, machine: &HostMachine) -> Vec<&'static str> {
-    let mut problems = Vec::new();
-    if !machine.cgroup_v2 && config.fail_cgroup_v1 {
-        problems.push(
-            "kubelet is configured to not run on a host using cgroup v1; set failCgroupV1 to false to allow it",
-        );
-    }
-    if machine.swap_on && config.fail_swap_on {
-        problems.push(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false",
-        );
-    }
-    problems
 }
 
 async fn stop(

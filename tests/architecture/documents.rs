@@ -93,7 +93,11 @@ const RUNTIMES: &[List] = &[
 ];
 
 /// Those that run with this kubelet.
-const CLUSTERS: &[List] = &[("EVERYWHERE:", &["cluster"]), ("RUST:", &["cluster"])];
+const CLUSTERS: &[List] = &[
+    ("EVERYWHERE:", &["cluster"]),
+    ("RUST:", &["cluster"]),
+    ("STORAGE:", &["cluster"]),
+];
 
 /// The scenarios in the lists of a file.
 fn scenarios(lists: &[List], text: &str) -> BTreeMap<String, Vec<&'static str>> {

@@ -1,56 +1,13 @@
 //! `kubelet config check`: what a start with this configuration on this node would meet.
 
-use super::{host_facts, node};
+use super::host_facts;
 use crate::{
+    app::{Finding, Level, node_findings},
     base::error_chain,
     cli::{table::plain, term::Paint},
     config::{Flags, Problems, load},
 };
 use serde::Serialize;
-
-/// How serious a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Level {
-    /// The kubelet would not start, or pods of the node would not run.
-    Error,
-    /// It works, and probably not as intended.
-    Warning,
-    /// It is as it should be.
-    Ok,
-}
-
-/// One result of the check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub(super) level: Level,
-    /// What was checked, such as `runtime`.
-    pub(super) subject: &'static str,
-    pub(super) message: String,
-}
-
-impl Finding {
-    pub(super) fn error(subject: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Level::Error, subject, message)
-    }
-
-    pub(super) fn warning(subject: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Level::Warning, subject, message)
-    }
-
-    pub(super) fn ok(subject: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Level::Ok, subject, message)
-    }
-
-    fn new(level: Level, subject: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self {
-            level,
-            subject,
-            message,
-        }
-    }
-}
 
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct CheckReport {
@@ -126,7 +83,7 @@ pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
     if findings.is_empty() {
         findings.push(Finding::ok("configuration", "is valid"));
     }
-    findings.extend(node::findings(&config).await?);
+    findings.extend(node_findings(&config).await?);
     Ok(CheckReport::new(findings))
 }
 

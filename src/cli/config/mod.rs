@@ -1,7 +1,6 @@
 //! `kubelet config`: checks the configuration and the node as a start would, or shows the configuration.
 
 mod check;
-mod node;
 mod show;
 mod yaml;
 

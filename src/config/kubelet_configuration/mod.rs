@@ -79,9 +79,9 @@ config_sections! {
     /// A kubelet configuration as in files. Units are given by the types; `GoDuration` is parsed and printed as Go
     /// does.
     pub struct KubeletConfiguration {
-        /// Always [`API_VERSION`].
+        /// Always `kubelet.config.k8s.io/v1beta1`.
         "apiVersion" api_version: String,
-        /// Always [`KIND`].
+        /// Always `KubeletConfiguration`.
         "kind" kind: String,
         /// Serve the API on `address`:`port`. Default true.
         "enableServer" enable_server: bool,

@@ -1,9 +1,7 @@
 //! What the configuration needs of the node. Only reads: a port is bound for a moment at most.
 
-use super::check::Finding;
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, kubeconfig_certificate},
-    app::machine_problems,
     base::{error_chain, metrics::Metrics, otel::Tracer, x509},
     config::KubeletConfig,
     cri::{self, RuntimeConfig},
@@ -14,6 +12,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
+use serde::Serialize;
 use std::{
     fs, io,
     net::{SocketAddr, TcpListener},
@@ -27,11 +26,60 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A certificate that ends earlier is reported.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How serious a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The kubelet would not start, or pods of the node would not run.
+    Error,
+    /// It works, and probably not as intended.
+    Warning,
+    /// It is as it should be.
+    Ok,
+}
+
+/// One result of the check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How serious it is.
+    pub level: Level,
+    /// What was checked, such as `runtime`.
+    pub subject: &'static str,
+    /// What was found.
+    pub message: String,
+}
+
+impl Finding {
+    /// An error.
+    pub fn error(subject: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Level::Error, subject, message)
+    }
+
+    /// A warning.
+    pub fn warning(subject: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Level::Warning, subject, message)
+    }
+
+    /// Nothing is wrong.
+    pub fn ok(subject: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Level::Ok, subject, message)
+    }
+
+    fn new(level: Level, subject: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            level,
+            subject,
+            message,
+        }
+    }
+}
+
 /// Checks everything at the same time.
 ///
 /// # Errors
 /// The machine cannot be read.
-pub(super) async fn findings(config: &KubeletConfig) -> anyhow::Result<Vec<Finding>> {
+pub async fn node_findings(config: &KubeletConfig) -> anyhow::Result<Vec<Finding>> {
     let own = config.clone();
     let local = spawn_blocking(move || local(&own));
     let (local, runtime, api) = tokio::join!(
@@ -47,6 +95,23 @@ pub(super) async fn findings(config: &KubeletConfig) -> anyhow::Result<Vec<Findi
     let late = |_| vec![Finding::error("API server", "no response")];
     findings.extend(api.unwrap_or_else(late));
     Ok(findings)
+}
+
+/// What keeps the kubelet from running on this machine: cgroup v1 or swap, unless the configuration permits it, as
+/// upstream.
+pub(super) fn machine_problems(config: &KubeletConfig, machine: &HostMachine) -> Vec<&'static str> {
+    let mut problems = Vec::new();
+    if !machine.cgroup_v2 && config.fail_cgroup_v1 {
+        problems.push(
+            "kubelet is configured to not run on a host using cgroup v1; set failCgroupV1 to false to allow it",
+        );
+    }
+    if machine.swap_on && config.fail_swap_on {
+        problems.push(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false",
+        );
+    }
+    problems
 }
 
 /// Blocking.
@@ -334,7 +399,6 @@ async fn client_certificate(path: PathBuf) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::config::check::Level;
 
     #[test]
     fn a_certificate_is_reported_before_it_ends() {

@@ -207,6 +207,7 @@ async fn a_container_that_exits_while_no_kubelet_runs_has_not_ended_if_the_last_
     for is_killed in [true, false] {
         let mut node = Node::new().await;
         let log = Log::new();
+        let _shown = log.shown_on_panic();
         let (web, sick) = probed(&node);
         node.fake.behave("main", Behaviour::ignores_term());
         node.start_on_threads(&log).await;

@@ -31,10 +31,26 @@ impl Log {
         Log { lines, dispatch }
     }
 
+    /// Shows it if the test fails.
+    pub(crate) fn shown_on_panic(&self) -> ShownOnPanic {
+        ShownOnPanic(self.clone())
+    }
+
     /// Shows it.
     pub(crate) fn print(&self) {
         for line in self.lines.lock().iter() {
             println!("{line}");
+        }
+    }
+}
+
+/// Shows a log when its test fails.
+pub(crate) struct ShownOnPanic(Log);
+
+impl Drop for ShownOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.print();
         }
     }
 }

@@ -285,12 +285,21 @@ impl App {
         let opened = &self.opened;
         let volumes_for_pending = opened.volumes.clone();
         let volumes_for_claims = opened.volumes.clone();
+        let period = settings::volume_stats_period(&self.config);
         let deps = ServerDeps {
             stores: &opened.stores,
             pods: &opened.pods,
             runtime: &opened.runtime,
             pending_volumes: Arc::new(move |uid| volumes_for_pending.pending(uid)),
-            claims: Arc::new(move || volumes_for_claims.claims()),
+            claims: Arc::new(move || {
+                let volumes = volumes_for_claims.clone();
+                Box::pin(async move {
+                    if let Some(period) = period {
+                        volumes.csi().measure(period).await;
+                    }
+                    volumes.claims()
+                })
+            }),
             stats: &opened.stats,
             machine: &opened.machine,
             process: self.process(),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ClusterObjects, token::IssuedTokens},
-    base::{GoDuration, atomic_file, if_exists, metrics::Metrics, otel::Tracer},
+    base::{atomic_file, if_exists, metrics::Metrics, otel::Tracer},
     config::{FeatureGate, KubeletConfig},
     cri::{self, RuntimeClient},
     host::HostMachine,
@@ -151,13 +151,17 @@ pub(super) fn open(
     let (pods, pods_writers) = pods::open(&stores, posted);
     let pods_cgroup = watch::Sender::new(None);
     let volumes_for_stats = volumes.clone();
-    let period = config.effective.volume_stats_agg_period;
     let (root_dir, root_of_logs) = (config.root_dir.clone(), config.root_dir.clone());
+    let volumes_of_drivers = volumes.csi().clone();
     let stats = StatsDeps {
         runtime: runtime.clone(),
         images: image_client,
         cache: stores.pod_cache.clone(),
         volumes: Arc::new(move |uid| volumes_for_stats.measurable(uid)),
+        measure_volumes: Arc::new(move |period| {
+            let csi = volumes_of_drivers.clone();
+            Box::pin(async move { csi.measure(period).await })
+        }),
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         termination_logs: Arc::new(move |uid, container| {
             termination_logs(&root_of_logs, uid, container).ok()
@@ -165,10 +169,7 @@ pub(super) fn open(
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
         pod_logs_dir: config.pod_logs_dir.clone(),
-        // Zero and negative periods disable it.
-        volume_period: period
-            .map(GoDuration::to_std)
-            .filter(|period| !period.is_zero()),
+        volume_period: settings::volume_stats_period(config),
         started_at: i64::try_from(started_at.as_nanosecond()).unwrap_or_default(),
         system: settings::system_cgroups(config, pods_cgroup.subscribe()),
     };

@@ -34,7 +34,7 @@ use crate::{
     state::{self, Stores, node_object::HostIps},
     volumes::KubeletRoot,
 };
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 pub(super) fn state(config: &KubeletConfig) -> state::Config {
@@ -307,6 +307,12 @@ fn shutdown_phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
         time(config.shutdown_grace_period),
         time(config.shutdown_grace_period_critical_pods),
     )
+}
+
+/// `volumeStatsAggPeriod`; zero and negative periods disable measurements of volumes.
+pub(super) fn volume_stats_period(config: &KubeletConfig) -> Option<Duration> {
+    let period = config.effective.volume_stats_agg_period?;
+    Some(period.to_std()).filter(|period| !period.is_zero())
 }
 
 pub(super) fn system_cgroups(

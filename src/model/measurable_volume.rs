@@ -9,12 +9,35 @@ pub struct MeasurableVolume {
     pub name: String,
     /// Its path on the node.
     pub path: PathBuf,
-    /// Whether it is a file system of its own, whose usage the kernel reports.
-    pub filesystem: bool,
-    /// The quota project of its files, from which its usage is read.
-    pub project: Option<ProjectId>,
+    /// Where its usage is read.
+    pub source: UsageSource,
     /// The claim, if it is the volume of one.
     pub claim: Option<ClaimRef>,
+}
+
+/// Where the usage of a volume is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageSource {
+    /// From its files, or from their quota project.
+    Files(Option<ProjectId>),
+    /// From the kernel: it is a file system of its own.
+    Filesystem,
+    /// From its driver; `None` until the driver has reported it.
+    Driver(Option<ReportedUsage>),
+}
+
+/// The usage of a volume as its driver has reported it. What the driver does not know is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ReportedUsage {
+    /// When the driver reported it, nanoseconds since the epoch.
+    pub at: i64,
+    pub capacity_bytes: u64,
+    pub available_bytes: u64,
+    pub used_bytes: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub inodes_used: u64,
 }
 
 /// A quota project of a file system.

@@ -37,7 +37,7 @@ pub use grace::{GraceDeadline, positive_grace};
 pub use hash::{back_off_key, container_hash, fnv32a, is_other_manifest, same_manifest};
 pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use lenient_node::LenientNode;
-pub use measurable_volume::{ClaimRef, MeasurableVolume, ProjectId};
+pub use measurable_volume::{ClaimRef, MeasurableVolume, ProjectId, ReportedUsage, UsageSource};
 pub use node_facts::NodeFacts;
 pub use pending_volume::PendingVolume;
 pub use pod::{

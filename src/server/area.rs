@@ -22,7 +22,7 @@ use crate::{
     base::{metrics::Metrics, otel::Tracer},
     cri::RuntimeClient,
     host::HostMachine,
-    node::stats::{ClaimMeter, ClaimPaths, Stats},
+    node::stats::{ClaimMeter, ClaimVolumes, Stats},
     pods::PodsReader,
     runtime::logs::{ContainerLogs, LogPathFn},
     state::Stores,
@@ -67,8 +67,8 @@ pub struct ServerDeps<'a> {
     pub runtime: &'a RuntimeClient,
     /// The volumes of each pod that are not ready.
     pub pending_volumes: PendingVolumesOf,
-    /// The mount paths of claims' volumes, for their metrics.
-    pub claims: ClaimPaths,
+    /// The volumes of claims, for their metrics.
+    pub claims: ClaimVolumes,
     /// Resource usage of the node and of pods.
     pub stats: &'a Stats,
     /// The machine.
@@ -200,8 +200,8 @@ fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
 }
 
 /// Measures the volumes of claims before each scrape of `/metrics`.
-fn measure_claim_volumes(paths: ClaimPaths, metrics: &Metrics) -> ScrapeHook {
-    let meter = ClaimMeter::new(paths, metrics);
+fn measure_claim_volumes(volumes: ClaimVolumes, metrics: &Metrics) -> ScrapeHook {
+    let meter = ClaimMeter::new(volumes, metrics);
     Arc::new(move || {
         let meter = meter.clone();
         Box::pin(async move { meter.measure().await })

@@ -55,7 +55,9 @@ pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
 use crate::base::{DirtySet, KeyedLock};
-use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
+use crate::model::{
+    ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
+};
 use csi::{manager::CsiVolumes, requests::MountingPod};
 use kinds::{KINDS, plan};
 use mount_threads::MountThreads;
@@ -163,29 +165,35 @@ impl VolumeManager {
     }
 
     /// The claims whose usage is reported, with the paths of their volumes.
-    pub fn claims(&self) -> BTreeMap<ClaimRef, PathBuf> {
+    pub fn claims(&self) -> BTreeMap<ClaimRef, MeasurableVolume> {
         let pods: Vec<_> = self.shared.pods.lock().keys().cloned().collect();
         let volumes = pods.iter().flat_map(|uid| self.measurable(uid));
-        let claims = volumes.filter_map(|volume| Some((volume.claim?, volume.path)));
+        let claims = volumes.filter_map(|volume| Some((volume.claim.clone()?, volume)));
         claims.collect()
     }
 
-    /// The mounted volumes of a pod whose usage is measured: volumes in the pod's directory, and `local` ones of its claims.
-    /// Other paths of the node are not measured.
+    /// The mounted volumes of a pod whose usage is measured: volumes in the pod's directory, volumes of CSI drivers, and
+    /// `local` ones of its claims. Other paths of the node are not measured.
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
         let ready = self.shared.of(uid).map(|volumes| volumes.ready());
         let volumes = ready.into_iter().flatten().filter_map(|(volume, path)| {
-            let claim = volume.kind.claim().filter(|_| path.measured);
+            let reported = self.shared.csi.usage(uid, &volume.name);
+            let is_measured = path.measured || reported.is_some();
+            let claim = volume.kind.claim().filter(|_| is_measured);
             let claim = claim.map(|key| ClaimRef {
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
             });
             let is_mount = volume.kind.directory().map(|(_, is_mount)| is_mount);
+            let source = match reported {
+                Some(reported) => UsageSource::Driver(reported),
+                None if claim.is_some() || is_mount? => UsageSource::Filesystem,
+                None => UsageSource::Files(path.project),
+            };
             Some(MeasurableVolume {
                 name: volume.name.clone(),
                 path: path.host_path,
-                project: path.project,
-                filesystem: claim.is_some() || is_mount?,
+                source,
                 claim,
             })
         });

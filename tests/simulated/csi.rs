@@ -26,6 +26,7 @@ pub(crate) fn start_driver(node: &Node) -> CsiDriver {
     let mut config = DriverConfig::new(DRIVER, &node.path("driver"));
     config.registry = Some(node.path("root/plugins_registry"));
     config.mounts = Mounts::Bind;
+    config.volume_stats = true;
     config.topology = [("example.com/zone".to_owned(), "a".to_owned())].into();
     config.max_volumes = 7;
     let driver = CsiDriver::start(config);
@@ -186,6 +187,17 @@ async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
     assert_eq!(entry["allocatable"]["count"], 7);
     let labels = &api.object(NODE).unwrap()["metadata"]["labels"];
     assert_eq!(labels["example.com/zone"], "a");
+
+    // The driver reports the usage for each scrape, once in a period.
+    for _ in 0..2 {
+        let (_, metrics) = node.get("/metrics").await;
+        let labels = r#"{namespace="default",persistentvolumeclaim="data"}"#;
+        for family in ["capacity_bytes", "used_bytes", "inodes"] {
+            let sample = format!("kubelet_volume_stats_{family}{labels} ");
+            assert!(metrics.contains(&sample), "{sample}: {metrics}");
+        }
+    }
+    assert_eq!(driver.journal.of("NodeGetVolumeStats").len(), 1);
 
     // The next kubelet repeats the calls, and touches no container.
     node.stop().await;

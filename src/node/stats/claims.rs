@@ -6,33 +6,35 @@ use super::filesystem_meter::FilesystemMeter;
 use crate::{
     base::metrics::{AtScrape, Metrics},
     host::FilesystemUsage,
-    model::ClaimRef,
+    model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource},
 };
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-/// Returns the mounted volumes with claims, with their paths.
-pub type ClaimPaths = Arc<dyn Fn() -> BTreeMap<ClaimRef, PathBuf> + Send + Sync>;
+/// Returns the mounted volumes with claims, once drivers have reported their usage.
+pub type ClaimVolumes =
+    Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<ClaimRef, MeasurableVolume>> + Send + Sync>;
 
-type ClaimUsage = BTreeMap<ClaimRef, FilesystemUsage>;
+type ClaimUsage = BTreeMap<ClaimRef, ReportedUsage>;
 
-type ClaimFamily = (&'static str, &'static str, fn(&FilesystemUsage) -> u64);
+type ClaimFamily = (&'static str, &'static str, fn(&ReportedUsage) -> u64);
 
 const FAMILIES: [ClaimFamily; 6] = [
     (
         "kubelet_volume_stats_capacity_bytes",
         "Capacity in bytes of the volume",
-        |usage| usage.capacity,
+        |usage| usage.capacity_bytes,
     ),
     (
         "kubelet_volume_stats_available_bytes",
         "Number of available bytes in the volume",
-        |usage| usage.available,
+        |usage| usage.available_bytes,
     ),
     (
         "kubelet_volume_stats_used_bytes",
         "Number of used bytes in the volume",
-        |usage| usage.used,
+        |usage| usage.used_bytes,
     ),
     (
         "kubelet_volume_stats_inodes",
@@ -47,21 +49,21 @@ const FAMILIES: [ClaimFamily; 6] = [
     (
         "kubelet_volume_stats_inodes_used",
         "Number of used inodes in the volume",
-        |usage| usage.inodes.saturating_sub(usage.inodes_free),
+        |usage| usage.inodes_used,
     ),
 ];
 
 /// Measures the volumes before a scrape. Cheap to clone.
 #[derive(Clone)]
 pub struct ClaimMeter {
-    paths: ClaimPaths,
+    volumes: ClaimVolumes,
     filesystems: FilesystemMeter,
     usage: Arc<Mutex<ClaimUsage>>,
 }
 
 impl ClaimMeter {
     /// Builds a meter; it measures nothing yet.
-    pub fn new(paths: ClaimPaths, metrics: &Metrics) -> Self {
+    pub fn new(volumes: ClaimVolumes, metrics: &Metrics) -> Self {
         let usage: Arc<Mutex<ClaimUsage>> = Arc::default();
         for (name, help, value) in FAMILIES {
             let usage = usage.clone();
@@ -79,7 +81,7 @@ impl ClaimMeter {
             metrics.register(name, help, AtScrape::gauge(read));
         }
         Self {
-            paths,
+            volumes,
             filesystems: FilesystemMeter::default(),
             usage,
         }
@@ -88,14 +90,33 @@ impl ClaimMeter {
     /// Measures, unless the last measurement is less than a second old. While a file system hangs, its last result is
     /// kept.
     pub async fn measure(&self) {
-        let volumes = (self.paths)();
-        let paths = volumes.values().cloned().collect();
+        let volumes = (self.volumes)().await;
+        let mounts = volumes
+            .values()
+            .filter(|volume| volume.source == UsageSource::Filesystem);
+        let paths = mounts.map(|volume| volume.path.clone()).collect();
         self.filesystems.measure(&paths).await;
         let measurements = self.filesystems.latest();
-        let usage = volumes.into_iter();
-        let usage =
-            usage.filter_map(|(claim, path)| Some((claim, measurements.get(&path)?.filesystem?)));
+        let usage = volumes.into_iter().filter_map(|(claim, volume)| {
+            let usage = match volume.source {
+                UsageSource::Driver(reported) => reported?,
+                _ => of_filesystem(&measurements.get(&volume.path)?.filesystem?),
+            };
+            Some((claim, usage))
+        });
         *self.usage.lock() = usage.collect();
+    }
+}
+
+fn of_filesystem(usage: &FilesystemUsage) -> ReportedUsage {
+    ReportedUsage {
+        at: 0,
+        capacity_bytes: usage.capacity,
+        available_bytes: usage.available,
+        used_bytes: usage.used,
+        inodes: usage.inodes,
+        inodes_free: usage.inodes_free,
+        inodes_used: usage.inodes.saturating_sub(usage.inodes_free),
     }
 }
 
@@ -110,13 +131,23 @@ mod tests {
             namespace: "shop".into(),
             name: "data".into(),
         };
+        let volume = MeasurableVolume {
+            name: "v".into(),
+            path: directory.path().to_owned(),
+            source: UsageSource::Filesystem,
+            claim: Some(claim.clone()),
+        };
         let used = Arc::new(Mutex::new(BTreeMap::from([(
-            claim,
-            directory.path().to_owned(),
+            claim.clone(),
+            volume.clone(),
         )])));
-        let paths = used.clone();
+        let volumes = used.clone();
         let metrics = Metrics::new();
-        let meter = ClaimMeter::new(Arc::new(move || paths.lock().clone()), &metrics);
+        let read = move || -> BoxFuture<'static, _> {
+            let volumes = volumes.lock().clone();
+            Box::pin(async move { volumes })
+        };
+        let meter = ClaimMeter::new(Arc::new(read), &metrics);
         let line = "kubelet_volume_stats_capacity_bytes{namespace=\"shop\",persistentvolumeclaim=\"data\"} ";
         let value = |text: &str| {
             let line = text.lines().find_map(|found| found.strip_prefix(line));
@@ -135,6 +166,15 @@ mod tests {
                 "{name}"
             );
         }
+        let reported = ReportedUsage {
+            capacity_bytes: 7,
+            ..ReportedUsage::default()
+        };
+        let source = UsageSource::Driver(Some(reported));
+        used.lock()
+            .insert(claim, MeasurableVolume { source, ..volume });
+        meter.measure().await;
+        assert_eq!(value(&metrics.text()), Some(7.0));
         used.lock().clear();
         meter.measure().await;
         assert_eq!(value(&metrics.text()), None);

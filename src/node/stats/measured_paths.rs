@@ -6,7 +6,11 @@ use super::{
     generate::PodPaths,
     sampler::{PodSample, Snapshot},
 };
-use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::PodRef};
+use crate::{
+    model::{PodUid, UsageSource},
+    runtime::kuberuntime::log_paths,
+    state::pod_cache::PodRef,
+};
 use std::{collections::HashMap, time::Duration};
 
 /// Minimum interval between measurements of a log, because logs grow continuously.
@@ -58,11 +62,12 @@ impl StatsState {
                 let files = logs.chain(&paths.files).cloned();
                 wanted.extend(files.map(|path| (path, DiskMethod::Files(LOG_MEASURE_INTERVAL))));
                 for volume in &paths.volumes {
-                    let Some(period) = self.deps.volume_period.filter(|_| !volume.filesystem)
+                    let (Some(period), UsageSource::Files(project)) =
+                        (self.deps.volume_period, volume.source)
                     else {
                         continue;
                     };
-                    let how = match volume.project {
+                    let how = match project {
                         Some(project) => DiskMethod::Project(project, period),
                         None => DiskMethod::Walk(period),
                     };
@@ -74,7 +79,7 @@ impl StatsState {
         };
         let volumes = pods.values().flat_map(|paths| &paths.volumes);
         let filesystems = volumes
-            .filter(|volume| volume.filesystem)
+            .filter(|volume| volume.source == UsageSource::Filesystem)
             .map(|volume| volume.path.clone())
             .collect();
         tokio::join!(

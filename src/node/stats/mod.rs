@@ -34,7 +34,7 @@ mod system;
 mod text;
 
 pub use cadvisor::MetricsChunks;
-pub use claims::{ClaimMeter, ClaimPaths};
+pub use claims::{ClaimMeter, ClaimVolumes};
 pub use info::{ContainerInfo, ContainerInfoSelector};
 pub use sampler::Snapshot;
 pub use system::SystemCgroups;
@@ -54,6 +54,7 @@ use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::DiskMeter;
 use filesystem_meter::FilesystemMeter;
+use futures::future::BoxFuture;
 use generate::{Disks, SummaryInputs};
 use parking_lot::Mutex;
 use sampler::PodSample;
@@ -90,6 +91,9 @@ const STATIC_SOURCE: CachePolicy = CachePolicy {
 /// Returns the measurable volumes of a pod.
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
+/// Has drivers report the usage of their volumes, each at most once in this period.
+pub type MeasureVolumes = Arc<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// Returns the path of a pod's hosts file, which need not exist.
 pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
 
@@ -106,6 +110,8 @@ pub struct StatsDeps {
     pub cache: PodCache,
     /// The volumes of each pod.
     pub volumes: VolumesOf,
+    /// Has drivers report the usage of their volumes.
+    pub measure_volumes: MeasureVolumes,
     /// The hosts file of each pod.
     pub hosts_file: HostsFileOf,
     /// The directory of each container's termination logs.
@@ -216,12 +222,19 @@ impl Stats {
             return Some(summary);
         }
         let snapshot = inner.snapshot(Depth::Common).await?;
-        let pods = inner.pod_paths(&snapshot);
-        let (runtime_stats, node, images, measurements) = tokio::join!(
+        let volumes = async {
+            if let Some(period) = inner.deps.volume_period {
+                (inner.deps.measure_volumes)(period).await;
+            }
+            let pods = inner.pod_paths(&snapshot);
+            let measurements = inner.measure(&pods).await;
+            (pods, measurements)
+        };
+        let (runtime_stats, node, images, (pods, measurements)) = tokio::join!(
             inner.runtime_stats(),
             inner.node_fs(),
             inner.image_fs(),
-            inner.measure(&pods)
+            volumes
         );
         let node = node.map(|node| (node.0, node.1));
         let threads = inner.threads().await;

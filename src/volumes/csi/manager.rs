@@ -13,6 +13,7 @@ use super::{
     mount_table::MountTable,
     paths::{self, PublishDir, StageDir},
     recovery::{self, RecoveredVolume, UnknownVolume},
+    usage::PodUsage,
     volume::{CsiVolume, PodOfVolume, PublishRequest},
 };
 use crate::base::{DirtySet, panics::PanicScope, spawn};
@@ -21,7 +22,7 @@ use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError};
 use anyhow::anyhow;
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs,
     path::PathBuf,
     sync::Arc,
@@ -53,6 +54,8 @@ pub(super) struct CsiVolumesInner {
     /// read: until then the Node keeps its list.
     unknown: Mutex<Option<Vec<UnknownVolume>>>,
     pub(super) pods_are_known: watch::Sender<bool>,
+    /// The drivers whose reports of usage are awaited.
+    pub(super) measuring: Mutex<HashSet<String>>,
     /// Limits the changes of ownership in progress.
     pub(super) walks: Arc<Semaphore>,
     /// Pods whose volumes became ready while no sync waited for them.
@@ -74,6 +77,7 @@ impl CsiVolumes {
             volumes: Mutex::default(),
             unknown: Mutex::default(),
             pods_are_known: watch::Sender::new(false),
+            measuring: Mutex::default(),
             walks: Arc::new(Semaphore::new(MAX_WALKS)),
             pods_to_sync,
         }))
@@ -350,6 +354,7 @@ impl CsiVolumesInner {
                     spec_name,
                     request: None,
                     waits_since: None,
+                    usage: PodUsage::default(),
                 };
                 (uid, pod)
             });

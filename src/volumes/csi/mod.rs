@@ -50,6 +50,7 @@ mod ownership;
 pub(super) mod dead_mounts;
 mod attach;
 mod task;
+mod usage;
 #[cfg(test)]
 pub(crate) mod tests;
 

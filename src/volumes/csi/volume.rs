@@ -7,6 +7,7 @@ use super::{
     requests::MountingPod,
     selinux,
     spec::CsiVolumeSpec,
+    usage::PodUsage,
 };
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::model::PodUid;
@@ -55,6 +56,8 @@ pub(super) struct PodOfVolume {
     pub(super) request: Option<Arc<PublishRequest>>,
     /// Since when the pod has been waiting for its first publish.
     pub(super) waits_since: Option<Instant>,
+    /// What the driver has reported.
+    pub(super) usage: PodUsage,
 }
 
 /// A change of the ownership of files in progress.
@@ -147,6 +150,7 @@ impl CsiVolume {
                 spec_name: request.spec.spec_name.clone(),
                 request: Some(request.clone()),
                 waits_since: Some(Instant::now()),
+                usage: PodUsage::default(),
             };
             // The directory that the pod has keeps its name.
             match state.pods.get_mut(uid) {

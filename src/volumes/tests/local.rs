@@ -44,7 +44,12 @@ async fn a_directory_with_options_is_bound_and_then_given_them() {
         let prepared = cluster.prepare(&pod).await.unwrap();
         assert_eq!(prepared.paths["v"].host_path, target);
         assert_eq!(
-            cluster.manager.claims().into_values().next(),
+            cluster
+                .manager
+                .claims()
+                .into_values()
+                .next()
+                .map(|volume| volume.path),
             Some(target.clone())
         );
         let bound = cluster.node.mounter.0.lock().bound.pop();

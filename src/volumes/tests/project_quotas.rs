@@ -31,7 +31,10 @@ fn in_user_namespace(uid: &str, volumes: Value) -> Pod {
 async fn projects(manager: &VolumeManager, pod: &Pod) -> Vec<Option<u32>> {
     manager.prepare(pod, &never()).await.unwrap();
     let volumes = manager.measurable(&pod.uid());
-    let project = |volume: MeasurableVolume| volume.project.map(|project| project.0);
+    let project = |volume: MeasurableVolume| match volume.source {
+        UsageSource::Files(project) => project.map(|project| project.0),
+        _ => None,
+    };
     volumes.into_iter().map(project).collect()
 }
 

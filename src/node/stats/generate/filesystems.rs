@@ -4,7 +4,7 @@ use super::{Disks, PodPaths, add, value};
 use crate::{
     cri::v1,
     host::FilesystemUsage,
-    model::MeasurableVolume,
+    model::{MeasurableVolume, ReportedUsage, UsageSource},
     node::stats::{
         api::{ContainerStats, FsStats, PvcReference, Time, VolumeStats},
         disk::DiskMeasurement,
@@ -23,6 +23,20 @@ pub(in crate::node::stats) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsSt
         inodes_free: inodes.map(|_| fs.inodes_free),
         inodes,
         inodes_used: inodes.map(|inodes| inodes.saturating_sub(fs.inodes_free)),
+        is_partial: false,
+    }
+}
+
+/// Stats of a volume whose driver has reported them. As upstream, what the driver does not know is 0.
+fn reported_fs(usage: &ReportedUsage) -> FsStats {
+    FsStats {
+        time: Time(usage.at),
+        available_bytes: Some(usage.available_bytes),
+        capacity_bytes: Some(usage.capacity_bytes),
+        used_bytes: Some(usage.used_bytes),
+        inodes_free: Some(usage.inodes_free),
+        inodes: Some(usage.inodes),
+        inodes_used: Some(usage.inodes_used),
         is_partial: false,
     }
 }
@@ -67,10 +81,17 @@ pub(super) fn directories_fs(disks: Disks<'_>, paths: &[PathBuf]) -> impl Iterat
 /// Stats of volumes, each with whether it is on the node's disk.
 pub(super) fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeStats)> {
     let stats = |volume: &MeasurableVolume| {
-        let measured = disks.measurements.get(&volume.path)?;
-        let fs = match &measured.filesystem {
-            Some(fs) => whole_fs(Time(measured.at), fs),
-            None => directory_fs(disks, measured),
+        let measured = || disks.measurements.get(&volume.path);
+        let (on_disk, fs) = match volume.source {
+            UsageSource::Driver(reported) => (false, reported_fs(&reported?)),
+            UsageSource::Filesystem | UsageSource::Files(_) => match measured()? {
+                DiskMeasurement {
+                    at,
+                    filesystem: Some(fs),
+                    ..
+                } => (false, whole_fs(Time(*at), fs)),
+                measured => (true, directory_fs(disks, measured)),
+            },
         };
         let pvc_ref = volume.claim.as_ref().map(|claim| PvcReference {
             name: claim.name.clone(),
@@ -78,7 +99,7 @@ pub(super) fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeSt
         });
         let name = volume.name.clone();
         let stats = VolumeStats { fs, name, pvc_ref };
-        Some((measured.filesystem.is_none(), stats))
+        Some((on_disk, stats))
     };
     paths.volumes.iter().filter_map(stats).collect()
 }

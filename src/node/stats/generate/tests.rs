@@ -5,7 +5,7 @@ use crate::{
         DiskUsage,
         cgroup::{CgroupLimits, CgroupUsage, CpuUsage, MemoryUsage, Pressures, TaskCount},
     },
-    model::{ClaimRef, MeasurableVolume},
+    model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource},
 };
 use serde_json::{Value, json};
 use std::{path::PathBuf, sync::Arc};
@@ -353,12 +353,18 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             DiskMeasurement::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
         ),
     ]);
-    let volume = |name: &str, filesystem| MeasurableVolume {
+    let (files, filesystem) = (UsageSource::Files(None), UsageSource::Filesystem);
+    let volume = |name: &str, source| MeasurableVolume {
         name: name.into(),
         path: format!("/v/{name}").into(),
-        filesystem,
-        project: None,
+        source,
         claim: None,
+    };
+    let reported = ReportedUsage {
+        at,
+        capacity_bytes: 9,
+        used_bytes: 4,
+        ..ReportedUsage::default()
     };
     let claim = ClaimRef {
         namespace: "default".into(),
@@ -366,15 +372,17 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     };
     let claimed = MeasurableVolume {
         claim: Some(claim),
-        ..volume("claimed", true)
+        ..volume("claimed", filesystem)
     };
     let paths = PodPaths {
         volumes: vec![
-            volume("disk", false),
-            volume("full", false),
-            volume("memory", true),
-            volume("unmeasured", false),
+            volume("disk", files),
+            volume("full", files),
+            volume("memory", filesystem),
+            volume("unmeasured", files),
             claimed,
+            volume("reported", UsageSource::Driver(Some(reported))),
+            volume("unreported", UsageSource::Driver(None)),
         ],
         logs: HashMap::from([(
             "a".to_owned(),
@@ -402,7 +410,9 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     assert!(pod["containers"][1].get("rootfs").is_none());
     let volumes = pod["volume"].as_array().unwrap();
     let names: Vec<_> = volumes.iter().map(|volume| &volume["name"]).collect();
-    assert_eq!(names, ["disk", "full", "memory", "claimed"]);
+    assert_eq!(names, ["disk", "full", "memory", "claimed", "reported"]);
+    assert_eq!(volumes[4]["capacityBytes"], 9);
+    assert_eq!(volumes[4]["inodes"], 0);
     let claim = json!({"name": "data", "namespace": "default"});
     assert_eq!(volumes[3]["pvcRef"], claim);
     assert_eq!(volumes[3]["usedBytes"], 1 << 29);

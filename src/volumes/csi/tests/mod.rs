@@ -8,6 +8,7 @@ mod full_disk;
 mod manager;
 mod mounts;
 mod ownership;
+mod usage;
 mod world;
 
 use super::{CallOutcome, CsiDrivers, CsiError, CsiMetrics, NodeClient, proto};

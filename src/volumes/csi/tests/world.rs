@@ -52,6 +52,7 @@ impl World {
         server.put("csidrivers", "", DRIVER, json!({"spec": object}));
         let mut config = DriverConfig::new(DRIVER, &dir.path().join("plugin"));
         config.mounts = mounts;
+        config.volume_stats = true;
         let driver = CsiDriver::start(config);
         driver.add_volume(VOLUME);
         let node = watch::Sender::new(None);

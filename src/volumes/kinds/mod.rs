@@ -1,9 +1,9 @@
 //! The kinds of volumes.
 //!
-//! A kind is one file (or folder) and one row of [`KINDS`]. It plans a pod's volume as a [`Kind`](super::pod_volumes::Kind),
-//! which is set up by attempts, and the volume of a claim as a [`NodePath`], which is recorded on disk, so that a pod keeps
-//! its volume while the API server is away. What a kind mounts or creates in the directories of its plugins is torn down
-//! without it: mounts are read from the kernel.
+//! A kind is one file (or folder) and one row of `KINDS`. It plans a pod's volume as a `Kind`, which is set up by attempts,
+//! and the volume of a claim as a `NodePath`, which is recorded on disk, so that a pod keeps its volume while the API
+//! server is away. What a kind mounts or creates in the directories of its plugins is torn down without it: mounts are
+//! read from the kernel.
 
 pub mod plan;
 mod claim;

@@ -17,7 +17,9 @@ use crate::{
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
-    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, TerminalRecord},
+    state::pod_state_store::{
+        KilledToRestart, PodOrigin, PodRecord, PodStateStore, TerminalRecord, was_killed_to_restart,
+    },
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -49,6 +51,18 @@ struct RecordedInputs {
     rejected: bool,
     /// A static pod that a node shutdown stopped: it is started again if the shutdown is cancelled.
     restarts_after_shutdown: bool,
+}
+
+/// Containers that were killed in order to start their successors, although by the restart policy their exit would be
+/// final.
+fn killed_to_restart(pod: &Pod, status: &PodStatus, kills: &KilledToRestart) -> Vec<String> {
+    let killed = pod.containers().iter().filter(|container| {
+        status.newest(&container.name).is_some_and(|newest| {
+            was_killed_to_restart(kills, newest)
+                && !container_should_restart(pod, container, newest.exit_code)
+        })
+    });
+    killed.map(|container| container.name.clone()).collect()
 }
 
 /// Generates and publishes the status of a pod whenever one of its inputs changes.
@@ -132,7 +146,13 @@ impl StatusPublisher {
         // made from older inputs must not replace one made from newer inputs.
         let mut recorded = self.recorded.lock();
         let recorded = recorded.entry(uid.clone()).or_default();
-        let Some(runtime_status) = self.cache.try_settled(&uid) else {
+        // Both at one time: a worker that sees the successor of a killed container forgets the kill, and an older runtime
+        // status would then show the kill as the end of the pod.
+        let settled = self.state_store.read(&uid, |record| {
+            let runtime_status = self.cache.try_settled(&uid)?;
+            Some((runtime_status, record.killed_to_restart.clone()))
+        });
+        let Some((runtime_status, killed)) = settled else {
             return self.statuses().get(&uid);
         };
         if recorded.rejected && runtime_status.is_empty() {
@@ -144,7 +164,7 @@ impl StatusPublisher {
         let runtime_status = self.without_containers_in_post_start(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
         let old = (old.as_deref(), api_status.as_ref());
-        match self.generate(pod, &runtime_status, old, recorded) {
+        match self.generate(pod, (&runtime_status, &killed), old, recorded) {
             Ok(status) => {
                 let pulling = || self.runtime.take_pulling_time(&uid);
                 self.starts
@@ -169,20 +189,6 @@ impl StatusPublisher {
             }
         }
         self.statuses().get(&uid)
-    }
-
-    /// Containers that were killed in order to start their successors, although by the restart policy their exit would be
-    /// final.
-    fn killed_to_restart(&self, pod: &Pod, status: &PodStatus) -> Vec<String> {
-        self.state_store.read(&status.uid, |record| {
-            let killed = pod.containers().iter().filter(|container| {
-                status.newest(&container.name).is_some_and(|newest| {
-                    record.was_killed_to_restart(newest)
-                        && !container_should_restart(pod, container, newest.exit_code)
-                })
-            });
-            killed.map(|container| container.name.clone()).collect()
-        })
     }
 
     /// The runtime status without containers whose postStart hook has not ended, unless they exited: the API shows the
@@ -261,7 +267,7 @@ impl StatusPublisher {
     fn generate(
         &self,
         pod: &Arc<Pod>,
-        runtime_status: &PodStatus,
+        (runtime_status, kills): (&PodStatus, &KilledToRestart),
         (old, api_status): (Option<&api::PodStatus>, Option<&api::PodStatus>),
         recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
@@ -269,7 +275,7 @@ impl StatusPublisher {
         let actions = self.runtime.action_summary(pod, runtime_status);
         let is_active = recorded.stage == PodStage::Active;
         let killed = if is_active {
-            self.killed_to_restart(pod, runtime_status)
+            killed_to_restart(pod, runtime_status, kills)
         } else {
             Vec::new()
         };

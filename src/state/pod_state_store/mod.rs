@@ -40,7 +40,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_newest_exit};
 pub use record::{
-    PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults, TerminalRecord,
+    KilledToRestart, PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults,
+    TerminalRecord, was_killed_to_restart,
 };
 
 /// Version of the file format, in every file; a file with another version is ignored and left in place.

@@ -53,7 +53,7 @@ pub struct PodRecord {
     pub pre_stop_ran: Vec<String>,
     /// Container instances that the kubelet kills, or has killed, in order to start their successors, by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub killed_to_restart: BTreeMap<String, String>,
+    pub killed_to_restart: KilledToRestart,
 }
 
 /// The origin of a pod.
@@ -155,6 +155,17 @@ impl SavedProbeResults {
     }
 }
 
+/// The instances, by the names of their containers, that the kubelet has killed in order to start their successors.
+pub type KilledToRestart = BTreeMap<String, String>;
+
+/// Whether the kubelet has killed an instance in order to start its successor. The exit is not final then, whatever the
+/// restart policy and the exit code.
+pub fn was_killed_to_restart(kills: &KilledToRestart, container: &ContainerStatus) -> bool {
+    let killed = kills.get(&*container.name);
+    container.state == ContainerState::Exited
+        && killed.is_some_and(|id| *id == *container.id.as_str())
+}
+
 impl PodRecord {
     /// The last published status.
     pub fn last_status(&self) -> Option<Arc<api::PodStatus>> {
@@ -212,12 +223,9 @@ impl PodRecord {
         container.state != ContainerState::Exited && pending.any(|id| *id == *container.id.as_str())
     }
 
-    /// Whether the kubelet has killed an instance in order to start its successor. The exit is not final then, whatever
-    /// the restart policy and the exit code.
+    /// Whether the kubelet has killed an instance in order to start its successor.
     pub fn was_killed_to_restart(&self, container: &ContainerStatus) -> bool {
-        let killed = self.killed_to_restart.get(&*container.name);
-        container.state == ContainerState::Exited
-            && killed.is_some_and(|id| *id == *container.id.as_str())
+        was_killed_to_restart(&self.killed_to_restart, container)
     }
 
     /// Removes the facts of container instances for which `keep` returns false, except `killed_to_restart`, which also

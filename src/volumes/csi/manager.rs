@@ -13,8 +13,7 @@ use super::{
     mount_table::MountTable,
     paths::{self, PublishDir, StageDir},
     recovery::{self, RecoveredVolume, UnknownVolume},
-    usage::PodUsage,
-    volume::{CsiVolume, PodOfVolume, PublishRequest},
+    volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
 };
 use crate::base::{DirtySet, panics::PanicScope, spawn};
 use crate::model::PodUid;

@@ -19,21 +19,6 @@ use tokio::time::{Instant, timeout};
 /// How long a caller waits for drivers.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a driver has reported of a volume for a pod.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PodUsage {
-    latest: Option<ReportedUsage>,
-    /// When the driver was called last.
-    called_at: Option<Instant>,
-}
-
-impl PodUsage {
-    fn is_due(&self, period: Duration, now: Instant) -> bool {
-        let passed = |at: Instant| now.saturating_duration_since(at) >= period;
-        self.called_at.is_none_or(passed)
-    }
-}
-
 /// A driver that is being called. It is not called again meanwhile.
 struct DriverCall {
     volumes: CsiVolumes,

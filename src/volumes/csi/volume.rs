@@ -7,10 +7,9 @@ use super::{
     requests::MountingPod,
     selinux,
     spec::CsiVolumeSpec,
-    usage::PodUsage,
 };
 use crate::apiserver::csi_driver::CsiDriver;
-use crate::model::PodUid;
+use crate::model::{PodUid, ReportedUsage};
 use crate::volumes::{
     PodDir, VolumeGroup,
     ownership::{ChangePolicy, OwnershipWalk},
@@ -44,6 +43,22 @@ impl PublishRequest {
         let label = self.pod.file_labels.get(&self.volume);
         let label = label.filter(|_| selinux::mounts_with_context(object, &self.spec));
         label.map(String::as_str)
+    }
+}
+
+/// What a driver has reported of a volume for a pod.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PodUsage {
+    pub(super) latest: Option<ReportedUsage>,
+    /// When the driver was called last.
+    pub(super) called_at: Option<Instant>,
+}
+
+impl PodUsage {
+    /// Whether the driver has to be called.
+    pub(super) fn is_due(&self, period: Duration, now: Instant) -> bool {
+        let passed = |at: Instant| now.saturating_duration_since(at) >= period;
+        self.called_at.is_none_or(passed)
     }
 }
 

@@ -42,7 +42,24 @@ enum Running {
 thread_local! {
     /// The directories of this test's nodes, which are removed when its thread ends. Until then its runtime may
     /// still write to them, and what is created in a directory while it is being removed stays.
-    static DIRS: RefCell<Vec<tempfile::TempDir>> = const { RefCell::new(Vec::new()) };
+    static DIRS: RefCell<Vec<NodeDir>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The directory of a node. What a test that failed has left mounted there goes with it.
+struct NodeDir(tempfile::TempDir);
+
+impl Drop for NodeDir {
+    fn drop(&mut self) {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        let below: Vec<_> = points
+            .map(Path::new)
+            .filter(|point| point.starts_with(self.0.path()))
+            .collect();
+        for point in below.into_iter().rev() {
+            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
 }
 
 /// A node; everything of it ends with the test.
@@ -71,7 +88,7 @@ impl Node {
             .tempdir()
             .expect("a temporary directory");
         let path = dir.path().to_owned();
-        DIRS.with_borrow_mut(|dirs| dirs.push(dir));
+        DIRS.with_borrow_mut(|dirs| dirs.push(NodeDir(dir)));
         let manifests = Manifests::new(&path.join("manifests"), &path.join("aside"));
         Node {
             fake: FakeRuntime::start(options).await,

@@ -177,14 +177,18 @@ impl VolumeManager {
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
         let ready = self.shared.of(uid).map(|volumes| volumes.ready());
         let volumes = ready.into_iter().flatten().filter_map(|(volume, path)| {
-            let reported = self.shared.csi.usage(uid, &volume.name);
+            let is_mount = volume.kind.directory().map(|(_, is_mount)| is_mount);
+            // What is created below the kubelet's own plugins is no driver's.
+            let reported = match is_mount {
+                Some(_) => None,
+                None => self.shared.csi.usage(uid, &volume.name),
+            };
             let is_measured = path.measured || reported.is_some();
             let claim = volume.kind.claim().filter(|_| is_measured);
             let claim = claim.map(|key| ClaimRef {
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
             });
-            let is_mount = volume.kind.directory().map(|(_, is_mount)| is_mount);
             let source = match reported {
                 Some(reported) => UsageSource::Driver(reported),
                 None if claim.is_some() || is_mount? => UsageSource::Filesystem,

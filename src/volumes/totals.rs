@@ -86,7 +86,9 @@ impl VolumeManagerInner {
         planned: &PlannedVolume,
         path: Option<&VolumePath>,
     ) -> Option<&'static str> {
-        let is_csi = self.csi.has_volume(uid, &planned.name);
-        planned.kind.metric_plugin(path).filter(|_| !is_csi)
+        let plugin = planned.kind.metric_plugin(path)?;
+        // Only the volume of a claim may turn out to be a driver's.
+        let is_csi = planned.kind.claim().is_some() && self.csi.has_volume(uid, &planned.name);
+        (!is_csi).then_some(plugin)
     }
 }

@@ -74,7 +74,7 @@ async fn measure(pods: usize, mode: &str) {
         images: ImageClient::new(connection),
         cache,
         volumes: Arc::new(|_| Vec::new()),
-        measure_volumes: Arc::new(|_| Box::pin(async {})),
+        measure_volumes: Arc::new(|| Box::pin(async {})),
         hosts_file: Arc::new(|_| None),
         termination_logs: Arc::new(|_, _| None),
         node_name: "n1".into(),

@@ -285,18 +285,16 @@ impl App {
         let opened = &self.opened;
         let volumes_for_pending = opened.volumes.clone();
         let volumes_for_claims = opened.volumes.clone();
-        let period = settings::volume_stats_period(&self.config);
+        let measure_volumes = settings::measure_volumes(&self.config, opened.volumes.csi().clone());
         let deps = ServerDeps {
             stores: &opened.stores,
             pods: &opened.pods,
             runtime: &opened.runtime,
             pending_volumes: Arc::new(move |uid| volumes_for_pending.pending(uid)),
             claims: Arc::new(move || {
-                let volumes = volumes_for_claims.clone();
+                let (measured, volumes) = (measure_volumes(), volumes_for_claims.clone());
                 Box::pin(async move {
-                    if let Some(period) = period {
-                        volumes.csi().measure(period).await;
-                    }
+                    measured.await;
                     volumes.claims()
                 })
             }),

@@ -152,16 +152,12 @@ pub(super) fn open(
     let pods_cgroup = watch::Sender::new(None);
     let volumes_for_stats = volumes.clone();
     let (root_dir, root_of_logs) = (config.root_dir.clone(), config.root_dir.clone());
-    let volumes_of_drivers = volumes.csi().clone();
     let stats = StatsDeps {
         runtime: runtime.clone(),
         images: image_client,
         cache: stores.pod_cache.clone(),
         volumes: Arc::new(move |uid| volumes_for_stats.measurable(uid)),
-        measure_volumes: Arc::new(move |period| {
-            let csi = volumes_of_drivers.clone();
-            Box::pin(async move { csi.measure(period).await })
-        }),
+        measure_volumes: settings::measure_volumes(config, volumes.csi().clone()),
         hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         termination_logs: Arc::new(move |uid, container| {
             termination_logs(&root_of_logs, uid, container).ok()

@@ -18,7 +18,7 @@ use crate::{
         },
         node_status::resources::ReservedResources,
         shutdown::plan::{self, ShutdownPhase},
-        stats::SystemCgroups,
+        stats::{MeasureVolumes, SystemCgroups},
     },
     pods::{
         self,
@@ -32,7 +32,7 @@ use crate::{
     runtime::kuberuntime::{self, GenerateSettings, log_paths},
     server::{self, tls::ServingCertificate},
     state::{self, Stores, node_object::HostIps},
-    volumes::KubeletRoot,
+    volumes::{KubeletRoot, csi::manager::CsiVolumes},
 };
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -313,6 +313,19 @@ fn shutdown_phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
 pub(super) fn volume_stats_period(config: &KubeletConfig) -> Option<Duration> {
     let period = config.effective.volume_stats_agg_period?;
     Some(period.to_std()).filter(|period| !period.is_zero())
+}
+
+/// Has drivers report the usage of their volumes, unless that is disabled.
+pub(super) fn measure_volumes(config: &KubeletConfig, csi: CsiVolumes) -> MeasureVolumes {
+    let period = volume_stats_period(config);
+    Arc::new(move || {
+        let csi = csi.clone();
+        Box::pin(async move {
+            if let Some(period) = period {
+                csi.measure(period).await;
+            }
+        })
+    })
 }
 
 pub(super) fn system_cgroups(

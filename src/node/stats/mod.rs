@@ -91,8 +91,8 @@ const STATIC_SOURCE: CachePolicy = CachePolicy {
 /// Returns the measurable volumes of a pod.
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
-/// Has drivers report the usage of their volumes, each at most once in this period.
-pub type MeasureVolumes = Arc<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Has drivers report the usage of their volumes, each at most once in `volumeStatsAggPeriod`.
+pub type MeasureVolumes = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Returns the path of a pod's hosts file, which need not exist.
 pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
@@ -223,9 +223,7 @@ impl Stats {
         }
         let snapshot = inner.snapshot(Depth::Common).await?;
         let volumes = async {
-            if let Some(period) = inner.deps.volume_period {
-                (inner.deps.measure_volumes)(period).await;
-            }
+            (inner.deps.measure_volumes)().await;
             let pods = inner.pod_paths(&snapshot);
             let measurements = inner.measure(&pods).await;
             (pods, measurements)

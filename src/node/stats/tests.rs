@@ -17,7 +17,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
         images: ImageClient::new(connection),
         cache,
         volumes: Arc::new(|_| Vec::new()),
-        measure_volumes: Arc::new(|_| Box::pin(async {})),
+        measure_volumes: Arc::new(|| Box::pin(async {})),
         hosts_file: Arc::new(|_| None),
         termination_logs: Arc::new(|_, _| None),
         node_name: "node".into(),

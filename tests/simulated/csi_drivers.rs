@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::api_server::Seen;
+use crate::api_server::{FakeApiServer, Seen};
 use crate::api_source::{path, wait_runs};
 use crate::csi::driver::CsiDriver;
 use crate::csi::{
@@ -21,16 +21,22 @@ fn stage_directory(node: &Node) -> std::path::PathBuf {
     node.path(&directory)
 }
 
-#[tokio::test]
-async fn a_new_socket_of_a_driver_never_takes_it_out_of_the_csi_node() {
-    let Some((mut node, api)) = joined_and_mounting().await else {
-        return;
-    };
+/// A node with a claim, whose driver is registered; `None` where nothing can be mounted.
+async fn with_driver() -> Option<(Node, FakeApiServer, CsiDriver)> {
+    let (mut node, api) = joined_and_mounting().await?;
     put_driver(&api, json!({"attachRequired": false}));
     put_claim(&api);
     node.start().await;
-    let mut driver = start_driver(&node);
+    let driver = start_driver(&node);
     driver.registered().await;
+    Some((node, api, driver))
+}
+
+#[tokio::test]
+async fn a_new_socket_of_a_driver_never_takes_it_out_of_the_csi_node() {
+    let Some((node, api, mut driver)) = with_driver().await else {
+        return;
+    };
     let is_entry = |entry: &Value| entry["name"] == DRIVER;
     let has_entry = move |object: &Value| {
         let drivers = object["spec"]["drivers"].as_array();
@@ -106,14 +112,9 @@ async fn volumes_in_use_follow_each_volume_with_one_status_update_and_without_a_
 
 #[tokio::test]
 async fn a_driver_that_comes_back_on_its_socket_is_used_without_another_registration() {
-    let Some((mut node, api)) = joined_and_mounting().await else {
+    let Some((node, api, mut driver)) = with_driver().await else {
         return;
     };
-    put_driver(&api, json!({"attachRequired": false}));
-    put_claim(&api);
-    node.start().await;
-    let mut driver = start_driver(&node);
-    driver.registered().await;
     driver.kill();
     api.put(&path("web"), of_claim("web"));
     let waits = |report: &Value| report.to_string().contains("NodeStageVolume");

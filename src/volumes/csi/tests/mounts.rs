@@ -41,14 +41,22 @@ async fn until(what: &str, fact: impl Fn() -> bool) {
     assert!(timeout(LIMIT, all).await.is_ok(), "{what}");
 }
 
+/// Whether there is FUSE; it has to be there in CI.
+fn has_fuse() -> bool {
+    let is_there = Path::new("/dev/fuse").exists();
+    if !is_there {
+        assert!(std::env::var_os("CI").is_none(), "no FUSE");
+        eprintln!("SKIPPED, there is no FUSE");
+    }
+    is_there
+}
+
 #[tokio::test]
 async fn a_dead_mount_is_replaced_with_the_staged_one() {
     let Some(world) = World::with_mounts(object()).await else {
         return;
     };
-    if !Path::new("/dev/fuse").exists() {
-        assert!(std::env::var_os("CI").is_none(), "no FUSE");
-        eprintln!("SKIPPED, there is no FUSE");
+    if !has_fuse() {
         return;
     }
     let data = world.driver.volumes.data(VOLUME);
@@ -91,9 +99,7 @@ async fn a_volume_whose_mount_is_dead_is_undone_and_recovered() {
     let Some(mut world) = World::with_mounts(object()).await else {
         return;
     };
-    if !Path::new("/dev/fuse").exists() {
-        assert!(std::env::var_os("CI").is_none(), "no FUSE");
-        eprintln!("SKIPPED, there is no FUSE");
+    if !has_fuse() {
         return;
     }
     let data = world.driver.volumes.data(VOLUME);

@@ -30,7 +30,12 @@ impl PodSync {
         if now == before {
             return;
         }
-        allocations.change_conditions(&uid, |conditions| conditions.in_progress = now);
+        allocations.change_conditions(&uid, |conditions| {
+            // Else another resize was accepted meanwhile, which this sync says nothing about.
+            if conditions.in_progress == before {
+                conditions.in_progress = now;
+            }
+        });
         let object = ObjectRef::pod(pod);
         if let Some(error) = error {
             let text = event_message("Pod resize error", pod, generation, &error);

@@ -105,6 +105,15 @@ impl<'a> StatusInputs<'a> {
         }
     }
 
+    /// The generation that the status shows as observed: the last one while a resize is not decided.
+    fn observed_generation(&self, old: &PodStatus) -> Option<i64> {
+        if self.resize.undecided {
+            old.observed_generation
+        } else {
+            self.pod.metadata.generation
+        }
+    }
+
     /// The status of a mirror pod never changes its static pod: a Failed mirror pod must not end it.
     fn api_status_of_pod(&self) -> Option<&'a PodStatus> {
         self.api_status.filter(|_| !self.pod.is_static())
@@ -132,7 +141,9 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     let generated = pod_phase(inputs.pod, &init, &regular, inputs.pod_is_terminal);
     let (phase, reason, message) = final_phase(inputs, &old, generated);
     let before = list(&old.conditions);
-    let mut conditions = generate_conditions(inputs, &init, &regular, phase, before);
+    let observed_generation = inputs.observed_generation(&old);
+    let mut conditions =
+        generate_conditions(inputs, observed_generation, &init, &regular, phase, before);
     carry_transition_times(&mut conditions, before, inputs.now);
     let (pod_ip, pod_ips) = pod_ips(inputs, &old);
 
@@ -152,7 +163,7 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
         host_ips: none_if_empty(host_ips),
         init_container_statuses: none_if_empty(init),
         message,
-        observed_generation: inputs.pod.metadata.generation,
+        observed_generation,
         phase: Some(phase.as_str().into()),
         pod_ip,
         pod_ips,

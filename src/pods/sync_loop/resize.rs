@@ -117,8 +117,12 @@ impl SyncLoop {
             self.resizes.metrics.record_requested(&earlier, &now);
         }
         if Arc::ptr_eq(&allocated, &pod) {
-            allocations.change_conditions(&uid, |conditions| conditions.pending = None);
+            allocations.change_conditions(&uid, |conditions| {
+                conditions.pending = None;
+                conditions.undecided = false;
+            });
         } else {
+            allocations.change_conditions(&uid, |conditions| conditions.undecided = true);
             let since = before.map_or_else(Instant::now, |wanted| wanted.since);
             self.resizes
                 .pending
@@ -223,6 +227,7 @@ impl SyncLoop {
         let allocations = self.allocations();
         allocations.resize(before, &pod);
         let was_deferred = allocations.change_conditions(&uid, |conditions| {
+            conditions.undecided = false;
             conditions.in_progress = Some(ResizeInProgress {
                 error: None,
                 generation,
@@ -254,9 +259,10 @@ impl SyncLoop {
         let is_new =
             |old: &PendingResize| (old.reason, old.generation) != (pending.reason, generation);
         let (is_new, changed) = self.allocations().change_conditions(&uid, |conditions| {
+            let was_undecided = std::mem::take(&mut conditions.undecided);
             let old = conditions.pending.replace(pending.clone());
             let is_new = old.as_ref().is_none_or(is_new);
-            (is_new, old.as_ref() != Some(&pending))
+            (is_new, was_undecided || old.as_ref() != Some(&pending))
         });
         if is_new {
             let what = format!("Pod resize {}", pending.reason.as_str());

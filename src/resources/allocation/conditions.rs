@@ -41,6 +41,9 @@ pub struct ResizeConditions {
     pub pending: Option<PendingResize>,
     /// `PodResizeInProgress`.
     pub in_progress: Option<ResizeInProgress>,
+    /// A resize was requested and neither accepted nor rejected yet. No condition says that, so the status must not show
+    /// the version of the pod that requests it as observed.
+    pub undecided: bool,
 }
 
 const PENDING: &str = "PodResizePending";
@@ -73,6 +76,7 @@ impl ResizeConditions {
                 error: message(condition),
                 generation: condition.observed_generation,
             }),
+            undecided: false,
         }
     }
 

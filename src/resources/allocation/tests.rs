@@ -268,6 +268,7 @@ fn conditions_are_those_of_the_api_and_are_read_back() {
             error: Some("busy".into()),
             generation: Some(2),
         }),
+        undecided: false,
     };
     let api = conditions.to_api();
     let shown = |condition: &PodCondition| {

@@ -58,13 +58,13 @@ impl ConditionStatus {
         }
     }
 
-    fn condition(self, kind: &str, pod: &Pod) -> PodCondition {
+    fn condition(self, kind: &str, observed_generation: Option<i64>) -> PodCondition {
         PodCondition {
             type_: kind.into(),
             status: if self.is_true { "True" } else { "False" }.into(),
             reason: self.reason.map(Into::into),
             message: self.message,
-            observed_generation: pod.metadata.generation,
+            observed_generation,
             ..PodCondition::default()
         }
     }
@@ -73,6 +73,7 @@ impl ConditionStatus {
 /// All conditions: conditions of other writers first, then the kubelet's own. Transition times are not set.
 pub(super) fn generate_conditions(
     inputs: &StatusInputs<'_>,
+    observed: Option<i64>,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
     phase: PodPhase,
@@ -117,7 +118,7 @@ pub(super) fn generate_conditions(
     ];
     let owned = OWNED.iter().zip(statuses);
     conditions.extend(
-        owned.filter_map(|(kind, status)| status.map(|status| status.condition(kind, pod))),
+        owned.filter_map(|(kind, status)| status.map(|status| status.condition(kind, observed))),
     );
     if !phase.is_terminal() && !inputs.pod_is_terminal {
         conditions.extend(inputs.resize.to_api());
@@ -129,7 +130,7 @@ pub(super) fn generate_conditions(
             reason: Some("TerminationByKubelet"),
             message: Some(disruption_message(failure).to_owned()),
         };
-        conditions.push(target.condition(DISRUPTION_TARGET, pod));
+        conditions.push(target.condition(DISRUPTION_TARGET, observed));
     }
     conditions
 }

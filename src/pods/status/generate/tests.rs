@@ -17,6 +17,7 @@ use k8s_openapi::{
 const NO_RESIZE: ResizeConditions = ResizeConditions {
     pending: None,
     in_progress: None,
+    undecided: false,
 };
 
 impl<'a> StatusInputs<'a> {

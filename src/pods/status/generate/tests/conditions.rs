@@ -172,3 +172,22 @@ fn conditions_carry_the_generation_they_were_made_from() {
     assert_eq!(status.observed_generation, Some(7));
     assert_eq!(condition(&status, "Ready").observed_generation, Some(7));
 }
+
+#[test]
+fn a_version_whose_resize_is_undecided_is_not_shown_as_observed() {
+    let mut pod = pod("Always", &[], &["a"]);
+    pod.metadata.generation = Some(7);
+    let before = generate(&pod, &[running("a", "c")]);
+    pod.metadata.generation = Some(8);
+    let undecided = ResizeConditions {
+        undecided: true,
+        ..ResizeConditions::default()
+    };
+    let runtime = runtime_status(&[running("a", "c")]);
+    let mut inputs = StatusInputs::new(&pod, &runtime, now());
+    inputs.old = Some(&before);
+    inputs.resize = &undecided;
+    let status = generate_api_pod_status(&inputs).unwrap();
+    assert_eq!(status.observed_generation, Some(7));
+    assert_eq!(condition(&status, "Ready").observed_generation, Some(7));
+}

@@ -205,3 +205,63 @@ async fn a_shutdown_of_the_node_waits_until_volumes_are_unstaged() {
     assert!(done.is_ok(), "the lock is released");
     all_undone(&node, &driver).await;
 }
+
+fn cordon(api: &crate::api_server::FakeApiServer, unschedulable: bool) {
+    let mut object = api.object(NODE).expect("the node");
+    object["spec"]["unschedulable"] = json!(unschedulable);
+    api.put(NODE, object);
+}
+
+/// `drain` reports a node as empty when its pods are gone.
+#[tokio::test]
+async fn on_a_drained_node_the_last_pod_of_a_volume_is_not_gone_before_it_is_unstaged() {
+    let (node, api, driver) = with_driver(|_| {}).await;
+    for name in ["first", "web"] {
+        api.put(&path(name), of_claim(name));
+        wait_runs(&node, name).await;
+    }
+    cordon(&api, true);
+    driver.script.once("NodeUnstageVolume", Behaviour::Hang);
+    // Another pod has the volume.
+    delete(&api, "first");
+    gone(&api, "first").await;
+    delete(&api, "web");
+    driver.journal.called("NodeUnstageVolume", 1).await;
+    let waits = |report: &Value| report.to_string().contains("are not unstaged: pv1");
+    node.explained("web", "it waits for its volume", waits)
+        .await;
+    assert!(api.object(&path("web")).is_some(), "the volume is staged");
+    driver.script.release();
+    gone(&api, "web").await;
+    all_undone(&node, &driver).await;
+
+    // By force: nothing waits.
+    driver.script.once("NodeUnstageVolume", Behaviour::Hang);
+    api.put(&path("forced"), of_claim("forced"));
+    wait_runs(&node, "forced").await;
+    api.remove(&path("forced"));
+    driver.journal.called("NodeUnstageVolume", 2).await;
+    let left = |fake: &FakeRuntime| fake.pod("forced").is_none();
+    node.fake
+        .wait_until("its sandbox is removed", WAIT_LIMIT, left)
+        .await;
+    driver.script.release();
+    all_undone(&node, &driver).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_drained_does_not_wait_for_an_unstage() {
+    let (node, api, driver) = with_driver(|_| {}).await;
+    api.put(&path("web"), of_claim("web"));
+    wait_runs(&node, "web").await;
+    cordon(&api, true);
+    driver.script.once("NodeUnstageVolume", Behaviour::Hang);
+    delete(&api, "web");
+    driver.journal.called("NodeUnstageVolume", 1).await;
+    assert!(api.object(&path("web")).is_some(), "the node is cordoned");
+    cordon(&api, false);
+    gone(&api, "web").await;
+    assert!(driver.volumes.all()[VOLUME].staged.is_some());
+    driver.script.release();
+    all_undone(&node, &driver).await;
+}

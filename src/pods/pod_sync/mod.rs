@@ -10,6 +10,7 @@
 mod sync_loop_interface;
 mod clean_up;
 mod deadline;
+mod drain;
 mod pod_lister;
 mod metrics;
 mod resize_progress;
@@ -436,9 +437,11 @@ impl PodSync {
         let uid = pod.uid();
         self.status_publisher.publish_stopped(&pod);
         self.runtime.devices().plugins.release(&uid);
+        let volumes = self.volumes.csi().of_pod(&uid);
         let torn_down = self.volumes.teardown(&uid).await;
         self.report_teardown(&pod, &torn_down);
         torn_down?;
+        self.wait_for_unstage(&pod, &volumes).await;
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;

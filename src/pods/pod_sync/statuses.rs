@@ -124,6 +124,11 @@ impl StatusPublisher {
         }
     }
 
+    /// The desired pods, on a node with an API server.
+    pub(super) fn desired_pods(&self) -> Option<&PodManager> {
+        Some(&self.cluster.as_ref()?.pod_manager)
+    }
+
     /// The newest version of a pod of the API server; the version of a worker may be older.
     pub(super) fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let newest = self.cluster.as_ref().filter(|_| !pod.is_static());

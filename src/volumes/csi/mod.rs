@@ -43,6 +43,7 @@ pub mod inputs;
 pub mod volume;
 pub mod manager;
 mod queries;
+mod drain;
 mod steps;
 mod undo;
 pub mod selinux;
@@ -55,6 +56,7 @@ mod usage;
 pub(crate) mod tests;
 
 pub use client::{CSI_TIMEOUT, NodeClient};
+pub use drain::VolumesOfPod;
 pub use drivers::{CsiDrivers, RegistrationId};
 pub use error::{CallOutcome, CsiError};
 pub use facts::{NodeCapabilities, NodeInfo, UsageOfUnit, VolumeStats};

@@ -5,7 +5,7 @@ use kubelet::{
     app::App,
     base::{error_chain, panics},
     cli::{self, Command},
-    config::{self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION},
+    config::{self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION, logging::LogControl},
     host::ServiceManager,
     resources::cm::enter_kubelet_cgroup,
 };
@@ -15,7 +15,8 @@ fn main() -> ExitCode {
     kubelet::host::memory::limit_malloc_arenas();
     match cli::parse(env::args_os().skip(1)) {
         Ok(Command::Run(flags)) => match run(&flags) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
             Err(error) => print_error(&error_chain(error.as_ref())),
         },
         Ok(Command::Print(text)) => {
@@ -33,12 +34,25 @@ const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout at exit for blocking work on files.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn run(flags: &Flags) -> anyhow::Result<()> {
+/// Runs the kubelet; false if it failed, which is in the log.
+///
+/// # Errors
+/// The configuration, or the log, cannot be used.
+fn run(flags: &Flags) -> anyhow::Result<bool> {
     let facts = HostFacts {
         hostname: kubelet::host::HostMachine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
     let (log, _flush_guard) = config::logging::init(&config.logging)?;
+    let result = run_kubelet(flags, config, log);
+    if let Err(error) = &result {
+        // In the format of the log, because what collects that drops other lines.
+        tracing::error!(err = %error_chain(error.as_ref()), "command failed");
+    }
+    Ok(result.is_ok())
+}
+
+fn run_kubelet(flags: &Flags, config: KubeletConfig, log: LogControl) -> anyhow::Result<()> {
     report_start(flags, &config);
     panics::install_hook();
     let manager = service_manager()?;

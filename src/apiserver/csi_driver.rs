@@ -246,7 +246,7 @@ impl CsiDriverCache {
             if let WatchEvent::Failed(error) = &event {
                 let why = reason(error);
                 let last = self.failure.lock().replace(why.clone());
-                if last.as_ref() != Some(&why) {
+                if last.as_ref() != Some(&why) && !api.is_reported(error) {
                     tracing::warn!(err = why, "Failed to watch CSIDriver objects");
                 }
                 continue;

@@ -30,6 +30,8 @@ pub(super) struct ApiConnection {
     pub(super) transport: Option<Transport>,
     /// The URL of the API server.
     pub(super) url: SecretUrl,
+    /// The kubeconfig.
+    pub(super) kubeconfig: PathBuf,
     /// Host and port, as in metric labels.
     pub(super) host: Arc<str>,
     /// The files that the kubeconfig names: certificate, key, token and certificate authorities.
@@ -41,10 +43,11 @@ pub(super) struct ApiConnection {
 }
 
 impl ApiConnection {
-    fn awaited(named: Vec<(PathBuf, FileVersion)>) -> Self {
+    fn awaited(kubeconfig: PathBuf, named: Vec<(PathBuf, FileVersion)>) -> Self {
         Self {
             transport: None,
             url: SecretUrl::from(String::new()),
+            kubeconfig,
             host: "".into(),
             named,
             has_program: false,
@@ -59,6 +62,12 @@ impl ApiConnection {
     pub(super) fn transport(&self) -> Result<&Transport, ApiError> {
         let transport = self.transport.as_ref();
         transport.ok_or_else(|| ApiError::Unreachable("no credentials".into()))
+    }
+
+    /// The paths of the files that the kubeconfig names.
+    pub(super) fn file_names(&self) -> String {
+        let names = self.named.iter().map(|(path, _)| path.to_string_lossy());
+        names.collect::<Vec<_>>().join(", ")
     }
 
     /// Whether the plugin has to run or a file has changed. Blocking.
@@ -107,7 +116,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
                         "Using the kubeconfig failed; waiting for the one of the bootstrap"
                     );
                 }
-                Ok(ApiConnection::awaited(named))
+                Ok(ApiConnection::awaited(identity.kubeconfig.clone(), named))
             }
             Err(error) => Err(error.context(format!("cannot use kubeconfig {path}"))),
         }
@@ -158,6 +167,7 @@ pub(super) async fn read(
     Ok(ApiConnection {
         transport,
         url,
+        kubeconfig: identity.kubeconfig.clone(),
         host,
         named: named_files.clone(),
         has_program: needs_program,

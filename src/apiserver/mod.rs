@@ -39,7 +39,7 @@ pub use error::ApiError;
 pub use kubeconfig::{
     certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,
 };
-pub use recovery::Recovery;
+pub use recovery::{AwaySince, Recovery};
 pub use request::{ResourcePath, StrategicPatch};
 pub use review::TIMEOUT;
 pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};

@@ -1,9 +1,10 @@
-//! Notices when the API server responds again after an outage, so that a few urgent requests need not wait for their
-//! back-off.
+//! Notices when the API server stops responding and when it responds again: one line in the log for each, instead of one
+//! for each request that fails, and a few urgent requests need not wait for their back-off.
 
 use super::{ApiError, ApiServer};
+use crate::base::error_chain;
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::{
@@ -14,13 +15,22 @@ use tokio::{
 /// Maximum delay of a request after a recovery. The delay is random, so that nodes do not send requests all at once.
 const MAX_WAIT: Duration = Duration::from_millis(400);
 
+/// Since when no request has been answered; `None` while the API server responds.
+pub type AwaySince = Option<Instant>;
+
 /// Whether the requests of a client and of its clones are answered. The API server is away after a request failed,
 /// unless another one was answered meanwhile: then only some requests fail, and theirs is the usual back-off.
 #[derive(Default)]
 pub(super) struct Availability {
-    is_away: AtomicBool,
+    away_since: watch::Sender<AwaySince>,
     answered: AtomicU64,
-    recoveries: watch::Sender<()>,
+}
+
+/// What the result of a request changed.
+#[derive(Debug, PartialEq)]
+enum AvailabilityChange {
+    Lost,
+    Recovered(Duration),
 }
 
 impl Availability {
@@ -30,22 +40,32 @@ impl Availability {
     }
 
     /// Records the result of a request; `answered_before` is the number of answered requests when it began.
-    pub(super) fn observe<T>(&self, result: &Result<T, ApiError>, answered_before: u64) {
+    fn observe<T>(
+        &self,
+        result: &Result<T, ApiError>,
+        answered_before: u64,
+    ) -> Option<AvailabilityChange> {
         if result.as_ref().err().is_some_and(ApiError::is_absence) {
-            if self.answered() == answered_before {
-                self.is_away.store(true, Ordering::Relaxed);
-            }
-            return;
+            let is_lost = self.answered() == answered_before
+                && self.away_since.send_if_modified(|since| {
+                    let is_new = since.is_none();
+                    since.get_or_insert_with(Instant::now);
+                    is_new
+                });
+            return is_lost.then_some(AvailabilityChange::Lost);
         }
         self.answered.fetch_add(1, Ordering::Relaxed);
-        if self.is_away.swap(false, Ordering::Relaxed) {
-            self.recoveries.send_replace(());
-        }
+        let mut before = None;
+        self.away_since.send_if_modified(|since| {
+            before = since.take();
+            before.is_some()
+        });
+        before.map(|since| AvailabilityChange::Recovered(since.elapsed()))
     }
 }
 
 /// Recoveries since the last wait.
-pub struct Recovery(watch::Receiver<()>);
+pub struct Recovery(watch::Receiver<AwaySince>);
 
 impl Recovery {
     /// Waits until `next_try`, which is brought forward when any request reaches the API server again. Cancel safe.
@@ -54,8 +74,10 @@ impl Recovery {
             tokio::select! {
                 biased;
                 Ok(()) = self.0.changed() => {
-                    let soon = Instant::now() + MAX_WAIT.mul_f64(fastrand::f64());
-                    *next_try = soon.min(*next_try);
+                    if self.0.borrow_and_update().is_none() {
+                        let soon = Instant::now() + MAX_WAIT.mul_f64(fastrand::f64());
+                        *next_try = soon.min(*next_try);
+                    }
                 }
                 () = sleep_until(*next_try) => return,
             }
@@ -66,7 +88,42 @@ impl Recovery {
 impl ApiServer {
     /// Subscribes to recoveries from now on.
     pub fn recovery(&self) -> Recovery {
-        Recovery(self.availability.recoveries.subscribe())
+        Recovery(self.availability())
+    }
+
+    /// Notifies when the API server stops responding, and when it responds again.
+    pub fn availability(&self) -> watch::Receiver<AwaySince> {
+        self.availability.away_since.subscribe()
+    }
+
+    /// Whether a request failed because of an outage that is in the log already.
+    pub fn is_reported(&self, error: &ApiError) -> bool {
+        error.is_absence() && self.availability.away_since.borrow().is_some()
+    }
+
+    /// Records the result of a request, and logs the begin and the end of an outage. `answered_before` is the number of
+    /// answered requests when it began.
+    pub(super) fn observe<T>(&self, result: &Result<T, ApiError>, answered_before: u64) {
+        let Some(change) = self.availability.observe(result, answered_before) else {
+            return;
+        };
+        let connection = self.connection.latest();
+        match (change, result) {
+            (AvailabilityChange::Lost, Err(error)) => {
+                tracing::error!(
+                    server = %connection.url,
+                    kubeconfig = %connection.kubeconfig.display(),
+                    files = connection.file_names(),
+                    err = %error_chain(error),
+                    "The API server does not respond; requests are repeated until it does"
+                );
+            }
+            (AvailabilityChange::Recovered(outage), _) => {
+                let seconds = outage.as_secs();
+                tracing::info!(server = %connection.url, seconds, "The API server responds again");
+            }
+            (AvailabilityChange::Lost, Ok(_)) => {}
+        }
     }
 }
 
@@ -77,24 +134,20 @@ mod tests {
     #[test]
     fn the_server_recovers_only_from_an_absence_and_not_from_a_slow_request() {
         let availability = Availability::default();
-        let mut recoveries = availability.recoveries.subscribe();
         let late = || Err::<(), _>(ApiError::Timeout(Duration::ZERO));
-        let recovered = |recoveries: &mut watch::Receiver<()>| {
-            let changed = recoveries.has_changed().unwrap();
-            recoveries.mark_unchanged();
-            changed
-        };
+        let answered = || availability.observe(&Ok(()), availability.answered());
+        let recovered = || matches!(answered(), Some(AvailabilityChange::Recovered(_)));
         // Another request was answered while this one was late.
         let began = availability.answered();
-        availability.observe(&Ok(()), availability.answered());
-        availability.observe(&late(), began);
-        availability.observe(&Ok(()), availability.answered());
-        assert!(!recovered(&mut recoveries));
-        // Nothing was answered.
-        availability.observe(&late(), availability.answered());
-        availability.observe(&Ok(()), availability.answered());
-        assert!(recovered(&mut recoveries));
-        availability.observe(&Ok(()), availability.answered());
-        assert!(!recovered(&mut recoveries));
+        assert_eq!(answered(), None);
+        assert_eq!(availability.observe(&late(), began), None);
+        assert!(!recovered());
+        // Nothing was answered: an outage begins and ends once.
+        let began = availability.answered();
+        let lost = availability.observe(&late(), began);
+        assert_eq!(lost, Some(AvailabilityChange::Lost));
+        assert_eq!(availability.observe(&late(), began), None);
+        assert!(recovered());
+        assert!(!recovered());
     }
 }

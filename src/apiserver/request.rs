@@ -266,7 +266,7 @@ impl ApiServer {
         };
         let exchanged = timeout(deadline, exchange).await;
         let exchanged = exchanged.unwrap_or(Err(ApiError::Timeout(deadline)));
-        self.availability.observe(&exchanged, answered);
+        self.observe(&exchanged, answered);
         exchanged
     }
 

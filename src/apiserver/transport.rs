@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use std::{
     error::Error,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -184,7 +185,8 @@ impl Transport {
         pool: Option<Pool>,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let failed = |error: BoxError| ApiError::Unreachable(redacted(error).into());
+        let failed =
+            |error: BoxError| ApiError::Unreachable(RequestFailure(redacted(error)).into());
         let mut request = self.authorized(request).await.map_err(failed)?;
         if let Some(pool) = pool {
             request.extensions_mut().insert(pool);
@@ -228,6 +230,35 @@ pub(super) fn place(error: &serde_yaml::Error) -> String {
     location.map_or_else(String::new, |at| {
         format!(" at line {}, column {}", at.line(), at.column())
     })
+}
+
+/// The error of a request without the layers of the HTTP client, whose texts repeat the cause's.
+#[derive(Debug)]
+struct RequestFailure(anyhow::Error);
+
+impl RequestFailure {
+    fn cause(&self) -> &(dyn Error + 'static) {
+        let mut error: &(dyn Error + 'static) = self.0.as_ref();
+        while error.is::<kube::Error>() || error.is::<legacy::Error>() {
+            let Some(cause) = error.source() else {
+                break;
+            };
+            error = cause;
+        }
+        error
+    }
+}
+
+impl fmt::Display for RequestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.cause(), f)
+    }
+}
+
+impl Error for RequestFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(self.cause())
+    }
 }
 
 /// Removes the command line and the output of a credential plugin from an error: they may contain credentials.

@@ -231,7 +231,7 @@ async fn follow(api: &ApiServer, publisher: &Publisher<FoundBundles>) {
         match watch.next().await {
             WatchEvent::Failed(error) => {
                 let why = reason(&error);
-                if publisher.failed(why.clone()) {
+                if publisher.failed(why.clone()) && !api.is_reported(&error) {
                     tracing::warn!(err = why, "Failed to watch ClusterTrustBundles");
                 }
             }

@@ -214,7 +214,7 @@ impl ApiServer {
         };
         let opened = timeout(TIMEOUT, exchange).await;
         let opened = opened.unwrap_or(Err(ApiError::Timeout(TIMEOUT)));
-        self.availability.observe(&opened, answered);
+        self.observe(&opened, answered);
         opened
     }
 }

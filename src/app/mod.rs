@@ -15,13 +15,14 @@ mod pod_certificates;
 mod open;
 mod start;
 mod node_check;
+mod service_status;
 
 pub use node_check::{Finding, Level, node_findings};
 
 use crate::{
-    apiserver::configmap_secret::ConfigMapSecretReader,
+    apiserver::{ApiServer, configmap_secret::ConfigMapSecretReader},
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
+    base::{TaskEnd, Tasks, panics::PanicScope, spawn},
     config::{
         FeatureGate, KUBERNETES_VERSION, KubeletConfig, NODE_VERSION, local_socket,
         logging::{self, LogControl},
@@ -39,6 +40,7 @@ use crate::{
 use anyhow::Context as _;
 use node_check::machine_problems;
 use open::Opened;
+use service_status::ServiceStatus;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -187,16 +189,18 @@ impl App {
         let manager = self.service_manager.take().map(Arc::new);
         if let Some(manager) = &manager {
             self.watch(manager, &mut tasks);
+            manager.report(service_status::WAITS_FOR_RUNTIME);
             manager.report("READY=1");
         }
+        let stopped = manager.clone();
         let stop_requested = async move {
             let reason = stop_requested.await;
-            if let Some(manager) = &manager {
+            if let Some(manager) = &stopped {
                 manager.report("STOPPING=1");
             }
             reason
         };
-        let ended = self.run_tasks(tasks, stop_requested).await;
+        let ended = self.run_tasks(tasks, manager, stop_requested).await;
         // After the last tasks, so that their spans are exported too.
         tracer.flush().await;
         ended
@@ -205,6 +209,7 @@ impl App {
     async fn run_tasks(
         self,
         mut tasks: Tasks,
+        manager: Option<Arc<ServiceManager>>,
         stop_requested: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         tokio::pin!(stop_requested);
@@ -218,6 +223,8 @@ impl App {
         };
         let state_store = self.opened.stores.state_store.clone();
         let (periods, system) = (self.periods, self.system);
+        let desired = self.opened.stores.pod_manager.clone();
+        let api = self.opened.api.as_ref().map(ApiServer::availability);
         let started = start::start(
             &self.config,
             periods,
@@ -238,6 +245,15 @@ impl App {
             }
         };
         tracing::info!(node = self.config.node_name, "Started kubelet");
+        if let Some(manager) = manager {
+            let status = ServiceStatus {
+                pods: desired,
+                runtime: pods.runtime_state.clone(),
+                api,
+            };
+            let reporting = status.report(manager, tasks.shutdown());
+            tasks.spawn("service.status", reporting);
+        }
         let early = tokio::select! {
             end = tasks.first_end() => end,
             reason = &mut stop_requested => {
@@ -370,7 +386,6 @@ fn failed(end: TaskEnd) -> anyhow::Result<()> {
         Ok(()) => anyhow::anyhow!("task exited before shutdown"),
         Err(error) => error,
     };
-    tracing::error!(task = end.name, err = %error_chain(error.as_ref()), "Task exited before shutdown");
     Err(error.context(format!("task {} ended", end.name)))
 }
 

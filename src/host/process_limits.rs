@@ -20,7 +20,8 @@ pub fn allow_open_files(wanted: u64) {
     let before = getrlimit(Resource::Nofile);
     let set = |limit| setrlimit(Resource::Nofile, limit);
     if let Err(error) = set(raised(before.maximum, wanted)) {
-        tracing::warn!(wanted, may = ?before.maximum, err = %error, "Failed to set RLIMIT_NOFILE to maxOpenFiles; using the allowed maximum");
+        let maximum = before.maximum.unwrap_or(u64::MAX);
+        tracing::warn!(wanted, maximum, err = %error, "Failed to set RLIMIT_NOFILE to maxOpenFiles; using the allowed maximum");
         let most = before.maximum.map_or(wanted, |most| most.min(wanted));
         if let Err(error) = set(raised(before.maximum, most)) {
             tracing::warn!(err = %error, "Failed to raise RLIMIT_NOFILE");

@@ -135,8 +135,10 @@ impl NodeLease {
             if next_request(&error) == NextRequest::Read {
                 self.lease = None;
             }
-            let place = format!("{NAMESPACE}/{}", self.node_name);
-            tracing::error!(lease = place, err = %error_chain(&error), "Failed to update lease");
+            if !self.api.is_reported(&error) {
+                let place = format!("{NAMESPACE}/{}", self.node_name);
+                tracing::error!(lease = place, err = %error_chain(&error), "Failed to update lease");
+            }
             let mut next_try = Instant::now() + delay;
             self.recovery.wait(&mut next_try).await;
             delay = (delay * 2).min(MAX_DELAY);

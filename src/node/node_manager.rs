@@ -194,6 +194,7 @@ impl NodeManager {
                     self.deps.node.clear();
                 }
             }
+            WatchEvent::Failed(error) if self.deps.api.is_reported(&error) => {}
             WatchEvent::Failed(error) => {
                 tracing::warn!(node = self.name(), err = %error_chain(error.as_ref()), "Failed to watch the node");
             }
@@ -238,7 +239,9 @@ impl NodeManager {
             self.next_try = Instant::now() + self.deps.update_period;
             return;
         };
-        tracing::error!(node = self.name(), err = %error_chain(&error), "{what}");
+        if !self.deps.api.is_reported(&error) {
+            tracing::error!(node = self.name(), err = %error_chain(&error), "{what}");
+        }
         let delay = self
             .delay
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));

@@ -1,12 +1,15 @@
-//! What a service manager hears of the built kubelet.
+//! What a service manager and the log say of the built kubelet.
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::net::UnixDatagram;
 
+use crate::api_server::{FakeApiServer, Mode};
 use crate::node::WAIT_LIMIT;
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
+use crate::support::wait::{holds, wait_for};
 
 async fn next(socket: &UnixDatagram) -> String {
     let mut buffer = [0; 256];
@@ -37,10 +40,15 @@ async fn the_service_manager_is_told_of_start_life_and_end() {
         1,
         "{received:?}"
     );
+    let waits = "STATUS=waiting for the container runtime";
+    assert_eq!(received[0], waits, "{received:?}");
+    while received.last().is_none_or(|word| word != "STATUS=0 pods") {
+        received.push(next(&socket).await);
+    }
     let last = async {
         loop {
             let word = next(&socket).await;
-            if word != "WATCHDOG=1" {
+            if word != "WATCHDOG=1" && !word.starts_with("STATUS=") {
                 return word;
             }
         }
@@ -64,4 +72,93 @@ async fn as_many_files_may_be_open_as_the_configuration_says() {
         .find(|line| line.starts_with("Max open files"));
     let soft = files.unwrap().split_whitespace().nth(3);
     assert_eq!(soft, Some("2345"), "{limits}");
+}
+
+/// The complete lines of a log in JSON.
+fn messages(log: &str) -> Vec<Value> {
+    let lines = log
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    let lines = lines.map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect(log)
+}
+
+#[tokio::test]
+async fn an_outage_of_the_api_server_is_logged_once_with_its_address_and_once_when_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::start(Options::default()).await;
+    let api = FakeApiServer::start().await;
+    api.answer(Mode::Status(503));
+    let mut settings = Settings::new(&dir.path().join("kubelet"), &fake.endpoint());
+    std::fs::create_dir(&settings.dir).unwrap();
+    let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
+    settings.args = vec![
+        format!("--kubeconfig={kubeconfig}"),
+        "--logging-format=json".to_owned(),
+    ];
+    let kubelet = KubeletProcess::spawn(settings);
+    let says = |text: &str| {
+        let log = messages(&kubelet.log());
+        log.into_iter()
+            .filter(|line| {
+                line["msg"]
+                    .as_str()
+                    .is_some_and(|msg| msg.starts_with(text))
+            })
+            .collect::<Vec<_>>()
+    };
+    let lost = "The API server does not respond";
+    // Longer than the back-off of the first few requests.
+    wait_for(
+        "requests have failed again and again",
+        WAIT_LIMIT,
+        async || {
+            let seen = api.seen().len();
+            holds(
+                seen >= 12 && !says(lost).is_empty(),
+                format!("{seen} requests: {}", kubelet.log()),
+            )
+        },
+    )
+    .await;
+    let outage = says(lost);
+    assert_eq!(outage.len(), 1, "{outage:?}");
+    assert_eq!(outage[0]["kubeconfig"], kubeconfig);
+    let server = outage[0]["server"].as_str().unwrap();
+    assert!(server.starts_with("http://127.0.0.1:"), "{server}");
+    // Only errors have no verbosity.
+    let is_error = |line: &&Value| line["v"].is_null();
+    let errors = messages(&kubelet.log()).iter().filter(is_error).count();
+    assert_eq!(errors, 1, "{}", kubelet.log());
+    api.answer(Mode::Well);
+    wait_for("it is over", WAIT_LIMIT, async || {
+        let count = says("The API server responds again").len();
+        holds(count == 1, kubelet.log())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_error_that_ends_the_kubelet_is_a_line_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut settings = Settings::new(&dir.path().join("kubelet"), "unix:///nonexistent");
+    std::fs::create_dir(&settings.dir).unwrap();
+    settings.args = vec![
+        format!("--healthz-port={port}"),
+        "--logging-format=json".to_owned(),
+    ];
+    let mut kubelet = KubeletProcess::spawn(settings);
+    wait_for("it has ended", WAIT_LIMIT, || {
+        let ended = kubelet.ended();
+        let failed = ended.is_some_and(|status| !status.success());
+        async move { holds(failed, format!("{ended:?}")) }
+    })
+    .await;
+    let log = messages(&kubelet.log());
+    let last = log.last().unwrap();
+    assert_eq!(last["msg"], "command failed");
+    let why = last["err"].as_str().unwrap();
+    assert!(why.contains(&port.to_string()), "{why}");
 }

@@ -1,5 +1,5 @@
 //! component-base's JSON format:
-//! `{"ts":1637474585678.901,"caller":"file.rs:12","msg":"Message","v":0,"key":"value"}`.
+//! `{"ts":1637474585678.901,"caller":"dir/file.rs:12","msg":"Message","v":0,"key":"value"}`.
 
 use std::fmt::Write;
 

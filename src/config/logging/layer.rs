@@ -111,7 +111,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
         time: Timestamp::now(),
         zone,
         pid: std::process::id(),
-        file: "layer.rs",
+        file: caller(file!()),
         line: line!(),
         message: "Log lines were dropped because they were not read in time",
         fields: &fields,
@@ -288,7 +288,7 @@ where
                 time: (self.clock)(),
                 zone: &self.zone,
                 pid: self.pid,
-                file: path.rsplit('/').next().unwrap_or(path),
+                file: caller(path),
                 line: metadata.line().unwrap_or(0),
                 message,
                 fields,
@@ -298,6 +298,13 @@ where
             let _ = self.out.lock().write_all(line.as_bytes());
         });
     }
+}
+
+/// The last two components of a path.
+fn caller(path: &str) -> &str {
+    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
+    let start = slashes.nth(1).map_or(0, |at| at + 1);
+    path.get(start..).unwrap_or(path)
 }
 
 /// Collects the formatted fields of an event or span, and its message separately.

@@ -11,7 +11,7 @@ pub(super) struct LogRecord<'a> {
     pub(super) time: Timestamp,
     pub(super) zone: &'a TimeZone,
     pub(super) pid: u32,
-    /// File name without directory.
+    /// File with its directory: many files have the same name.
     pub(super) file: &'a str,
     pub(super) line: u32,
     pub(super) message: &'a str,

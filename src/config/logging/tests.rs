@@ -59,7 +59,7 @@ fn text_lines_are_klogs() {
         error!(error = %"it broke", "Sync failed");
     });
     let header = |severity: char, line: u32| {
-        format!("{severity}1121 04:04:05.678901    1234 tests.rs:{line}] ")
+        format!("{severity}1121 04:04:05.678901    1234 logging/tests.rs:{line}] ")
     };
     let started = "\"Pod started\" pod=\"default/web-0\" count=3 ready=true ratio=0.5\n";
     assert_eq!(
@@ -89,16 +89,16 @@ fn json_lines_are_component_bases() {
         lines,
         [
             format!(
-                "{{\"ts\":1637463845678.901,\"caller\":\"tests.rs:{first}\",\
+                "{{\"ts\":1637463845678.901,\"caller\":\"logging/tests.rs:{first}\",\
                  \"msg\":\"Pod \\u0001 started\",\"v\":0,\"pod\":\"a\\\"b\",\"count\":-3}}\n"
             ),
             format!(
-                "{{\"ts\":1637463845678.901,\"caller\":\"tests.rs:{}\",\"msg\":\"Detail\",\
+                "{{\"ts\":1637463845678.901,\"caller\":\"logging/tests.rs:{}\",\"msg\":\"Detail\",\
                  \"v\":4,\"big\":18446744073709551615,\"none\":\"NaN\"}}\n",
                 first + 1
             ),
             format!(
-                "{{\"ts\":1637463845678.901,\"caller\":\"tests.rs:{}\",\
+                "{{\"ts\":1637463845678.901,\"caller\":\"logging/tests.rs:{}\",\
                  \"msg\":\"Sync failed\",\"err\":\"cannot connect: refused\"}}\n",
                 first + 2
             ),

@@ -1,4 +1,4 @@
-//! klog's text format: `I1121 03:04:05.678901    1234 file.rs:12] "Message" key="value"`.
+//! klog's text format: `I1121 03:04:05.678901    1234 dir/file.rs:12] "Message" key="value"`.
 
 use std::fmt::Write;
 

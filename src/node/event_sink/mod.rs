@@ -175,7 +175,7 @@ impl EventSink {
             count(&self.dropped, "retries");
             return;
         };
-        if event.tries == 1 {
+        if event.tries == 1 && !self.api.is_reported(error) {
             tracing::error!(object, reason = %reason, err = %error_chain(error), "Unable to write event (may retry after sleeping)");
         }
         self.pending.put_back(key, event, Instant::now() + delay);

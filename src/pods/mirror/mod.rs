@@ -271,6 +271,10 @@ impl MirrorPods {
             (Some(Err(error)), MirrorRequest::Delete(mirror)) if error.is_not_found() => {
                 return self.gone(name, &mirror.uid(), now);
             }
+            (Some(Err(error)), _) if self.deps.api.is_reported(&error) => {
+                self.queue.failed(name, now);
+                return;
+            }
             (Some(Err(error)), MirrorRequest::Create(_)) => {
                 if error.is_already_exists() {
                     // What the watch shows counts again, whatever became of earlier requests.

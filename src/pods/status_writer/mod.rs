@@ -230,6 +230,7 @@ impl StatusWriter {
             StatusRequest::Delete if error.is_forbidden() => sent_statuses.deletion_forbidden(),
             _ => {}
         }
+        let is_reported = self.deps.api.is_reported(&error);
         match request {
             // A retry of the same patch would be rejected again.
             StatusRequest::Patch(version_sent, _) if is_permanent(&error) => {
@@ -238,10 +239,10 @@ impl StatusWriter {
                 self.queue.done(uid);
                 self.queue.add(uid.clone(), false, now);
             }
-            StatusRequest::Patch(..) if self.queue.failed(uid, now) => {
+            StatusRequest::Patch(..) if self.queue.failed(uid, now) && !is_reported => {
                 tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
             }
-            StatusRequest::Delete if self.queue.failed(uid, now) => {
+            StatusRequest::Delete if self.queue.failed(uid, now) && !is_reported => {
                 tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to delete status for pod");
             }
             _ => {}

@@ -139,8 +139,11 @@ impl ApiSource {
             }
             tokio::select! {
                 event = watch.next() => {
-                    let failed = matches!(event, WatchEvent::Failed(_));
-                    if let WatchEvent::Failed(error) = &event && !failing {
+                    let failed = match &event {
+                        WatchEvent::Failed(error) => !self.api.is_reported(error),
+                        _ => false,
+                    };
+                    if let WatchEvent::Failed(error) = &event && failed && !failing {
                         tracing::warn!(err = %error_chain(error.as_ref()), "Failed to watch pods; running pods are kept");
                     } else if failing && !failed {
                         tracing::info!("Watching pods recovered");

@@ -58,6 +58,8 @@ pub(super) enum Notice {
     Unusable(String),
     /// The manifest is used, with a warning.
     Warning(String),
+    /// Nothing is at the manifest path.
+    Missing(PathBuf),
 }
 
 struct CachedManifest {

@@ -241,6 +241,11 @@ fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
             Notice::Warning(text) => {
                 tracing::warn!(warning = %text, "Static pod manifest has a warning")
             }
+            Notice::Missing(path) => tracing::warn!(
+                path = %path.display(),
+                err = "path does not exist, ignoring",
+                "Unable to read config path"
+            ),
         }
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Scanner {
     root_error: Option<String>,
     /// Whether the path was a directory when it was listed last.
     is_directory: bool,
+    /// Whether the path did not exist when it was listed last.
+    is_missing: bool,
     /// Manifests that are symbolic links. Their targets may change without an event in the directory.
     links: Vec<PathBuf>,
 }
@@ -74,6 +76,7 @@ impl Scanner {
             cache: ManifestCache::default(),
             root_error: None,
             is_directory: false,
+            is_missing: false,
             links: Vec::new(),
         }
     }
@@ -85,6 +88,7 @@ impl Scanner {
     /// Scans everything. `removed` are entries that left the directory since the last scan and may have been restored.
     pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
         let removed_pods = self.last_valid_pods(removed);
+        let was_missing = self.is_missing;
         match self.list() {
             Ok(paths) => {
                 self.root_error = None;
@@ -93,7 +97,11 @@ impl Scanner {
                 }
                 self.cache
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
-                self.outcome(&ScanScope::Everything, &removed_pods)
+                let mut scan = self.outcome(&ScanScope::Everything, &removed_pods);
+                if self.is_missing && !was_missing {
+                    scan.notices.push(Notice::Missing(self.root.clone()));
+                }
+                scan
             }
             Err(error) => Scan {
                 pods: None,
@@ -170,6 +178,7 @@ impl Scanner {
         (self.links, self.is_directory) = (Vec::new(), false);
         let listing = list(&self.root)?;
         (self.links, self.is_directory) = (listing.links, listing.is_directory);
+        self.is_missing = listing.is_missing;
         Ok(listing.paths)
     }
 
@@ -292,13 +301,17 @@ struct Listing {
     paths: Vec<PathBuf>,
     links: Vec<PathBuf>,
     is_directory: bool,
+    is_missing: bool,
 }
 
 /// Lists the manifests; none if the path does not exist.
 fn list(root: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     let meta = match root.metadata() {
-        Err(error) if is_missing(&error) => return Ok(listing),
+        Err(error) if is_missing(&error) => {
+            listing.is_missing = true;
+            return Ok(listing);
+        }
         meta => meta?,
     };
     if !meta.is_dir() {

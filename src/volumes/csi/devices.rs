@@ -41,32 +41,32 @@ const BLOCK_DEVICES: &str = "/sys/block";
 /// It is no block device, or a system call failed. What was done stays.
 pub fn map(target: &Path, device: &DevicePaths, mounter: &dyn Mounter) -> anyhow::Result<File> {
     let source = fs::canonicalize(target).with_context(cannot("resolve", target))?;
-    let (opened, number) = open_device(&source)?;
-    bind(&source, number, &device.map, mounter)?;
+    let found = fs::symlink_metadata(&source).with_context(cannot("read", &source))?;
+    let number = number_of(&found, &source)?;
+    let map = &device.map;
+    bind(&source, number, map, mounter)?;
+    // Not the driver's own mount, which the driver could not unmount then.
+    let opened = open(map).with_context(cannot("open", map))?;
+    let found = opened.metadata().with_context(cannot("read", map))?;
+    let is_same = number_of(&found, map)? == number;
+    ensure!(is_same, "{} has another device", map.display());
     if_exists(fs::remove_file(&device.link)).with_context(cannot("remove", &device.link))?;
     symlink(&source, &device.link).with_context(cannot("create the link", &device.link))?;
     Ok(opened)
 }
 
-/// Opens a device, and nothing else: opening a pipe or another kind of device may block or have effects.
-fn open_device(path: &Path) -> anyhow::Result<(File, u64)> {
-    let open = |flags: OFlags| {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
-        let mut options = fs::OpenOptions::new();
-        options.read(true).custom_flags(flags).open(path)
-    };
-    let check = |metadata: &Metadata| {
-        let is_device = metadata.file_type().is_block_device();
-        ensure!(is_device, "{} is not a block device", path.display());
-        Ok(metadata.rdev())
-    };
-    let found = fs::symlink_metadata(path).with_context(cannot("read", path))?;
-    check(&found)?;
-    let opened = open(OFlags::empty()).with_context(cannot("open", path))?;
-    let opened_at = opened.metadata().with_context(cannot("read", path))?;
-    let number = check(&opened_at)?;
-    Ok((opened, number))
+/// The number of a block device. Nothing else may be opened: a pipe or another kind of device may block or have effects.
+fn number_of(found: &Metadata, path: &Path) -> anyhow::Result<u64> {
+    let is_device = found.file_type().is_block_device();
+    ensure!(is_device, "{} is not a block device", path.display());
+    Ok(found.rdev())
+}
+
+fn open(device: &Path) -> io::Result<File> {
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(flags).open(device)
 }
 
 /// Binds a device onto a file, unless it is bound there.
@@ -172,9 +172,11 @@ pub fn left_devices(maps: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = if_exists(fs::read_dir(maps))?.into_iter().flatten();
     let mut left = Vec::new();
     for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_block_device() {
-            left.push(entry.path());
+        let path = entry?.path();
+        // The entry itself is the file that the device is bound onto.
+        let found = if_exists(fs::symlink_metadata(&path))?;
+        if found.is_some_and(|found| found.file_type().is_block_device()) {
+            left.push(path);
         }
     }
     Ok(left)
@@ -406,14 +408,15 @@ mod tests {
         let unreadable = MountTable::new(Err(io::ErrorKind::NotFound.into()));
         let removed = tree.remove_stage(&unreadable);
         assert_eq!(kind(removed), io::ErrorKind::ResourceBusy);
-        fs::write(&target, "data").unwrap();
         let full = io::ErrorKind::DirectoryNotEmpty;
-        assert_eq!(kind(tree.remove_published(&no_mounts())), full);
-        assert_eq!(kind(tree.remove_stage(&no_mounts())), full);
-        fs::remove_file(&target).unwrap();
         let staged = tree.stage.target().join("data");
         fs::write(&staged, "data").unwrap();
         assert_eq!(kind(tree.remove_stage(&no_mounts())), full);
-        assert!(staged.exists() && tree.stage.vol_data().exists());
+        assert!(staged.exists());
+        fs::remove_file(&staged).unwrap();
+        fs::write(&target, "data").unwrap();
+        assert_eq!(kind(tree.remove_published(&no_mounts())), full);
+        assert_eq!(kind(tree.remove_stage(&no_mounts())), full);
+        assert!(target.exists() && tree.stage.vol_data().exists());
     }
 }

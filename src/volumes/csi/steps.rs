@@ -200,12 +200,8 @@ impl CsiVolumesInner {
         };
         let published = client.publish(call).await;
         self.checked(volume, directory.target(), published).await?;
-        if is_block {
-            // A repetition touches no path that containers use.
-            return match is_first {
-                true => self.map_device(volume, &request, directory).await,
-                false => Ok(()),
-            };
+        if is_block && is_first {
+            return self.map_device(volume, &request, directory).await;
         }
         if !keeps_group {
             self.set_group(volume, &request, directory.target()).await?;

@@ -129,7 +129,8 @@ fn scan_block_volumes(
 ) {
     let all = paths::block_volumes(root);
     let mut names: BTreeSet<String> = links.keys().cloned().collect();
-    for directory in [&all, &all.join(BLOCK_STAGING), &all.join(BLOCK_PUBLISH)] {
+    let parents = [&all, &all.join(BLOCK_STAGING), &all.join(BLOCK_PUBLISH)];
+    for directory in parents {
         names.extend(found.directories(directory));
     }
     for name in names {
@@ -137,7 +138,9 @@ fn scan_block_volumes(
             continue;
         }
         let Ok(directory) = StageDir::found_block(root, &name) else {
-            found.foreign(&all.join(&name), mounts);
+            for parent in parents {
+                found.foreign(&parent.join(&name), mounts);
+            }
             continue;
         };
         let mut uids = links.remove(&name).unwrap_or_default();

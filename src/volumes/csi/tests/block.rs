@@ -1,7 +1,10 @@
 //! Volumes of mode Block.
 
 use super::{
-    driver::{Behaviour, Mounts, attached_below, losetup},
+    driver::{
+        Behaviour, Mounts,
+        disks::{attached_below, losetup},
+    },
     world::{VOLUME, World},
 };
 use crate::{model::PodUid, volumes::VolumeError};
@@ -209,7 +212,8 @@ async fn a_device_that_has_gone_does_not_keep_its_pod() {
     let path = world.map("a").await.unwrap();
     let published = world.devices("publish/pv1/a");
     for mount in [&world.devices("pv1/dev/a"), &published] {
-        crate::host::mount::unmount(mount).unwrap();
+        // The kubelet has it open.
+        rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH).unwrap();
         fs::remove_file(mount).unwrap();
     }
     fs::remove_file(path).unwrap();

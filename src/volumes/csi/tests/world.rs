@@ -1,6 +1,9 @@
 //! The CSI volumes of a node, with a driver that is a real gRPC server, and without pods.
 
-use super::driver::{CsiDriver, DriverConfig, Mounts, attached_below, detach_below};
+use super::driver::{
+    CsiDriver, DriverConfig, Mounts,
+    disks::{attached_below, detach_below},
+};
 use crate::{
     apiserver::{
         csi_driver::CsiDriverLister, tests::stored::Stored, token::IssuedTokens,
@@ -89,6 +92,10 @@ impl World {
     /// Another process of the kubelet; the previous one does nothing any more.
     pub(super) async fn restart(&mut self) {
         self.deregister();
+        // As the end of a process does.
+        for volume in self.csi.0.volumes.lock().values() {
+            volume.state.lock().devices.clear();
+        }
         (self.csi, self.metrics) = kubelet(&self.dir, &self.server, &self.node).await;
         self.register();
     }
@@ -207,10 +214,7 @@ impl World {
         }
         let mounts = crate::host::mount::list().unwrap();
         let mut mounts = mounts.iter();
-        assert!(
-            !mounts.any(|mount| mount.is_beneath(&self.root())),
-            "mounts"
-        );
+        assert!(!mounts.any(|mount| mount.is_beneath(&block)), "mounts");
         assert_eq!(attached_below(self.dir.path()), [PathBuf::new(); 0]);
         assert_eq!(self.driver.journal.violations(), <[&str; 0]>::default());
     }

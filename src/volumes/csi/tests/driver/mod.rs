@@ -6,7 +6,7 @@
 //! [`Mounts::None`] only the target directories are made.
 
 mod controller;
-mod disks;
+pub(crate) mod disks;
 mod journal;
 mod kept;
 mod node;
@@ -23,7 +23,6 @@ use std::{
 };
 use tonic::{Code, Response, Status};
 
-pub(crate) use disks::{attached_below, detach_below, losetup};
 pub(crate) use journal::{Journal, JournalEntry};
 pub(crate) use script::{Behaviour, Script};
 pub(crate) use volumes::{DriverVolume, DriverVolumes, Mounts};
@@ -215,7 +214,7 @@ impl Drop for CsiDriver {
         let _ = std::fs::remove_file(self.config.socket());
         if !self.config.is_kept {
             // Of a test that failed.
-            detach_below(&self.config.base);
+            disks::detach_below(&self.config.base);
         }
     }
 }

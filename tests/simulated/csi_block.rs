@@ -9,6 +9,8 @@ use crate::csi::driver::{Behaviour, disks::attached_below};
 use crate::csi::{
     VOLUME, all_undone, delete, gone, joined_and_mounting, put_claim, put_driver, start_driver,
 };
+use crate::node::WAIT_LIMIT;
+use crate::support::fake_runtime::FakeRuntime;
 
 const VOLUME_PATH: &str = "/api/v1/persistentvolumes/pv1";
 
@@ -49,9 +51,15 @@ async fn containers_have_the_device_of_a_claim_until_nothing_of_it_is_left() {
     let driver = start_driver(&node);
     let refused = Behaviour::fail(tonic::Code::Internal);
     driver.script.once("NodeStageVolume", refused);
-    let running = wait_runs(&node, "web").await;
+    wait_runs(&node, "web").await;
+    let both = |fake: &FakeRuntime| {
+        let pod = fake.pod("web");
+        pod.is_some_and(|pod| pod.containers.len() == 2)
+    };
+    let what = "the container runs beside its sidecar";
+    node.fake.wait_until(what, WAIT_LIMIT, both).await;
+    let running = node.fake.pod("web").expect("it runs");
     let of_pod = "pods/uid-of-web/volumeDevices/kubernetes.io~csi/pv1";
-    assert_eq!(running.containers.len(), 2);
     for container in &running.containers {
         let [device] = container.config.devices.as_slice() else {
             panic!("{:?}", container.config.devices);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use futures::future::join_all;
+use tokio::sync::Mutex;
 use tonic::Code;
 
 use crate::api_source::path;
@@ -13,6 +14,9 @@ use crate::csi::driver::{Behaviour, CsiDriver};
 use crate::csi_node::{CsiNode, NodeDriver};
 use crate::node::WAIT_LIMIT;
 use crate::support::wait::{holds, wait_for};
+
+/// Held by a test: each starts a kubelet per case, which are enough for a machine.
+static KUBELETS: Mutex<()> = Mutex::const_new(());
 
 /// A volume whose pod runs all the time.
 const STEADY: &str = "steady";
@@ -299,10 +303,12 @@ async fn survives(case: Case) {
 
 #[tokio::test]
 async fn a_kubelet_that_is_killed_in_any_step_of_a_volume_leaves_what_pods_want_and_nothing_else() {
+    let _alone = KUBELETS.lock().await;
     join_all(CASES.map(survives)).await;
 }
 
 #[tokio::test]
 async fn a_kubelet_that_is_killed_in_any_step_of_a_device_leaves_what_pods_want_and_nothing_else() {
+    let _alone = KUBELETS.lock().await;
     join_all(BLOCK_CASES.map(survives)).await;
 }

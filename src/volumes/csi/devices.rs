@@ -50,8 +50,12 @@ pub fn map(target: &Path, device: &DevicePaths, mounter: &dyn Mounter) -> anyhow
     let found = opened.metadata().with_context(cannot("read", map))?;
     let is_same = number_of(&found, map)? == number;
     ensure!(is_same, "{} has another device", map.display());
-    if_exists(fs::remove_file(&device.link)).with_context(cannot("remove", &device.link))?;
-    symlink(&source, &device.link).with_context(cannot("create the link", &device.link))?;
+    let link = &device.link;
+    // A container of the pod may be starting while its volume is published again.
+    if !fs::read_link(link).is_ok_and(|known| known == source) {
+        if_exists(fs::remove_file(link)).with_context(cannot("remove", link))?;
+        symlink(&source, link).with_context(cannot("create the link", link))?;
+    }
     Ok(opened)
 }
 

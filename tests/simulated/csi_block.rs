@@ -1,6 +1,6 @@
 //! Volumes of mode Block of a CSI driver, whose devices are loop devices.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ async fn containers_have_the_device_of_a_claim_until_nothing_of_it_is_left() {
     delete(&api, "web");
     gone(&api, "web").await;
     all_undone(&node, &driver).await;
-    assert_eq!(attached_below(&node.path("")), [Path::new(""); 0]);
+    assert_eq!(attached_below(&node.path("")), Vec::<PathBuf>::new());
 
     // Another pod reads the data.
     api.put(&path("next"), with_device("next", true));

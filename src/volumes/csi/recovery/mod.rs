@@ -42,7 +42,7 @@ pub fn recover(root: &KubeletRoot, mounts: &MountTable) -> Recovered {
 
 /// Removes leftovers, and returns those that cannot be removed. With mounts that were read after the leftovers were found.
 pub fn remove_leftovers(leftovers: &[Leftover], mounts: &MountTable) -> Vec<(Leftover, io::Error)> {
-    let removed = leftovers.iter().map(|leftover| {
+    let failed = leftovers.iter().filter_map(|leftover| {
         let removed = match leftover {
             Leftover::Stage(directory) => files::remove_stage(directory, mounts),
             Leftover::Publish(_, directory) => files::remove_published(directory, mounts),
@@ -52,9 +52,9 @@ pub fn remove_leftovers(leftovers: &[Leftover], mounts: &MountTable) -> Vec<(Lef
                 removed.and_then(|()| files::remove_stage(directory, mounts))
             }
         };
-        removed.map_err(|error| (leftover.clone(), error))
+        removed.err().map(|error| (leftover.clone(), error))
     });
-    removed.filter_map(Result::err).collect()
+    failed.collect()
 }
 
 /// Reads everything.

@@ -62,7 +62,7 @@ async fn a_device_is_staged_once_mapped_for_each_pod_and_undone_after_the_last()
     for device in [&path, &maps[0], &maps[1]] {
         assert_eq!(number(device).unwrap(), world.disk());
     }
-    assert_eq!(attached_below(&world.root()), [PathBuf::new(); 0]);
+    assert_eq!(attached_below(&world.root()), Vec::<PathBuf>::new());
     let calls = world.driver.journal.entries();
     let calls = calls.iter().filter(|call| call.method.ends_with("Volume"));
     let calls: Vec<_> = calls.collect();

@@ -215,7 +215,7 @@ impl World {
         let mounts = crate::host::mount::list().unwrap();
         let mut mounts = mounts.iter();
         assert!(!mounts.any(|mount| mount.is_beneath(&block)), "mounts");
-        assert_eq!(attached_below(self.dir.path()), [PathBuf::new(); 0]);
+        assert_eq!(attached_below(self.dir.path()), Vec::<PathBuf>::new());
         assert_eq!(self.driver.journal.violations(), <[&str; 0]>::default());
     }
 }

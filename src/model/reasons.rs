@@ -96,6 +96,10 @@ pub mod event {
     pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
     /// A volume could not be set up.
     pub const FAILED_MOUNT: &str = "FailedMount";
+    /// The device of a block volume could not be mapped; the pod waits.
+    pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
+    /// A device was mapped for a pod.
+    pub const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
     /// The files of a volume are being given to the pod's `fsGroup` for long.
     pub const VOLUME_PERMISSION_CHANGE_IN_PROGRESS: &str = "VolumePermissionChangeInProgress";
     /// The node has too many volumes of a driver; also in `status.reason`.

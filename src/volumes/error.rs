@@ -3,7 +3,7 @@
 use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::base::panics::Panicked;
-use crate::model::requests::InvalidQuantity;
+use crate::model::{reasons::event, requests::InvalidQuantity};
 use anyhow::anyhow;
 use std::{
     fmt, io,
@@ -51,6 +51,16 @@ pub enum VolumeError {
     /// A device cannot be formatted, checked or mounted.
     #[error("MountVolume.MountDevice failed for volume {volume:?} ")]
     MountDevice {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        source: anyhow::Error,
+    },
+    /// The device of a block volume cannot be staged, published or mapped.
+    #[error("MapVolume.{step} failed for volume {volume:?} ")]
+    Map {
+        /// Upstream's name of the step.
+        step: &'static str,
         /// Name of the PersistentVolume.
         volume: String,
         /// Why.
@@ -156,6 +166,14 @@ impl VolumeError {
             volume: volume.to_owned(),
             source,
         })
+    }
+
+    /// The reason of its event.
+    pub fn event_reason(&self) -> &'static str {
+        match self {
+            Self::Map { .. } => event::FAILED_MAP_VOLUME,
+            _ => event::FAILED_MOUNT,
+        }
     }
 
     /// Whether this kubelet does not support the volume.

@@ -27,8 +27,14 @@ pub(super) enum StorageOperation {
     Mount,
     /// It is unmounted for a pod.
     Unmount,
+    /// The device of the volume is mapped for a pod, and staged before if that is necessary.
+    Map,
+    /// It is unmapped for a pod.
+    Unmap,
     /// It is unstaged.
     UnmountDevice,
+    /// A block volume is unstaged.
+    UnmapDevice,
     /// A controller attaches it.
     Attach,
     /// Its files are given to the `fsGroup`.
@@ -40,7 +46,10 @@ impl StorageOperation {
         match self {
             Self::Mount => "volume_mount",
             Self::Unmount => "volume_unmount",
+            Self::Map => "map_volume",
+            Self::Unmap => "unmap_volume",
             Self::UnmountDevice => "unmount_device",
+            Self::UnmapDevice => "unmap_device",
             Self::Attach => "verify_controller_attached_volume",
             Self::ApplyAccessControl => "volume_apply_access_control",
         }

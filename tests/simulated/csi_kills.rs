@@ -5,14 +5,18 @@ use std::fs;
 use std::path::Path;
 
 use futures::future::join_all;
+use tokio::sync::Mutex;
 use tonic::Code;
 
 use crate::api_source::path;
 use crate::csi::delete;
 use crate::csi::driver::{Behaviour, CsiDriver};
-use crate::csi_node::{CsiNode, NodeDriver, pod};
+use crate::csi_node::{CsiNode, NodeDriver};
 use crate::node::WAIT_LIMIT;
 use crate::support::wait::{holds, wait_for};
+
+/// Held by a test: each starts a kubelet per case, which are enough for a machine.
+static KUBELETS: Mutex<()> = Mutex::const_new(());
 
 /// A volume whose pod runs all the time.
 const STEADY: &str = "steady";
@@ -120,6 +124,8 @@ impl Files {
 struct Case {
     attach: bool,
     stage: bool,
+    /// The volumes are devices.
+    block: bool,
     /// Pods want the volumes still, or again, when the next kubelet starts.
     wanted: bool,
     /// The calls end before the next kubelet starts; else after it has called the driver for each volume.
@@ -129,12 +135,20 @@ struct Case {
 
 #[rustfmt::skip]
 const CASES: [Case; 6] = [
-    Case { attach: true, stage: true, wanted: true, end_before: false, files: Files::Kept },
-    Case { attach: true, stage: true, wanted: false, end_before: true, files: Files::Emptied },
-    Case { attach: false, stage: true, wanted: true, end_before: true, files: Files::CutShort },
-    Case { attach: false, stage: true, wanted: false, end_before: false, files: Files::Removed },
-    Case { attach: true, stage: false, wanted: false, end_before: false, files: Files::Kept },
-    Case { attach: false, stage: false, wanted: true, end_before: true, files: Files::Kept },
+    Case { attach: true, stage: true, block: false, wanted: true, end_before: false, files: Files::Kept },
+    Case { attach: true, stage: true, block: false, wanted: false, end_before: true, files: Files::Emptied },
+    Case { attach: false, stage: true, block: false, wanted: true, end_before: true, files: Files::CutShort },
+    Case { attach: false, stage: true, block: false, wanted: false, end_before: false, files: Files::Removed },
+    Case { attach: true, stage: false, block: false, wanted: false, end_before: false, files: Files::Kept },
+    Case { attach: false, stage: false, block: false, wanted: true, end_before: true, files: Files::Kept },
+];
+
+#[rustfmt::skip]
+const BLOCK_CASES: [Case; 4] = [
+    Case { attach: true, stage: true, block: true, wanted: false, end_before: true, files: Files::Removed },
+    Case { attach: false, stage: true, block: true, wanted: false, end_before: false, files: Files::Kept },
+    Case { attach: false, stage: true, block: true, wanted: true, end_before: true, files: Files::CutShort },
+    Case { attach: true, stage: false, block: true, wanted: false, end_before: true, files: Files::Emptied },
 ];
 
 impl Case {
@@ -150,11 +164,6 @@ impl Case {
             .flat_map(|call| effects.map(|effect| Point(*call, effect)));
         points.collect()
     }
-}
-
-fn put(node: &CsiNode, name: &str, volume: &str) {
-    let pod = pod(name, &format!("uid-of-{name}"), &[volume], None);
-    node.api.put(&path(name), pod);
 }
 
 async fn wait_runs(case: Case, node: &CsiNode, name: &str) {
@@ -176,17 +185,18 @@ async fn survives(case: Case) {
         name: "csi.example.com",
         attach: case.attach,
         stage: case.stage,
+        block: case.block,
         volumes: volumes.chain([STEADY.to_owned()]).collect(),
     };
     let Some(mut node) = CsiNode::start(dir.path(), &[driver], 1).await else {
         return;
     };
     // Up to the calls.
-    put(&node, STEADY, STEADY);
+    node.put(STEADY, STEADY);
     wait_runs(case, &node, STEADY).await;
     let undone: Vec<_> = points.iter().filter(|point| !point.sets_up()).collect();
     for point in &undone {
-        put(&node, &point.volume(), &point.volume());
+        node.put(&point.volume(), &point.volume());
     }
     for point in &undone {
         wait_runs(case, &node, &point.volume()).await;
@@ -196,7 +206,7 @@ async fn survives(case: Case) {
         let script = &node.drivers[0].script;
         script.add(point.method(), volume, once, point.behaviour());
         if point.sets_up() {
-            put(&node, &point.volume(), &point.volume());
+            node.put(&point.volume(), &point.volume());
         } else {
             delete(&node.api, &point.volume());
         }
@@ -223,7 +233,7 @@ async fn survives(case: Case) {
             (true, true) => wants.push(volume),
             (true, false) => {
                 let next = format!("next-{volume}");
-                put(&node, &next, &volume);
+                node.put(&next, &volume);
                 wants.push(next);
             }
             (false, true) => node.api.remove(&path(&volume)),
@@ -293,5 +303,12 @@ async fn survives(case: Case) {
 
 #[tokio::test]
 async fn a_kubelet_that_is_killed_in_any_step_of_a_volume_leaves_what_pods_want_and_nothing_else() {
+    let _alone = KUBELETS.lock().await;
     join_all(CASES.map(survives)).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_is_killed_in_any_step_of_a_device_leaves_what_pods_want_and_nothing_else() {
+    let _alone = KUBELETS.lock().await;
+    join_all(BLOCK_CASES.map(survives)).await;
 }

@@ -3,6 +3,7 @@
 //! its volumes in use.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,10 @@ use serde_json::{Value, json};
 
 use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, path};
-use crate::csi::driver::{CsiDriver, DriverConfig, DriverVolumes, Mounts};
+use crate::csi::driver::{
+    CsiDriver, DriverConfig, DriverVolumes, Mounts,
+    disks::{attached_below, detach_below},
+};
 use crate::csi::mounts_below;
 use crate::support::fake_runtime::{FakeRuntime, Options, PodView};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
@@ -30,6 +34,8 @@ pub(crate) struct NodeDriver {
     /// Its volumes have to be attached.
     pub(crate) attach: bool,
     pub(crate) stage: bool,
+    /// Its volumes are devices.
+    pub(crate) block: bool,
     pub(crate) volumes: Vec<String>,
 }
 
@@ -39,6 +45,7 @@ pub(crate) struct CsiNode {
     pub(crate) drivers: Vec<CsiDriver>,
     pub(crate) kubelet: KubeletProcess,
     controllers: Arc<Controllers>,
+    has_devices: bool,
     dir: PathBuf,
 }
 
@@ -77,12 +84,22 @@ impl CsiNode {
             kubelet: KubeletProcess::start(settings).await,
             fake,
             controllers,
+            has_devices: drivers.iter().any(|driver| driver.block),
             dir: dir.to_owned(),
         })
     }
 
     pub(crate) fn root(&self) -> PathBuf {
         self.dir.join("root")
+    }
+
+    /// Adds a pod that uses the volume of this claim.
+    pub(crate) fn put(&self, name: &str, claim: &str) {
+        let mut pod = pod(name, &format!("uid-of-{name}"), &[claim], None);
+        if self.has_devices {
+            use_devices(&mut pod);
+        }
+        self.api.put(&path(name), pod);
     }
 
     /// The UID of a pod that the API server has, also while it is being deleted.
@@ -102,13 +119,17 @@ impl CsiNode {
         let running = pod.containers.iter().filter(|one| one.is_running());
         let paths = running.flat_map(|one| one.config.mounts.iter().map(|mount| &mount.host_path));
         let mounted = mounts_below(&self.root());
+        let devices = pod.containers.iter().filter(|one| one.is_running());
+        let devices = devices.flat_map(|one| one.config.devices.iter());
+        let devices = devices.map(|device| &device.host_path);
+        let lacks_devices = devices.filter(|path| !is_kept_on_device(path));
         let lacks = paths.filter(|path| {
             let is_claim = path.contains("/kubernetes.io~csi/pv-");
             let is_csi = is_claim || path.contains("/kubernetes.io~csi/");
             let is_kept = !is_claim || Path::new(path).join(KEPT).exists();
             is_csi && !(mounted.contains(path) && is_kept)
         });
-        lacks.cloned().collect()
+        lacks.chain(lacks_devices).cloned().collect()
     }
 
     /// What is left of pods and volumes on the node.
@@ -118,7 +139,21 @@ impl CsiNode {
         let staged = root.join("plugins/kubernetes.io/csi");
         let of_driver = |driver: &CsiDriver| staged.join(&driver.config().name);
         let directories = self.drivers.iter().map(of_driver);
-        for directory in directories.chain([root.join("csi_volumes"), root.join("pods")]) {
+        let block = staged.join("volumeDevices");
+        let block_dirs = [block.join("staging"), block.join("publish")];
+        let of_volumes = std::fs::read_dir(&block).into_iter().flatten().flatten();
+        let of_volumes = of_volumes.map(|entry| entry.path());
+        left.extend(
+            of_volumes
+                .filter(|path| !block_dirs.contains(path))
+                .map(|path| path.display().to_string()),
+        );
+        let attached = attached_below(&self.dir).into_iter();
+        left.extend(attached.map(|path| format!("{} is attached", path.display())));
+        for directory in directories
+            .chain([root.join("csi_volumes"), root.join("pods")])
+            .chain(block_dirs)
+        {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
         }
@@ -158,6 +193,7 @@ impl Drop for CsiNode {
         while let Some(mount) = mounts.pop() {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
         }
+        detach_below(&self.dir);
     }
 }
 
@@ -180,19 +216,31 @@ fn start_driver(dir: &Path, driver: &NodeDriver, api: &FakeApiServer) -> CsiDriv
         started.add_volume(handle);
         let kept = started.volumes.data(handle).join(KEPT);
         std::fs::write(kept, handle).expect("a file");
-        put_claim(api, handle, name);
+        std::fs::write(started.volumes.disk(handle), handle).expect("a file");
+        put_claim(api, handle, driver);
     }
     started
 }
 
+/// Whether a device has the data of the volume that it stands for.
+fn is_kept_on_device(path: &str) -> bool {
+    let handle = path.rsplit("/pv-").next().unwrap_or_default();
+    let mut found = vec![0; handle.len()];
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|mut device| device.read_exact(&mut found));
+    read.is_ok() && found == handle.as_bytes()
+}
+
 /// A claim with the name of its volume.
-fn put_claim(api: &FakeApiServer, handle: &str, driver: &str) {
+fn put_claim(api: &FakeApiServer, handle: &str, driver: &NodeDriver) {
     let volume = format!("pv-{handle}");
+    let mode = if driver.block { "Block" } else { "Filesystem" };
     api.put(
         &format!("/api/v1/persistentvolumes/{volume}"),
         json!({"metadata": {"name": volume}, "spec": {
             "claimRef": {"uid": format!("c-{handle}")}, "accessModes": ["ReadWriteOnce"],
-            "csi": {"driver": driver, "volumeHandle": handle}}}),
+            "volumeMode": mode,
+            "csi": {"driver": driver.name, "volumeHandle": handle}}}),
     );
     api.put(
         &format!("/api/v1/namespaces/default/persistentvolumeclaims/{handle}"),
@@ -217,6 +265,17 @@ pub(crate) fn pod(name: &str, uid: &str, claims: &[&str], inline: Option<&str>) 
     pod["spec"]["containers"][0]["volumeMounts"] = mounts.collect();
     pod["spec"]["volumes"] = json!(volumes);
     pod
+}
+
+/// Turns the mounts of a pod's container into devices.
+fn use_devices(pod: &mut Value) {
+    let container = &mut pod["spec"]["containers"][0];
+    let mounts = container["volumeMounts"].take();
+    let devices = mounts.as_array().expect("mounts").iter();
+    container["volumeDevices"] = devices
+        .map(|mount| json!({"name": mount["name"], "devicePath": mount["mountPath"]}))
+        .collect();
+    container["volumeMounts"] = json!([]);
 }
 
 fn in_use(node: &Value) -> BTreeSet<String> {

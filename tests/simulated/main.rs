@@ -43,6 +43,7 @@ mod collected_containers;
 mod container_logs;
 mod csi;
 mod csi_bad_input;
+mod csi_block;
 mod csi_drivers;
 mod csi_kills;
 mod csi_node;

@@ -245,10 +245,11 @@ impl PodSync {
     ) -> anyhow::Result<PodSyncResult> {
         self.pod_history
             .set_current_step(&pod.uid(), Some("setting up volumes".into()));
-        let failed = |text: &str| {
-            self.record_history(pod, DecisionKind::Fail, text.to_owned());
+        let failed = |error: &VolumeError| {
+            let text = error_chain(error);
+            self.record_history(pod, DecisionKind::Fail, text.clone());
             self.events
-                .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
+                .warning(&ObjectRef::pod(pod), error.event_reason(), text);
         };
         if runtime_status.is_empty() {
             // The record of a new pod has to be written before anything else of it: files of a pod without a record
@@ -260,7 +261,7 @@ impl PodSync {
         // Before the volumes are ready, because containers of the pod may run already.
         self.probes.add_pod(pod);
         for error in self.repair_volumes(pod, &runtime_status).await {
-            failed(&error_chain(&error));
+            failed(&error);
         }
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
@@ -271,13 +272,13 @@ impl PodSync {
             Err(error) if error.attachment_limit().is_some() => return Err(error.into()),
             Err(error) => {
                 for error in error.errors() {
-                    failed(&error_chain(error));
+                    failed(error);
                 }
                 return Err(error.into());
             }
         };
         for error in &volumes.update_errors {
-            failed(&error_chain(error));
+            failed(error);
         }
         let secrets = match self
             .runtime

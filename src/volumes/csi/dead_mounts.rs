@@ -36,6 +36,10 @@ impl CsiVolumes {
     }
 
     async fn dead_mount(&self, volume: Arc<CsiVolume>, uid: &PodUid) -> Option<DeadMount> {
+        if volume.identity.is_block() {
+            // A device is no mount of its server.
+            return None;
+        }
         let request = volume.pod(uid)?.request?;
         let target = self.0.publish_dir(&volume, uid).ok()?.target();
         let error = dead(&volume, target).await?;

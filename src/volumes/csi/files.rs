@@ -4,6 +4,7 @@
 //! has mounted or written stays.
 
 use super::{
+    devices,
     mount_table::MountTable,
     paths::{PublishDir, StageDir, VOL_DATA},
 };
@@ -108,7 +109,10 @@ pub fn create_directory(root: &KubeletRoot, path: &Path) -> io::Result<()> {
 /// The system's error; `ResourceBusy` if something is or may be mounted there, `DirectoryNotEmpty` if something else is
 /// there.
 pub fn remove_stage(directory: &StageDir, mounts: &MountTable) -> io::Result<()> {
-    remove(directory.path(), &directory.target(), mounts)
+    match directory.devices() {
+        None => remove(directory.path(), &directory.target(), mounts),
+        Some(dirs) => devices::remove_stage(directory, dirs, mounts),
+    }
 }
 
 /// Removes the directory of a volume of a pod that is not published.
@@ -116,7 +120,10 @@ pub fn remove_stage(directory: &StageDir, mounts: &MountTable) -> io::Result<()>
 /// # Errors
 /// As [`remove_stage`].
 pub fn remove_published(directory: &PublishDir, mounts: &MountTable) -> io::Result<()> {
-    remove(directory.path(), &directory.target(), mounts)
+    match directory.device() {
+        None => remove(directory.path(), &directory.target(), mounts),
+        Some(device) => devices::remove_published(directory, device, mounts),
+    }
 }
 
 /// The target goes first: while it cannot be removed, the file that says what it is stays.

@@ -14,6 +14,14 @@ const MAX_DRIVER_NAME: usize = 63;
 const MAX_HANDLE: usize = 4096;
 /// The directory of block volumes, beside the directories of drivers.
 pub const BLOCK_DIRECTORY: &str = "volumeDevices";
+/// Directories in it that are not of one volume.
+pub const BLOCK_STAGING: &str = "staging";
+/// See [`BLOCK_STAGING`].
+pub const BLOCK_PUBLISH: &str = "publish";
+/// The names of [`VolumeMode`]s.
+pub const FILESYSTEM: &str = "Filesystem";
+/// See [`FILESYSTEM`].
+pub const BLOCK: &str = "Block";
 
 named_enum! {
     /// How long a volume lives, with the names in upstream's `vol_data.json`.
@@ -26,6 +34,28 @@ named_enum! {
     }
 }
 
+/// How pods use the volume of a PersistentVolume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumeMode {
+    /// As a file system.
+    Filesystem,
+    /// As a device. Upstream names the directories of such a volume after its PersistentVolume, not after its handle.
+    Block {
+        /// The PersistentVolume.
+        volume: String,
+    },
+}
+
+impl VolumeMode {
+    /// The name in the API.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Filesystem => FILESYSTEM,
+            Self::Block { .. } => BLOCK,
+        }
+    }
+}
+
 /// What identifies a volume on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeIdentity {
@@ -35,6 +65,8 @@ pub enum VolumeIdentity {
         driver: String,
         /// The driver's name of the volume.
         handle: String,
+        /// How pods use it.
+        mode: VolumeMode,
     },
     /// A volume that a pod defines inline.
     Inline {
@@ -48,16 +80,31 @@ pub enum VolumeIdentity {
 }
 
 impl VolumeIdentity {
-    /// A volume of a PersistentVolume.
+    /// A volume of a PersistentVolume, which pods use as a file system.
     ///
     /// # Errors
     /// A name is invalid.
     pub fn persistent(driver: &str, handle: &str) -> Result<Self, InvalidName> {
+        Self::with_mode(driver, handle, VolumeMode::Filesystem)
+    }
+
+    /// The volume of a PersistentVolume of this name, which pods use as a device.
+    ///
+    /// # Errors
+    /// A name is invalid.
+    pub fn block(driver: &str, handle: &str, volume: &str) -> Result<Self, InvalidName> {
+        check_device_name(volume)?;
+        let volume = volume.to_owned();
+        Self::with_mode(driver, handle, VolumeMode::Block { volume })
+    }
+
+    fn with_mode(driver: &str, handle: &str, mode: VolumeMode) -> Result<Self, InvalidName> {
         check_driver(driver)?;
         check_handle(handle)?;
         Ok(Self::Persistent {
             driver: driver.to_owned(),
             handle: handle.to_owned(),
+            mode,
         })
     }
 
@@ -101,10 +148,23 @@ impl VolumeIdentity {
         }
     }
 
+    /// How pods use the volume.
+    pub fn mode(&self) -> &VolumeMode {
+        match self {
+            Self::Persistent { mode, .. } => mode,
+            Self::Inline { .. } => &VolumeMode::Filesystem,
+        }
+    }
+
+    /// Whether pods use it as a device.
+    pub fn is_block(&self) -> bool {
+        matches!(self.mode(), VolumeMode::Block { .. })
+    }
+
     /// Upstream's unique name of the volume, as in the Node's `volumesInUse` and `volumesAttached`.
     pub fn unique_name(&self) -> String {
         match self {
-            Self::Persistent { driver, handle } => format!("{PLUGIN}/{driver}^{handle}"),
+            Self::Persistent { driver, handle, .. } => format!("{PLUGIN}/{driver}^{handle}"),
             Self::Inline { pod, name, .. } => format!("{PLUGIN}/{pod}-{name}"),
         }
     }
@@ -212,6 +272,21 @@ pub fn check_file_name(field: NameField, name: &str) -> Result<(), InvalidName> 
     }
     if name.starts_with('.') {
         return Err(why("begins with a dot"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a PersistentVolume that is a device: it stands beside upstream's directories of all such volumes.
+///
+/// # Errors
+/// It is invalid.
+pub fn check_device_name(volume: &str) -> Result<(), InvalidName> {
+    check_file_name(NameField::SpecName, volume)?;
+    if [BLOCK_STAGING, BLOCK_PUBLISH].contains(&volume) {
+        return Err(InvalidName {
+            field: NameField::SpecName,
+            why: "is reserved",
+        });
     }
     Ok(())
 }

@@ -5,7 +5,6 @@
 //! nothing is left of the volume. Nothing is polled.
 
 use super::{
-    drivers::CsiDrivers,
     files,
     identity::VolumeIdentity,
     inputs::CsiSources,
@@ -13,6 +12,7 @@ use super::{
     mount_table::MountTable,
     paths::{self, PublishDir, StageDir},
     recovery::{self, RecoveredVolume, UnknownVolume},
+    spec::CsiVolumeSpec,
     volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
 };
 use crate::base::{DirtySet, panics::PanicScope, spawn};
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -152,12 +152,11 @@ impl CsiVolumes {
     /// Records that a pod wants a volume, which is then staged and published. Attempts go on until [`Self::unpublish`].
     pub(in crate::volumes) fn begin_publish(&self, request: PublishRequest) -> Publish {
         let request = Arc::new(request);
-        let (volume, before) = self.0.want(&request);
+        let wanted = self.0.want(&request);
         Publish {
-            drivers: self.0.sources.drivers.clone(),
+            csi: self.0.clone(),
             request,
-            volume,
-            before,
+            wanted,
         }
     }
 
@@ -175,12 +174,11 @@ impl CsiVolumes {
         volume: &VolumeIdentity,
     ) -> Option<PathBuf> {
         let volume = self.0.volumes.lock().get(&volume.unique_name()).cloned()?;
-        let pod = self.0.root.pod(uid).ok()?;
-        let name = volume.pod(uid)?.spec_name;
-        let target = PublishDir::new(&pod, &name).ok()?.target();
+        let directory = self.0.publish_dir(&volume, uid).ok()?;
         // The target itself is not asked: its file system may hang or be dead.
         let mounts = MountTable::new(self.0.mounter.list());
-        mounts.is_mount_point(&target).then_some(target)
+        let is_mounted = mounts.is_mount_point(&directory.for_stats());
+        is_mounted.then(|| directory.for_containers())
     }
 
     /// Unpublishes all volumes of a pod whose containers have ended, and unstages those that no other pod wants. Attempts go
@@ -204,6 +202,7 @@ impl CsiVolumes {
 
     /// Removes the directories of volumes that are not published for a pod: empty ones, and upstream's file. Blocking.
     pub(in crate::volumes) fn remove_leftovers(&self, pod: &PodDir) {
+        remove_links(&paths::pod_devices(pod));
         let directory = paths::pod_volumes(pod);
         let Ok(entries) = fs::read_dir(&directory) else {
             return;
@@ -237,12 +236,13 @@ impl CsiVolumes {
 
 /// A volume that a pod wants.
 pub(in crate::volumes) struct Publish {
-    drivers: CsiDrivers,
+    csi: Arc<CsiVolumesInner>,
     request: Arc<PublishRequest>,
-    volume: Arc<CsiVolume>,
-    /// The failure of an attempt before.
-    before: Option<(Step, StepFailure)>,
+    wanted: Result<WantedVolume, VolumeError>,
 }
+
+/// The volume, with the failure of an attempt before.
+type WantedVolume = (Arc<CsiVolume>, Option<(Step, StepFailure)>);
 
 impl Publish {
     /// Waits until the volume is published, and returns its path: as long as that can succeed without another attempt, which
@@ -251,12 +251,8 @@ impl Publish {
     /// # Errors
     /// An attempt failed, or the driver has not been registered for a while.
     pub(in crate::volumes) async fn finish(self) -> Result<PathBuf, VolumeError> {
-        let Self {
-            drivers,
-            request,
-            volume,
-            before,
-        } = self;
+        let Self { csi, request, .. } = self;
+        let (volume, before) = self.wanted?;
         let (uid, began) = (&request.pod.uid, Instant::now());
         let mut changes = volume.changes.subscribe();
         let driver_by = Instant::now() + DRIVER_WAIT;
@@ -272,36 +268,56 @@ impl Publish {
                 }
                 let failure = state.setup_failure(uid);
                 if let Some((step, failure)) = failure.filter(|it| Some(it) != before.as_ref()) {
-                    return Err(setup_error(&request.spec.spec_name, &step, failure.error));
+                    return Err(setup_error(&request.spec, &step, failure.error));
                 }
             }
             let is_late = Instant::now() >= driver_by;
-            let driver = drivers.require(volume.identity.driver());
+            let driver = csi.sources.drivers.require(volume.identity.driver());
             if let (true, Err(error)) = (is_late, &driver) {
-                let name = &request.spec.spec_name;
-                return Err(VolumeError::set_up(name, anyhow!(error.to_string())));
+                let step = Step::Publish(uid.clone());
+                return Err(setup_error(&request.spec, &step, error.to_string()));
             }
             tokio::select! {
                 changed = changes.changed() => changed.map_err(|_| VolumeError::Cancelled)?,
                 () = sleep_until(driver_by), if driver.is_err() => {}
             }
         }
-        let name = volume.pod(uid).map(|pod| pod.spec_name);
-        let name = name.unwrap_or_else(|| request.spec.spec_name.clone());
-        let directory = PublishDir::new(&request.directory, &name);
-        let directory = directory.map_err(|error| VolumeError::set_up(&name, error.into()))?;
-        Ok(directory.target())
+        // A pod that does not want it any more has no directory.
+        let directory = csi.publish_dir(&volume, uid);
+        let directory = directory.map_err(|_| VolumeError::Cancelled)?;
+        Ok(directory.for_containers())
     }
 }
 
+/// Removes the links to devices of a pod that has none. What else there is of their volumes has directories of its own.
+fn remove_links(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            // Fails if it is gone.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    // Fails if something is left.
+    let _ = fs::remove_dir(directory);
+}
+
 /// The error of a pod's sync, with upstream's text.
-fn setup_error(volume: &str, step: &Step, why: String) -> VolumeError {
-    match step {
-        Step::Stage | Step::Unstage => VolumeError::MountDevice {
-            volume: volume.to_owned(),
-            source: anyhow!(why),
+fn setup_error(spec: &CsiVolumeSpec, step: &Step, why: String) -> VolumeError {
+    let (volume, source) = (spec.spec_name.clone(), anyhow!(why));
+    let is_stage = matches!(step, Step::Stage | Step::Unstage);
+    match (spec.identity.is_block(), is_stage) {
+        (true, true) => VolumeError::Map {
+            step: "SetUpDevice",
+            volume,
+            source,
         },
-        _ => VolumeError::set_up(volume, anyhow!(why)),
+        (true, false) => VolumeError::Map {
+            step: "MapPodDevice",
+            volume,
+            source,
+        },
+        (false, true) => VolumeError::MountDevice { volume, source },
+        (false, false) => VolumeError::set_up(&volume, source),
     }
 }
 
@@ -319,10 +335,10 @@ impl CsiVolumesInner {
     }
 
     /// A pod wants a volume, which gets a task if it has none. Returns it with its last failure for the pod.
-    fn want(
-        self: &Arc<Self>,
-        request: &Arc<PublishRequest>,
-    ) -> (Arc<CsiVolume>, Option<(Step, StepFailure)>) {
+    ///
+    /// # Errors
+    /// The driver's volume is on the node by another PersistentVolume, as a device or for one.
+    fn want(self: &Arc<Self>, request: &Arc<PublishRequest>) -> Result<WantedVolume, VolumeError> {
         let identity = &request.spec.identity;
         let wanted = {
             let mut volumes = self.volumes.lock();
@@ -331,13 +347,21 @@ impl CsiVolumesInner {
                 let name = &request.spec.spec_name;
                 self.begin(CsiVolume::new(identity.clone(), machine, name))
             });
+            if volume.identity != *identity {
+                let (name, mode) = (&request.spec.spec_name, volume.identity.mode().as_str());
+                let why = anyhow!(
+                    "{} is on the node with volumeMode {mode}, by another PersistentVolume",
+                    identity.unique_name()
+                );
+                return Err(VolumeError::set_up(name, why));
+            }
             let before = volume.state.lock().setup_failure(&request.pod.uid);
             // Under the lock, so that the volume's task does not end meanwhile.
             volume.want(request);
             (volume.clone(), before)
         };
         self.report_in_use();
-        wanted
+        Ok(wanted)
     }
 
     fn take_over(self: &Arc<Self>, found: RecoveredVolume) {

@@ -6,6 +6,9 @@
 //! for this pod, and unstaged after the last one. Each volume has a task (`task`); its state machine ([`machine`])
 //! decides which step comes next.
 //!
+//! A volume of mode Block is a device instead of a file system ([`identity::VolumeMode`]): its steps are the same, its
+//! paths are others, and what a driver has published is bound and linked as `devices` says.
+//!
 //! Every call may end with an unknown outcome, and the kubelet may be killed during each. Until a successful call has
 //! settled what is there, the volume is *unknown*: it stays in use, so that no controller detaches it, and is undone
 //! once no pod wants it. So that the next kubelet knows what to undo, [`record`] has one file per volume, written before
@@ -34,6 +37,7 @@ pub mod spec;
 pub mod paths;
 pub mod machine;
 pub mod mount_table;
+pub mod devices;
 pub mod files;
 pub mod record;
 pub mod vol_data;
@@ -45,6 +49,7 @@ pub mod manager;
 mod queries;
 mod drain;
 mod steps;
+mod block;
 mod undo;
 pub mod selinux;
 mod ownership;

@@ -3,9 +3,10 @@
 //! Drivers and names come from a [`VolumeIdentity`] or are checked here.
 
 use super::identity::{
-    BLOCK_DIRECTORY, InvalidName, NameField, PLUGIN, VolumeIdentity, check_driver, check_file_name,
-    sha256_hex,
+    BLOCK_DIRECTORY, BLOCK_PUBLISH, BLOCK_STAGING, InvalidName, NameField, PLUGIN, VolumeIdentity,
+    VolumeMode, check_device_name, check_driver, check_file_name, sha256_hex,
 };
+use crate::model::PodUid;
 use crate::volumes::{KubeletRoot, PodDir};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,10 @@ pub const GLOBAL_MOUNT: &str = "globalmount";
 pub const MOUNT: &str = "mount";
 /// Upstream's file about a volume.
 pub const VOL_DATA: &str = "vol_data.json";
+/// The directory of that file in the directory of a block volume.
+const BLOCK_DATA: &str = "data";
+/// The directory of devices in the directory of a block volume.
+const BLOCK_MAPS: &str = "dev";
 
 /// The directory of drivers. Each driver has a directory with its staged volumes.
 pub fn drivers(root: &KubeletRoot) -> PathBuf {
@@ -33,16 +38,35 @@ pub fn stage_name(handle: &str) -> String {
 
 /// The directory of a staged volume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StageDir(PathBuf);
+pub struct StageDir {
+    path: PathBuf,
+    target: PathBuf,
+    vol_data: PathBuf,
+    devices: Option<DeviceDirs>,
+}
+
+/// The directories of all pods that have a staged block volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceDirs {
+    /// The devices, one per pod.
+    pub maps: PathBuf,
+    /// What the driver has published, one per pod.
+    pub published: PathBuf,
+}
 
 impl StageDir {
     /// The directory for a volume.
     pub fn new(root: &KubeletRoot, volume: &VolumeIdentity) -> Self {
-        let driver = drivers(root).join(volume.driver());
-        Self(driver.join(stage_name(&volume.handle())))
+        match volume.mode() {
+            VolumeMode::Filesystem => {
+                let driver = drivers(root).join(volume.driver());
+                Self::mounted(driver.join(stage_name(&volume.handle())))
+            }
+            VolumeMode::Block { volume } => Self::device(root, volume),
+        }
     }
 
-    /// A directory that was found, by its driver and name.
+    /// The directory of a file system volume that was found, by its driver and name.
     ///
     /// # Errors
     /// The driver is invalid, or the name is not a digest.
@@ -54,52 +78,149 @@ impl StageDir {
                 why: "is not the digest of a handle",
             });
         }
-        Ok(Self(drivers(root).join(driver).join(name)))
+        Ok(Self::mounted(drivers(root).join(driver).join(name)))
     }
 
-    /// The directory itself.
+    /// The directory of a block volume that was found, by the name of its PersistentVolume.
+    ///
+    /// # Errors
+    /// The name is invalid.
+    pub fn found_block(root: &KubeletRoot, volume: &str) -> Result<Self, InvalidName> {
+        check_device_name(volume)?;
+        Ok(Self::device(root, volume))
+    }
+
+    fn mounted(path: PathBuf) -> Self {
+        Self {
+            target: path.join(GLOBAL_MOUNT),
+            vol_data: path.join(VOL_DATA),
+            devices: None,
+            path,
+        }
+    }
+
+    fn device(root: &KubeletRoot, volume: &str) -> Self {
+        let all = block_volumes(root);
+        let path = all.join(volume);
+        Self {
+            target: all.join(BLOCK_STAGING).join(volume),
+            vol_data: path.join(BLOCK_DATA).join(VOL_DATA),
+            devices: Some(DeviceDirs {
+                maps: path.join(BLOCK_MAPS),
+                published: all.join(BLOCK_PUBLISH).join(volume),
+            }),
+            path,
+        }
+    }
+
+    /// The directory itself. The target of a block volume is elsewhere.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// `staging_target_path` of calls.
     pub fn target(&self) -> PathBuf {
-        self.0.join(GLOBAL_MOUNT)
+        self.target.clone()
     }
 
     /// Upstream's file.
     pub fn vol_data(&self) -> PathBuf {
-        self.0.join(VOL_DATA)
+        self.vol_data.clone()
+    }
+
+    /// The directories of a block volume's devices.
+    pub fn devices(&self) -> Option<&DeviceDirs> {
+        self.devices.as_ref()
     }
 }
 
 /// The directory of one volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PublishDir(PathBuf);
+pub struct PublishDir {
+    path: PathBuf,
+    target: PathBuf,
+    device: Option<DevicePaths>,
+}
+
+/// Where the kubelet puts the device that a driver has published for a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DevicePaths {
+    /// The device is bound here; upstream's global map path.
+    pub map: PathBuf,
+    /// A link to it in the pod's directory, which the container's device is made from.
+    pub link: PathBuf,
+}
 
 impl PublishDir {
-    /// The directory of the volume of this PersistentVolume, or of this name in the pod.
+    /// The directory of the file system volume of this PersistentVolume, or of this name in the pod.
     ///
     /// # Errors
     /// The name is invalid.
     pub fn new(pod: &PodDir, spec_name: &str) -> Result<Self, InvalidName> {
         check_file_name(NameField::SpecName, spec_name)?;
-        Ok(Self(pod_volumes(pod).join(spec_name)))
+        let path = pod_volumes(pod).join(spec_name);
+        Ok(Self {
+            target: path.join(MOUNT),
+            device: None,
+            path,
+        })
+    }
+
+    /// The directory of the block volume of this PersistentVolume. It has the targets of other pods, too.
+    ///
+    /// # Errors
+    /// A name is invalid.
+    pub fn block(
+        root: &KubeletRoot,
+        pod: &PodDir,
+        uid: &PodUid,
+        volume: &str,
+    ) -> Result<Self, InvalidName> {
+        check_device_name(volume)?;
+        check_file_name(NameField::PodUid, uid.as_str())?;
+        let all = block_volumes(root);
+        let path = all.join(BLOCK_PUBLISH).join(volume);
+        let maps = all.join(volume).join(BLOCK_MAPS);
+        Ok(Self {
+            target: path.join(uid.as_str()),
+            device: Some(DevicePaths {
+                map: maps.join(uid.as_str()),
+                link: pod_devices(pod).join(volume),
+            }),
+            path,
+        })
     }
 
     /// The directory itself.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// `target_path` of calls.
     pub fn target(&self) -> PathBuf {
-        self.0.join(MOUNT)
+        self.target.clone()
     }
 
-    /// Upstream's file.
+    /// Upstream's file beside the target of a file system volume.
     pub fn vol_data(&self) -> PathBuf {
-        self.0.join(VOL_DATA)
+        self.path.join(VOL_DATA)
+    }
+
+    /// Where the device of a block volume is.
+    pub fn device(&self) -> Option<&DevicePaths> {
+        self.device.as_ref()
+    }
+
+    /// The path that containers get.
+    pub fn for_containers(&self) -> PathBuf {
+        let link = self.device.as_ref().map(|device| device.link.clone());
+        link.unwrap_or_else(|| self.target())
+    }
+
+    /// The path that the driver is asked about.
+    pub fn for_stats(&self) -> PathBuf {
+        let map = self.device.as_ref().map(|device| device.map.clone());
+        map.unwrap_or_else(|| self.target())
     }
 }
 
@@ -107,6 +228,12 @@ impl PublishDir {
 /// all their content.
 pub fn pod_volumes(pod: &PodDir) -> PathBuf {
     pod.volumes().join(PLUGIN.replace('/', "~"))
+}
+
+/// The directory with links to the devices of a pod's CSI volumes.
+pub fn pod_devices(pod: &PodDir) -> PathBuf {
+    let devices = pod.path().join(BLOCK_DIRECTORY);
+    devices.join(PLUGIN.replace('/', "~"))
 }
 
 /// The directory of this kubelet's records, one file per volume. It is not in upstream's directories, because upstream
@@ -147,6 +274,46 @@ mod tests {
         let expected = path.join("pods/u1/volumes/kubernetes.io~csi/pv1");
         assert_eq!(publish.target(), expected.join("mount"));
         assert_eq!(publish.vol_data(), expected.join("vol_data.json"));
+    }
+
+    #[test]
+    fn paths_of_block_volumes_are_upstreams() {
+        let base = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::create(base.path()).unwrap();
+        let volume = VolumeIdentity::block("d.example", "../../h", "pv1").unwrap();
+        let stage = StageDir::new(&root, &volume);
+        let uid = "u1".into();
+        let pod = root.pod(&uid).unwrap();
+        let publish = PublishDir::block(&root, &pod, &uid, "pv1").unwrap();
+        let (dirs, device) = (stage.devices().unwrap(), publish.device().unwrap());
+        let all = "plugins/kubernetes.io/csi/volumeDevices";
+        for (found, expected) in [
+            (stage.path(), format!("{all}/pv1")),
+            (&stage.target(), format!("{all}/staging/pv1")),
+            (&stage.vol_data(), format!("{all}/pv1/data/vol_data.json")),
+            (&dirs.maps, format!("{all}/pv1/dev")),
+            (&dirs.published, format!("{all}/publish/pv1")),
+            (publish.path(), format!("{all}/publish/pv1")),
+            (&publish.target(), format!("{all}/publish/pv1/u1")),
+            (&device.map, format!("{all}/pv1/dev/u1")),
+            (
+                &device.link,
+                "pods/u1/volumeDevices/kubernetes.io~csi/pv1".to_owned(),
+            ),
+        ] {
+            assert_eq!(found, root.path().join(expected));
+        }
+        assert_eq!(StageDir::found_block(&root, "pv1"), Ok(stage));
+        assert_eq!(publish.for_containers(), device.link);
+        assert_eq!(publish.for_stats(), device.map);
+        for name in ["", "..", "staging", "publish"] {
+            assert!(VolumeIdentity::block("d", "h", name).is_err(), "{name}");
+            assert!(StageDir::found_block(&root, name).is_err(), "{name}");
+            assert!(
+                PublishDir::block(&root, &pod, &uid, name).is_err(),
+                "{name}"
+            );
+        }
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl CsiVolumes {
         let other = others.find(|other| {
             let state = other.state.lock();
             let name = state.pods.get(uid).map(|pod| &pod.spec_name);
-            name == Some(&spec.spec_name) && state.machine.is_held_by(uid)
+            let is_of_mode = other.identity.is_block() == spec.identity.is_block();
+            is_of_mode && name == Some(&spec.spec_name) && state.machine.is_held_by(uid)
         })?;
         Some(other.identity.handle())
     }

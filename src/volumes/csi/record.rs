@@ -9,7 +9,9 @@
 
 use super::{
     files::{self, ReadError},
-    identity::{Lifecycle, NameField, VolumeIdentity, check_file_name, sha256_hex},
+    identity::{
+        BLOCK, FILESYSTEM, Lifecycle, NameField, VolumeIdentity, check_file_name, sha256_hex,
+    },
     paths,
 };
 use crate::base::{atomic_file, error_chain, if_exists};
@@ -23,7 +25,6 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 const VERSION: u64 = 1;
 /// Maximum size of a record: a thousand pods.
 const MAX_SIZE: u64 = 1024 * 1024;
-const FILESYSTEM: &str = "Filesystem";
 
 /// What this kubelet has of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +219,7 @@ fn encode(record: &VolumeRecord) -> io::Result<Vec<u8>> {
         lifecycle: record.identity.lifecycle().to_string(),
         spec_name: record.spec_name.clone(),
         attach_required: record.attach_required,
-        mode: FILESYSTEM.to_owned(),
+        mode: record.identity.mode().as_str().to_owned(),
         staged: record.is_staged,
         pods: pods.collect(),
         owner_group: record.owner_group,
@@ -241,9 +242,12 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
     }
     let file: RecordFile =
         serde_json::from_value(value).map_err(|error| format!("is damaged: {error}"))?;
-    if file.mode != FILESYSTEM {
-        return Err(format!("has the unknown mode {:?}", file.mode));
-    }
+    let lifecycle = Lifecycle::parse(&file.lifecycle);
+    let is_block = match (file.mode.as_str(), lifecycle) {
+        (FILESYSTEM, _) => false,
+        (BLOCK, Some(Lifecycle::Persistent)) => true,
+        (mode, _) => return Err(format!("has the unknown mode {mode:?}")),
+    };
     let invalid = |error| format!("has an invalid name: {}", error_chain(&error));
     check_file_name(NameField::SpecName, &file.spec_name).map_err(invalid)?;
     let mut pods = BTreeMap::new();
@@ -252,7 +256,10 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
         check_file_name(NameField::SpecName, &pod.spec_name).map_err(invalid)?;
         pods.insert(PodUid::from(pod.uid.as_str()), pod.spec_name.clone());
     }
-    let identity = match (Lifecycle::parse(&file.lifecycle), file.pods.as_slice()) {
+    let identity = match (lifecycle, file.pods.as_slice()) {
+        (Some(Lifecycle::Persistent), _) if is_block => {
+            VolumeIdentity::block(&file.driver, &file.handle, &file.spec_name)
+        }
         (Some(Lifecycle::Persistent), _) => VolumeIdentity::persistent(&file.driver, &file.handle),
         (Some(Lifecycle::Ephemeral), [pod]) => {
             VolumeIdentity::inline(&file.driver, &pod.uid.as_str().into(), &pod.spec_name)
@@ -300,6 +307,13 @@ mod tests {
         }
     }
 
+    fn block() -> VolumeRecord {
+        VolumeRecord {
+            identity: VolumeIdentity::block("d.example", "h9", "pv1").unwrap(),
+            ..record("h9")
+        }
+    }
+
     fn inline() -> VolumeRecord {
         VolumeRecord {
             identity: VolumeIdentity::inline("d.example", &"u1".into(), "data").unwrap(),
@@ -315,7 +329,7 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let (_base, root) = root();
         assert_eq!(read_all(&root).unwrap(), Records::default());
-        let all = [record("h1"), inline()];
+        let all = [record("h1"), inline(), block()];
         for record in &all {
             write(&root, record).unwrap();
             write(&root, record).unwrap();
@@ -325,7 +339,7 @@ mod tests {
         fs::write(directory.join("other.json"), "").unwrap();
         let read = read_all(&root).unwrap();
         assert_eq!(read.unreadable, []);
-        assert_eq!(read.readable.len(), 2);
+        assert_eq!(read.readable.len(), 3);
         assert!(all.iter().all(|record| read.readable.contains(record)));
         for record in &all {
             remove(&root, &record.identity).unwrap();
@@ -344,6 +358,8 @@ mod tests {
             "pods": [{"uid": "u1", "specName": "pv1"}],
         });
         assert_eq!(text, expected);
+        let text: Value = serde_json::from_slice(&encode(&block()).unwrap()).unwrap();
+        assert_eq!(text["mode"], "Block");
     }
 
     #[test]
@@ -365,8 +381,18 @@ mod tests {
                 name.clone(),
             ),
             (
-                changed(json!({"mode": "Block"})),
+                changed(json!({"mode": "Odd"})),
                 "has the unknown mode",
+                name.clone(),
+            ),
+            (
+                changed(json!({"mode": "Block", "lifecycle": "Ephemeral"})),
+                "has the unknown mode",
+                name.clone(),
+            ),
+            (
+                changed(json!({"mode": "Block", "specName": "staging"})),
+                "has an invalid name",
                 name.clone(),
             ),
             (changed(json!({"pods": 1})), "is damaged", name.clone()),

@@ -5,7 +5,7 @@ use super::{
     identity::Lifecycle,
     proto::{
         VolumeCapability,
-        volume_capability::{AccessMode, AccessType, MountVolume},
+        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
     },
     selinux,
     spec::{self, CsiVolumeSpec},
@@ -75,12 +75,17 @@ pub(super) fn capability(
 ) -> VolumeCapability {
     let group = group.filter(|_| driver.volume_mount_group);
     let mode = spec.access_mode(driver.single_node_multi_writer);
-    VolumeCapability {
-        access_type: Some(AccessType::Mount(MountVolume {
+    let access_type = if spec.identity.is_block() {
+        AccessType::Block(BlockVolume {})
+    } else {
+        AccessType::Mount(MountVolume {
             fs_type: spec.fs_type.clone(),
             mount_flags: selinux::mount_flags(&spec.mount_options, label),
             volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
-        })),
+        })
+    };
+    VolumeCapability {
+        access_type: Some(access_type),
         access_mode: Some(AccessMode {
             mode: mode.number(),
         }),
@@ -95,7 +100,7 @@ pub(super) fn changes_group(
     read_only: bool,
 ) -> bool {
     use spec::AccessMode::{ReadWriteOnce, ReadWriteOncePod};
-    if read_only || driver.volume_mount_group {
+    if read_only || driver.volume_mount_group || spec.identity.is_block() {
         return false;
     }
     match policy {
@@ -206,6 +211,20 @@ mod tests {
             ..NodeCapabilities::default()
         };
         assert!(!changes_group(&once, Policy::File, able, false));
+    }
+
+    #[test]
+    fn a_device_has_neither_file_system_nor_options_nor_group() {
+        let mut spec = spec(&[Mode::ReadWriteOnce], "ext4");
+        spec.identity = VolumeIdentity::block("d", "h", "pv1").unwrap();
+        let able = NodeCapabilities {
+            volume_mount_group: true,
+            ..NodeCapabilities::default()
+        };
+        let made = capability(&spec, able, Some(7), None);
+        assert_eq!(made.access_type, Some(AccessType::Block(BlockVolume {})));
+        let driver = NodeCapabilities::default();
+        assert!(!changes_group(&spec, FsGroupPolicy::File, driver, false));
     }
 
     #[test]

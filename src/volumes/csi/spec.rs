@@ -1,6 +1,8 @@
 //! What the calls for one CSI volume need to know, from a PersistentVolume or from a pod's inline volume; checked. Pure.
 
-use super::identity::{InvalidName, Lifecycle, NameField, VolumeIdentity, check_file_name};
+use super::identity::{
+    BLOCK, FILESYSTEM, InvalidName, Lifecycle, NameField, VolumeIdentity, check_file_name,
+};
 use crate::base::named_enum;
 use crate::model::{PodUid, Quantity, validation::is_dns_subdomain};
 use crate::volumes::Unsupported;
@@ -121,16 +123,17 @@ impl CsiVolumeSpec {
         };
         check_file_name(NameField::SpecName, name)
             .map_err(|error| subject.invalid("metadata.name", error.why))?;
-        match spec.volume_mode.as_deref().unwrap_or("Filesystem") {
-            "Filesystem" => {}
+        let (driver, handle) = (&source.driver, &source.volume_handle);
+        let identity = match spec.volume_mode.as_deref().unwrap_or(FILESYSTEM) {
+            FILESYSTEM => VolumeIdentity::persistent(driver, handle),
+            BLOCK => VolumeIdentity::block(driver, handle, name),
             mode => {
                 let mode = shortened(mode);
                 let what = format!("spec.volumeMode {mode:?} of {} beside spec.csi", subject.0);
                 return Err(Unsupported(what).into());
             }
-        }
-        let identity = VolumeIdentity::persistent(&source.driver, &source.volume_handle)
-            .map_err(|error| subject.invalid_name("spec.csi", &error))?;
+        };
+        let identity = identity.map_err(|error| subject.invalid_name("spec.csi", &error))?;
         let modes = spec.access_modes.iter().flatten();
         let mut access_modes = Vec::new();
         for (index, mode) in modes.enumerate() {
@@ -405,9 +408,9 @@ mod tests {
                 r#"spec.csi.volumeHandle of PersistentVolume "pv1" is empty"#,
             ),
             (
-                json!({"volumeMode": "Block"}),
+                json!({"volumeMode": "Odd"}),
                 json!({}),
-                r#"spec.volumeMode "Block" of PersistentVolume "pv1" beside spec.csi is not supported by this kubelet"#,
+                r#"spec.volumeMode "Odd" of PersistentVolume "pv1" beside spec.csi is not supported by this kubelet"#,
             ),
             (
                 json!({"accessModes": ["Odd"]}),

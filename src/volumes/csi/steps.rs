@@ -7,6 +7,7 @@ use super::{
     client::NodeClient,
     error::{self, CsiError},
     files,
+    identity::VolumeMode,
     inputs::Secrets,
     machine::{CallOutcome, Step},
     manager::CsiVolumesInner,
@@ -23,7 +24,7 @@ use super::{
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::base::error_chain;
 use crate::model::PodUid;
-use crate::volumes::paths::component;
+use crate::volumes::{KubeletRoot, error::cannot, paths::component};
 use anyhow::Context as _;
 use std::{
     path::{Path, PathBuf},
@@ -86,20 +87,26 @@ impl CsiVolumesInner {
         let object = self.driver_object(volume).await?.unwrap_or_default();
         let label = volume.file_label(&object);
         volume.state.lock().staged_label = Some(label.clone());
-        let data = StageData {
-            identity: volume.identity.clone(),
-            selinux: label.clone(),
-        };
-        self.with_record(volume, {
-            let root = self.root.clone();
-            move || {
-                files::create_directory(&root, &directory.target())
-                    .with_context(|| format!("cannot create {}", directory.target().display()))?;
-                vol_data::write_staged(&directory, &data)
-                    .with_context(|| format!("cannot write {}", directory.vol_data().display()))
+        if volume.identity.is_block() {
+            self.prepare_block(volume, directory).await?;
+            if !capabilities.stage_unstage {
+                return Ok(());
             }
-        })
-        .await?;
+        } else {
+            let data = StageData {
+                identity: volume.identity.clone(),
+                selinux: label.clone(),
+            };
+            self.with_record(volume, {
+                let root = self.root.clone();
+                move || {
+                    create(&root, &directory.target())?;
+                    vol_data::write_staged(&directory, &data)
+                        .with_context(cannot("write", &directory.vol_data()))
+                }
+            })
+            .await?;
+        }
         let (group, label) = (volume.group(), label.as_deref());
         let capability = requests::capability(&spec, capabilities, group, label);
         let request = NodeStageVolumeRequest {
@@ -137,7 +144,14 @@ impl CsiVolumesInner {
         if object.pod_info_on_mount {
             volume_context.extend(request.pod.context(spec.lifecycle()));
         }
-        let tokens = self.sources.tokens(&request.pod, &object.token_requests);
+        let is_block = volume.identity.is_block();
+        // As upstream, which has no tokens for block volumes.
+        let wanted: &[_] = if is_block {
+            &[]
+        } else {
+            &object.token_requests
+        };
+        let tokens = self.sources.tokens(&request.pod, wanted);
         if let Some(tokens) = tokens.await.map_err(not_called)? {
             let receiver = if object.service_account_token_in_secrets {
                 &mut secrets
@@ -167,7 +181,8 @@ impl CsiVolumesInner {
             self.prepare_publish(volume, &request, &directory, label)
                 .await?;
         }
-        let is_staged = capabilities.stage_unstage && !volume.is_inline();
+        // As upstream: the path of a block volume is in the call whether or not it is staged.
+        let is_staged = capabilities.stage_unstage && !volume.is_inline() || is_block;
         let staging = is_staged.then(|| StageDir::new(&self.root, &volume.identity).target());
         let call = NodePublishVolumeRequest {
             volume_id: spec.handle(),
@@ -185,6 +200,9 @@ impl CsiVolumesInner {
         };
         let published = client.publish(call).await;
         self.checked(volume, directory.target(), published).await?;
+        if is_block && is_first {
+            return self.map_device(volume, &request, directory).await;
+        }
         if !keeps_group {
             self.set_group(volume, &request, directory.target()).await?;
         }
@@ -204,7 +222,12 @@ impl CsiVolumesInner {
             other => return other,
         };
         let mounter = self.mounter.clone();
-        let is_mounted = move || MountTable::new(mounter.list()).is_mounted(&target);
+        let is_block = volume.identity.is_block();
+        let is_mounted = move || {
+            // Whatever a driver puts there for a device, the kubelet has not.
+            let is_device = is_block && target.symlink_metadata().is_ok_and(|it| !it.is_dir());
+            is_device || MountTable::new(mounter.list()).is_mounted(&target)
+        };
         let is_mounted = self.on_files(volume, CallOutcome::Unknown, is_mounted);
         Err(if is_mounted.await? {
             CallOutcome::Unknown(failed)
@@ -219,7 +242,8 @@ impl CsiVolumesInner {
         let has_directory = |other: &&Arc<CsiVolume>| {
             let state = other.state.lock();
             let others = state.pods.get(uid).map(|pod| &pod.spec_name);
-            state.machine.is_held_by(uid) && others == name.as_ref()
+            let is_of_mode = other.identity.is_block() == volume.identity.is_block();
+            is_of_mode && state.machine.is_held_by(uid) && others == name.as_ref()
         };
         let volumes = self.volumes.lock();
         let mut others = volumes
@@ -251,10 +275,13 @@ impl CsiVolumesInner {
         };
         let (root, directory) = (self.root.clone(), directory.clone());
         self.with_record(volume, move || {
-            files::create_directory(&root, directory.path())
-                .with_context(|| format!("cannot create {}", directory.path().display()))?;
+            create(&root, directory.path())?;
+            if directory.device().is_some() {
+                // The stage has written the file.
+                return Ok(());
+            }
             vol_data::write_published(&directory, &data)
-                .with_context(|| format!("cannot write {}", directory.vol_data().display()))
+                .with_context(cannot("write", &directory.vol_data()))
         })
         .await
     }
@@ -275,7 +302,7 @@ impl CsiVolumesInner {
     }
 
     /// Writes the volume's record, then does this work. Nothing was called if that fails.
-    async fn with_record(
+    pub(super) async fn with_record(
         &self,
         volume: &Arc<CsiVolume>,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
@@ -345,7 +372,12 @@ impl CsiVolumesInner {
             .ok_or_else(|| not_called("the pod is not known"))?;
         let directory = component(uid.as_str()).and_then(|_| self.root.pod(uid));
         let directory = directory.map_err(not_called)?;
-        PublishDir::new(&directory, &pod.spec_name).map_err(not_called)
+        let name = &pod.spec_name;
+        let directory = match volume.identity.mode() {
+            VolumeMode::Filesystem => PublishDir::new(&directory, name),
+            VolumeMode::Block { volume } => PublishDir::block(&self.root, &directory, uid, volume),
+        };
+        directory.map_err(not_called)
     }
 }
 
@@ -356,6 +388,11 @@ impl CsiVolume {
         let mut pods = state.pods.values();
         pods.find_map(|pod| pod.request.as_ref()?.group.0)
     }
+}
+
+/// Creates a directory below the kubelet's root directory. Blocking.
+pub(super) fn create(root: &KubeletRoot, directory: &Path) -> anyhow::Result<()> {
+    files::create_directory(root, directory).with_context(cannot("create", directory))
 }
 
 /// A path in a call: UTF-8.

@@ -126,12 +126,25 @@ impl CsiVolumesInner {
     ) {
         let (plugin, is_success) = (volume.plugin(), *outcome == CallOutcome::Done);
         let mut state = volume.state.lock();
+        let [set_up, tear_down, unstage] = if volume.identity.is_block() {
+            [
+                StorageOperation::Map,
+                StorageOperation::Unmap,
+                StorageOperation::UnmapDevice,
+            ]
+        } else {
+            [
+                StorageOperation::Mount,
+                StorageOperation::Unmount,
+                StorageOperation::UnmountDevice,
+            ]
+        };
         let operation = match step {
             Step::Stage if is_success => {
                 state.stage_took = took;
                 return;
             }
-            Step::Stage | Step::Republish(_) => StorageOperation::Mount,
+            Step::Stage | Step::Republish(_) => set_up,
             Step::Publish(uid) => {
                 took += std::mem::take(&mut state.stage_took);
                 let pod = state.pods.get_mut(uid).filter(|_| is_success);
@@ -139,10 +152,10 @@ impl CsiVolumesInner {
                 if let Some(since) = since {
                     self.sources.metrics.mounted(&plugin, since.elapsed());
                 }
-                StorageOperation::Mount
+                set_up
             }
-            Step::Unpublish(_) => StorageOperation::Unmount,
-            Step::Unstage => StorageOperation::UnmountDevice,
+            Step::Unpublish(_) => tear_down,
+            Step::Unstage => unstage,
         };
         drop(state);
         let metrics = &self.sources.metrics;
@@ -176,7 +189,8 @@ impl CsiVolumesInner {
             None => None,
             Some(client) => match client.capabilities().await {
                 Ok(capabilities) => Some(DriverFacts {
-                    stages: capabilities.stage_unstage,
+                    // The stage of a block volume also makes its directories.
+                    stages: capabilities.stage_unstage || volume.identity.is_block(),
                 }),
                 Err(error) => {
                     read_again_at = Some(Instant::now() + CAPABILITIES_RETRY);

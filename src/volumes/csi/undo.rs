@@ -11,8 +11,9 @@ use super::{
     steps::{StepResult, not_called, outcome, text},
     volume::CsiVolume,
 };
+use crate::host::remove;
 use crate::model::PodUid;
-use crate::volumes::Mounter;
+use crate::volumes::{Mounter, error::cannot};
 use anyhow::Context as _;
 use std::{
     io,
@@ -45,6 +46,19 @@ impl VolumeDir {
         }
     }
 
+    /// Removes what the driver has left in the staging directory of a block volume, as upstream does.
+    fn empty(&self, mounts: &MountTable) -> anyhow::Result<()> {
+        match self {
+            Self::Stage(directory) if directory.devices().is_some() => {
+                let target = directory.target();
+                let is_mounted = mounts.is_mounted(&target);
+                anyhow::ensure!(!is_mounted, "{} has a mount", target.display());
+                remove::tree(&target).with_context(cannot("remove", &target))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the directory, if nothing is mounted there.
     fn remove(&self, mounts: &MountTable) -> io::Result<()> {
         match self {
@@ -62,6 +76,7 @@ impl CsiVolumesInner {
         uid: &PodUid,
     ) -> StepResult {
         let directory = self.publish_dir(volume, uid)?;
+        self.unmap_device(volume, uid, &directory).await?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume.identity.handle(),
             target_path: text(&directory.target())?,
@@ -75,6 +90,7 @@ impl CsiVolumesInner {
     pub(super) async fn unstage(&self, volume: &Arc<CsiVolume>, client: &NodeClient) -> StepResult {
         let directory = StageDir::new(&self.root, &volume.identity);
         let capabilities = client.capabilities().await.map_err(not_called)?;
+        self.check_devices(volume, &directory).await?;
         if capabilities.stage_unstage {
             self.check_references(volume, &directory).await?;
             let request = NodeUnstageVolumeRequest {
@@ -91,6 +107,7 @@ impl CsiVolumesInner {
         let (mounter, driver) = (self.mounter.clone(), volume.identity.driver().to_owned());
         let undo = move || {
             unmount_leftover(mounter.as_ref(), &directory.target(), &driver)?;
+            directory.empty(&MountTable::new(mounter.list()))?;
             let removed = directory.remove(&MountTable::new(mounter.list()));
             removed.with_context(|| format!("cannot remove {}", directory.path().display()))
         };

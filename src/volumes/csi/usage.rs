@@ -81,7 +81,7 @@ impl DriverCall {
         }
         for (volume, uid) in pods {
             let directory = self.volumes.0.publish_dir(&volume, &uid);
-            let path = directory.map(|directory| directory.target());
+            let path = directory.map(|directory| directory.for_stats());
             let Some(volume_path) = path.ok().and_then(|path| path.to_str().map(str::to_owned))
             else {
                 continue;

@@ -6,7 +6,7 @@
 
 use super::{
     files::{self, ReadError},
-    identity::{Lifecycle, VolumeIdentity},
+    identity::{InvalidName, Lifecycle, VolumeIdentity},
     paths::{self, PublishDir, StageDir},
 };
 use crate::apiserver::volume_attachment::attachment_name;
@@ -94,6 +94,23 @@ pub fn write_published(directory: &PublishDir, data: &PublishData) -> io::Result
     write(&directory.vol_data(), &fields, data.selinux.as_deref())
 }
 
+/// Writes the file of a block volume. Its directory has to exist.
+///
+/// # Errors
+/// The system's error.
+pub fn write_block(directory: &StageDir, data: &PublishData) -> io::Result<()> {
+    let handle = data.identity.handle();
+    let driver = data.identity.driver();
+    let fields = [
+        (SPEC_NAME, data.spec_name.as_str()),
+        (HANDLE, &handle),
+        (DRIVER, driver),
+        (NODE, &data.node),
+        (ATTACHMENT, &attachment_name(&handle, driver, &data.node)),
+    ];
+    write(&directory.vol_data(), &fields, None)
+}
+
 fn write(path: &Path, fields: &[(&str, &str)], selinux: Option<&str>) -> io::Result<()> {
     let selinux = selinux.filter(|context| !context.is_empty());
     let fields = fields.iter().copied();
@@ -166,13 +183,22 @@ pub fn read_published(
     }))
 }
 
-/// Reads the file of a block volume of upstream, which has no lifecycle and no directory to compare it with.
+/// Reads the file of the block volume of this PersistentVolume; `None` if it does not exist.
 ///
 /// # Errors
 /// See [`VolDataError`].
-pub fn read_block(path: &Path) -> Result<Option<VolumeIdentity>, VolDataError> {
-    let fields = read(path)?;
-    fields.map(|fields| persistent(&fields)).transpose()
+pub fn read_block(
+    directory: &StageDir,
+    volume: &str,
+) -> Result<Option<VolumeIdentity>, VolDataError> {
+    let Some(fields) = read(&directory.vol_data())? else {
+        return Ok(None);
+    };
+    if text(&fields, SPEC_NAME)? != volume {
+        return Err(VolDataError::Contradicts("volume"));
+    }
+    let block = VolumeIdentity::block(text(&fields, DRIVER)?, text(&fields, HANDLE)?, volume);
+    block.map(Some).map_err(invalid_name)
 }
 
 fn read(path: &Path) -> Result<Option<Map<String, Value>>, VolDataError> {
@@ -193,7 +219,11 @@ fn read(path: &Path) -> Result<Option<Map<String, Value>>, VolDataError> {
 
 fn persistent(fields: &Map<String, Value>) -> Result<VolumeIdentity, VolDataError> {
     let volume = VolumeIdentity::persistent(text(fields, DRIVER)?, text(fields, HANDLE)?);
-    volume.map_err(|error| VolDataError::Damaged(format!("has an invalid name: {error}")))
+    volume.map_err(invalid_name)
+}
+
+fn invalid_name(error: InvalidName) -> VolDataError {
+    VolDataError::Damaged(format!("has an invalid name: {error}"))
 }
 
 fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a str, VolDataError> {
@@ -276,6 +306,33 @@ mod tests {
             read_published(&directory, &"u1".into(), "pv1"),
             Ok(Some(data))
         );
+    }
+
+    #[test]
+    fn the_file_of_a_block_volume_is_upstreams() {
+        let (_base, root) = root();
+        let volume = VolumeIdentity::block("d.example", "h1", "pv1").unwrap();
+        let directory = StageDir::new(&root, &volume);
+        let path = directory.vol_data();
+        files::create_directory(&root, path.parent().unwrap()).unwrap();
+        assert_eq!(read_block(&directory, "pv1"), Ok(None));
+        let data = PublishData {
+            identity: volume.clone(),
+            spec_name: "pv1".into(),
+            node: "node1".into(),
+            selinux: None,
+        };
+        write_block(&directory, &data).unwrap();
+        let text: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let expected = json!({
+            "specVolID": "pv1", "volumeHandle": "h1", "driverName": "d.example",
+            "nodeName": "node1",
+            "attachmentID": format!("csi-{}", sha256_hex(&["h1d.examplenode1"])),
+        });
+        assert_eq!(text, expected);
+        assert_eq!(read_block(&directory, "pv1"), Ok(Some(volume)));
+        let other = Err(VolDataError::Contradicts("volume"));
+        assert_eq!(read_block(&directory, "pv2"), other);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::volumes::{
     ownership::{ChangePolicy, OwnershipWalk},
 };
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs::File, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 /// How a pod mounts a volume.
@@ -93,6 +93,8 @@ pub(super) struct CsiVolumeState {
     /// Whether a controller has to attach it; `None` while that is not known.
     pub(super) attach_required: Option<bool>,
     pub(super) pods: BTreeMap<PodUid, PodOfVolume>,
+    /// The open devices of a block volume, so that the kernel gives their numbers to no other device.
+    pub(super) devices: BTreeMap<PodUid, File>,
     /// The group that all files have been given to since the volume was staged.
     pub(super) owner_group: Option<u32>,
     /// The change of the ownership in progress.
@@ -142,6 +144,7 @@ impl CsiVolume {
             spec_name: spec_name.to_owned(),
             attach_required: None,
             pods: BTreeMap::new(),
+            devices: BTreeMap::new(),
             owner_group: None,
             ownership_walk: None,
             staged_label: None,
@@ -271,5 +274,6 @@ impl CsiVolumeState {
     pub(super) fn prune(&mut self) {
         let known = self.machine.pods();
         self.pods.retain(|uid, _| known.contains_key(uid));
+        self.devices.retain(|uid, _| known.contains_key(uid));
     }
 }

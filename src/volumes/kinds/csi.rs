@@ -86,12 +86,9 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     let Some(csi) = &source.spec.csi else {
         return Ok(None);
     };
-    if source.is_device {
-        return source.unsupported("spec.volumeMode \"Block\" beside spec.csi");
-    }
     let recorded = json!({"driver": csi.driver, "handle": csi.volume_handle});
     Ok(Some(NodePath {
-        managed: !source.claim.read_only,
+        managed: !source.claim.read_only && !source.is_device,
         ..source.path_of_kind(KEY, recorded)
     }))
 }
@@ -188,7 +185,12 @@ async fn publish(
 
 async fn published_earlier(attempt: &Attempt, resolved: &ResolvedClaim) -> Option<PathBuf> {
     let CsiOfClaim { driver, handle } = resolved.at.of_kind(KEY).ok()?;
-    let identity = VolumeIdentity::persistent(&driver, &handle).ok()?;
+    let identity = if resolved.at.is_device {
+        VolumeIdentity::block(&driver, &handle, &resolved.volume)
+    } else {
+        VolumeIdentity::persistent(&driver, &handle)
+    };
+    let identity = identity.ok()?;
     let (csi, uid) = (attempt.manager.csi.clone(), attempt.pod.uid.clone());
     let find = move || csi.published_earlier(&uid, &identity);
     spawn_blocking(find).await.ok()?

@@ -72,6 +72,7 @@ async fn live(plan: Plan) -> Sum {
         .tempdir()
         .expect("a directory");
     let drivers = DRIVERS.iter().map(|(name, attach, stage)| NodeDriver {
+        block: false,
         name,
         attach: *attach,
         stage: *stage,

@@ -148,7 +148,7 @@ pub fn volume_devices(
         Ok(v1::Device {
             container_path: device.device_path.clone(),
             host_path: text(&volume.host_path),
-            permissions: if volume.read_only { "mr" } else { "mrw" }.to_owned(),
+            permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),
         })
     };
     container

@@ -7,7 +7,7 @@
 
 use crate::model::PodUid;
 use crate::volumes::csi::{
-    identity::{Lifecycle, PLUGIN, VolumeIdentity, sha256_hex},
+    identity::{Lifecycle, PLUGIN, VolumeIdentity, VolumeMode, sha256_hex},
     machine::NodeVolume,
     mount_table::MountTable,
     paths::{PublishDir, StageDir, stage_name},
@@ -45,6 +45,19 @@ pub struct FoundStage {
     pub data: Result<Option<StageData>, VolDataError>,
 }
 
+/// The directories of a block volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundBlock {
+    /// The directories of the staged volume.
+    pub directory: StageDir,
+    /// Name of the PersistentVolume.
+    pub name: String,
+    /// The pods of which something is there.
+    pub pods: BTreeMap<PodUid, PublishDir>,
+    /// The volume by upstream's file, if it exists.
+    pub data: Result<Option<VolumeIdentity>, VolDataError>,
+}
+
 /// What is on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnDisk {
@@ -54,7 +67,9 @@ pub struct OnDisk {
     pub published: Vec<FoundPublish>,
     /// The directories of staged volumes.
     pub staged: Vec<FoundStage>,
-    /// What cannot be read or is not supported.
+    /// The directories of block volumes.
+    pub block: Vec<FoundBlock>,
+    /// What cannot be read.
     pub unknown: Vec<UnknownVolume>,
 }
 
@@ -160,13 +175,15 @@ pub enum Leftover {
     Stage(StageDir),
     /// The directory of a volume of this pod.
     Publish(PodUid, PublishDir),
+    /// The directories of a block volume, and of its pods.
+    Block(StageDir, Vec<PublishDir>),
 }
 
 impl Leftover {
     /// The directory.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Stage(directory) => directory.path(),
+            Self::Stage(directory) | Self::Block(directory, _) => directory.path(),
             Self::Publish(_, directory) => directory.path(),
         }
     }
@@ -211,6 +228,7 @@ pub fn merge(found: OnDisk, mounts: &MountTable) -> Recovered {
     merged.add_records(found.records.unwrap_or_default());
     merged.add_published(found.published);
     merged.add_staged(found.staged);
+    merged.add_block(found.block);
     let volumes = merged.volumes.into_values().collect();
     Recovered {
         volumes,
@@ -303,10 +321,12 @@ impl Merge<'_> {
 
     fn add_staged(&mut self, staged: Vec<FoundStage>) {
         let persistent = self.volumes.keys().filter_map(|volume| match volume {
-            VolumeIdentity::Persistent { driver, handle } => {
-                Some(((driver.clone(), stage_name(handle)), volume.clone()))
-            }
-            VolumeIdentity::Inline { .. } => None,
+            VolumeIdentity::Persistent {
+                driver,
+                handle,
+                mode: VolumeMode::Filesystem,
+            } => Some(((driver.clone(), stage_name(handle)), volume.clone())),
+            _ => None,
         });
         let by_directory: BTreeMap<_, _> = persistent.collect();
         for found in staged {
@@ -333,6 +353,70 @@ impl Merge<'_> {
                 let leftover = Leftover::Stage(found.directory);
                 self.recovered.leftovers.push(leftover);
             }
+        }
+    }
+
+    fn add_block(&mut self, block: Vec<FoundBlock>) {
+        let recorded = self.volumes.keys().filter_map(|known| match known.mode() {
+            VolumeMode::Block { volume } => Some((volume.clone(), known.clone())),
+            VolumeMode::Filesystem => None,
+        });
+        let recorded: BTreeMap<_, _> = recorded.collect();
+        for found in block {
+            let (identity, why) = match (&found.data, recorded.get(&found.name)) {
+                (Ok(Some(data)), Some(volume)) if data != volume => {
+                    let why = "vol_data.json contradicts the record of the volume";
+                    (data.clone(), Some(why))
+                }
+                (_, Some(volume)) => (volume.clone(), None),
+                (Ok(Some(data)), None) => {
+                    let name = data.unique_name();
+                    let mut known = self.volumes.keys();
+                    let is_other = known.any(|it| it.unique_name() == name);
+                    let why = "its handle is the handle of another volume";
+                    (data.clone(), is_other.then_some(why))
+                }
+                (Ok(None) | Err(_), None) => {
+                    self.add_unnamed_block(found);
+                    continue;
+                }
+            };
+            if let Some(why) = why {
+                self.recovered.unknown.push(UnknownVolume {
+                    path: found.directory.vol_data(),
+                    why: why.to_owned(),
+                    evidence: Evidence::UniqueName(identity.unique_name()),
+                    pod: None,
+                });
+                continue;
+            }
+            let volume = self.volume(&identity);
+            // A Go kubelet writes the file before it stages, and removes it afterwards.
+            volume.is_staged |= matches!(found.data, Ok(Some(_)));
+            volume.spec_name.get_or_insert_with(|| found.name.clone());
+            for uid in found.pods.into_keys() {
+                let name = found.name.clone();
+                volume.pods.entry(uid).or_insert(name);
+            }
+        }
+    }
+
+    fn add_unnamed_block(&mut self, found: FoundBlock) {
+        let directory = &found.directory;
+        let mut elsewhere = vec![directory.target()];
+        elsewhere.extend(directory.devices().map(|devices| devices.published.clone()));
+        let is_mounted = elsewhere.iter().any(|path| self.mounts.is_mounted(path));
+        if is_mounted || self.must_stay(directory.path(), &found.data) {
+            self.recovered.unknown.push(UnknownVolume {
+                path: directory.path().to_path_buf(),
+                why: described(&found.data),
+                evidence: Evidence::Nothing,
+                pod: None,
+            });
+        } else {
+            let published = found.pods.into_values().collect();
+            let leftover = Leftover::Block(found.directory, published);
+            self.recovered.leftovers.push(leftover);
         }
     }
 

@@ -11,25 +11,29 @@ mod merge_tests;
 mod tests;
 
 pub use merge::{
-    Evidence, FoundPublish, FoundStage, Leftover, OnDisk, Recovered, RecoveredVolume,
+    Evidence, FoundBlock, FoundPublish, FoundStage, Leftover, OnDisk, Recovered, RecoveredVolume,
     UnknownVolume, merge,
 };
 
 use super::{
     files,
-    identity::{BLOCK_DIRECTORY, NameField, check_driver, check_file_name},
+    identity::{
+        BLOCK_DIRECTORY, BLOCK_PUBLISH, BLOCK_STAGING, NameField, check_driver, check_file_name,
+    },
     mount_table::MountTable,
-    paths::{self, PublishDir, StageDir, VOL_DATA},
+    paths::{self, PublishDir, StageDir},
     record,
     vol_data::{self, VolDataError},
 };
 use crate::base::if_exists;
 use crate::model::PodUid;
 use crate::volumes::KubeletRoot;
-use std::{fs, io, path::Path};
-
-/// Directories beside the directories of block volumes.
-const BLOCK_STAGING: &[&str] = &["staging", "publish"];
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, FileType},
+    io,
+    path::Path,
+};
 
 /// Finds the volumes of an earlier kubelet.
 pub fn recover(root: &KubeletRoot, mounts: &MountTable) -> Recovered {
@@ -38,14 +42,19 @@ pub fn recover(root: &KubeletRoot, mounts: &MountTable) -> Recovered {
 
 /// Removes leftovers, and returns those that cannot be removed. With mounts that were read after the leftovers were found.
 pub fn remove_leftovers(leftovers: &[Leftover], mounts: &MountTable) -> Vec<(Leftover, io::Error)> {
-    let removed = leftovers.iter().map(|leftover| {
+    let failed = leftovers.iter().filter_map(|leftover| {
         let removed = match leftover {
             Leftover::Stage(directory) => files::remove_stage(directory, mounts),
             Leftover::Publish(_, directory) => files::remove_published(directory, mounts),
+            Leftover::Block(directory, published) => {
+                let mut published = published.iter();
+                let removed = published.try_for_each(|it| files::remove_published(it, mounts));
+                removed.and_then(|()| files::remove_stage(directory, mounts))
+            }
         };
-        removed.map_err(|error| (leftover.clone(), error))
+        removed.err().map(|error| (leftover.clone(), error))
     });
-    removed.filter_map(Result::err).collect()
+    failed.collect()
 }
 
 /// Reads everything.
@@ -55,10 +64,14 @@ fn scan(root: &KubeletRoot, mounts: &MountTable) -> OnDisk {
         Ok(records) => found.records = Some(records),
         Err(error) => found.unlisted(&paths::records(root), &error),
     }
+    let mut links = BTreeMap::<String, BTreeSet<PodUid>>::new();
     for name in found.directories(&root.pods_dir()) {
         let uid = PodUid::from(name.as_str());
         let Ok(pod) = root.pod(&uid) else { continue };
         let volumes = paths::pod_volumes(&pod);
+        for volume in found.names(&paths::pod_devices(&pod)) {
+            links.entry(volume).or_default().insert(uid.clone());
+        }
         for spec_name in found.directories(&volumes) {
             let is_uid = check_file_name(NameField::PodUid, &name).is_ok();
             match PublishDir::new(&pod, &spec_name) {
@@ -103,27 +116,55 @@ fn scan(root: &KubeletRoot, mounts: &MountTable) -> OnDisk {
             });
         }
     }
-    scan_block_volumes(root, mounts, &mut found);
+    scan_block_volumes(root, mounts, links, &mut found);
     found
 }
 
-/// Block volumes are a Go kubelet's. They stay as they are, and in use.
-fn scan_block_volumes(root: &KubeletRoot, mounts: &MountTable, found: &mut OnDisk) {
-    let volumes = paths::block_volumes(root);
-    for name in found.directories(&volumes) {
-        let directory = volumes.join(&name);
-        if BLOCK_STAGING.contains(&name.as_str()) {
+/// Finds block volumes by all of their directories. `links` are the pods with links to devices, by PersistentVolume.
+fn scan_block_volumes(
+    root: &KubeletRoot,
+    mounts: &MountTable,
+    mut links: BTreeMap<String, BTreeSet<PodUid>>,
+    found: &mut OnDisk,
+) {
+    let all = paths::block_volumes(root);
+    let mut names: BTreeSet<String> = links.keys().cloned().collect();
+    let parents = [&all, &all.join(BLOCK_STAGING), &all.join(BLOCK_PUBLISH)];
+    for directory in parents {
+        names.extend(found.directories(directory));
+    }
+    for name in names {
+        if [BLOCK_STAGING, BLOCK_PUBLISH].contains(&name.as_str()) {
             continue;
         }
-        match vol_data::read_block(&directory.join("data").join(VOL_DATA)) {
-            Ok(Some(volume)) => found.unknown.push(UnknownVolume {
-                path: directory,
-                why: "block volumes are not supported by this kubelet".to_owned(),
-                evidence: Evidence::UniqueName(volume.unique_name()),
-                pod: None,
-            }),
-            _ => found.foreign(&directory, mounts),
+        let Ok(directory) = StageDir::found_block(root, &name) else {
+            for parent in parents {
+                found.foreign(&parent.join(&name), mounts);
+            }
+            continue;
+        };
+        let mut uids = links.remove(&name).unwrap_or_default();
+        if let Some(devices) = directory.devices() {
+            for of_pods in [&devices.maps, &devices.published] {
+                let entries = found.names(of_pods).into_iter();
+                uids.extend(entries.map(|name| PodUid::from(name.as_str())));
+            }
         }
+        let pods = uids.into_iter().filter_map(|uid| {
+            let pod = root.pod(&uid).ok()?;
+            let directory = PublishDir::block(root, &pod, &uid, &name).ok()?;
+            Some((uid, directory))
+        });
+        let pods = pods.collect();
+        let data = unless_mounted(directory.path(), mounts, || {
+            vol_data::read_block(&directory, &name)
+        });
+        found.block.push(FoundBlock {
+            directory,
+            name,
+            pods,
+            data,
+        });
     }
 }
 
@@ -143,11 +184,20 @@ fn unless_mounted<T>(
 impl OnDisk {
     /// The names of the directories in a directory, sorted; none if it does not exist.
     fn directories(&mut self, path: &Path) -> Vec<String> {
+        self.entries(path, |kind| kind.is_dir())
+    }
+
+    /// The names of all entries of a directory, sorted; none if it does not exist.
+    fn names(&mut self, path: &Path) -> Vec<String> {
+        self.entries(path, |_| true)
+    }
+
+    fn entries(&mut self, path: &Path, is_wanted: impl Fn(FileType) -> bool) -> Vec<String> {
         let mut names = Vec::new();
         let listed = if_exists(fs::read_dir(path)).and_then(|entries| {
             for entry in entries.into_iter().flatten() {
                 let entry = entry?;
-                if entry.file_type()?.is_dir() {
+                if is_wanted(entry.file_type()?) {
                     // A name that is not UTF-8 becomes one that is refused by the checks or is not found.
                     names.push(entry.file_name().to_string_lossy().into_owned());
                 }

@@ -163,17 +163,103 @@ fn foreign_directories_matter_only_with_a_mount() {
     assert!(paths.iter().all(|path| path.exists()));
 }
 
+const BLOCK: &str = "plugins/kubernetes.io/csi/volumeDevices";
+const BLOCK_DATA: &str = r#"{"driverName":"d.example","volumeHandle":"h1","specVolID":"pv1"}"#;
+
 #[test]
-fn block_volumes_of_another_kubelet_stay_in_use() {
+fn a_block_volume_of_another_kubelet_is_found_with_the_pods_of_all_its_directories() {
     let tree = tree();
-    let path = "plugins/kubernetes.io/csi/volumeDevices/pv1/data/vol_data.json";
-    let text = r#"{"driverName":"d.example","volumeHandle":"h1","specVolID":"pv1"}"#;
-    fs::write(tree.file(path), text).unwrap();
-    fs::create_dir_all(tree.file("plugins/kubernetes.io/csi/volumeDevices/staging/pv1")).unwrap();
+    let data = tree.file(&format!("{BLOCK}/pv1/data/vol_data.json"));
+    fs::write(&data, BLOCK_DATA).unwrap();
+    fs::create_dir_all(tree.file(&format!("{BLOCK}/staging/pv1"))).unwrap();
+    fs::write(tree.file(&format!("{BLOCK}/pv1/dev/u1")), "").unwrap();
+    fs::write(tree.file(&format!("{BLOCK}/publish/pv1/u2")), "").unwrap();
+    let link = tree.file("pods/u3/volumeDevices/kubernetes.io~csi/pv1");
+    std::os::unix::fs::symlink("/dev/gone", &link).unwrap();
     let recovered = recover(&tree.root, &mounted(&[]));
+    let [found] = recovered.volumes.as_slice() else {
+        panic!("{recovered:?}");
+    };
+    let expected = VolumeIdentity::block("d.example", "h1", "pv1").unwrap();
+    assert_eq!(found.identity, expected);
+    assert!(found.is_staged && !found.has_record);
+    let pods: Vec<_> = found.pods.keys().map(PodUid::as_str).collect();
+    assert_eq!(pods, ["u1", "u2", "u3"]);
+    assert_eq!((recovered.unknown, recovered.leftovers), (vec![], vec![]));
+}
+
+#[test]
+fn a_record_of_a_block_volume_names_its_directories() {
+    let tree = tree();
+    let volume = VolumeIdentity::block("d.example", "h1", "pv1").unwrap();
+    let record = VolumeRecord {
+        identity: volume.clone(),
+        spec_name: "pv1".into(),
+        attach_required: true,
+        is_staged: false,
+        pods: [("u1".into(), "pv1".to_owned())].into(),
+        owner_group: None,
+    };
+    record::write(&tree.root, &record).unwrap();
+    // A pod of a Go kubelet that ran since.
+    fs::write(tree.file(&format!("{BLOCK}/pv1/dev/u2")), "").unwrap();
+    let data = tree.file(&format!("{BLOCK}/pv1/data/vol_data.json"));
+    for (text, is_staged, unknown) in [
+        ("", false, 0),
+        (BLOCK_DATA, true, 0),
+        (&BLOCK_DATA.replace("h1", "h2"), false, 1),
+    ] {
+        fs::write(&data, text).unwrap();
+        let recovered = recover(&tree.root, &mounted(&[]));
+        let [found] = recovered.volumes.as_slice() else {
+            panic!("{recovered:?}");
+        };
+        assert_eq!((&found.identity, found.is_staged), (&volume, is_staged));
+        let pods = if unknown == 0 { 2 } else { 1 };
+        assert_eq!(found.pods.len(), pods, "{text}");
+        assert_eq!(recovered.unknown.len(), unknown, "{text}");
+        assert_eq!(recovered.leftovers, []);
+    }
+}
+
+#[test]
+fn what_is_left_of_a_block_volume_is_removed_unless_it_is_mounted() {
+    let tree = tree();
+    let map = tree.file(&format!("{BLOCK}/pv1/dev/u1"));
+    fs::write(&map, "").unwrap();
+    fs::write(tree.file(&format!("{BLOCK}/pv1/data/vol_data.json")), "").unwrap();
+    let staging = tree.file(&format!("{BLOCK}/staging/pv2"));
+    fs::create_dir_all(&staging).unwrap();
+    let mounts = mounted(std::slice::from_ref(&map));
+    let recovered = recover(&tree.root, &mounts);
+    let [unknown] = recovered.unknown.as_slice() else {
+        panic!("{recovered:?}");
+    };
+    assert_eq!(unknown.why, "vol_data.json is empty");
+    assert!(recovered.keeps_in_use(&volume("h1").unique_name()));
+    assert!(remove_leftovers(&recovered.leftovers, &mounts).is_empty());
+    assert!(!staging.exists() && map.exists());
+    let recovered = recover(&tree.root, &mounted(&[]));
+    assert_eq!(recovered.unknown, []);
+    let left = remove_leftovers(&recovered.leftovers, &mounted(&[]));
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!tree.root.path().join(BLOCK).join("pv1").exists());
+}
+
+#[test]
+fn two_volumes_of_one_handle_are_not_both_undone() {
+    let tree = tree();
+    let data = StageData {
+        identity: volume("h1"),
+        selinux: None,
+    };
+    vol_data::write_staged(&tree.stage("h1"), &data).unwrap();
+    let block = tree.file(&format!("{BLOCK}/pv1/data/vol_data.json"));
+    fs::write(block, BLOCK_DATA).unwrap();
+    let recovered = recover(&tree.root, &mounted(&[]));
+    assert_eq!(recovered.volumes.len(), 1);
     assert_eq!(recovered.unknown.len(), 1);
     assert!(recovered.keeps_in_use(&volume("h1").unique_name()));
-    assert!(!recovered.keeps_in_use(&volume("h2").unique_name()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The client and the table of drivers, with drivers that are real gRPC servers.
 
+mod block;
 mod client;
 #[allow(dead_code, reason = "tests of the whole kubelet use the rest")]
 pub(crate) mod driver;

@@ -1,6 +1,9 @@
 //! The CSI volumes of a node, with a driver that is a real gRPC server, and without pods.
 
-use super::driver::{CsiDriver, DriverConfig, Mounts};
+use super::driver::{
+    CsiDriver, DriverConfig, Mounts,
+    disks::{attached_below, detach_below},
+};
 use crate::{
     apiserver::{
         csi_driver::CsiDriverLister, tests::stored::Stored, token::IssuedTokens,
@@ -89,6 +92,10 @@ impl World {
     /// Another process of the kubelet; the previous one does nothing any more.
     pub(super) async fn restart(&mut self) {
         self.deregister();
+        // As the end of a process does.
+        for volume in self.csi.0.volumes.lock().values() {
+            volume.state.lock().devices.clear();
+        }
         (self.csi, self.metrics) = kubelet(&self.dir, &self.server, &self.node).await;
         self.register();
     }
@@ -198,7 +205,34 @@ impl World {
         let staged = self.root().join("plugins/kubernetes.io/csi").join(DRIVER);
         let left = fs::read_dir(staged).into_iter().flatten().count();
         assert_eq!(left, 0, "staging directories");
+        let block = self.root().join("plugins/kubernetes.io/csi/volumeDevices");
+        for directory in [&block, &block.join("staging"), &block.join("publish")] {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let mut names = entries.map(|entry| entry.file_name());
+            let left = names.find(|name| name != "staging" && name != "publish");
+            assert_eq!(left, None, "{}", directory.display());
+        }
+        let mounts = crate::host::mount::list().unwrap();
+        let mut mounts = mounts.iter();
+        assert!(!mounts.any(|mount| mount.is_beneath(&block)), "mounts");
+        assert_eq!(attached_below(self.dir.path()), Vec::<PathBuf>::new());
         assert_eq!(self.driver.journal.violations(), <[&str; 0]>::default());
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Of a test that failed.
+        let Ok(mounts) = crate::host::mount::list() else {
+            return;
+        };
+        let below = mounts
+            .iter()
+            .filter(|mount| mount.is_beneath(self.dir.path()));
+        for mount in below.rev() {
+            let _ = rustix::mount::unmount(&mount.mount_point, rustix::mount::UnmountFlags::DETACH);
+        }
+        detach_below(self.dir.path());
     }
 }
 

@@ -31,6 +31,12 @@ fn a_device_is_mapped_and_a_file_system_is_mounted() {
     for (spec, is_mounted, is_mapped, expected) in [
         (block(disk()), false, true, Ok(HostPathCheck::BlockDevice)),
         (
+            json!({"volumeMode": "Block", "csi": {"driver": "d", "volumeHandle": "h"}}),
+            false,
+            true,
+            Ok(HostPathCheck::None),
+        ),
+        (
             block(disk()),
             true,
             true,

@@ -202,7 +202,7 @@ fn a_container_has_the_devices_that_it_names_and_the_groups_of_all_volumes() {
     };
     assert_eq!(
         devices(&["archive", "disk"]).unwrap(),
-        [device("archive", "mr"), device("disk", "mrw")]
+        [device("archive", "r"), device("disk", "mrw")]
     );
     for name in ["none", "etc"] {
         let error = devices(&[name]).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! The Controller and Identity services.
 
 use super::{
-    DriverService, JournalEntry,
+    DriverService, DriverVolumes, JournalEntry,
     proto::{
         CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
         ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
@@ -28,9 +28,13 @@ fn no_map() -> BTreeMap<String, String> {
     BTreeMap::new()
 }
 
-fn is_supported(capabilities: &[VolumeCapability]) -> bool {
-    let is_mount = |one: &VolumeCapability| matches!(one.access_type, Some(AccessType::Mount(_)));
-    capabilities.iter().all(is_mount)
+fn is_supported(volumes: &DriverVolumes, capabilities: &[VolumeCapability]) -> bool {
+    let is_supported = |one: &VolumeCapability| match one.access_type {
+        Some(AccessType::Mount(_)) => true,
+        Some(AccessType::Block(_)) => volumes.has_disks(),
+        None => false,
+    };
+    capabilities.iter().all(is_supported)
 }
 
 impl DriverService {
@@ -39,7 +43,7 @@ impl DriverService {
         if request.volume_capabilities.is_empty() {
             return Err(Status::invalid_argument("volume_capabilities is empty"));
         }
-        if !is_supported(&request.volume_capabilities) {
+        if !is_supported(&self.volumes, &request.volume_capabilities) {
             return Err(Status::invalid_argument("block volumes are not supported"));
         }
         let CapacityRange {
@@ -238,7 +242,8 @@ impl Controller for DriverService {
             if service.volumes.get(&request.volume_id).is_none() {
                 return Err(Status::not_found("there is no such volume"));
             }
-            let confirmed = is_supported(&request.volume_capabilities).then_some(Confirmed {
+            let is_supported = is_supported(&service.volumes, &request.volume_capabilities);
+            let confirmed = is_supported.then_some(Confirmed {
                 volume_context: request.volume_context,
                 volume_capabilities: request.volume_capabilities,
                 parameters: request.parameters,

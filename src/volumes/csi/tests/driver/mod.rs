@@ -2,10 +2,11 @@
 //! strict, keeps a journal of its calls, and lies on demand.
 //!
 //! Its volumes are directories, or file systems of their size ([`Mounts::Tmpfs`]). With [`Mounts::Bind`], which needs
-//! root, they are bind-mounted to the staging path and from there to the target path; with [`Mounts::None`] only the
-//! target directories are made.
+//! root, they are bind-mounted to the staging path and from there to the target path, and may be devices (`disks`); with
+//! [`Mounts::None`] only the target directories are made.
 
 mod controller;
+pub(crate) mod disks;
 mod journal;
 mod kept;
 mod node;
@@ -211,6 +212,10 @@ impl Drop for CsiDriver {
         self.kill();
         self.deregister();
         let _ = std::fs::remove_file(self.config.socket());
+        if !self.config.is_kept {
+            // Of a test that failed.
+            disks::detach_below(&self.config.base);
+        }
     }
 }
 

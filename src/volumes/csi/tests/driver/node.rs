@@ -17,7 +17,7 @@ use super::{
     },
     required,
 };
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::FileTypeExt as _, path::Path};
 use tonic::{Request, Response, Status};
 
 /// Key of the volume context that marks an inline volume.
@@ -25,6 +25,14 @@ const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
 fn io_error(error: std::io::Error) -> Status {
     Status::internal(error.to_string())
+}
+
+fn is_block(capability: &VolumeCapability) -> bool {
+    matches!(capability.access_type, Some(AccessType::Block(_)))
+}
+
+fn is_device_at(path: &str) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_block_device())
 }
 
 impl DriverService {
@@ -57,6 +65,7 @@ impl DriverService {
         }
         match &capability.access_type {
             None => return Err(Status::invalid_argument("access_type is missing")),
+            Some(AccessType::Block(_)) if self.volumes.has_disks() => {}
             Some(AccessType::Block(_)) => {
                 return Err(Status::invalid_argument("block volumes are not supported"));
             }
@@ -98,10 +107,13 @@ impl DriverService {
         if !Path::new(path).is_dir() {
             return Err(self.violation(format!("staging path {path} is no directory")));
         }
-        let mounted = self
-            .volumes
-            .mount(&self.volumes.data(handle), path.as_ref(), false);
-        mounted.map_err(io_error)?;
+        let staged = if is_block(&capability) {
+            self.volumes.attach_disk(handle).map(drop)
+        } else {
+            let data = self.volumes.data(handle);
+            self.volumes.mount(&data, path.as_ref(), false)
+        };
+        staged.map_err(io_error)?;
         let staged = Some((path.clone(), capability));
         self.volumes.change(handle, |volume| volume.staged = staged);
         Ok(())
@@ -119,6 +131,7 @@ impl DriverService {
             return Err(self.violation(format!("{handle} is unstaged while it is published")));
         }
         self.volumes.unmount(path.as_ref()).map_err(io_error)?;
+        self.volumes.detach_disk(handle).map_err(io_error)?;
         self.volumes.change(handle, |volume| volume.staged = None);
         Ok(())
     }
@@ -169,9 +182,14 @@ impl DriverService {
         if !target_path.parent().is_some_and(Path::is_dir) {
             return Err(self.violation(format!("there is no directory for {target}")));
         }
-        fs::create_dir_all(target_path).map_err(io_error)?;
-        let mounted = self.volumes.mount(&source, target_path, request.readonly);
-        mounted.map_err(io_error)?;
+        let published = if is_block(&capability) {
+            let device = self.volumes.attach_disk(handle).map_err(io_error)?;
+            self.volumes.show_device(&device, target_path)
+        } else {
+            fs::create_dir_all(target_path).map_err(io_error)?;
+            self.volumes.mount(&source, target_path, request.readonly)
+        };
+        published.map_err(io_error)?;
         self.volumes.change(handle, |volume| {
             volume.published.insert(target.clone(), known);
         });
@@ -189,8 +207,12 @@ impl DriverService {
             None => return Err(self.volume(handle).unwrap_err()),
         };
         self.volumes.unmount(target.as_ref()).map_err(io_error)?;
-        use std::io::ErrorKind::{NotFound, ResourceBusy};
-        match fs::remove_dir(target) {
+        use std::io::ErrorKind::{NotADirectory, NotFound, ResourceBusy};
+        let removed = match fs::remove_dir(target) {
+            Err(error) if error.kind() == NotADirectory => fs::remove_file(target),
+            removed => removed,
+        };
+        match removed {
             // A mount may have been left.
             Err(error) if !matches!(error.kind(), NotFound | ResourceBusy) => {
                 return Err(io_error(error));
@@ -202,6 +224,10 @@ impl DriverService {
         });
         if is_inline {
             self.volumes.delete(handle);
+        } else if !self.config.stage_unstage
+            && (self.volumes.get(handle)).is_some_and(|volume| volume.published.is_empty())
+        {
+            self.volumes.detach_disk(handle).map_err(io_error)?;
         }
         Ok(())
     }
@@ -215,7 +241,8 @@ impl DriverService {
         let volume = self.volume(&request.volume_id)?;
         let path = &request.volume_path;
         let is_staged = volume.staged.as_ref().is_some_and(|(at, _)| at == path);
-        if !is_staged && !volume.published.contains_key(path) {
+        let is_device = is_device_at(path) && !volume.published.is_empty();
+        if !is_staged && !is_device && !volume.published.contains_key(path) {
             return Err(Status::not_found(format!("nothing is published at {path}")));
         }
         let files = fs::read_dir(self.volumes.data(&request.volume_id)).map_err(io_error)?;

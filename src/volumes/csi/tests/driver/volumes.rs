@@ -42,7 +42,7 @@ pub(crate) struct DriverVolume {
 #[derive(Clone)]
 pub(crate) struct DriverVolumes {
     directory: PathBuf,
-    mounts: Mounts,
+    pub(super) mounts: Mounts,
     volumes: Arc<Mutex<BTreeMap<String, DriverVolume>>>,
     /// How many of the next mounts are left.
     left_mounts: Arc<AtomicU32>,
@@ -102,6 +102,7 @@ impl DriverVolumes {
     /// Removes a volume with its data.
     pub(crate) fn delete(&self, handle: &str) {
         self.modify(|volumes| drop(volumes.remove(handle)));
+        let _ = self.detach_disk(handle);
         if self.mounts == Mounts::Tmpfs {
             unmount(self.data(handle), UnmountFlags::NOFOLLOW).unwrap();
         }

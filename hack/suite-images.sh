@@ -114,3 +114,23 @@ build_e2e_images() {
         suite_image "$suite_images/agnhost:$version" "$rootfs" '"Entrypoint":["/agnhost"],"Cmd":["pause"]'
     done
 }
+
+# What runs beside a CSI driver, in the versions that the suite names. The programs are of other ones.
+build_e2e_storage_images() {
+    local name program rootfs entry
+    build_e2e_images
+    for name in hostpathplugin:v1.17.1 csi-node-driver-registrar:v2.16.0 csi-provisioner:v6.1.1 csi-attacher:v4.11.0 \
+        csi-resizer:v2.1.0; do
+        program=${name%%:*}
+        entry="\"/$program\""
+        case $program in hostpathplugin | csi-node-driver-registrar)
+            entry="\"/csi-stand-ins\",\"$program\""
+            program=csi-stand-ins
+            ;;
+        esac
+        rootfs=$work/e2e-${name%%:*}
+        install -D -m 755 "$kubernetes_dir/$program" "$rootfs/$program"
+        mkdir -p "$rootfs/tmp"
+        suite_image "$suite_registry/sig-storage/$name" "$rootfs" "\"Entrypoint\":[$entry]"
+    done
+}

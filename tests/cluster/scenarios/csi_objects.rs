@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::csi_driver::{self, Mounts, NAME, VIOLATION};
 use crate::inventory::items;
+use crate::kubelet::Flavour;
 use crate::support::scripts;
 use crate::support::wait::{holds, wait_for};
 
@@ -257,7 +258,10 @@ fn left(cluster: &Cluster) -> Vec<String> {
     }
     let points = mount_points(cluster).into_iter();
     left.extend(points.map(|point| format!("mount {point}")));
-    left.extend(records(cluster));
+    // The Go kubelet does not know them.
+    if Flavour::current() == Flavour::Rust {
+        left.extend(records(cluster));
+    }
     left.extend(names(&outside(cluster, &base().join("volumes"))));
     let staged = Path::new(ROOT).join("plugins/kubernetes.io/csi").join(NAME);
     left.extend(names(&outside(cluster, &staged)));

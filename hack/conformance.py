@@ -55,7 +55,7 @@ CONFIG = {
 # What --storage runs: the suites of a driver from outside, which is that of tests/cluster, and those of a driver that the
 # suite brings along. Left out is what this kubelet leaves to others or what no driver here can do.
 STORAGE_FOCUS = r"External.Storage|CSI.Mock"
-STORAGE_SKIP = r"[Ss]napshot|VolumeAttributesClass|SELinux|any volume data source|Disruptive|Windows"
+STORAGE_SKIP = r"[Ss]napshot|VolumeAttributesClass|SELinux|any volume data source|Disruptive|Windows|OffByDefault"
 DRIVER = "csi.example.com"
 # What the driver can do. `tests/cluster/csi_driver.rs` says the same to the kubelet and to the sidecars.
 TEST_DRIVER = {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"k8s.io/kubernetes/test/e2e/storage/drivers/csi-test/driver"
@@ -51,13 +52,13 @@ func hostpathplugin(args []string) error {
 		}
 		return forward(clients, servers)
 	}
-	mock := service.New(service.Config{
+	mock := tolerant{service.New(service.Config{
 		DisableAttach:         !*attach,
 		DriverName:            *name,
 		AttachLimit:           *limit,
 		NodeExpansionRequired: *expand,
 		EnableTopology:        *topology,
-	})
+	})}
 	serving := driver.NewCSIDriver(&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: mock})
 	if err := serving.Start(clients, logged); err != nil {
 		return err
@@ -67,6 +68,27 @@ func hostpathplugin(args []string) error {
 	signal.Notify(end, syscall.SIGTERM)
 	<-end
 	return nil
+}
+
+// tolerant stages and publishes volumes that are not attached as well, as the image's driver does; the mock wants what its
+// attaching returns.
+type tolerant struct{ service.Service }
+
+func (t tolerant) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	request.PublishContext = withDevice(request.GetPublishContext())
+	return t.Service.NodeStageVolume(ctx, request)
+}
+
+func (t tolerant) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	request.PublishContext = withDevice(request.GetPublishContext())
+	return t.Service.NodePublishVolume(ctx, request)
+}
+
+func withDevice(published map[string]string) map[string]string {
+	if published["device"] != "" {
+		return published
+	}
+	return map[string]string{"device": "mock device"}
 }
 
 // logged logs a call in the form that the suite reads.

@@ -180,15 +180,15 @@ fn the_sub_paths_of_a_claim_are_named_after_its_persistent_volume() {
         persistent_volume: Some("pv-1".into()),
         ..volumes["scratch"].clone()
     };
-    volumes.insert("data".into(), of_claim);
-    let mount = json!({"name": "data", "mountPath": "/x", "subPath": "a"});
+    volumes.insert("claim".into(), of_claim);
+    let mount = json!({"name": "claim", "mountPath": "/x", "subPath": "a"});
     let pod = pod_with(json!({"volumeMounts": [mount]}));
     let container = &pod.containers()[0];
     let requests = mounts::sub_path_requests(container, &volumes, &images(), &environment());
     let requests = requests.unwrap();
     assert_eq!(
         (&*requests[0].volume, &*requests[0].spec_name),
-        ("data", "pv-1")
+        ("claim", "pv-1")
     );
 }
 

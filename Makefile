@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -37,6 +37,13 @@ conformance-subset:
 		--output $(TARGET)/conformance-subset --document $(TARGET)/conformance-subset/table.md
 SUBSET := Conformance && NodeConformance && !Serial && !Slow && !Disruptive && !Flaky
 LEFT_OUT := Probing container|retrieving logs from the container over websockets
+
+# Kubernetes' own test suite of CSI volumes in a cluster of one node, spec by spec, into docs/conformance.md: half an hour.
+# KUBELET names a kubelet that is built already, also a Go one, whose results stand beside ours. ARGS are those of the
+# script.
+conformance-storage:
+	hack/install-deps.sh --suite
+	hack/conformance.py --storage --procs 6 $(ARGS)
 
 # The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
 # nodes without kubeadm and for those whose kubeadm package brings it.

@@ -8,6 +8,7 @@
 #   hack/build-images.sh --cluster OUTDIR   these two and those of `kubeadm config images list`, from the programs
 #                                           of hack/build-kubernetes.sh; what is up to date is left alone
 #   hack/build-images.sh --e2e OUTDIR       these two and stand-ins for the images of Kubernetes' node test suite
+#   hack/build-images.sh --e2e-storage OUTDIR   all of these, and those that its storage suite has beside them
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -168,6 +169,7 @@ more=:
 case ${1:-} in
 --cluster) more=build_cluster_images ;;
 --e2e) more=build_e2e_images ;;
+--e2e-storage) more=build_e2e_storage_images ;;
 esac
 [[ $more == : ]] || shift
 outdir=${1:-$images_dir}

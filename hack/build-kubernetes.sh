@@ -11,6 +11,8 @@
 #   --metrics         metrics-server
 #   --storage         what serves a CSI driver, and what judges one: csi-provisioner csi-attacher csi-resizer csi-sanity
 #   --e2e             Kubernetes' node test suite: e2e_node.test ginkgo agnhost sample-device-plugin
+#   --e2e-storage     Kubernetes' test suite of clusters, with the specs of volumes: e2e.test, and what stands in for two of its
+#                     images: csi-stand-ins
 #   --check           build nothing; exit 1 if one of them is missing
 #
 # KUBERNETES_VERSION=v1.35.4 builds the API server, the controller manager and the scheduler of that version into
@@ -42,8 +44,9 @@ kubeadm=(kubeadm kube-proxy coredns)
 metrics=(metrics-server)
 storage=(csi-provisioner csi-attacher csi-resizer csi-sanity)
 e2e=(e2e_node.test ginkgo agnhost sample-device-plugin)
+e2e_storage=(e2e.test csi-stand-ins)
 
-usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--metrics] [--storage] [--e2e] [PROGRAM]..."; }
+usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--metrics] [--storage] [--e2e] [--e2e-storage] [PROGRAM]..."; }
 
 package_of() {
     case $1 in
@@ -51,6 +54,8 @@ package_of() {
     kube-apiserver | kube-controller-manager | kube-scheduler | kubectl | kubelet | kubeadm | kube-proxy)
         echo "k8s.io/kubernetes/cmd/$1" ;;
     e2e_node.test) echo k8s.io/kubernetes/test/e2e_node ;;
+    e2e.test) echo k8s.io/kubernetes/test/e2e ;;
+    csi-stand-ins) echo ./csi-stand-ins ;;
     ginkgo) echo github.com/onsi/ginkgo/v2/ginkgo ;;
     agnhost | sample-device-plugin) echo "k8s.io/kubernetes/test/images/$1" ;;
     coredns) echo github.com/coredns/coredns ;;
@@ -68,6 +73,7 @@ source_of() {
     case $1 in
     coredns) echo "coredns $coredns_version" ;;
     metrics-server) echo "metrics-server $metrics_version" ;;
+    csi-stand-ins) echo "kubernetes $version $module_digest $stand_ins_digest" ;;
     csi-*) echo "storage $storage_digest" ;;
     *) echo "kubernetes $version $module_digest" ;;
     esac
@@ -75,6 +81,7 @@ source_of() {
 
 module_of() {
     case $1 in
+    csi-stand-ins) echo "$module" ;;
     csi-*) echo "$storage_module" ;;
     *) echo "$module" ;;
     esac
@@ -157,6 +164,7 @@ for word in "$@"; do
     --metrics) programs+=("${metrics[@]}") ;;
     --storage) programs+=("${storage[@]}") ;;
     --e2e) programs+=("${e2e[@]}") ;;
+    --e2e-storage) programs+=("${e2e_storage[@]}") ;;
     *)
         package_of "$word" >/dev/null || usage
         programs+=("$word")
@@ -169,9 +177,10 @@ mod='readonly'
 if [[ -n ${KUBERNETES_VERSION:-} ]]; then
     other_version
 fi
-digest_of() { cat "$1/go.mod" "$1/go.sum" | sha256sum | cut -c1-16; }
-module_digest=$(digest_of "$pinned_module")
-storage_digest=$(digest_of "$storage_module")
+digest_of() { cat "$@" | sha256sum | cut -c1-16; }
+module_digest=$(digest_of "$pinned_module"/go.{mod,sum})
+storage_digest=$(digest_of "$storage_module"/go.{mod,sum})
+stand_ins_digest=$(digest_of "$pinned_module"/csi-stand-ins/*.go)
 
 missing_programs() {
     local program

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs Kubernetes' own node test suite (e2e_node.test) unchanged against a kubelet, on a node in namespaces of its
-own, and writes spec by spec what passed into docs/conformance.md.
+own, and writes spec by spec what passed into docs/conformance.md. With --storage these are the specs of CSI volumes of
+the test suite of clusters (e2e.test).
 
-The programs are those of hack/build-kubernetes.sh --e2e --kubelet. What the suite does with systemd goes to
+The programs are those of hack/build-kubernetes.sh --e2e --kubelet, and --control-plane --storage --e2e-storage. What the suite does with systemd goes to
 hack/units.sh. With --vm the node is a virtual machine (hack/vm.sh) with cgroup v2, systemd, swap, many CPUs and two NUMA
 nodes, which software emulates: some ten times slower. A spec that this run did not choose keeps its line.
 """
@@ -10,6 +11,7 @@ nodes, which software emulates: some ten times slower. A spec that this run did 
 import argparse
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -30,6 +32,7 @@ REGISTRY = "registry.k8s.io"
 PORT = 5001
 DOCUMENT = ROOT + "/docs/conformance.md"
 HEAD = "| spec | result | seconds | kubelet | because |\n|---|---|---|---|---|\n"
+STORAGE_HEAD = "| spec | result | seconds | Go kubelet | seconds | because |\n|---|---|---|---|---|---|\n"
 # The results of a spec that are no failure.
 FINE = ("passed", "skipped")
 # What upstream's jobs give a node; the rest is for a machine that may lack cgroup v2 and disk space.
@@ -48,6 +51,67 @@ CONFIG = {
     "imageGCHighThresholdPercent": 100,
     "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
     "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+}
+# What --storage runs: the suites of a driver from outside, which is that of tests/cluster, and those of a driver that the
+# suite brings along. Left out is what this kubelet leaves to others or what no driver here can do.
+STORAGE_FOCUS = r"External.Storage|CSI.Mock"
+STORAGE_SKIP = r"[Ss]napshot|VolumeAttributesClass|SELinux|any volume data source|Disruptive|Windows|OffByDefault"
+DRIVER = "csi.example.com"
+# What the driver can do. `tests/cluster/csi_driver.rs` says the same to the kubelet and to the sidecars.
+TEST_DRIVER = {
+    "ShortName": "tests",
+    "StorageClass": {"FromExistingClassName": "tests"},
+    "InlineVolumes": [{"Attributes": {}}],
+    "ClientNodeName": "node1",
+    "DriverInfo": {
+        "Name": DRIVER,
+        "SupportedSizeRange": {"Min": "16Mi"},
+        "MaxFileSize": 1 << 20,
+        "RequiredAccessModes": ["ReadWriteOnce"],
+        "TopologyKeys": ["example.com/zone"],
+        "Capabilities": {
+            "persistence": True,
+            "exec": True,
+            "fsGroup": True,
+            "multipods": True,
+            "multiplePVsSameID": True,
+            "RWX": True,
+            "capReadOnlyMany": True,
+            "readWriteOncePod": True,
+            "topology": True,
+            "singleNodeVolume": True,
+            "volumeLimits": True,
+            "block": False,
+            "controllerExpansion": True,
+            "nodeExpansion": True,
+        },
+    },
+}
+STORAGE_OBJECTS = [
+    {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {
+            "attachRequired": True,
+            "podInfoOnMount": True,
+            "fsGroupPolicy": "File",
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+        },
+    },
+    {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "tests"},
+        "provisioner": DRIVER,
+        "allowVolumeExpansion": True,
+        "volumeBindingMode": "Immediate",
+    },
+]
+SIDECARS = {
+    "csi-provisioner": ["--feature-gates=Topology=true", "--strict-topology"],
+    "csi-attacher": ["--retry-interval-max=2s"],
+    "csi-resizer": ["--retry-interval-max=2s"],
 }
 # The machine of --vm: SMT, and the four cores a socket and eight CPUs for pods that specs want.
 MACHINE = "--cpus 16,sockets=2,cores=4,threads=2 --numa 2 --memory 6144"
@@ -71,6 +135,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kubelet", default=os.environ.get("KUBELET"), help="the kubelet (default: $KUBELET, or this one is built)")
     parser.add_argument("--label-filter", default="NodeConformance && !Serial && !Slow && !Flaky")
+    parser.add_argument("--storage", action="store_true", help="the specs of CSI volumes, in a cluster of one node")
     parser.add_argument("--focus", default="", help="regular expression on the whole name of a spec")
     parser.add_argument("--skip", default="", help="the same, of specs to leave out")
     parser.add_argument("--procs", type=int, default=4, help="specs at a time; 1 for Serial ones")
@@ -83,7 +148,12 @@ def options():
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
     parser.add_argument("--document", default=DOCUMENT)
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.storage:
+        chosen.label_filter = ""
+        chosen.focus = chosen.focus or STORAGE_FOCUS
+        chosen.skip = chosen.skip or STORAGE_SKIP
+    return chosen
 
 
 def script(name, *arguments, **more):
@@ -92,6 +162,8 @@ def script(name, *arguments, **more):
 
 class Node:
     """Namespaces with a container runtime, and the stand-in for systemd on PATH."""
+
+    images = TARGET + "/images/e2e"
 
     def __init__(self, directory, kubelet):
         self.directory = directory
@@ -121,8 +193,7 @@ class Node:
         os.symlink(self.kubelet, self.home + "/kubelet")
         os.symlink(PROGRAMS + "/e2e_node.test", self.home + "/e2e_node.test")
         self.inside("ip", "route", "add", "default", "via", "10.88.0.254", "dev", "node0")
-        images = f"{TARGET}/images/e2e"
-        settings = {"IMAGES": images, "REGISTRIES": self.serve(images), "HANDLER": "test-handler", "CDI_DIR": "/var/run/cdi"}
+        settings = {"IMAGES": self.images, "REGISTRIES": self.serve(), "HANDLER": "test-handler", "CDI_DIR": "/var/run/cdi"}
         self.containerd("start", environment={**settings, "CGROUP_DRIVER": driver})
         self.endpoint = self.containerd("endpoint").stdout.strip()
         with open(self.home + "/config.yaml", "w") as file:
@@ -131,15 +202,18 @@ class Node:
     def containerd(self, verb, **more):
         return self.inside(f"{ROOT}/hack/containerd.sh", verb, self.home + "/containerd", stdout=subprocess.PIPE, text=True, **more)
 
-    def serve(self, images):
+    def serve(self):
         """Starts the registry for specs that always pull; ends with the namespaces. Returns containerd's setting."""
         hosts = f"{self.home}/registries/{REGISTRY}"
         os.makedirs(hosts)
         with open(hosts + "/hosts.toml", "w") as file:
             file.write(f'server = "http://127.0.0.1:{PORT}"\n[host."http://127.0.0.1:{PORT}"]\n  capabilities = ["pull", "resolve"]\n')
-        line = f'"$@" >"{self.home}/registry.log" 2>&1 &'
-        self.inside("sh", "-c", line, "sh", "setsid", sys.executable, f"{ROOT}/hack/registry.py", str(PORT), *glob.glob(images + "/e2e-*.tar"))
+        self.background(self.home + "/registry.log", sys.executable, f"{ROOT}/hack/registry.py", str(PORT), *glob.glob(self.images + "/e2e-*.tar"))
         return os.path.dirname(hosts)
+
+    def background(self, log, *command):
+        """Starts a program that ends with the namespaces."""
+        self.inside("sh", "-c", f'"$@" >"{log}" 2>&1 </dev/null &', "sh", "setsid", *command)
 
     def inside(self, *command, environment=None, check=True, **more):
         variables = {"PATH": self.path, "CARGO_TARGET_DIR": TARGET, **(environment or {})}
@@ -149,6 +223,84 @@ class Node:
 
     def __exit__(self, *_):
         subprocess.run([f"{ROOT}/hack/namespaces.sh", "stop", self.directory], check=False)
+
+
+class StorageNode(Node):
+    """The node of a cluster, with a CSI driver and what serves it as processes beside the control plane."""
+
+    images = TARGET + "/images/e2e-storage"
+
+    def __init__(self, directory, kubelet, driver, output):
+        super().__init__(directory, kubelet)
+        self.driver = driver
+        self.output = output
+        self.admin = directory + "/admin.conf"
+
+    def __enter__(self):
+        script("control-plane.sh", "start", self.directory, str(os.getpid()))
+        try:
+            self.prepare()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def prepare(self):
+        os.makedirs(self.home)
+        self.path = ":".join(filter(None, [PROGRAMS, os.environ.get("CONTAINERD_DIR"), os.environ["PATH"]]))
+        self.start_runtime(CONFIG["cgroupDriver"])
+        # The one Service that pods need: their API server. There is no kube-proxy.
+        for chain in ("PREROUTING", "OUTPUT"):
+            self.inside("iptables", "-t", "nat", "-A", chain, "-d", "10.96.0.1", "-p", "tcp", "--dport", "443", "-j", "DNAT", "--to", "10.88.0.1:6443")
+        self.start_kubelet()
+        self.start_driver()
+        with open(self.home + "/driver.json", "w") as file:
+            json.dump(TEST_DRIVER, file)
+
+    def start_kubelet(self):
+        config = {
+            **CONFIG,
+            "address": "10.88.0.1",
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, "x509": {"clientCAFile": self.directory + "/pki/ca.crt"}},
+            "authorization": {"mode": "Webhook"},
+            "clusterDomain": "cluster.local",
+            "containerRuntimeEndpoint": self.endpoint,
+            "makeIPTablesUtilChains": False,
+        }
+        with open(self.home + "/kubelet.yaml", "w") as file:
+            json.dump(config, file)
+        with open(self.home + "/kubelet.conf", "w") as file:
+            script("control-plane.sh", "kubeconfig", self.directory, "node1", stdout=file)
+        flags = [f"--config={self.home}/kubelet.yaml", f"--kubeconfig={self.home}/kubelet.conf", "--hostname-override=node1", "--node-ip=10.88.0.1"]
+        self.background(self.output + "/kubelet.log", self.kubelet, *flags)
+        self.wait("create", "node/node1")
+        self.wait("condition=Ready", "node/node1")
+
+    def start_driver(self):
+        self.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": STORAGE_OBJECTS}))
+        base = "/var/lib/kubelet/plugins/" + DRIVER
+        driver = [self.driver, "serve-csi-driver", "--node-id", "node-1", "--base", base, "--backend", "Tmpfs"]
+        self.background(self.output + "/driver.log", *driver, "--registry", "/var/lib/kubelet/plugins_registry")
+        for program, flags in SIDECARS.items():
+            log = f"{self.output}/{program}.log"
+            self.background(log, program, f"--csi-address={base}/csi.sock", f"--kubeconfig={self.admin}", "--timeout=60s", *flags)
+        self.wait("create", "csinode/node1")
+        self.wait(f"jsonpath={{.spec.drivers[0].name}}={DRIVER}", "csinode/node1")
+        self.journal = base + "/journal"
+
+    def wait(self, condition, what):
+        self.kubectl("wait", f"--for={condition}", what, "--timeout=120s")
+
+    def kubectl(self, *words, **more):
+        self.inside("kubectl", f"--kubeconfig={self.admin}", *words, text=True, **more)
+
+
+def test_driver():
+    """The test binary of tests/cluster, which is also its CSI driver."""
+    line = ["cargo", "test", "--test", "cluster", "--no-run", "--message-format=json"]
+    printed = subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    messages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return next(one["executable"] for one in messages if one.get("target", {}).get("name") == "cluster" and one.get("executable"))
 
 
 class Machine(Node):
@@ -235,6 +387,7 @@ def run_suite(node, chosen):
         "--json-report=report.json", f"--output-dir={chosen.output}", f"--label-filter={chosen.label_filter}",
     ]
     ginkgo += [f"--{word}={value}" for word, value in (("focus", chosen.focus), ("skip", chosen.skip)) if value]
+    program = node.home + "/e2e_node.test"
     suite = [
         "--prepull-images=false", "--node-name=node1", f"--container-runtime-endpoint={node.endpoint}",
         f"--kubelet-config-file={node.home}/config.yaml", f"--report-dir={artifacts}",
@@ -246,9 +399,17 @@ def run_suite(node, chosen):
         suite.append(f"--feature-gates={chosen.feature_gates}")
     if chosen.cri_proxy:
         suite.append("--cri-proxy-enabled")
+    if chosen.storage:
+        program = PROGRAMS + "/e2e.test"
+        suite = [
+            "--provider=skeleton", f"--kubeconfig={node.admin}", f"--kubectl-path={PROGRAMS}/kubectl",
+            f"--storage.testdriver={node.home}/driver.json", f"--report-dir={artifacts}", "--disable-log-dump",
+        ]
     with open(chosen.output + "/run.log", "w") as log:
-        line = ["sh", "-c", 'cd "$0" && exec "$@"', node.home, *ginkgo, node.home + "/e2e_node.test", "--", *suite]
+        line = ["sh", "-c", 'cd "$0" && exec "$@"', node.home, *ginkgo, program, "--", *suite]
         node.inside(*line, check=False, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    if chosen.storage:
+        node.inside("cp", node.journal, chosen.output, check=False)
     node.inside("cp", "-rL", "/run/units", chosen.output, check=False, stderr=subprocess.DEVNULL)
 
 
@@ -274,33 +435,49 @@ def cell(text):
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def read_document(path):
-    """The text before the table, and the rows of earlier runs: name of a spec -> its row."""
+def read_document(path, head):
+    """The text before the table, the rows of earlier runs (name of a spec -> its other cells), and the text after it."""
     if not os.path.exists(path):
-        return "# Conformance\n\n", {}
+        return "# Conformance\n\n", {}, ""
     with open(path) as file:
-        text, _, table = file.read().partition(HEAD)
-    rows = [line for line in table.splitlines() if line.startswith("| ")]
-    return text, {row.split(" | ")[0][2:]: row for row in rows}
+        text, _, table = file.read().partition(head)
+    lines = table.splitlines(keepends=True)
+    rows = list(itertools.takewhile(lambda line: line.startswith("| "), lines))
+    cells = [row[2:].removesuffix(" |\n").split(" | ") for row in rows]
+    return text, {name: rest for name, *rest in cells}, "".join(lines[len(rows):])
 
 
-def write(path, found, version):
-    """Adds what was found to the table of the document; people write the text before the line with the counts."""
-    text, rows = read_document(path)
+def write(path, found, version, storage):
+    """Adds what was found to its table of the document; people write the text before the line with the counts."""
+    head = STORAGE_HEAD if storage else HEAD
+    text, rows, rest = read_document(path, head)
     for name, (state, seconds, message) in found.items():
-        # It passed on a machine that has what this one lacks.
-        if state == "skipped" and " | passed | " in rows.get(cell(name), ""):
-            continue
-        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(first_line(message))[:200]} |"
-    states = [row.split(" | ")[1] for row in rows.values()]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        before = rows.get(cell(name), [""] * 5)
+        because = cell(first_line(message))[:200]
+        if not storage:
+            # It passed on a machine that has what this one lacks.
+            if state != "skipped" or before[0] != "passed":
+                rows[cell(name)] = [state, str(seconds), version, because]
+        # Ours names the version of Kubernetes and its own.
+        elif "+" in version:
+            rows[cell(name)] = [state, str(seconds), *before[2:4], because]
+        else:
+            rows[cell(name)] = [*before[:2], state, str(seconds), before[4] if before[0] else because]
+    counts = f"{count(cells[0] for cells in rows.values())}"
+    if storage:
+        counts += f"; with the Go kubelet {count(cells[2] for cells in rows.values())}"
     text = re.sub(r"Specs: .*\n\n$", "", text)
     # What did not pass comes first.
-    order = sorted(rows, key=lambda name: (" | passed | " in rows[name], name))
+    order = sorted(rows, key=lambda name: (rows[name][0] == "passed", name))
     with open(path + ".new", "w") as file:
-        file.write(f"{text}Specs: {counts}.\n\n{HEAD}" + "".join(f"{rows[name]}\n" for name in order))
+        file.write(f"{text}Specs: {counts}.\n\n{head}" + "".join(f"| {' | '.join([name, *rows[name]])} |\n" for name in order) + rest)
     os.rename(path + ".new", path)
     return counts
+
+
+def count(states):
+    states = [state or "not run" for state in states]
+    return ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
 
 
 def main():
@@ -317,8 +494,13 @@ def main():
             run_suite(node, chosen)
         return
     script("install-deps.sh", "--suite")
-    script("build-kubernetes.sh", "--e2e")
-    script("build-images.sh", "--e2e", TARGET + "/images/e2e")
+    if chosen.storage:
+        script("build-kubernetes.sh", "--control-plane", "--storage", "--e2e", "--e2e-storage")
+        script("build-images.sh", "--e2e-storage", StorageNode.images)
+        driver = test_driver()
+    else:
+        script("build-kubernetes.sh", "--e2e")
+        script("build-images.sh", "--e2e", Node.images)
     if chosen.vm:
         script("build-containerd2.sh")
     if not chosen.kubelet:
@@ -336,8 +518,9 @@ def main():
             version += " (vm)"
             run_in_machine(chosen, kubelet)
         else:
-            with node_directory(chosen.disk) as directory, Node(directory, kubelet) as node:
-                run_suite(node, chosen)
+            with node_directory(chosen.disk) as directory:
+                with StorageNode(directory, kubelet, driver, chosen.output) if chosen.storage else Node(directory, kubelet) as node:
+                    run_suite(node, chosen)
     except KeyboardInterrupt:
         sys.exit("interrupted")
     report = chosen.output + "/report.json"
@@ -351,7 +534,7 @@ def main():
     print(f"{len(found)} specs in {time.monotonic() - began:.0f} s; logs are in {chosen.output}")
     if not found:
         sys.exit("no spec was run")
-    print(write(chosen.document, found, version), "in", chosen.document)
+    print(write(chosen.document, found, version, chosen.storage), "in", chosen.document)
     if any(state not in FINE for state, _, _ in found.values()):
         sys.exit(1)
 

@@ -53,6 +53,8 @@ build_e2e_images() {
     rm "$rootfs/bin/sh"
     compile_into sh "$rootfs/bin/sh"
     mkdir -p "$rootfs"/{lib,mnt,usr/local/bin,var/log}
+    # Specs read group IDs from `ls -l`, which shows names where there are some.
+    sed -i '/^app:/d; /^extra:/d' "$rootfs"/etc/{passwd,group}
     for version in 1.36.1-1 1.37.0-1; do
         suite_image "$suite_images/busybox:$version" "$rootfs" '"Cmd":["sh"]'
     done
@@ -105,12 +107,30 @@ build_e2e_images() {
     add_machine_programs "$rootfs" bash curl ss dig ipcs ipcmk nc.openbsd
     ln -sf bash "$rootfs/bin/sh"
     printf 'user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n' >>"$rootfs/etc/passwd"
-    sed -i '/:1000:1000:app/d' "$rootfs/etc/passwd"
     printf 'user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n' >>"$rootfs/etc/group"
-    sed -i '/^app:/d' "$rootfs/etc/group"
     add_certificate "$rootfs"
     add_registry_content "$rootfs"
     for version in 2.55 2.63.0; do
         suite_image "$suite_images/agnhost:$version" "$rootfs" '"Entrypoint":["/agnhost"],"Cmd":["pause"]'
+    done
+}
+
+# What runs beside a CSI driver, in the versions that the suite names. The programs are of other ones.
+build_e2e_storage_images() {
+    local name program rootfs entry
+    build_e2e_images
+    for name in hostpathplugin:v1.17.1 csi-node-driver-registrar:v2.16.0 csi-provisioner:v6.1.1 csi-attacher:v4.11.0 \
+        csi-resizer:v2.1.0; do
+        program=${name%%:*}
+        entry="\"/$program\""
+        case $program in hostpathplugin | csi-node-driver-registrar)
+            entry="\"/csi-stand-ins\",\"$program\""
+            program=csi-stand-ins
+            ;;
+        esac
+        rootfs=$work/e2e-${name%%:*}
+        install -D -m 755 "$kubernetes_dir/$program" "$rootfs/$program"
+        mkdir -p "$rootfs/tmp"
+        suite_image "$suite_registry/sig-storage/$name" "$rootfs" "\"Entrypoint\":[$entry]"
     done
 }

@@ -58,7 +58,7 @@ impl VolumeManagerInner {
         request: &SubPathRequest,
         volumes: &PodVolumes,
     ) -> Result<(usize, PathBuf), VolumeError> {
-        let target = pod.sub_path(&request.volume, container, request.mount_index)?;
+        let target = pod.sub_path(&request.spec_name, container, request.mount_index)?;
         match sub_path::set_up(request, &target, self.mounter.as_ref(), volumes) {
             Ok(Some(())) => Ok((request.mount_index, target)),
             Ok(None) => Err(VolumeError::Cancelled),

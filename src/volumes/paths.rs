@@ -187,11 +187,11 @@ impl PodDir {
     /// Where one sub-path of a volume is bind-mounted for a container.
     pub fn sub_path(
         &self,
-        volume: &str,
+        spec_name: &str,
         container: &str,
         mount_index: usize,
     ) -> Result<PathBuf, UnsafeName> {
-        let directory = self.sub_paths().join(component(volume)?);
+        let directory = self.sub_paths().join(component(spec_name)?);
         Ok(directory
             .join(component(container)?)
             .join(mount_index.to_string()))

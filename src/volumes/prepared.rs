@@ -34,6 +34,8 @@ named_enum! {
 pub struct VolumePath {
     /// The path on the node.
     pub host_path: PathBuf,
+    /// The name of a claim's PersistentVolume.
+    pub persistent_volume: Option<String>,
     /// The type that the path has to have at every start of a container, for one that the kubelet did not create.
     pub check: HostPathCheck,
     /// The kubelet created it, so the runtime may relabel it for SELinux.

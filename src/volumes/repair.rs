@@ -39,7 +39,7 @@ impl VolumeManager {
 
     async fn remount(&self, uid: &PodUid, dead: &DeadMount) -> Result<(), VolumeError> {
         // Sub-paths are mounts of the dead file system as well.
-        let directory = self.shared.root.pod(uid)?.sub_paths().join(&dead.volume);
+        let directory = self.shared.root.pod(uid)?.sub_paths().join(&dead.spec_name);
         let mounter = self.shared.mounter.clone();
         let unmount = move || unmount_beneath(&directory, mounter.as_ref());
         tokio::task::spawn_blocking(unmount).await??;

@@ -27,6 +27,9 @@ pub struct SubPathRequest {
     pub mount_index: usize,
     /// Name of the volume.
     pub volume: String,
+    /// Upstream's name of the volume's specification: of the PersistentVolume for a claim. The directory of the bind mount
+    /// has it, so that another kubelet finds the mount when it undoes the volume.
+    pub spec_name: String,
     /// The path of the volume on the node.
     pub volume_path: PathBuf,
     /// The sub-path relative to the volume, with variables expanded.

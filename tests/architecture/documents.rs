@@ -97,6 +97,7 @@ const CLUSTERS: &[List] = &[
     ("EVERYWHERE:", &["cluster"]),
     ("RUST:", &["cluster"]),
     ("STORAGE:", &["cluster"]),
+    ("STORAGE_EVERYWHERE:", &["cluster"]),
 ];
 
 /// The scenarios in the lists of a file.

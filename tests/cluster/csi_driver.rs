@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::registrar;
 use driver::{CsiDriver, DriverConfig, Journal};
+use kubelet::base::connections;
 use kubelet::resources::plugin_manager::registration_proto;
 use kubelet::volumes::csi::proto;
 

@@ -31,6 +31,7 @@ mod support;
 
 use std::process::ExitCode;
 
+use ::kubelet::base::connections;
 use ::kubelet::resources::plugin_manager::registration_proto;
 use support::runner::{self, Suite};
 use support::scripts;

@@ -6,6 +6,7 @@ pub(crate) mod driver;
 
 use std::path::Path;
 
+use kubelet::base::connections;
 use kubelet::resources::plugin_manager::registration_proto;
 use kubelet::volumes::csi::proto;
 use serde_json::{Value, json};

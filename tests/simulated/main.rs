@@ -29,6 +29,7 @@ mod systemd;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
 mod registrar;
+use kubelet::base::connections;
 use kubelet::resources::plugin_manager::registration_proto;
 
 mod adopted_api_pods;

@@ -320,6 +320,7 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
     let prepared = cluster.prepare(&pod).await.unwrap();
     let expected = |managed, read_only| VolumePath {
         host_path: at.path().into(),
+        persistent_volume: Some("pv1".into()),
         check: HostPathCheck::Directory,
         managed,
         read_only,

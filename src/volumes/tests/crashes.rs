@@ -21,6 +21,7 @@ async fn set_up(manager: &VolumeManager, pod: &Pod) -> Result<(), VolumeError> {
     let requests = vec![SubPathRequest {
         mount_index: 0,
         volume: "s".into(),
+        spec_name: "s".into(),
         volume_path: prepared.paths["s"].host_path.clone(),
         sub_path: "password".into(),
     }];

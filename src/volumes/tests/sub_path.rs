@@ -4,6 +4,7 @@ pub(super) fn request(volume_path: &Path, sub_path: &str) -> Vec<SubPathRequest>
     vec![SubPathRequest {
         mount_index: 3,
         volume: "v".into(),
+        spec_name: "pv".into(),
         volume_path: volume_path.into(),
         sub_path: sub_path.into(),
     }]
@@ -22,7 +23,7 @@ async fn a_sub_path_is_made_like_its_volume_and_bound_afresh_each_time() {
             .manager
             .prepare_sub_paths(&uid, "c", requests, &never())
             .await;
-        let target = node.base.join("kubelet/pods/u1/volume-subpaths/v/c/3");
+        let target = node.base.join("kubelet/pods/u1/volume-subpaths/pv/c/3");
         assert_eq!(bound.unwrap()[&3], target);
         let fake = node.mounter.0.lock();
         assert_eq!(fake.bound.len(), round);
@@ -60,7 +61,7 @@ async fn a_sub_path_that_is_bound_already_is_kept() {
     fs::create_dir(&volume).unwrap();
     fs::write(volume.join("file"), "").unwrap();
     let uid = PodUid::from("u1");
-    let target = node.base.join("kubelet/pods/u1/volume-subpaths/v/c/3");
+    let target = node.base.join("kubelet/pods/u1/volume-subpaths/pv/c/3");
     let bind = async || {
         let (requests, never) = (request(&volume, "file"), never());
         let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::csi_driver::{self, Mounts, NAME, VIOLATION};
 use crate::inventory::items;
+use crate::kubelet::Flavour;
 use crate::support::scripts;
 use crate::support::wait::{holds, wait_for};
 
@@ -238,6 +239,14 @@ pub async fn no_volume_is_left(cluster: &Cluster) {
     assert!(complaints.is_empty(), "{complaints:#?} in {journal:#?}");
 }
 
+/// The mounts of the node below the kubelet's directory, once for each time that something is mounted there.
+pub fn mount_points(cluster: &Cluster) -> Vec<String> {
+    let mounts = cluster.inside(&["cat", "/proc/self/mountinfo"]);
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.filter(|point| point.starts_with(&format!("{ROOT}/")));
+    below.map(str::to_owned).collect()
+}
+
 fn left(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     let objects = cluster.get(&["persistentvolumeclaims,persistentvolumes,volumeattachments"]);
@@ -247,11 +256,12 @@ fn left(cluster: &Cluster) -> Vec<String> {
         let volumes = status[field].as_array().into_iter().flatten();
         left.extend(volumes.map(|volume| format!("{field} {volume}")));
     }
-    let mounts = cluster.inside(&["cat", "/proc/self/mountinfo"]);
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    let below = points.filter(|point| point.starts_with(&format!("{ROOT}/")));
-    left.extend(below.map(|point| format!("mount {point}")));
-    left.extend(records(cluster));
+    let points = mount_points(cluster).into_iter();
+    left.extend(points.map(|point| format!("mount {point}")));
+    // The Go kubelet does not know them.
+    if Flavour::current() == Flavour::Rust {
+        left.extend(records(cluster));
+    }
     left.extend(names(&outside(cluster, &base().join("volumes"))));
     let staged = Path::new(ROOT).join("plugins/kubernetes.io/csi").join(NAME);
     left.extend(names(&outside(cluster, &staged)));

@@ -19,6 +19,7 @@ mod pressure;
 mod refusals;
 mod resize;
 mod swap;
+mod swap_volumes;
 mod usage;
 mod workloads;
 
@@ -34,7 +35,8 @@ pub fn tests() -> Vec<Test<Flavour>> {
 }
 
 fn storage_tests() -> Vec<Test<Flavour>> {
-    let tests = on(&[Flavour::Rust], STORAGE);
+    let mut tests = on(&[Flavour::Rust], STORAGE);
+    tests.extend(on(&[Flavour::Go, Flavour::Rust], STORAGE_EVERYWHERE));
     match csi_objects::check_programs() {
         // Where they have to be there, the scenarios fail and say so.
         Err(why) if !strict() => {
@@ -88,10 +90,14 @@ scenarios! {
     node::a_node_that_is_deleted_registers_again,
 }
 
-// Not with the Go kubelet: it registers no driver in Rust, because h2 refuses the authority that it sends, a path.
+scenarios! {
+    STORAGE_EVERYWHERE:
+    csi::claims_get_volumes_that_are_gone_after_every_order_of_deletions,
+}
+
 scenarios! {
     STORAGE:
-    csi::claims_get_volumes_that_are_gone_after_every_order_of_deletions,
+    swap_volumes::volumes_stay_mounted_once_and_are_undone_by_whichever_kubelet_is_there,
     csi::volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api_server_is_away,
     csi_sanity::the_driver_of_these_tests_is_one_by_upstreams_judgement,
 }

@@ -70,7 +70,7 @@ spec:
 ";
 
 /// The containers that run, with the attempt of each.
-fn running(cluster: &Cluster) -> Vec<String> {
+pub fn running(cluster: &Cluster) -> Vec<String> {
     let list = cluster.crictl(&["ps"]);
     let containers = list["containers"].as_array().unwrap().iter();
     let mut found: Vec<_> = containers
@@ -81,7 +81,7 @@ fn running(cluster: &Cluster) -> Vec<String> {
 }
 
 /// That of the kubelet that reported the node last.
-fn version(cluster: &Cluster) -> Value {
+pub fn version(cluster: &Cluster) -> Value {
     let node = cluster.get(&["node", NODE]);
     let version = node["status"]["nodeInfo"]["kubeletVersion"].clone();
     assert!(version.is_string(), "{node}");

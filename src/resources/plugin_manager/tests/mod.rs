@@ -3,6 +3,7 @@
 pub(crate) mod registrar;
 
 use super::{Deregister, PluginHandler, PluginHandlers, RegisteredPlugin, registration_proto, run};
+use crate::base::connections;
 use futures::future::BoxFuture;
 use registrar::FakeRegistrar;
 use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};

@@ -1,12 +1,14 @@
 //! The registration service of a plugin that the kubelet finds by its socket.
 
-use super::registration_proto::{
-    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-    registration_server::{Registration, RegistrationServer},
+use super::{
+    connections,
+    registration_proto::{
+        InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+        registration_server::{Registration, RegistrationServer},
+    },
 };
 use std::{path::Path, time::Duration};
 use tokio::{net::UnixListener, sync::watch, time::timeout};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
 /// Within which the kubelet registers the plugin.
@@ -46,7 +48,8 @@ impl FakeRegistrar {
 
     /// Serves nothing but registrations.
     pub(crate) fn listen(self, socket: &Path) -> Self {
-        let incoming = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
+        // The Go kubelet sends the socket's path as `:authority`.
+        let incoming = connections("registrar", UnixListener::bind(socket).unwrap());
         tokio::spawn(Server::builder().serve_with_incoming(self.server(), incoming));
         self
     }

@@ -46,10 +46,13 @@ pub fn sub_path_requests(
         if images.contains_key(&mount.name) {
             continue;
         }
+        let path = find(container, mount, volumes)?;
+        let spec_name = path.persistent_volume.as_ref().unwrap_or(&mount.name);
         requests.push(SubPathRequest {
             mount_index,
             volume: mount.name.clone(),
-            volume_path: find(container, mount, volumes)?.host_path.clone(),
+            spec_name: spec_name.clone(),
+            volume_path: path.host_path.clone(),
             sub_path,
         });
     }

@@ -14,7 +14,7 @@ mod world;
 
 use super::{CallOutcome, CsiDrivers, CsiError, CsiMetrics, NodeClient, proto};
 use crate::{
-    base::metrics::Metrics,
+    base::{connections, metrics::Metrics},
     resources::plugin_manager::{RegisteredPlugin, registration_proto, tests::registrar},
 };
 use driver::{Behaviour, CsiDriver, DriverConfig};

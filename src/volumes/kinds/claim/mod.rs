@@ -161,6 +161,7 @@ impl ClaimAttempt {
         written.map_err(|error| self.fail(error))?;
         let at = &self.resolved.at;
         let path = VolumePath {
+            persistent_volume: Some(self.resolved.volume.clone()),
             check,
             managed: at.managed,
             read_only: self.claim.read_only,

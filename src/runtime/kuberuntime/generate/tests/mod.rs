@@ -45,6 +45,7 @@ fn sandbox_with_ids(
 fn volumes() -> VolumePaths {
     let at = |path: &str, managed| VolumePath {
         host_path: path.into(),
+        persistent_volume: None,
         check: crate::volumes::HostPathCheck::None,
         managed,
         read_only: false,

@@ -102,6 +102,7 @@ fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
     let requests = request(expr.clone()).unwrap();
     assert_eq!(requests[0].sub_path, "a/me");
     assert_eq!(requests[0].volume_path, Path::new("/k/scratch"));
+    assert_eq!(requests[0].spec_name, "scratch");
     assert_eq!(mounts_of(expr, false).unwrap()[0].host_path, "/k/bound");
     assert!(
         request(json!({"name": "scratch", "mountPath": "/x"}))
@@ -170,6 +171,25 @@ fn an_image_is_mounted_by_the_runtime_and_never_writable() {
     let bound =
         mounts::sub_path_requests(&pod.containers()[0], &volumes(), &images(), &environment());
     assert!(bound.unwrap().is_empty(), "the kubelet binds nothing of it");
+}
+
+#[test]
+fn the_sub_paths_of_a_claim_are_named_after_its_persistent_volume() {
+    let mut volumes = volumes();
+    let of_claim = crate::volumes::VolumePath {
+        persistent_volume: Some("pv-1".into()),
+        ..volumes["scratch"].clone()
+    };
+    volumes.insert("claim".into(), of_claim);
+    let mount = json!({"name": "claim", "mountPath": "/x", "subPath": "a"});
+    let pod = pod_with(json!({"volumeMounts": [mount]}));
+    let container = &pod.containers()[0];
+    let requests = mounts::sub_path_requests(container, &volumes, &images(), &environment());
+    let requests = requests.unwrap();
+    assert_eq!(
+        (&*requests[0].volume, &*requests[0].spec_name),
+        ("claim", "pv-1")
+    );
 }
 
 #[test]

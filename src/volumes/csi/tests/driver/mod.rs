@@ -14,7 +14,7 @@ mod script;
 mod server;
 mod volumes;
 
-use super::{proto, registrar::FakeRegistrar, registration_proto::RegistrationStatus};
+use super::{connections, proto, registrar::FakeRegistrar, registration_proto::RegistrationStatus};
 use server::SocketServer;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -272,9 +272,10 @@ impl DriverService {
         if wanted > volume.capacity {
             return Err(Status::out_of_range("the controller has not expanded it"));
         }
-        if !volume.published.contains_key(&request.volume_path) {
-            let text = format!("nothing is published at {}", request.volume_path);
-            return Err(Status::not_found(text));
+        let path = &request.volume_path;
+        let is_staged = volume.staged.as_ref().is_some_and(|(at, _)| at == path);
+        if !is_staged && !volume.published.contains_key(path) {
+            return Err(Status::not_found(format!("nothing is published at {path}")));
         }
         let reached = volume.capacity;
         let grown = self.volumes.grow(&request.volume_id, reached);

@@ -1,7 +1,7 @@
 //! A server on a Unix socket in a runtime of its own, so that its connections end with it.
 
 use super::{
-    DriverService, FakeRegistrar,
+    DriverService, FakeRegistrar, connections,
     proto::{
         controller_server::ControllerServer, identity_server::IdentityServer,
         node_server::NodeServer,
@@ -9,7 +9,6 @@ use super::{
 };
 use std::path::Path;
 use tokio::{net::UnixListener, runtime::Runtime};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{body::Body, transport::Server};
 use tower::Service as _;
 
@@ -59,7 +58,8 @@ impl SocketServer {
                 }
             }
         });
-        let incoming = UnixListenerStream::new(listener);
+        // The Go kubelet sends the socket's path as `:authority`.
+        let incoming = connections("csi driver", listener);
         runtime.spawn(Server::builder().serve_with_incoming(dispatch, incoming));
         Self(Some(runtime))
     }

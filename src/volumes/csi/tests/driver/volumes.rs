@@ -72,8 +72,17 @@ impl DriverVolumes {
         }
     }
 
-    /// The directory with the data of a volume.
+    /// The directory with the data of a volume. It is no mount point: the Go kubelet does not have a volume unstaged
+    /// while it sees another mount of the same directory.
     pub(crate) fn data(&self, handle: &str) -> PathBuf {
+        let own = self.own_directory(handle);
+        match self.mounts {
+            Mounts::Tmpfs => own.join("data"),
+            _ => own,
+        }
+    }
+
+    fn own_directory(&self, handle: &str) -> PathBuf {
         let is_file_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let name: String = handle
             .chars()
@@ -84,11 +93,12 @@ impl DriverVolumes {
 
     /// Adds a volume and its directory.
     pub(crate) fn create(&self, handle: &str, capacity: i64, is_inline: bool) {
-        let data = self.data(handle);
-        fs::create_dir_all(&data).unwrap();
+        let own = self.own_directory(handle);
+        fs::create_dir_all(&own).unwrap();
         if self.mounts == Mounts::Tmpfs {
             let size = CString::new(format!("size={capacity},mode=755")).unwrap();
-            mount("tmpfs", &data, "tmpfs", MountFlags::empty(), &*size).unwrap();
+            mount("tmpfs", &own, "tmpfs", MountFlags::empty(), &*size).unwrap();
+            fs::create_dir_all(self.data(handle)).unwrap();
         }
         let volume = DriverVolume {
             capacity,
@@ -104,9 +114,9 @@ impl DriverVolumes {
         self.modify(|volumes| drop(volumes.remove(handle)));
         let _ = self.detach_disk(handle);
         if self.mounts == Mounts::Tmpfs {
-            unmount(self.data(handle), UnmountFlags::NOFOLLOW).unwrap();
+            unmount(self.own_directory(handle), UnmountFlags::NOFOLLOW).unwrap();
         }
-        let _ = fs::remove_dir_all(self.data(handle));
+        let _ = fs::remove_dir_all(self.own_directory(handle));
     }
 
     pub(crate) fn get(&self, handle: &str) -> Option<DriverVolume> {
@@ -130,7 +140,7 @@ impl DriverVolumes {
     pub(super) fn grow(&self, handle: &str, capacity: i64) -> io::Result<()> {
         if self.mounts == Mounts::Tmpfs {
             let size = format!("size={capacity}");
-            mount_remount(self.data(handle), MountFlags::empty(), size)?;
+            mount_remount(self.own_directory(handle), MountFlags::empty(), size)?;
         }
         self.change(handle, |volume| volume.node_capacity = capacity);
         Ok(())

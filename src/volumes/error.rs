@@ -56,6 +56,14 @@ pub enum VolumeError {
         /// Why.
         source: anyhow::Error,
     },
+    /// The driver cannot expand the volume before the pod uses it.
+    #[error("MountVolume.Setup failed while expanding volume for volume {volume:?} ")]
+    Expand {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        source: anyhow::Error,
+    },
     /// A volume cannot be unmounted.
     #[error("UnmountVolume.TearDown failed for volume {volume:?} : {why}")]
     TearDown {

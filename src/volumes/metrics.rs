@@ -31,6 +31,8 @@ pub(super) enum StorageOperation {
     UnmountDevice,
     /// A controller attaches it.
     Attach,
+    /// It is expanded.
+    Resize,
     /// Its files are given to the `fsGroup`.
     ApplyAccessControl,
 }
@@ -42,6 +44,7 @@ impl StorageOperation {
             Self::Unmount => "volume_unmount",
             Self::UnmountDevice => "unmount_device",
             Self::Attach => "verify_controller_attached_volume",
+            Self::Resize => "volume_fs_resize",
             Self::ApplyAccessControl => "volume_apply_access_control",
         }
     }

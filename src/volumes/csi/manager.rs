@@ -122,6 +122,7 @@ impl CsiVolumes {
             spawn(PanicScope::Other, inner.clone().report_when_node_is_known());
         }
         inner.report_in_use();
+        spawn(PanicScope::Other, inner.clone().reread_capacities());
     }
 
     /// All sources of pods have delivered, and these are the desired pods. What an earlier kubelet left for others, of
@@ -301,6 +302,10 @@ fn setup_error(volume: &str, step: &Step, why: String) -> VolumeError {
             volume: volume.to_owned(),
             source: anyhow!(why),
         },
+        Step::Expand(_) => VolumeError::Expand {
+            volume: volume.to_owned(),
+            source: anyhow!(why),
+        },
         _ => VolumeError::set_up(volume, anyhow!(why)),
     }
 }
@@ -348,6 +353,7 @@ impl CsiVolumesInner {
         volume.modify(|state| {
             state.attach_required = found.attach_required;
             state.owner_group = found.owner_group;
+            state.sizes.node = found.size;
             let pods = found.pods.into_iter().map(|(uid, spec_name)| {
                 let pod = PodOfVolume {
                     spec_name,

@@ -65,6 +65,7 @@ fn volumes_of_records_pods_and_stages_are_found() {
         is_staged: true,
         pods: [("u1".into(), "pv1".to_owned())].into(),
         owner_group: None,
+        size: None,
     };
     record::write(root, &record).unwrap();
     let data = PublishData {

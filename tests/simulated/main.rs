@@ -44,6 +44,7 @@ mod container_logs;
 mod csi;
 mod csi_bad_input;
 mod csi_drivers;
+mod csi_expansion;
 mod csi_kills;
 mod csi_node;
 mod csi_pods;

@@ -2,7 +2,7 @@
 //!
 //! Each volume has a task. It evaluates the volume's state machine whenever something changes that the next step depends
 //! on (a pod's wish, the end of a step, a registration, a CSIDriver object, the Node), executes that step, and ends when
-//! nothing is left of the volume. Nothing is polled.
+//! nothing is left of the volume. Nothing is polled but the capacities of volumes that may grow.
 
 use super::{
     drivers::CsiDrivers,

@@ -124,6 +124,8 @@ pub(super) fn open(
             node_name: config.node_name.clone(),
             in_use: stores.volumes_in_use.clone(),
             full_drivers: Arc::default(),
+            resync_interval: config.sync_frequency,
+            reports_health: config.is_on(FeatureGate::CsiVolumeHealth),
             events: stores.events.clone(),
             metrics: VolumeMetrics::new(&metrics),
         },

@@ -38,6 +38,8 @@ macro_rules! feature_gates {
 }
 
 feature_gates! {
+    /// The conditions that CSI drivers report of volumes are in statistics and events.
+    CsiVolumeHealth = "CSIVolumeHealth", Alpha, false;
     /// Lists of the runtime are requested as streams first.
     CriListStreaming = "CRIListStreaming", Alpha, false;
     /// Options of the CPU manager that are alpha.

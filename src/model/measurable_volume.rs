@@ -38,6 +38,8 @@ pub struct ReportedUsage {
     pub inodes: u64,
     pub inodes_free: u64,
     pub inodes_used: u64,
+    /// Whether the volume is abnormal, if the driver reports that and it is asked for.
+    pub is_abnormal: Option<bool>,
 }
 
 /// A quota project of a file system.

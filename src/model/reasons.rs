@@ -102,6 +102,14 @@ pub mod event {
     pub const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
     /// The files of a volume are being given to the pod's `fsGroup` for long.
     pub const VOLUME_PERMISSION_CHANGE_IN_PROGRESS: &str = "VolumePermissionChangeInProgress";
+    /// A volume has been expanded on the node.
+    pub const FILE_SYSTEM_RESIZE_SUCCESSFUL: &str = "FileSystemResizeSuccessful";
+    /// A volume is not expanded, because it is mounted read-only.
+    pub const FILE_SYSTEM_RESIZE_FAILED: &str = "FileSystemResizeFailed";
+    /// The volume of a running pod could not be expanded.
+    pub const VOLUME_RESIZE_FAILED: &str = "VolumeResizeFailed";
+    /// A driver reports that a volume is abnormal.
+    pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
     /// The node has too many volumes of a driver; also in `status.reason`.
     pub const VOLUME_ATTACHMENT_LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
     /// A volume could not be torn down.

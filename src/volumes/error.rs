@@ -56,6 +56,14 @@ pub enum VolumeError {
         /// Why.
         source: anyhow::Error,
     },
+    /// The driver cannot expand the volume before the pod uses it.
+    #[error("MountVolume.Setup failed while expanding volume for volume {volume:?} ")]
+    Expand {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        source: anyhow::Error,
+    },
     /// The device of a block volume cannot be staged, published or mapped.
     #[error("MapVolume.{step} failed for volume {volume:?} ")]
     Map {

@@ -37,6 +37,8 @@ pub(super) enum StorageOperation {
     UnmapDevice,
     /// A controller attaches it.
     Attach,
+    /// It is expanded.
+    Resize,
     /// Its files are given to the `fsGroup`.
     ApplyAccessControl,
 }
@@ -51,6 +53,7 @@ impl StorageOperation {
             Self::UnmountDevice => "unmount_device",
             Self::UnmapDevice => "unmap_device",
             Self::Attach => "verify_controller_attached_volume",
+            Self::Resize => "volume_fs_resize",
             Self::ApplyAccessControl => "volume_apply_access_control",
         }
     }

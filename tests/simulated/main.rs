@@ -46,6 +46,7 @@ mod csi;
 mod csi_bad_input;
 mod csi_block;
 mod csi_drivers;
+mod csi_expansion;
 mod csi_kills;
 mod csi_node;
 mod csi_pods;

@@ -37,6 +37,7 @@ struct State {
     watches: AtomicUsize,
     lists: AtomicUsize,
     posts: Mutex<Vec<(String, Value)>>,
+    patches: Mutex<Vec<(String, Value)>>,
     post: Mutex<Arc<Post>>,
     stores_posts: AtomicBool,
 }
@@ -83,6 +84,7 @@ impl Stored {
             watches: AtomicUsize::new(0),
             lists: AtomicUsize::new(0),
             posts: Mutex::default(),
+            patches: Mutex::default(),
             post: Mutex::new(Arc::new(|_, _| (404, json!({})))),
             stores_posts: AtomicBool::new(false),
         });
@@ -140,6 +142,26 @@ impl Stored {
         self.state.posts.lock().clone()
     }
 
+    /// All patches of statuses so far: resource with name, and body.
+    pub fn patches(&self) -> Vec<(String, Value)> {
+        self.state.patches.lock().clone()
+    }
+
+    /// An object as it is now.
+    pub fn object(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        let objects = self.state.objects().into_iter();
+        let mut objects = objects.filter(|(at, _)| at.resource == resource);
+        let found = objects.find(|(at, _)| at.namespace == namespace && at.name == name)?;
+        Some(found.1)
+    }
+
+    /// How many requests of an object there were: of `persistentvolumes/pv1`.
+    pub fn reads(&self, object: &str) -> usize {
+        let received = self.server.received().into_iter();
+        let reads = received.filter(|it| it.method == "GET" && it.path.ends_with(object));
+        reads.count()
+    }
+
     /// How many requests there were.
     pub fn requests(&self) -> usize {
         self.server.received().len()
@@ -177,6 +199,57 @@ impl State {
             }
         }
         objects
+    }
+}
+
+impl State {
+    /// Patches an object that has the patch's UID and version.
+    fn patched(&self, resource: &str, namespace: &str, name: &str, patch: &Value) -> Reply {
+        self.patches
+            .lock()
+            .push((format!("{resource}/{name}"), patch.clone()));
+        let found = self.objects().into_iter().find(|(at, _)| {
+            at.resource == resource && at.namespace == namespace && at.name == name
+        });
+        let Some((place, mut object)) = found else {
+            return Reply::status(404, "NotFound");
+        };
+        for field in ["uid", "resourceVersion"] {
+            let expected = &patch["metadata"][field];
+            if !expected.is_null() && object["metadata"][field] != *expected {
+                return Reply::status(409, "Conflict");
+            }
+        }
+        let mut patch = patch.clone();
+        patch["metadata"] = object["metadata"].clone();
+        merge(&mut object, patch);
+        self.record("MODIFIED", place, object.clone());
+        object["metadata"]["resourceVersion"] = self.events.lock().len().to_string().into();
+        Reply::Json(200, object)
+    }
+}
+
+/// As a strategic merge patch, where conditions are the only lists that are merged.
+fn merge(into: &mut Value, patch: Value) {
+    let (Value::Object(old), Value::Object(new)) = (&mut *into, &patch) else {
+        *into = patch;
+        return;
+    };
+    for (key, value) in new.clone() {
+        match value {
+            Value::Null => drop(old.remove(&key)),
+            Value::Array(conditions) if key == "conditions" => {
+                let list = old.entry(key).or_insert(json!([]));
+                let list = list.as_array_mut().expect("a list");
+                for condition in conditions {
+                    list.retain(|known| known["type"] != condition["type"]);
+                    if condition["$patch"] != "delete" {
+                        list.push(condition);
+                    }
+                }
+            }
+            value => merge(old.entry(key).or_insert(json!({})), value),
+        }
     }
 }
 
@@ -222,6 +295,10 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
         return found.map_or(Reply::status(404, "NotFound"), |(_, object)| {
             Reply::Json(200, object)
         });
+    }
+    if let (Some([resource, name, "status"]), "PATCH") = (rest, request.method.as_str()) {
+        let namespace = namespaced.map_or("", |at| parts[at + 1]);
+        return state.patched(resource, namespace, name, &request.body);
     }
     let selector = request.parameter("fieldSelector");
     let query = Query {

@@ -174,7 +174,7 @@ mod tests {
             volumes: vec![VolumeStats {
                 name: "v".into(),
                 fs: used(volume),
-                pvc_ref: None,
+                ..VolumeStats::default()
             }],
             ..PodStats::default()
         };

@@ -202,6 +202,12 @@ messages! {
         name: String,
     } optional {
         pvc_ref: PvcReference,
+        volume_health_stats: VolumeHealthStats,
+    }
+
+    /// What the driver reports of the volume's health.
+    pub struct VolumeHealthStats {
+        abnormal: bool,
     }
 
     /// The PersistentVolumeClaim of a volume.

@@ -18,38 +18,47 @@ pub type ClaimVolumes =
 
 type ClaimUsage = BTreeMap<ClaimRef, ReportedUsage>;
 
-type ClaimFamily = (&'static str, &'static str, fn(&ReportedUsage) -> u64);
+type ClaimFamily = (
+    &'static str,
+    &'static str,
+    fn(&ReportedUsage) -> Option<u64>,
+);
 
-const FAMILIES: [ClaimFamily; 6] = [
+const FAMILIES: [ClaimFamily; 7] = [
     (
         "kubelet_volume_stats_capacity_bytes",
         "Capacity in bytes of the volume",
-        |usage| usage.capacity_bytes,
+        |usage| Some(usage.capacity_bytes),
     ),
     (
         "kubelet_volume_stats_available_bytes",
         "Number of available bytes in the volume",
-        |usage| usage.available_bytes,
+        |usage| Some(usage.available_bytes),
     ),
     (
         "kubelet_volume_stats_used_bytes",
         "Number of used bytes in the volume",
-        |usage| usage.used_bytes,
+        |usage| Some(usage.used_bytes),
     ),
     (
         "kubelet_volume_stats_inodes",
         "Maximum number of inodes in the volume",
-        |usage| usage.inodes,
+        |usage| Some(usage.inodes),
     ),
     (
         "kubelet_volume_stats_inodes_free",
         "Number of free inodes in the volume",
-        |usage| usage.inodes_free,
+        |usage| Some(usage.inodes_free),
     ),
     (
         "kubelet_volume_stats_inodes_used",
         "Number of used inodes in the volume",
-        |usage| usage.inodes_used,
+        |usage| Some(usage.inodes_used),
+    ),
+    (
+        "kubelet_volume_stats_health_status_abnormal",
+        "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy",
+        |usage| usage.is_abnormal.map(u64::from),
     ),
 ];
 
@@ -69,12 +78,12 @@ impl ClaimMeter {
             let usage = usage.clone();
             let read = move || {
                 let usage = usage.lock();
-                let samples = usage.iter().map(|(claim, usage)| {
+                let samples = usage.iter().filter_map(|(claim, usage)| {
                     let labels = vec![
                         ("namespace", claim.namespace.clone()),
                         ("persistentvolumeclaim", claim.name.clone()),
                     ];
-                    (labels, value(usage) as f64)
+                    Some((labels, value(usage)? as f64))
                 });
                 samples.collect()
             };
@@ -117,6 +126,7 @@ fn of_filesystem(usage: &FilesystemUsage) -> ReportedUsage {
         inodes: usage.inodes,
         inodes_free: usage.inodes_free,
         inodes_used: usage.inodes.saturating_sub(usage.inodes_free),
+        is_abnormal: None,
     }
 }
 
@@ -160,14 +170,15 @@ mod tests {
             .unwrap()
             .capacity as f64;
         assert_eq!(value(&text), Some(expected));
+        // Only drivers report the health.
+        let has = |text: &str, name: &str| text.contains(&format!("{name}{{namespace=\"shop\""));
+        let of_health = "kubelet_volume_stats_health_status_abnormal";
         for (name, _, _) in FAMILIES {
-            assert!(
-                text.contains(&format!("{name}{{namespace=\"shop\"")),
-                "{name}"
-            );
+            assert_eq!(has(&text, name), name != of_health, "{name}");
         }
         let reported = ReportedUsage {
             capacity_bytes: 7,
+            is_abnormal: Some(true),
             ..ReportedUsage::default()
         };
         let source = UsageSource::Driver(Some(reported));
@@ -175,6 +186,7 @@ mod tests {
             .insert(claim, MeasurableVolume { source, ..volume });
         meter.measure().await;
         assert_eq!(value(&metrics.text()), Some(7.0));
+        assert!(has(&metrics.text(), of_health), "{}", metrics.text());
         used.lock().clear();
         meter.measure().await;
         assert_eq!(value(&metrics.text()), None);

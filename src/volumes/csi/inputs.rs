@@ -20,7 +20,7 @@ use crate::state::{events::EventRecorder, node_object::NodeObject, volumes_in_us
 use crate::volumes::VolumeMetrics;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Maximum size of a secret's data: the API server's.
 const MAX_SECRET: usize = 1024 * 1024;
@@ -48,6 +48,10 @@ pub struct CsiSources {
     pub in_use: VolumesInUse,
     /// Drivers whose volumes cannot be attached because the node has too many.
     pub full_drivers: Arc<DirtySet<String>>,
+    /// How often PersistentVolumes that may become larger are read at least; `syncFrequency`, as in the Go kubelet.
+    pub resync_interval: Duration,
+    /// Whether the health of volumes is reported (`CSIVolumeHealth`).
+    pub reports_health: bool,
     /// Events of pods.
     pub events: EventRecorder,
     /// Metrics of all volumes.

@@ -2,7 +2,7 @@
 //!
 //! Each volume has a task. It evaluates the volume's state machine whenever something changes that the next step depends
 //! on (a pod's wish, the end of a step, a registration, a CSIDriver object, the Node), executes that step, and ends when
-//! nothing is left of the volume. Nothing is polled.
+//! nothing is left of the volume. Nothing is polled but the capacities of volumes that may grow.
 
 use super::{
     files,
@@ -122,6 +122,7 @@ impl CsiVolumes {
             spawn(PanicScope::Other, inner.clone().report_when_node_is_known());
         }
         inner.report_in_use();
+        spawn(PanicScope::Other, inner.clone().reread_capacities());
     }
 
     /// All sources of pods have delivered, and these are the desired pods. What an earlier kubelet left for others, of
@@ -305,19 +306,19 @@ fn remove_links(directory: &Path) {
 fn setup_error(spec: &CsiVolumeSpec, step: &Step, why: String) -> VolumeError {
     let (volume, source) = (spec.spec_name.clone(), anyhow!(why));
     let is_stage = matches!(step, Step::Stage | Step::Unstage);
-    match (spec.identity.is_block(), is_stage) {
-        (true, true) => VolumeError::Map {
-            step: "SetUpDevice",
+    match (step, spec.identity.is_block()) {
+        (Step::Expand(_), _) => VolumeError::Expand { volume, source },
+        (_, true) => VolumeError::Map {
+            step: if is_stage {
+                "SetUpDevice"
+            } else {
+                "MapPodDevice"
+            },
             volume,
             source,
         },
-        (true, false) => VolumeError::Map {
-            step: "MapPodDevice",
-            volume,
-            source,
-        },
-        (false, true) => VolumeError::MountDevice { volume, source },
-        (false, false) => VolumeError::set_up(&volume, source),
+        (_, false) if is_stage => VolumeError::MountDevice { volume, source },
+        (_, false) => VolumeError::set_up(&volume, source),
     }
 }
 
@@ -372,6 +373,7 @@ impl CsiVolumesInner {
         volume.modify(|state| {
             state.attach_required = found.attach_required;
             state.owner_group = found.owner_group;
+            state.sizes.node = found.size;
             let pods = found.pods.into_iter().map(|(uid, spec_name)| {
                 let pod = PodOfVolume {
                     spec_name,

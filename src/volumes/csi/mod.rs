@@ -33,6 +33,7 @@ mod client;
 mod drivers;
 pub mod identity;
 mod registration;
+pub mod access_mode;
 pub mod spec;
 pub mod paths;
 pub mod machine;
@@ -55,6 +56,7 @@ pub mod selinux;
 mod ownership;
 pub(super) mod dead_mounts;
 mod attach;
+pub mod expansion;
 mod task;
 mod usage;
 #[cfg(test)]

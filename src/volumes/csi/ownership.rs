@@ -9,7 +9,6 @@ use super::{
     volume::{CsiVolume, PublishRequest, RunningOwnershipWalk},
 };
 use crate::model::{PodUid, reasons::event};
-use crate::state::events::ObjectRef;
 use crate::volumes::{
     metrics::StorageOperation,
     ownership::{self, OwnershipWalk},
@@ -108,13 +107,7 @@ impl CsiVolumesInner {
         path: &str,
         walk: &OwnershipWalk,
     ) -> Infallible {
-        let pod = ObjectRef {
-            kind: "Pod",
-            namespace: request.pod.namespace.clone(),
-            name: request.pod.name.clone(),
-            uid: request.pod.uid.clone(),
-            field_path: String::new(),
-        };
+        let pod = request.pod.reference();
         let report = |text: String| {
             let reason = event::VOLUME_PERMISSION_CHANGE_IN_PROGRESS;
             self.sources.events.warning(&pod, reason, text);

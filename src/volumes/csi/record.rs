@@ -8,6 +8,7 @@
 //! older kubelet finds such records after a rollback.
 
 use super::{
+    expansion::decision::NodeSize,
     files::{self, ReadError},
     identity::{
         BLOCK, FILESYSTEM, Lifecycle, NameField, VolumeIdentity, check_file_name, sha256_hex,
@@ -41,6 +42,8 @@ pub struct VolumeRecord {
     pub pods: BTreeMap<PodUid, String>,
     /// The group that all files of the volume have been given to since it was staged.
     pub owner_group: Option<u32>,
+    /// The size that the node has reached; `None` if it is not known.
+    pub size: Option<NodeSize>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -58,6 +61,18 @@ struct RecordFile {
     /// Kubelets that do not know it give the files to the group again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner_group: Option<u32>,
+    /// Kubelets that do not know it take the size from the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node_size: Option<NodeSizeEntry>,
+}
+
+/// The size that the node has reached.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeSizeEntry {
+    bytes: i64,
+    /// The claim has it.
+    reported: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -223,6 +238,10 @@ fn encode(record: &VolumeRecord) -> io::Result<Vec<u8>> {
         staged: record.is_staged,
         pods: pods.collect(),
         owner_group: record.owner_group,
+        node_size: record.size.map(|size| NodeSizeEntry {
+            bytes: size.bytes,
+            reported: size.is_reported,
+        }),
     };
     Ok(serde_json::to_vec(&file)?)
 }
@@ -274,6 +293,10 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
         is_staged: file.staged,
         pods,
         owner_group: file.owner_group,
+        size: file.node_size.map(|size| NodeSize {
+            bytes: size.bytes,
+            is_reported: size.reported,
+        }),
     })
 }
 
@@ -304,6 +327,10 @@ mod tests {
             is_staged: true,
             pods: [("u1".into(), "pv1".to_owned())].into(),
             owner_group: None,
+            size: Some(NodeSize {
+                bytes: 1 << 30,
+                is_reported: false,
+            }),
         }
     }
 
@@ -322,6 +349,7 @@ mod tests {
             is_staged: false,
             pods: [("u1".into(), "data".to_owned())].into(),
             owner_group: Some(7),
+            size: None,
         }
     }
 
@@ -356,6 +384,7 @@ mod tests {
             "version": 1, "driver": "d.example", "handle": "h1", "lifecycle": "Persistent",
             "specName": "pv1", "attachRequired": true, "mode": "Filesystem", "staged": true,
             "pods": [{"uid": "u1", "specName": "pv1"}],
+            "nodeSize": {"bytes": 1 << 30, "reported": false},
         });
         assert_eq!(text, expected);
         let text: Value = serde_json::from_slice(&encode(&block()).unwrap()).unwrap();

@@ -4,7 +4,7 @@ use super::{
     facts::NodeCapabilities,
     identity::Lifecycle,
     proto::{
-        VolumeCapability,
+        CapacityRange, NodeExpandVolumeRequest, VolumeCapability,
         volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
     },
     selinux,
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::apiserver::csi_driver::{CsiDriver, FsGroupPolicy};
 use crate::model::{Pod, PodExt as _, PodUid};
+use crate::state::events::ObjectRef;
 use std::collections::BTreeMap;
 
 /// Prefix of the facts about a pod in a volume context.
@@ -48,6 +49,17 @@ impl MountingPod {
             name: pod.name().to_owned(),
             service_account: account.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned()),
             file_labels: file_labels.unwrap_or_default(),
+        }
+    }
+
+    /// The pod in events.
+    pub(super) fn reference(&self) -> ObjectRef {
+        ObjectRef {
+            kind: "Pod",
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            field_path: String::new(),
         }
     }
 
@@ -89,6 +101,26 @@ pub(super) fn capability(
         access_mode: Some(AccessMode {
             mode: mode.number(),
         }),
+    }
+}
+
+/// The request to expand a volume to this many bytes, without staging path and secrets. `path` is where it is published:
+/// a directory, or the path of a device.
+pub(super) fn expand(
+    handle: String,
+    path: String,
+    bytes: i64,
+    capability: VolumeCapability,
+) -> NodeExpandVolumeRequest {
+    NodeExpandVolumeRequest {
+        volume_id: handle,
+        volume_path: path,
+        capacity_range: Some(CapacityRange {
+            required_bytes: bytes,
+            limit_bytes: 0,
+        }),
+        volume_capability: Some(capability),
+        ..NodeExpandVolumeRequest::default()
     }
 }
 
@@ -158,6 +190,8 @@ mod tests {
             volume_attributes: BTreeMap::new(),
             stage_secret: None,
             publish_secret: None,
+            expand_secret: None,
+            claim: None,
             capacity: None,
         }
     }

@@ -3,11 +3,14 @@
 use super::identity::{
     BLOCK, FILESYSTEM, InvalidName, Lifecycle, NameField, VolumeIdentity, check_file_name,
 };
-use crate::base::named_enum;
-use crate::model::{PodUid, Quantity, validation::is_dns_subdomain};
+use crate::model::{PodUid, validation::is_dns_subdomain};
 use crate::volumes::Unsupported;
-use k8s_openapi::api::core::v1::{CSIVolumeSource, PersistentVolume, SecretReference};
+use k8s_openapi::api::core::v1::{
+    CSIVolumeSource, ObjectReference, PersistentVolume, SecretReference,
+};
 use std::collections::BTreeMap;
+
+pub use super::access_mode::{AccessMode, CsiAccessMode, csi_access_mode};
 
 /// Maximum size of all keys and values of a volume's attributes. The CSI specification has 4 KiB, but no driver is known
 /// to insist on it.
@@ -19,59 +22,6 @@ const MAX_FS_TYPE: usize = 128;
 /// How many characters of a name an error repeats.
 const SHOWN: usize = 64;
 
-named_enum! {
-    /// Access modes of a PersistentVolume.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum AccessMode {
-        /// Pods of one node.
-        ReadWriteOnce = "ReadWriteOnce",
-        /// Readers on any node.
-        ReadOnlyMany = "ReadOnlyMany",
-        /// Pods of any node.
-        ReadWriteMany = "ReadWriteMany",
-        /// A single pod.
-        ReadWriteOncePod = "ReadWriteOncePod",
-    }
-}
-
-/// Access modes of CSI, with their numbers in `VolumeCapability.AccessMode.Mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum CsiAccessMode {
-    /// `SINGLE_NODE_WRITER`
-    SingleNodeWriter = 1,
-    /// `MULTI_NODE_READER_ONLY`
-    MultiNodeReaderOnly = 3,
-    /// `MULTI_NODE_MULTI_WRITER`
-    MultiNodeMultiWriter = 5,
-    /// `SINGLE_NODE_SINGLE_WRITER`
-    SingleNodeSingleWriter = 6,
-    /// `SINGLE_NODE_MULTI_WRITER`
-    SingleNodeMultiWriter = 7,
-}
-
-impl CsiAccessMode {
-    /// The number in a request.
-    pub fn number(self) -> i32 {
-        self as i32
-    }
-}
-
-/// The mode for a request, from the volume's first access mode; a volume without one is `ReadWriteOnce`.
-/// `multi_writer` says whether the driver has the capability `SINGLE_NODE_MULTI_WRITER`, which splits
-/// `SINGLE_NODE_WRITER` in two.
-pub fn csi_access_mode(first: Option<AccessMode>, multi_writer: bool) -> CsiAccessMode {
-    match (first.unwrap_or(AccessMode::ReadWriteOnce), multi_writer) {
-        (AccessMode::ReadWriteOnce, true) => CsiAccessMode::SingleNodeMultiWriter,
-        (AccessMode::ReadWriteOncePod, true) => CsiAccessMode::SingleNodeSingleWriter,
-        (AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod, false) => {
-            CsiAccessMode::SingleNodeWriter
-        }
-        (AccessMode::ReadOnlyMany, _) => CsiAccessMode::MultiNodeReaderOnly,
-        (AccessMode::ReadWriteMany, _) => CsiAccessMode::MultiNodeMultiWriter,
-    }
-}
-
 /// A secret whose data goes with a call. Only the reference is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRef {
@@ -79,6 +29,17 @@ pub struct SecretRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
+}
+
+/// The claim that a PersistentVolume is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimOfVolume {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 /// One CSI volume of the node.
@@ -103,8 +64,12 @@ pub struct CsiVolumeSpec {
     pub stage_secret: Option<SecretRef>,
     /// The secret for `NodePublishVolume`.
     pub publish_secret: Option<SecretRef>,
-    /// The capacity in bytes, if the PersistentVolume has a valid one.
-    pub capacity: Option<i64>,
+    /// The secret for `NodeExpandVolume`.
+    pub expand_secret: Option<SecretRef>,
+    /// The claim, if the PersistentVolume names it completely.
+    pub claim: Option<ClaimOfVolume>,
+    /// The capacity of the PersistentVolume, which may be invalid.
+    pub capacity: Option<String>,
 }
 
 impl CsiVolumeSpec {
@@ -155,6 +120,7 @@ impl CsiVolumeSpec {
         subject.check_attributes("spec.csi.volumeAttributes", &attributes)?;
         let stage_secret = source.node_stage_secret_ref.as_ref();
         let publish_secret = source.node_publish_secret_ref.as_ref();
+        let expand_secret = source.node_expand_secret_ref.as_ref();
         let capacity = spec.capacity.as_ref().and_then(|all| all.get("storage"));
         Ok(Some(Self {
             identity,
@@ -166,7 +132,9 @@ impl CsiVolumeSpec {
             volume_attributes: attributes,
             stage_secret: subject.secret("spec.csi.nodeStageSecretRef", stage_secret)?,
             publish_secret: subject.secret("spec.csi.nodePublishSecretRef", publish_secret)?,
-            capacity: capacity.and_then(|size| Some(Quantity::from_api(size).ok()?.value())),
+            expand_secret: subject.secret("spec.csi.nodeExpandSecretRef", expand_secret)?,
+            claim: spec.claim_ref.as_ref().and_then(claim_of),
+            capacity: capacity.map(|size| size.0.clone()),
         }))
     }
 
@@ -200,6 +168,8 @@ impl CsiVolumeSpec {
             volume_attributes: attributes,
             stage_secret: None,
             publish_secret: subject.secret("csi.nodePublishSecretRef", secret.as_ref())?,
+            expand_secret: None,
+            claim: None,
             capacity: None,
         })
     }
@@ -251,6 +221,15 @@ pub enum SpecError {
         /// What is wrong with it.
         why: &'static str,
     },
+}
+
+/// The claim of a PersistentVolume; `None` unless the reference is complete.
+fn claim_of(reference: &ObjectReference) -> Option<ClaimOfVolume> {
+    Some(ClaimOfVolume {
+        namespace: reference.namespace.clone()?,
+        name: reference.name.clone()?,
+        uid: reference.uid.clone()?,
+    })
 }
 
 fn shortened(name: &str) -> String {
@@ -359,11 +338,15 @@ mod tests {
     #[test]
     fn a_persistent_volume_has_everything_that_calls_need() {
         let volume = merged(
-            json!({"mountOptions": ["noatime"], "capacity": {"storage": "1Gi"}}),
+            json!({
+                "mountOptions": ["noatime"], "capacity": {"storage": "1Gi"},
+                "claimRef": {"namespace": "shop", "name": "data", "uid": "c1"},
+            }),
             json!({
                 "fsType": "ext4", "readOnly": true, "volumeAttributes": {"a": "b"},
                 "nodeStageSecretRef": {"name": "s1", "namespace": "n1"},
                 "nodePublishSecretRef": {"name": "s2", "namespace": "n2"},
+                "nodeExpandSecretRef": {"name": "s3", "namespace": "n3"},
             }),
         );
         let spec = CsiVolumeSpec::from_persistent_volume(&volume);
@@ -384,7 +367,13 @@ mod tests {
             volume_attributes: [("a".to_owned(), "b".to_owned())].into(),
             stage_secret: secret("s1", "n1"),
             publish_secret: secret("s2", "n2"),
-            capacity: Some(1 << 30),
+            expand_secret: secret("s3", "n3"),
+            claim: Some(ClaimOfVolume {
+                namespace: "shop".into(),
+                name: "data".into(),
+                uid: "c1".into(),
+            }),
+            capacity: Some("1Gi".into()),
         };
         assert_eq!(spec, expected);
         assert_eq!(spec.unique_name(), "kubernetes.io/csi/d.example^h1");
@@ -450,21 +439,6 @@ mod tests {
         let error = CsiVolumeSpec::from_persistent_volume(&hidden).unwrap_err();
         let expected = r#"metadata.name of PersistentVolume ".." cannot be the name of a file"#;
         assert_eq!(error.to_string(), expected);
-    }
-
-    #[test]
-    fn the_access_mode_follows_the_first_mode_and_the_capability() {
-        use AccessMode::*;
-        for (first, without, with) in [
-            (None, 1, 7),
-            (Some(ReadWriteOnce), 1, 7),
-            (Some(ReadOnlyMany), 3, 3),
-            (Some(ReadWriteMany), 5, 5),
-            (Some(ReadWriteOncePod), 1, 6),
-        ] {
-            let numbers = [false, true].map(|multi| csi_access_mode(first, multi).number());
-            assert_eq!(numbers, [without, with], "{first:?}");
-        }
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl CsiVolumesInner {
                 Step::Stage => self.stage(volume, &client).await,
                 Step::Publish(uid) => self.publish(volume, &client, uid, true).await,
                 Step::Republish(uid) => self.publish(volume, &client, uid, false).await,
+                Step::Expand(uid) => self.expand(volume, &client, uid).await,
                 Step::Unpublish(uid) => self.unpublish(volume, &client, uid).await,
                 Step::Unstage => self.unstage(volume, &client).await,
             },

@@ -111,7 +111,7 @@ impl CsiVolumesInner {
         // One receiver is this task's.
         let is_awaited = volume.changes.receiver_count() > 1;
         volume.modify(CsiVolumeState::prune);
-        if let (Step::Publish(uid), false) = (&step, is_awaited) {
+        if let (Step::Publish(uid) | Step::Expand(uid), false) = (&step, is_awaited) {
             self.pods_to_sync.mark(uid.clone());
         }
     }
@@ -140,6 +140,8 @@ impl CsiVolumesInner {
             ]
         };
         let operation = match step {
+            // Most do not call the driver. Those that do are recorded where they do.
+            Step::Expand(_) => return,
             Step::Stage if is_success => {
                 state.stage_took = took;
                 return;

@@ -4,10 +4,13 @@
 //! that hangs keeps neither the others nor its own volumes from being mounted, and its last reports stay, with their times.
 
 use super::{
-    facts::VolumeStats, manager::CsiVolumes, proto::NodeGetVolumeStatsRequest, volume::CsiVolume,
+    facts::VolumeStats,
+    manager::CsiVolumes,
+    proto::NodeGetVolumeStatsRequest,
+    volume::{CsiVolume, PublishRequest},
 };
 use crate::base::{panics::PanicScope, spawn};
-use crate::model::{PodUid, ReportedUsage};
+use crate::model::{PodUid, ReportedUsage, reasons::event};
 use futures::future::join_all;
 use std::{
     collections::BTreeMap,
@@ -18,6 +21,8 @@ use tokio::time::{Instant, timeout};
 
 /// How long a caller waits for drivers.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum length of a volume's condition in an event, in bytes.
+const MAX_CONDITION: usize = 1024;
 
 /// A driver that is being called. It is not called again meanwhile.
 struct DriverCall {
@@ -75,10 +80,12 @@ impl DriverCall {
         let Some(client) = self.volumes.0.sources.drivers.get(&self.driver) else {
             return;
         };
-        let capabilities = client.capabilities().await;
-        if !capabilities.is_ok_and(|capabilities| capabilities.volume_stats) {
+        let capabilities = client.capabilities().await.unwrap_or_default();
+        if !capabilities.volume_stats {
             return;
         }
+        let has_condition = capabilities.volume_condition;
+        let reports_health = self.volumes.0.sources.reports_health && has_condition;
         for (volume, uid) in pods {
             let directory = self.volumes.0.publish_dir(&volume, &uid);
             let path = directory.map(|directory| directory.for_stats());
@@ -98,13 +105,35 @@ impl DriverCall {
             };
             pod.usage.called_at = Some(Instant::now());
             match reported {
-                Ok(stats) => pod.usage.latest = Some(usage(&stats, SystemTime::now())),
+                Ok(mut stats) => {
+                    stats.condition = stats.condition.filter(|_| reports_health);
+                    pod.usage.latest = Some(usage(&stats, SystemTime::now()));
+                    let request = pod.request.clone();
+                    drop(state);
+                    if let (Some(request), Some((true, why))) = (request, stats.condition) {
+                        self.report_abnormal(&request, why);
+                    }
+                }
                 Err(error) => {
                     let volume = volume.identity.unique_name();
                     tracing::debug!(volume, podUID = %uid, err = %error, "Failed to read the usage of a CSI volume");
                 }
             }
         }
+    }
+}
+
+impl DriverCall {
+    /// Reports that a volume of a pod is abnormal; upstream's text.
+    fn report_abnormal(&self, request: &PublishRequest, mut why: String) {
+        // A driver may return megabytes.
+        why.truncate(why.floor_char_boundary(MAX_CONDITION));
+        let text = format!("Volume {}: {why}", request.volume);
+        let (events, reason) = (
+            &self.volumes.0.sources.events,
+            event::VOLUME_CONDITION_ABNORMAL,
+        );
+        events.warning(&request.pod.reference(), reason, text);
     }
 }
 
@@ -122,5 +151,9 @@ pub(super) fn usage(stats: &VolumeStats, at: SystemTime) -> ReportedUsage {
         inodes: inodes.total,
         inodes_free: inodes.available,
         inodes_used: inodes.used,
+        is_abnormal: stats
+            .condition
+            .as_ref()
+            .map(|(is_abnormal, _)| *is_abnormal),
     }
 }

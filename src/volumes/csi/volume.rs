@@ -1,6 +1,7 @@
 //! One volume of the node: its state machine, and what its calls need.
 
 use super::{
+    expansion::decision::Sizes,
     identity::{Lifecycle, PLUGIN, VolumeIdentity},
     machine::{CallOutcome, NodeVolume, Step, StepFailure},
     record::VolumeRecord,
@@ -103,6 +104,10 @@ pub(super) struct CsiVolumeState {
     pub(super) staged_label: Option<Option<String>>,
     /// When it was last found that the node has too many volumes of the driver for this one to be attached.
     pub(super) over_limit_at: Option<Instant>,
+    /// The sizes of the PersistentVolume and on this node.
+    pub(super) sizes: Sizes,
+    /// The capacity of the PersistentVolume, as it writes it.
+    pub(super) capacity: Option<String>,
     /// How long the stage took that the next publish completes.
     pub(super) stage_took: Duration,
 }
@@ -113,6 +118,7 @@ impl CsiVolumeState {
         // A dead mount is undone before the pod starts.
         let steps = [
             Step::Publish(uid.clone()),
+            Step::Expand(uid.clone()),
             Step::Stage,
             Step::Unpublish(uid.clone()),
             Step::Unstage,
@@ -149,6 +155,8 @@ impl CsiVolume {
             ownership_walk: None,
             staged_label: None,
             over_limit_at: None,
+            sizes: Sizes::default(),
+            capacity: None,
             stage_took: Duration::ZERO,
         };
         Self {
@@ -164,6 +172,10 @@ impl CsiVolume {
         self.modify(|state| {
             let uid = &request.pod.uid;
             state.spec = Some(request.spec.clone());
+            if let Some(capacity) = &request.spec.capacity {
+                // One that is no size is reported when it is read again.
+                let _ = state.set_capacity(capacity);
+            }
             let pod = PodOfVolume {
                 spec_name: request.spec.spec_name.clone(),
                 request: Some(request.clone()),
@@ -211,6 +223,7 @@ impl CsiVolume {
             is_staged: state.machine.staged() != No,
             pods: pods.collect(),
             owner_group: state.owner_group,
+            size: state.sizes.node,
         };
         (record.is_staged || !record.pods.is_empty()).then_some(record)
     }
@@ -263,10 +276,15 @@ impl CsiVolumeState {
 
     /// A step has ended.
     pub(super) fn ended(&mut self, step: &Step, outcome: CallOutcome) {
+        let is_done = outcome == CallOutcome::Done;
         self.machine.ended(step, outcome, Instant::now());
+        if let (Step::Publish(uid), true) = (step, is_done && self.sizes.is_behind()) {
+            self.machine.request_expansion(uid, true);
+        }
         if self.machine.is_undone() {
             // Another node may write to it now.
             self.owner_group = None;
+            (self.sizes.node, self.sizes.is_refused) = (None, false);
         }
     }
 

@@ -59,6 +59,8 @@ fn csi_sources() -> CsiSources {
         node_name: "node1".into(),
         in_use: VolumesInUse::default(),
         full_drivers: Arc::default(),
+        resync_interval: Duration::from_secs(60),
+        reports_health: false,
         events: Default::default(),
         metrics: VolumeMetrics::new(&metrics),
     }

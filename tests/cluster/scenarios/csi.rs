@@ -66,8 +66,7 @@ pub async fn claims_get_volumes_that_are_gone_after_every_order_of_deletions() {
     cluster.create(&pod("second", of_claim("data"), script));
     cluster.wait("condition=Ready", "pod/second");
     assert_eq!(said(&cluster, "first", "cat /data/shared"), "second\n");
-    let size = said(&cluster, "first", "df -k /data | awk 'END { print $2 }'");
-    assert_eq!(size, "16384\n", "the size of the claim");
+    assert_eq!(size(&cluster, "first"), "16384\n", "the size of the claim");
     delete(&cluster, &["pod/first"], &[]);
     assert_eq!(said(&cluster, "second", "cat /data/file"), "first\n");
     delete(&cluster, &["pod/second"], &FORCE);
@@ -104,6 +103,85 @@ pub async fn claims_get_volumes_that_are_gone_after_every_order_of_deletions() {
     delete(&cluster, &["pod/both", "pvc/both"], &["--wait=false"]);
     delete(&cluster, &["pod/forced"], &FORCE);
     delete(&cluster, &["pvc/forced"], &["--wait=false"]);
+    no_volume_is_left(&cluster).await;
+    nothing_is_leaked(&cluster).await;
+}
+
+/// The size of a pod's volume in KiB, as the pod sees it.
+fn size(cluster: &Cluster, pod: &str) -> String {
+    said(cluster, pod, "df -k /data | awk 'END { print $2 }'")
+}
+
+/// Requests this size for a claim.
+fn grow(cluster: &Cluster, claim: &str, size: &str) {
+    let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    cluster.kubectl(&["patch", "pvc", claim, "--patch", &patch.to_string()]);
+}
+
+/// Waits until a claim has this size, and nothing of the expansion is left in its status.
+async fn has_grown(cluster: &Cluster, claim: &str, size: &str) {
+    wait_for(&format!("{claim} has {size}"), DEADLINE, || async {
+        let status = cluster.get(&["pvc", claim])["status"].take();
+        let conditions = status["conditions"].as_array();
+        let is_over = conditions.is_none_or(Vec::is_empty);
+        let is_idle = status["allocatedResourceStatuses"]["storage"].is_null();
+        let has_size = status["capacity"]["storage"] == size;
+        holds(has_size && is_over && is_idle, status.to_string())
+    })
+    .await;
+}
+
+pub async fn a_claim_grows_while_its_pod_runs_and_before_the_next_one() {
+    check_programs().unwrap();
+    let mut cluster = Cluster::start();
+    create_objects(&cluster);
+    create_daemon_set(&cluster);
+    wait_registered(&cluster);
+    cluster.create(&claim("data", "waiting"));
+    cluster.create(&pod("first", of_claim("data"), "echo kept >/data/file"));
+    cluster.wait("condition=Ready", "pod/first");
+    assert_eq!(size(&cluster, "first"), "16384\n");
+    let before = instances(&cluster, "app=user");
+
+    // The running pod sees it.
+    grow(&cluster, "data", "32Mi");
+    has_grown(&cluster, "data", "32Mi").await;
+    assert_eq!(size(&cluster, "first"), "32768\n");
+    assert_eq!(done(&cluster, "NodeExpandVolume"), 1);
+    assert_eq!(instances(&cluster, "app=user"), before);
+    for object in ["first", "data"] {
+        let field = format!("involvedObject.name={object},reason=FileSystemResizeSuccessful");
+        let events = ["get", "events", "--field-selector", &field, "-o", "name"];
+        wait_for("the event", DEADLINE, || async {
+            let found = cluster.kubectl(&events);
+            holds(!found.is_empty(), object)
+        })
+        .await;
+    }
+
+    // Without a pod the controller does its part, and the node does its own before the next pod starts.
+    delete(&cluster, &["pod/first"], &[]);
+    grow(&cluster, "data", "48Mi");
+    wait_for("the controller has done its part", DEADLINE, || async {
+        let status = cluster.get(&["pvc", "data"])["status"].take();
+        let state = &status["allocatedResourceStatuses"]["storage"];
+        holds(*state == "NodeResizePending", status.to_string())
+    })
+    .await;
+    let script = "grep -x kept /data/file; test $(df -k /data | awk 'END { print $2 }') = 49152";
+    cluster.create(&pod("next", of_claim("data"), script));
+    cluster.wait("condition=Ready", "pod/next");
+    has_grown(&cluster, "data", "48Mi").await;
+    assert_eq!(done(&cluster, "NodeExpandVolume"), 2);
+
+    // The next kubelet knows what this one has done.
+    cluster.restart_kubelet();
+    grow(&cluster, "data", "64Mi");
+    has_grown(&cluster, "data", "64Mi").await;
+    assert_eq!(size(&cluster, "next"), "65536\n");
+    assert_eq!(done(&cluster, "NodeExpandVolume"), 3);
+    delete(&cluster, &["pod", "--all"], &[]);
+    delete(&cluster, &["pvc", "--all"], &["--wait=false"]);
     no_volume_is_left(&cluster).await;
     nothing_is_leaked(&cluster).await;
 }

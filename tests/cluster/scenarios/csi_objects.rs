@@ -1,4 +1,4 @@
-//! A CSI driver as a pod beside the real provisioner and attacher, and the objects of its volumes.
+//! A CSI driver as a pod beside the real provisioner, attacher and resizer, and the objects of its volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub fn create_objects(cluster: &Cluster) {
     ] {
         let class = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
-            "provisioner": NAME, "volumeBindingMode": mode,
+            "provisioner": NAME, "volumeBindingMode": mode, "allowVolumeExpansion": true,
         });
         cluster.create(&class.to_string());
     }
@@ -77,6 +77,7 @@ fn driver_pod(cluster: &Cluster) -> Value {
                 container("driver", driver),
                 sidecar("csi-provisioner", &["--feature-gates=Topology=true", "--strict-topology"]),
                 sidecar("csi-attacher", &["--retry-interval-max=2s"]),
+                sidecar("csi-resizer", &["--retry-interval-max=2s"]),
             ],
             "volumes": [
                 {"name": "host", "hostPath": {"path": "/"}},

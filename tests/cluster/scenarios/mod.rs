@@ -99,5 +99,6 @@ scenarios! {
     STORAGE:
     swap_volumes::volumes_stay_mounted_once_and_are_undone_by_whichever_kubelet_is_there,
     csi::volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api_server_is_away,
+    csi::a_claim_grows_while_its_pod_runs_and_before_the_next_one,
     csi_sanity::the_driver_of_these_tests_is_one_by_upstreams_judgement,
 }

@@ -140,12 +140,12 @@ fn only_files_on_the_scarce_disk_count() {
                 VolumeStats {
                     name: "scratch".into(),
                     fs: fs(volume),
-                    pvc_ref: None,
+                    ..VolumeStats::default()
                 },
                 VolumeStats {
                     name: "host".into(),
                     fs: fs(host),
-                    pvc_ref: None,
+                    ..VolumeStats::default()
                 },
             ],
             ..PodStats::default()
@@ -204,7 +204,7 @@ fn a_pod_whose_usage_is_not_fully_known_is_over_its_request() {
         let volume = volume.map(|fs| VolumeStats {
             name: "scratch".into(),
             fs,
-            pvc_ref: None,
+            ..VolumeStats::default()
         });
         let usage = PodStats {
             containers: vec![ContainerStats {
@@ -272,7 +272,7 @@ fn the_pod_with_countless_files_goes_before_one_with_a_few() {
             volumes: vec![VolumeStats {
                 name: "scratch".into(),
                 fs: volume,
-                pvc_ref: None,
+                ..VolumeStats::default()
             }],
             ..PodStats::default()
         }),

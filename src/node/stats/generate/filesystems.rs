@@ -6,7 +6,7 @@ use crate::{
     host::FilesystemUsage,
     model::{MeasurableVolume, ReportedUsage, UsageSource},
     node::stats::{
-        api::{ContainerStats, FsStats, PvcReference, Time, VolumeStats},
+        api::{ContainerStats, FsStats, PvcReference, Time, VolumeHealthStats, VolumeStats},
         disk::DiskMeasurement,
     },
 };
@@ -98,7 +98,16 @@ pub(super) fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeSt
             namespace: claim.namespace.clone(),
         });
         let name = volume.name.clone();
-        let stats = VolumeStats { fs, name, pvc_ref };
+        let is_abnormal = match volume.source {
+            UsageSource::Driver(reported) => reported.and_then(|reported| reported.is_abnormal),
+            UsageSource::Filesystem | UsageSource::Files(_) => None,
+        };
+        let stats = VolumeStats {
+            fs,
+            name,
+            pvc_ref,
+            volume_health_stats: is_abnormal.map(|abnormal| VolumeHealthStats { abnormal }),
+        };
         Some((on_disk, stats))
     };
     paths.volumes.iter().filter_map(stats).collect()

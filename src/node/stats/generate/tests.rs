@@ -364,6 +364,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         at,
         capacity_bytes: 9,
         used_bytes: 4,
+        is_abnormal: Some(true),
         ..ReportedUsage::default()
     };
     let claim = ClaimRef {
@@ -413,6 +414,8 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     assert_eq!(names, ["disk", "full", "memory", "claimed", "reported"]);
     assert_eq!(volumes[4]["capacityBytes"], 9);
     assert_eq!(volumes[4]["inodes"], 0);
+    assert_eq!(volumes[4]["volumeHealthStats"], json!({"abnormal": true}));
+    assert!(volumes[3].get("volumeHealthStats").is_none());
     let claim = json!({"name": "data", "namespace": "default"});
     assert_eq!(volumes[3]["pvcRef"], claim);
     assert_eq!(volumes[3]["usedBytes"], 1 << 29);

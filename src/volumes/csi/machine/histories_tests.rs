@@ -35,6 +35,8 @@ enum Event {
     Confirmed(bool),
     PodsKnown,
     Republish(usize),
+    /// The size has to be checked for a pod, before it uses the volume or not.
+    Grown(usize, bool),
     /// The mount of a pod whose containers have ended is dead, and with `true` also the staged one.
     Dead(usize, bool),
     Advance(u64),
@@ -62,6 +64,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Confirmed),
         2 => Just(Event::PodsKnown),
         1 => pod.clone().prop_map(Event::Republish),
+        2 => (pod.clone(), any::<bool>()).prop_map(|(pod, before)| Event::Grown(pod, before)),
         2 => (pod, any::<bool>()).prop_map(|(pod, stage)| Event::Dead(pod, stage)),
         4 => (0..200_000_u64).prop_map(Event::Advance),
     ]
@@ -86,6 +89,7 @@ impl Driver {
             Step::Unpublish(uid) => {
                 self.published.remove(uid);
             }
+            Step::Expand(_) => {}
         }
     }
 
@@ -216,8 +220,8 @@ impl World {
                 let runs = self.running.contains(uid) && !self.dead.contains(uid);
                 prop_assert!(!runs, "unpublish of a running pod");
             }
-            Step::Republish(uid) => {
-                prop_assert!(self.driver.published.contains(uid), "republish of nothing");
+            Step::Republish(uid) | Step::Expand(uid) => {
+                prop_assert!(self.driver.published.contains(uid), "{} of nothing", step);
             }
         }
         Ok(())
@@ -321,6 +325,11 @@ impl World {
             Event::Republish(pod) => {
                 if let Some(volume) = &mut self.volume {
                     volume.request_republish(&PODS[pod].into());
+                }
+            }
+            Event::Grown(pod, before_use) => {
+                if let Some(volume) = &mut self.volume {
+                    volume.request_expansion(&PODS[pod].into(), before_use);
                 }
             }
             Event::Dead(pod, is_stage_dead) => {

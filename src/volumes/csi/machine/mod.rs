@@ -23,6 +23,7 @@
 //!
 //! Upstream: the operation generator, the reconciler, and the states of the world in `pkg/kubelet/volumemanager`.
 
+mod expansion;
 mod explanation;
 mod facts;
 mod queries;
@@ -34,6 +35,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub use expansion::ExpansionDue;
 pub use facts::{DriverFacts, VolumeFacts, attach_required};
 pub use step::{CallOutcome, Known, Step, StepFailure, VolumeWait, WaitReason};
 
@@ -74,6 +76,8 @@ pub struct PodMount {
     pub republish: bool,
     /// Its mount is dead, so it is unpublished and published again.
     pub is_dead: bool,
+    /// Whether the size has to be checked.
+    pub expansion: ExpansionDue,
 }
 
 impl PodMount {
@@ -184,7 +188,7 @@ impl NodeVolume {
             return;
         }
         pod.wish = wish;
-        pod.republish = false;
+        (pod.republish, pod.expansion) = (false, ExpansionDue::No);
         // The failures so far concern the earlier wish.
         self.backoff.retain(|step, _| step.pod() != Some(uid));
     }
@@ -288,6 +292,7 @@ impl NodeVolume {
         let due = wanted()
             .filter(|(_, pod)| pod.republish && pod.published == Known::Yes && !pod.is_dead);
         steps.extend(due.map(|(uid, _)| Step::Republish(uid.clone())));
+        steps.extend(self.due_expansions());
         if self.may_unstage() {
             steps.push(Step::Unstage);
         }
@@ -378,6 +383,7 @@ impl NodeVolume {
                     pod.republish = false;
                 }
             }
+            Step::Expand(_) => {}
             _ => self.set_target(&step, Known::Unknown),
         }
         self.waiting.clear();
@@ -405,6 +411,7 @@ impl NodeVolume {
                 is(Wish::Wanted, &|it| it != Known::Yes) && is_free
             }
             Step::Republish(_) => is(Wish::Wanted, &|it| it == Known::Yes),
+            Step::Expand(_) => pod.is_some_and(PodMount::can_expand),
             Step::Unpublish(_) => pod.is_some_and(PodMount::is_due_to_go),
             Step::Unstage => self.may_unstage(),
         }
@@ -436,6 +443,7 @@ impl NodeVolume {
             return false;
         };
         self.set_target(step, settled(step, running.before, &outcome));
+        self.expansion_ended(step, &outcome);
         if self.staged == Known::No {
             self.is_stage_stale = false;
         }

@@ -1,6 +1,6 @@
 //! What others need to know of a volume. Pure.
 
-use super::{Known, NodeVolume, PodMount, Step, StepFailure, VolumeFacts, Wish};
+use super::{ExpansionDue, Known, NodeVolume, PodMount, Step, StepFailure, VolumeFacts, Wish};
 use crate::{model::PodUid, volumes::csi::identity::Lifecycle};
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ impl NodeVolume {
     pub fn is_ready(&self, uid: &PodUid) -> bool {
         let pod = self.pods.get(uid);
         let is_ready = |pod: &PodMount| {
-            pod.wish == Wish::Wanted && pod.published == Known::Yes && !pod.is_dead
+            let has_it = pod.wish == Wish::Wanted && pod.published == Known::Yes && !pod.is_dead;
+            has_it && pod.expansion != ExpansionDue::BeforeUse
         };
         pod.is_some_and(is_ready)
     }

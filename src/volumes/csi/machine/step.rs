@@ -26,6 +26,9 @@ pub enum Step {
     /// `NodePublishVolume` again for a pod, because the driver requires it from time to time. Whatever its outcome, the
     /// volume stays published, and no path may be removed.
     Republish(PodUid),
+    /// `NodeExpandVolume` where the volume is published for a pod, if it has to be expanded. Whatever its outcome, the volume
+    /// stays published.
+    Expand(PodUid),
     /// `NodeUnpublishVolume` for a pod.
     Unpublish(PodUid),
     /// `NodeUnstageVolume`. A driver without the capability is not called: only an empty directory is removed.
@@ -37,7 +40,10 @@ impl Step {
     pub fn pod(&self) -> Option<&PodUid> {
         match self {
             Self::Stage | Self::Unstage => None,
-            Self::Publish(uid) | Self::Republish(uid) | Self::Unpublish(uid) => Some(uid),
+            Self::Publish(uid)
+            | Self::Republish(uid)
+            | Self::Expand(uid)
+            | Self::Unpublish(uid) => Some(uid),
         }
     }
 
@@ -46,6 +52,7 @@ impl Step {
         match self {
             Self::Stage => "NodeStageVolume",
             Self::Publish(_) | Self::Republish(_) => "NodePublishVolume",
+            Self::Expand(_) => "NodeExpandVolume",
             Self::Unpublish(_) => "NodeUnpublishVolume",
             Self::Unstage => "NodeUnstageVolume",
         }
@@ -58,7 +65,7 @@ impl Step {
             Self::Unstage => Some(Self::Stage),
             Self::Publish(uid) => Some(Self::Unpublish(uid.clone())),
             Self::Unpublish(uid) => Some(Self::Publish(uid.clone())),
-            Self::Republish(_) => None,
+            Self::Republish(_) | Self::Expand(_) => None,
         }
     }
 }
@@ -102,8 +109,8 @@ impl CallOutcome {
 /// error proves that nothing is there only if nothing was there before, and a failed undo proves nothing.
 pub(super) fn settled(step: &Step, before: Known, outcome: &CallOutcome) -> Known {
     match (outcome, step) {
-        // A failed repetition does not end what the pod has.
-        (_, Step::Republish(_)) | (CallOutcome::NotCalled(_), _) => before,
+        // A failed repetition or expansion does not end what the pod has.
+        (_, Step::Republish(_) | Step::Expand(_)) | (CallOutcome::NotCalled(_), _) => before,
         (CallOutcome::Done, Step::Stage | Step::Publish(_)) => Known::Yes,
         (CallOutcome::Done, Step::Unpublish(_) | Step::Unstage) => Known::No,
         (CallOutcome::Failed(_), Step::Stage | Step::Publish(_)) if before == Known::No => {

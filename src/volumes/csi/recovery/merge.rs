@@ -7,6 +7,7 @@
 
 use crate::model::PodUid;
 use crate::volumes::csi::{
+    expansion::decision::NodeSize,
     identity::{Lifecycle, PLUGIN, VolumeIdentity, VolumeMode, sha256_hex},
     machine::NodeVolume,
     mount_table::MountTable,
@@ -90,6 +91,8 @@ pub struct RecoveredVolume {
     pub has_record: bool,
     /// The group that all of its files belong to, by its record.
     pub owner_group: Option<u32>,
+    /// The size that the node has reached, by its record.
+    pub size: Option<NodeSize>,
 }
 
 impl RecoveredVolume {
@@ -253,6 +256,7 @@ impl Merge<'_> {
             pods: BTreeMap::new(),
             has_record: false,
             owner_group: None,
+            size: None,
         };
         self.volumes.entry(identity.clone()).or_insert_with(new)
     }
@@ -266,6 +270,7 @@ impl Merge<'_> {
             volume.is_staged = record.is_staged;
             volume.pods = record.pods;
             volume.owner_group = record.owner_group;
+            volume.size = record.size;
         }
         let unreadable = records.unreadable.into_iter();
         self.recovered

@@ -48,6 +48,7 @@ impl Case {
             is_staged,
             pods: pods.collect(),
             owner_group: None,
+            size: None,
         };
         self.found.records.as_mut().unwrap().readable.push(record);
         self

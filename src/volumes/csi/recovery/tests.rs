@@ -65,6 +65,7 @@ fn volumes_of_records_pods_and_stages_are_found() {
         is_staged: true,
         pods: [("u1".into(), "pv1".to_owned())].into(),
         owner_group: None,
+        size: None,
     };
     record::write(root, &record).unwrap();
     let data = PublishData {
@@ -199,6 +200,7 @@ fn a_record_of_a_block_volume_names_its_directories() {
         is_staged: false,
         pods: [("u1".into(), "pv1".to_owned())].into(),
         owner_group: None,
+        size: None,
     };
     record::write(&tree.root, &record).unwrap();
     // A pod of a Go kubelet that ran since.

@@ -5,6 +5,7 @@ mod client;
 #[allow(dead_code, reason = "tests of the whole kubelet use the rest")]
 pub(crate) mod driver;
 mod drivers;
+mod expansion;
 mod full_disk;
 mod manager;
 mod mounts;

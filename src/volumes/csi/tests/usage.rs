@@ -2,7 +2,7 @@
 
 use super::{
     driver::{Behaviour, Mounts},
-    world::{LIMIT, World},
+    world::{LIMIT, VOLUME, World},
 };
 use crate::model::{PodUid, ReportedUsage};
 use crate::volumes::csi::{UsageOfUnit, VolumeStats, usage::usage};
@@ -63,6 +63,21 @@ async fn a_driver_is_asked_once_in_a_period_and_one_that_hangs_is_not_waited_for
         }
     };
     timeout(LIMIT, reported).await.expect("a new report");
+    // What is abnormal is reported, and shown as an event.
+    assert_eq!(latest().unwrap().is_abnormal, Some(false));
+    world
+        .driver
+        .volumes
+        .change(VOLUME, |volume| volume.abnormal = Some("x".repeat(5000)));
+    world.csi.measure(Duration::ZERO).await;
+    assert_eq!(latest().unwrap().is_abnormal, Some(true));
+    let events = world.csi.sources().events.recent();
+    let [event] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(event.reason, "VolumeConditionAbnormal");
+    assert_eq!(event.object.name, "pod-a");
+    assert_eq!(event.message, format!("Volume data: {}", "x".repeat(1024)));
     // An error keeps it, too.
     let last = latest();
     let refused = Behaviour::fail(tonic::Code::Internal);

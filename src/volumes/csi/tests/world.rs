@@ -56,6 +56,8 @@ impl World {
         let mut config = DriverConfig::new(DRIVER, &dir.path().join("plugin"));
         config.mounts = mounts;
         config.volume_stats = true;
+        config.volume_condition = true;
+        config.expand = true;
         let driver = CsiDriver::start(config);
         driver.add_volume(VOLUME);
         let node = watch::Sender::new(None);
@@ -104,11 +106,16 @@ impl World {
         fs::canonicalize(self.dir.path().join("kubelet")).unwrap()
     }
 
-    pub(super) fn request(&self, pod: &str, change: impl FnOnce(&mut Value)) -> PublishRequest {
-        let mut volume = json!({
+    /// The PersistentVolume.
+    pub(super) fn volume(&self) -> Value {
+        json!({
             "metadata": {"name": "pv1"},
             "spec": {"accessModes": ["ReadWriteOnce"], "csi": {"driver": DRIVER, "volumeHandle": VOLUME}},
-        });
+        })
+    }
+
+    pub(super) fn request(&self, pod: &str, change: impl FnOnce(&mut Value)) -> PublishRequest {
+        let mut volume = self.volume();
         change(&mut volume);
         let volume = serde_json::from_value(volume).unwrap();
         let spec = CsiVolumeSpec::from_persistent_volume(&volume);
@@ -256,6 +263,8 @@ async fn kubelet(
         node_name: "node1".into(),
         in_use: VolumesInUse::default(),
         full_drivers: Arc::default(),
+        resync_interval: Duration::from_millis(50),
+        reports_health: true,
         events: EventRecorder::new(),
         metrics: VolumeMetrics::new(&metrics),
     };

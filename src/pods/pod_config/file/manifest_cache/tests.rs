@@ -38,6 +38,7 @@ fn names(cache: &mut ManifestCache) -> Vec<String> {
 fn reports(cache: &mut ManifestCache) -> Vec<String> {
     let text = |notice| match notice {
         Notice::Unusable(text) | Notice::Warning(text) => text,
+        Notice::Missing(path) => path.display().to_string(),
     };
     cache
         .outcome(&ScanScope::Everything)

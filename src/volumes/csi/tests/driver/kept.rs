@@ -52,6 +52,7 @@ impl From<KeptVolume> for DriverVolume {
         Self {
             capacity: kept.capacity,
             node_capacity: kept.node_capacity,
+            abnormal: None,
             name: kept.name,
             is_inline: kept.is_inline,
             attached_to: kept.attached_to,

@@ -50,6 +50,8 @@ pub(crate) struct DriverConfig {
     pub(crate) single_node_multi_writer: bool,
     pub(crate) volume_stats: bool,
     pub(crate) expand: bool,
+    /// Whether statistics have the condition of the volume.
+    pub(crate) volume_condition: bool,
     /// Whether volumes have to be attached by the controller.
     pub(crate) attach: bool,
     pub(crate) max_volumes: i64,
@@ -74,6 +76,7 @@ impl DriverConfig {
             single_node_multi_writer: false,
             volume_stats: false,
             expand: false,
+            volume_condition: false,
             attach: false,
             max_volumes: 0,
             topology: BTreeMap::new(),

@@ -9,7 +9,7 @@ use super::{
         NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
         NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
         NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability,
-        VolumeUsage,
+        VolumeCondition, VolumeUsage,
         node_server::Node,
         node_service_capability::{Rpc, Type as Kind, rpc::Type},
         volume_capability::{AccessType, access_mode::Mode},
@@ -259,11 +259,17 @@ impl DriverService {
                 usage(Unit::Bytes, volume.node_capacity, sizes.iter().sum()),
                 usage(Unit::Inodes, 1000, sizes.len() as i64),
             ],
-            volume_condition: None,
+            volume_condition: self.config.volume_condition.then(|| VolumeCondition {
+                abnormal: volume.abnormal.is_some(),
+                message: volume.abnormal.unwrap_or_else(|| "all is well".into()),
+            }),
         })
     }
 
     fn expand(&self, request: &NodeExpandVolumeRequest) -> Result<i64, Status> {
+        if !self.config.expand {
+            return Err(Status::unimplemented("volumes are not expanded on nodes"));
+        }
         required("volume_id", &request.volume_id)?;
         required("volume_path", &request.volume_path)?;
         let volume = self.volume(&request.volume_id)?;
@@ -274,10 +280,22 @@ impl DriverService {
         }
         let path = &request.volume_path;
         let is_staged = volume.staged.as_ref().is_some_and(|(at, _)| at == path);
-        if !is_staged && !volume.published.contains_key(path) {
-            return Err(Status::not_found(format!("nothing is published at {path}")));
+        match volume.published.get(path) {
+            None if is_staged => {}
+            None => {
+                return Err(Status::not_found(format!("nothing is published at {path}")));
+            }
+            Some((_, true)) => {
+                return Err(self.violation(format!("{path} is expanded and read-only")));
+            }
+            Some((_, false)) => {}
         }
-        let reached = volume.capacity;
+        let staged_at = volume.staged.as_ref().map(|(path, _)| path.as_str());
+        let at = request.staging_target_path.as_str();
+        if !at.is_empty() && staged_at != Some(at) {
+            return Err(self.violation(format!("what is expanded is not staged at {at:?}")));
+        }
+        let reached = wanted.max(volume.node_capacity);
         let grown = self.volumes.grow(&request.volume_id, reached);
         grown.map_err(io_error)?;
         Ok(reached)
@@ -387,6 +405,7 @@ impl Node for DriverService {
                 (config.stage_unstage, Type::StageUnstageVolume),
                 (config.volume_stats, Type::GetVolumeStats),
                 (config.expand, Type::ExpandVolume),
+                (config.volume_condition, Type::VolumeCondition),
                 (config.volume_mount_group, Type::VolumeMountGroup),
                 (config.single_node_multi_writer, Type::SingleNodeMultiWriter),
             ];

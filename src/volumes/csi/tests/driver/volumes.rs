@@ -28,6 +28,8 @@ pub(crate) struct DriverVolume {
     pub(crate) capacity: i64,
     /// The capacity that the node has reached.
     pub(crate) node_capacity: i64,
+    /// Why it is abnormal, if it is.
+    pub(crate) abnormal: Option<String>,
     /// The name in the request that created it.
     pub(crate) name: String,
     pub(crate) is_inline: bool,

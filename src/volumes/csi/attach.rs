@@ -65,7 +65,8 @@ impl CsiVolumesInner {
         {
             let plugin = volume.plugin();
             let metrics = &self.sources.metrics;
-            metrics.operation(&plugin, StorageOperation::Attach, true, since.elapsed());
+            let (operation, is_migrated) = (StorageOperation::Attach, volume.is_migrated());
+            metrics.operation(&plugin, operation, true, is_migrated, since.elapsed());
         }
         if !wait.waits(waits, Instant::now()) {
             return;

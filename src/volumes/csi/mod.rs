@@ -31,6 +31,7 @@ mod drivers;
 pub mod identity;
 mod registration;
 pub mod spec;
+pub mod migration;
 pub mod paths;
 pub mod machine;
 pub mod mount_table;

@@ -154,6 +154,7 @@ mod tests {
             stage_secret: None,
             publish_secret: None,
             capacity: None,
+            is_migrated: false,
         }
     }
 

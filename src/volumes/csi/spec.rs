@@ -103,6 +103,8 @@ pub struct CsiVolumeSpec {
     pub publish_secret: Option<SecretRef>,
     /// The capacity in bytes, if the PersistentVolume has a valid one.
     pub capacity: Option<i64>,
+    /// It was translated from the volume of a former in-tree plugin.
+    pub is_migrated: bool,
 }
 
 impl CsiVolumeSpec {
@@ -164,6 +166,7 @@ impl CsiVolumeSpec {
             stage_secret: subject.secret("spec.csi.nodeStageSecretRef", stage_secret)?,
             publish_secret: subject.secret("spec.csi.nodePublishSecretRef", publish_secret)?,
             capacity: capacity.and_then(|size| Some(Quantity::from_api(size).ok()?.value())),
+            is_migrated: false,
         }))
     }
 
@@ -198,6 +201,7 @@ impl CsiVolumeSpec {
             stage_secret: None,
             publish_secret: subject.secret("csi.nodePublishSecretRef", secret.as_ref())?,
             capacity: None,
+            is_migrated: false,
         })
     }
 
@@ -382,6 +386,7 @@ mod tests {
             stage_secret: secret("s1", "n1"),
             publish_secret: secret("s2", "n2"),
             capacity: Some(1 << 30),
+            is_migrated: false,
         };
         assert_eq!(spec, expected);
         assert_eq!(spec.unique_name(), "kubernetes.io/csi/d.example^h1");

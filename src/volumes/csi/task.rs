@@ -125,6 +125,7 @@ impl CsiVolumesInner {
         mut took: Duration,
     ) {
         let (plugin, is_success) = (volume.plugin(), *outcome == CallOutcome::Done);
+        let is_migrated = volume.is_migrated();
         let mut state = volume.state.lock();
         let operation = match step {
             Step::Stage if is_success => {
@@ -146,7 +147,7 @@ impl CsiVolumesInner {
         };
         drop(state);
         let metrics = &self.sources.metrics;
-        metrics.operation(&plugin, operation, is_success, took);
+        metrics.operation(&plugin, operation, is_success, is_migrated, took);
     }
 
     /// Brings the record in line after something was undone. A record that says too much is no harm.

@@ -6,12 +6,14 @@
 //! read from the kernel.
 
 pub mod plan;
+mod programs;
 mod claim;
 pub mod content;
 mod csi;
 pub(super) mod empty_dir;
 pub(super) mod host_path;
 pub(super) mod local;
+mod nfs;
 
 use super::{
     VolumeError, VolumeManagerInner, VolumePlugin,
@@ -30,6 +32,7 @@ pub(super) const KINDS: &[KindRow] = &[
     claim::KIND,
     csi::KIND,
     local::KIND,
+    nfs::KIND,
     content::KIND,
 ];
 
@@ -91,6 +94,7 @@ mod tests {
             "downward-api",
             "empty-dir",
             "local-volume",
+            "nfs",
             "projected",
             "secret",
         ];

@@ -3,9 +3,10 @@
 use super::*;
 use crate::base::error_chain;
 use crate::base::metrics::Metrics;
-use crate::host::{MountEntry, ProgramEnd};
+use crate::host::{MountEntry, ProgramEnd, program::Program};
 use crate::state::volumes_in_use::VolumesInUse;
 use crate::volumes::csi::{CsiDrivers, CsiMetrics, inputs::CsiSources};
+use futures::future::BoxFuture;
 use parking_lot::Condvar;
 use serde_json::{Value, json};
 use std::{
@@ -26,6 +27,7 @@ mod host_path;
 mod hung;
 mod kernel;
 mod local;
+mod nfs;
 mod ownership;
 mod pending;
 mod project_quotas;
@@ -85,6 +87,8 @@ struct Fake {
     code: i32,
     busy: bool,
     lists: usize,
+    /// The program that hangs until it is ended.
+    hanging_program: Option<&'static str>,
     /// What hangs when something is mounted on it, by its file name, and how many calls hang.
     hanging: Option<String>,
     waiting: usize,
@@ -192,6 +196,33 @@ impl Mounter for FakeMounter {
             code: Some(fake.code),
             stderr: "scripted".into(),
             ..ProgramEnd::default()
+        })
+    }
+
+    fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
+        let fake = self.clone();
+        Box::pin(async move {
+            let end = fake.run(&program.name, &program.args, program.limit)?;
+            let hangs = || fake.0.lock().hanging_program == Some(&*program.name);
+            while hangs() {
+                tokio::select! {
+                    () = program.ended.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
+                    () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                }
+                if program.name == "umount" && !program.args.contains(&"-f".into()) {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                if program.name == "umount" {
+                    break;
+                }
+            }
+            let target = PathBuf::from(program.args.last().unwrap());
+            match (&*program.name, end.code) {
+                ("mount", Some(0)) => fake.add(&target, &program.args[1]),
+                ("umount", Some(0)) => fake.unmount(&target)?,
+                _ => {}
+            }
+            Ok(end)
         })
     }
 

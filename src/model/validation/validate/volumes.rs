@@ -6,8 +6,8 @@ use super::rules::{local_path, pull_policy, unique};
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, PodSpec, Volume,
-    VolumeMount,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, NFSVolumeSource,
+    PodSpec, Volume, VolumeMount,
 };
 use std::collections::HashSet;
 
@@ -96,6 +96,9 @@ pub(super) fn validate<'a>(
         if let Some(source) = &volume.image {
             image(source, &at.child("image"), errors);
         }
+        if let Some(source) = &volume.nfs {
+            nfs(source, &at.child("nfs"), errors);
+        }
         if let Some(source) = &volume.config_map {
             sources::config_map(source, &at.child("configMap"), errors);
         }
@@ -151,6 +154,18 @@ fn image(source: &ImageVolumeSource, path: &Path<'_>, errors: &mut Errors) {
         &path.child("pullPolicy"),
         errors,
     );
+}
+
+fn nfs(source: &NFSVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    if source.server.is_empty() {
+        errors.required(&path.child("server"), "");
+    }
+    let at = path.child("path");
+    if source.path.is_empty() {
+        errors.required(&at, "");
+    } else if !source.path.starts_with('/') {
+        errors.invalid(&at, &source.path, "must be an absolute path");
+    }
 }
 
 /// Validates a container's mounts; `volumes` are the names of the pod's volumes.

@@ -8,7 +8,7 @@ mod rules;
 use super::{
     KindRow,
     claim::{ClaimAttempt, NodePath, PersistentSource},
-    host_path,
+    host_path, programs,
 };
 use crate::{
     base::{panics::PanicScope, spawn},
@@ -276,11 +276,11 @@ impl LocalVolume<'_> {
         match self.run("fsck", &rules::check_args(device), LONG_LIMIT) {
             Ok(end) if rules::has_errors_left(&end) => Err(format!(
                 "'fsck' found errors on device {device} but could not correct them: {}",
-                rules::output(&end)
+                programs::output(&end)
             )),
             Ok(end) => {
                 if end.code != Some(0) {
-                    let (status, output) = (rules::status(&end), rules::output(&end));
+                    let (status, output) = (programs::status(&end), programs::output(&end));
                     tracing::warn!(volume = self.name, device, status, output, "fsck has ended");
                 }
                 Ok(())
@@ -299,12 +299,7 @@ impl LocalVolume<'_> {
 
     fn mount(&self, args: Vec<String>, limit: Duration) -> Result<(), String> {
         self.succeed("mount", &args, limit)
-            .map_err(|Failed { status, output }| {
-                format!(
-                    "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
-                    args.join(" ")
-                )
-            })
+            .map_err(|Failed { status, output }| programs::mount_failed(&args, &status, &output))
     }
 
     /// Runs a program and returns an error unless it exits with 0.
@@ -312,8 +307,8 @@ impl LocalVolume<'_> {
         match self.run(program, args, limit) {
             Ok(end) if end.code == Some(0) => Ok(()),
             Ok(end) => Err(Failed {
-                status: rules::status(&end),
-                output: rules::output(&end),
+                status: programs::status(&end),
+                output: programs::output(&end),
             }),
             Err(error) => Err(Failed {
                 status: error,
@@ -324,12 +319,7 @@ impl LocalVolume<'_> {
 
     fn run(&self, program: &str, args: &[String], limit: Duration) -> Result<ProgramEnd, String> {
         let end = self.mounter.run(program, args, limit);
-        end.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!("exec: {program:?}: executable file not found in $PATH")
-            }
-            _ => error.to_string(),
-        })
+        end.map_err(|error| programs::not_run(program, &error))
     }
 
     /// Sets the group of the mounted files and bind-mounts them into the pod's directory with the volume's options.

@@ -3,7 +3,7 @@
 //! Upstream: `pkg/volume/local`, and `SafeFormatAndMount` and `MakeBindOpts` of `k8s.io/mount-utils`.
 
 use crate::host::{MountEntry, ProgramEnd};
-use crate::volumes::VolumePlugin;
+use crate::volumes::{VolumePlugin, kinds::programs::status};
 use serde::Deserialize;
 use std::{collections::BTreeSet, ffi::OsStr, path::Path};
 
@@ -168,19 +168,6 @@ fn bound_volume<'m>(mount: &'m MountEntry, pods: &Path) -> Option<&'m OsStr> {
     let name = parts.next()?;
     let is_volume = volumes == "volumes" && *plugin == *VolumePlugin::LOCAL.directory();
     (is_volume && parts.next().is_none()).then_some(name)
-}
-
-/// The exit status of a program as Go prints it.
-pub(super) fn status(end: &ProgramEnd) -> String {
-    match end.code {
-        Some(code) => format!("exit status {code}"),
-        None => "it was killed".to_owned(),
-    }
-}
-
-/// The combined output of a program.
-pub(super) fn output(end: &ProgramEnd) -> String {
-    format!("{}{}", end.stdout, end.stderr)
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {

@@ -116,8 +116,8 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let not_yet = "Forbidden: not supported yet by this kubelet";
     for (patch, path) in [
         (
-            json!({"volumes": [{"name": "v", "nfs": {"path": "p", "server": "s"}}]}),
-            "spec.volumes[0].nfs",
+            json!({"volumes": [{"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}]}),
+            "spec.volumes[0].rbd",
         ),
         (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),

@@ -31,7 +31,7 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
         (
             "git",
             json!({"gitRepo": {"repository": "r"}}),
-            "source gitRepo",
+            "git-repo volume plugin has been disabled",
         ),
         (
             "certificate",

@@ -7,10 +7,13 @@
 
 pub mod plan;
 mod programs;
+mod disk;
+mod git_repo;
 mod claim;
 pub mod content;
 mod csi;
 pub(super) mod empty_dir;
+pub(super) mod flex;
 pub(super) mod host_path;
 pub(super) mod local;
 mod nfs;
@@ -33,6 +36,8 @@ pub(super) const KINDS: &[KindRow] = &[
     csi::KIND,
     local::KIND,
     nfs::KIND,
+    flex::KIND,
+    git_repo::KIND,
     content::KIND,
 ];
 

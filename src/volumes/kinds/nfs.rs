@@ -270,10 +270,7 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
             return Ok(Vec::new());
         }
         let mounts = mounter.list();
-        let mounts = mounts.map_err(io_error(
-            "list the mounts below",
-            &directory,
-        ))?;
+        let mounts = mounts.map_err(io_error("list the mounts below", &directory))?;
         let mounts = mounts
             .into_iter()
             .filter(|mount| mount.is_beneath(&directory));

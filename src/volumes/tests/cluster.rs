@@ -69,6 +69,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 30,
+        volume_plugin_dir: node.base.join("flex"),
         ..NodeFacts::default()
     };
     Cluster {

@@ -3,7 +3,10 @@
 use super::*;
 use crate::base::error_chain;
 use crate::base::metrics::Metrics;
-use crate::host::{MountEntry, ProgramEnd, program::Program};
+use crate::host::{
+    MountEntry, ProgramEnd,
+    program::{self, Program},
+};
 use crate::state::volumes_in_use::VolumesInUse;
 use crate::volumes::csi::{CsiDrivers, CsiMetrics, inputs::CsiSources};
 use futures::future::BoxFuture;
@@ -23,6 +26,7 @@ mod crashes;
 mod dirs;
 mod disk;
 mod empty_dir;
+mod flex;
 mod host_path;
 mod hung;
 mod kernel;
@@ -200,6 +204,9 @@ impl Mounter for FakeMounter {
     }
 
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
+        if program.name.starts_with('/') {
+            return Box::pin(program::execute(program));
+        }
         let fake = self.clone();
         Box::pin(async move {
             let end = fake.run(&program.name, &program.args, program.limit)?;
@@ -284,6 +291,7 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 30,
         allocatable_milli_cpu: 4000,
+        volume_plugin_dir: base.join("flex"),
         ..NodeFacts::default()
     };
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();

@@ -40,6 +40,10 @@ fn static_pods_name_no_api_objects() {
             "spec.volumes[0].csi: Forbidden: static pods may not reference csidrivers",
         ),
         (
+            json!({"volumes": [{"name": "v", "flexVolume": {"driver": "a/b", "secretRef": {"name": "s"}}}]}),
+            "spec.volumes[0].flexVolume.secretRef: Forbidden: static pods may not reference secrets",
+        ),
+        (
             json!({"volumes": [{"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"clusterTrustBundle": {"path": "p"}}]}}]}),
             "spec.volumes[0].projected.sources[1].clusterTrustBundle: Forbidden: static pods may not reference clustertrustbundles",
         ),

@@ -352,9 +352,8 @@ mod tests {
     }
 
     fn error(spec: Value, csi: Value) -> String {
-        let volume = merged(spec, csi);
-        let error = CsiVolumeSpec::from_persistent_volume(&volume).unwrap_err();
-        error.to_string()
+        let found = CsiVolumeSpec::from_persistent_volume(&merged(spec, csi));
+        found.unwrap_err().to_string()
     }
 
     #[test]
@@ -488,10 +487,9 @@ mod tests {
         let source = |source: Value| serde_json::from_value::<CSIVolumeSource>(source).unwrap();
         let of =
             |value: Value| CsiVolumeSpec::from_inline(&source(value), "data", &"u1".into(), "ns1");
-        let spec = of(json!({
-            "driver": "d", "readOnly": true, "nodePublishSecretRef": {"name": "s"},
-        }));
-        let spec = spec.unwrap();
+        let source =
+            json!({"driver": "d", "readOnly": true, "nodePublishSecretRef": {"name": "s"}});
+        let spec = of(source).unwrap();
         assert!(spec.read_only && spec.lifecycle() == Lifecycle::Ephemeral);
         assert_eq!(spec.access_mode(false), CsiAccessMode::SingleNodeWriter);
         assert_eq!(spec.publish_secret.unwrap().namespace, "ns1");

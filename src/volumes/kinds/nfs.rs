@@ -236,7 +236,7 @@ async fn mount(
         (Some((status, output)), is_mounted) => {
             if is_mounted {
                 // As upstream: what may lack an option is mounted anew.
-                unmount(mounter.as_ref(), name, target).await?;
+                unmount(mounter, name, target).await?;
             }
             Err(fail(anyhow!(programs::mount_failed(
                 &args, &status, &output
@@ -282,13 +282,13 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
     };
     for target in spawn_blocking(find).await?? {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
-        unmount(manager.mounter.as_ref(), &name, &target).await?;
+        unmount(&manager.mounter, &name, &target).await?;
     }
     Ok(())
 }
 
 /// Unmounts a volume, by force if the server does not respond.
-async fn unmount(mounter: &dyn Mounter, name: &str, target: &Path) -> Result<(), VolumeError> {
+async fn unmount(mounter: &Arc<dyn Mounter>, name: &str, target: &Path) -> Result<(), VolumeError> {
     let path = target.to_string_lossy().into_owned();
     let unmount = |args: &[String]| mounter.execute(Program::new("umount", args, UNMOUNT_LIMIT));
     let mut ended = unmount(std::slice::from_ref(&path)).await;
@@ -311,6 +311,12 @@ async fn unmount(mounter: &dyn Mounter, name: &str, target: &Path) -> Result<(),
         }
         Err(error) => programs::not_run("umount", &error),
     };
+    // An `umount` that was killed may have detached it all the same.
+    let (lister, at) = (mounter.clone(), target.to_owned());
+    let is_mounted = run_file_io(move || is_mounted(lister.as_ref(), &at)).await?;
+    if matches!(is_mounted, Ok(false)) {
+        return Ok(());
+    }
     Err(VolumeError::TearDown {
         volume: name.to_owned(),
         why,

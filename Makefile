@@ -98,6 +98,7 @@ test-machine:
 	cargo build
 	hack/shutdown-test.sh
 	hack/quota-test.sh
+	hack/nfs-test.sh
 	hack/kubeadm-test.sh
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover

@@ -104,7 +104,10 @@ pub(super) fn open(
         &metrics,
     )?;
     let facts = node::facts(&settings::profile(config), &machine)?;
-    let facts = Arc::new(facts);
+    let facts = Arc::new(NodeFacts {
+        volume_plugin_dir: settings::volume_plugin_dir(config),
+        ..facts
+    });
     let pods_to_sync = objects.configmaps_and_secrets.pods_to_sync();
     let (certificates, certificate_notices) =
         pod_certificates::open(config, api.as_ref(), pods_to_sync, &stores, &metrics);

@@ -309,6 +309,12 @@ fn shutdown_phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
     )
 }
 
+/// `volumePluginDir`, which has a default.
+pub(super) fn volume_plugin_dir(config: &KubeletConfig) -> PathBuf {
+    let directory = config.effective.volume_plugin_dir.clone();
+    directory.unwrap_or_default().into()
+}
+
 /// `volumeStatsAggPeriod`; zero and negative periods disable measurements of volumes.
 pub(super) fn volume_stats_period(config: &KubeletConfig) -> Option<Duration> {
     let period = config.effective.volume_stats_agg_period?;

@@ -16,7 +16,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "iptablesDropBit",
     "configMapAndSecretChangeDetectionStrategy",
     "showHiddenMetricsForVersion",
-    "volumePluginDir",
     "kernelMemcgNotification",
 ];
 

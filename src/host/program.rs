@@ -1,15 +1,49 @@
 //! Runs programs of the node, such as `mount` and `mkfs.ext4`, with a timeout.
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::{io, process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    process::Command,
+    process::{Child, Command},
     runtime::Handle,
     time::timeout,
 };
+use tokio_util::sync::CancellationToken;
 
 /// Maximum number of bytes kept of each output stream.
 const MAX_OUTPUT: u64 = 4096;
+/// How long the output of a program is read after it has exited: a process that it started may keep the pipes.
+const OUTPUT_TIME: Duration = Duration::from_secs(1);
+/// How long a killed program is waited for. It may hang in the kernel.
+const KILL_TIME: Duration = Duration::from_secs(5);
+
+/// A program to run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its path, or its name in `PATH`.
+    pub name: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// After this time it is killed.
+    pub limit: Duration,
+    /// It is killed when this fires.
+    pub ended: CancellationToken,
+    /// Maximum number of bytes kept of each output stream.
+    pub max_output: u64,
+}
+
+impl Program {
+    /// A program that only its timeout ends.
+    pub fn new(name: &str, args: &[String], limit: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            args: args.to_vec(),
+            limit,
+            ended: CancellationToken::new(),
+            max_output: MAX_OUTPUT,
+        }
+    }
+}
 
 /// The result of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,39 +59,94 @@ pub struct ProgramEnd {
 /// Runs a program and waits for it to exit. Call it from `spawn_blocking`.
 ///
 /// # Errors
-/// The program does not exist (`NotFound`), or exceeds the timeout `limit` (`TimedOut`) and is killed. A process that
-/// cannot be killed, because it hangs in the kernel, is left behind.
+/// As [`execute`].
 pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
     let runtime = Handle::try_current().map_err(io::Error::other)?;
-    let mut command = Command::new(program);
-    command
-        .args(args)
+    runtime.block_on(execute(Program::new(program, args, limit)))
+}
+
+/// Runs a program and waits for it to exit.
+///
+/// # Errors
+/// The program does not exist (`NotFound`), exceeds its timeout (`TimedOut`), or is ended (`Interrupted`). Then it is killed
+/// with the processes that it started, such as the helper that `mount` waits for. A process that cannot be killed,
+/// because it hangs in the kernel, is left behind.
+pub async fn execute(program: Program) -> io::Result<ProgramEnd> {
+    let child = Command::new(&program.name)
+        .args(&program.args)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    runtime.block_on(async {
-        let mut child = command.spawn()?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let ended = async {
-            let (stdout, stderr) = tokio::join!(written(stdout), written(stderr));
-            Ok(ProgramEnd {
-                code: child.wait().await?.code(),
-                stdout,
-                stderr,
-            })
-        };
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("it ran for {limit:?}"));
-        timeout(limit, ended).await.map_err(late)?
-    })
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut running = RunningProgram { child };
+    let (limit, ended) = (program.limit, &program.ended);
+    let exited = timeout(limit, running.exited(program.max_output));
+    let why = match ended.run_until_cancelled(exited).await {
+        Some(Ok(end)) => return end,
+        Some(Err(_)) => io::Error::new(io::ErrorKind::TimedOut, format!("it ran for {limit:?}")),
+        None => io::ErrorKind::Interrupted.into(),
+    };
+    running.kill();
+    // What it was about to do must not happen later.
+    let _ = timeout(KILL_TIME, running.child.wait()).await;
+    Err(why)
 }
 
-async fn written(output: Option<impl AsyncRead + Unpin>) -> String {
-    let mut bytes = Vec::new();
-    // On an error, the output read so far is used.
-    let _ = read_head(output, MAX_OUTPUT, &mut bytes).await;
-    String::from_utf8_lossy(&bytes).into_owned()
+/// A running program; dropping it kills its process group.
+struct RunningProgram {
+    child: Child,
+}
+
+impl RunningProgram {
+    async fn exited(&mut self, max_output: u64) -> io::Result<ProgramEnd> {
+        let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let status = {
+            let reading = async {
+                // On an error, the output read so far is used.
+                let _ = tokio::join!(
+                    read_head(stdout, max_output, &mut out),
+                    read_head(stderr, max_output, &mut err)
+                );
+            };
+            let mut reading = std::pin::pin!(reading);
+            let mut is_read = false;
+            let status = loop {
+                tokio::select! {
+                    status = self.child.wait() => break status?,
+                    () = &mut reading, if !is_read => is_read = true,
+                }
+            };
+            if !is_read {
+                let _ = timeout(OUTPUT_TIME, reading).await;
+            }
+            status
+        };
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(ProgramEnd {
+            code: status.code(),
+            stdout: text(out),
+            stderr: text(err),
+        })
+    }
+
+    fn kill(&self) {
+        // `id` is `None` once the process was reaped; its PID may be reused by then.
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            // The process may just have exited.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 /// Appends the beginning of a program's output to `head`, at most `limit` bytes; the rest is read and discarded, so
@@ -111,5 +200,56 @@ mod tests {
         let run = || run("no-such-program", &[], Duration::from_secs(1));
         let error = tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    /// A shell that starts a process which writes its PID to this file and does not end.
+    fn lasting(file: &std::path::Path, then: &str) -> Program {
+        let file = file.display();
+        let script = format!("sleep 600 & echo $! > {file}.new; mv {file}.new {file}; {then}");
+        Program::new("sh", &["-c".to_owned(), script], Duration::from_secs(60))
+    }
+
+    async fn pid_in(file: &std::path::Path) -> i32 {
+        loop {
+            if let Ok(pid) = std::fs::read_to_string(file) {
+                return pid.trim().parse().unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn is_running(pid: i32) -> bool {
+        // A zombie of another parent is dead as well.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))
+    }
+
+    #[tokio::test]
+    async fn an_ended_program_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let program = lasting(&file, "wait");
+        let ended = program.ended.clone();
+        let run = tokio::spawn(execute(program));
+        let pid = pid_in(&file).await;
+        assert!(is_running(pid));
+        ended.cancel();
+        let error = run.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+        let begun = Instant::now();
+        while is_running(pid) {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_leaves_a_process_with_its_output_has_exited() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let end = execute(lasting(&file, "echo done")).await.unwrap();
+        assert_eq!((end.code, &*end.stdout), (Some(0), "done\n"));
+        let pid = Pid::from_raw(pid_in(&file).await).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
     }
 }

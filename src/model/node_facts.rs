@@ -1,5 +1,7 @@
 //! Properties of the node, read once at start. Pure.
 
+use std::path::PathBuf;
+
 /// Properties of the node that container configurations depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -23,6 +25,8 @@ pub struct NodeFacts {
     pub selinux: bool,
     /// The SELinux context of files of containers, if SELinux is enabled and its policy has one.
     pub selinux_file_context: Option<String>,
+    /// The directory with the drivers of flexVolumes.
+    pub volume_plugin_dir: PathBuf,
 }
 
 impl NodeFacts {

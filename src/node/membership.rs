@@ -209,6 +209,8 @@ fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAd
         masked_paths: machine.thermal_paths.clone(),
         selinux: machine.selinux,
         selinux_file_context: machine.selinux_file_context.clone(),
+        // From the configuration.
+        volume_plugin_dir: PathBuf::new(),
     }
 }
 

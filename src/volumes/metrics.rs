@@ -13,8 +13,6 @@ use std::{collections::BTreeMap, time::Duration};
 pub(super) const BUCKETS: [f64; 13] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
-/// Volumes of in-tree plugins are not migrated to CSI drivers.
-pub(super) const NOT_MIGRATED: &str = "false";
 /// The plugin of a hostPath, which has no directory.
 pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 /// The plugin of a claim whose volume is not known yet.
@@ -57,6 +55,11 @@ impl StorageOperation {
             Self::ApplyAccessControl => "volume_apply_access_control",
         }
     }
+}
+
+/// The label that says whether a volume was translated from that of a former in-tree plugin.
+pub(super) fn migrated(is_migrated: bool) -> &'static str {
+    if is_migrated { "true" } else { "false" }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -124,6 +127,7 @@ impl VolumeMetrics {
         plugin: &str,
         operation: StorageOperation,
         is_success: bool,
+        is_migrated: bool,
         took: Duration,
     ) {
         let labels = OperationLabels {
@@ -134,7 +138,7 @@ impl VolumeMetrics {
             } else {
                 "fail-unknown"
             },
-            migrated: NOT_MIGRATED,
+            migrated: migrated(is_migrated),
         };
         let histogram = self.operations.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());

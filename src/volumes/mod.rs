@@ -46,6 +46,7 @@ pub use error::{PathError, Unsupported, VolumeError, VolumesNotReady};
 pub use group::VolumeGroup;
 pub use metrics::VolumeMetrics;
 pub use mounter::{HostMounter, Mounter};
+use paths::FlexDevice;
 pub use paths::{
     KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file, termination_logs,
 };
@@ -54,12 +55,12 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{DirtySet, KeyedLock};
+use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
 use crate::model::{
     ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
 };
 use csi::{manager::CsiVolumes, requests::MountingPod};
-use kinds::{KINDS, plan};
+use kinds::{KINDS, flex::FlexDrivers, plan};
 use mount_threads::MountThreads;
 use parking_lot::Mutex;
 use pod_volumes::{PlannedVolume, PodVolumes, TIMEOUT, VolumePod};
@@ -67,7 +68,10 @@ use state::VolumeState;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::{
     sync::Semaphore,
@@ -104,6 +108,10 @@ struct VolumeManagerInner {
     /// For the setup of `local` volumes, once their paths respond.
     local_threads: Arc<Semaphore>,
     csi: CsiVolumes,
+    /// The drivers of flexVolumes.
+    flex: FlexDrivers,
+    /// What an earlier kubelet left mounted for no pod has been released.
+    leftovers_are_released: AtomicBool,
 }
 
 impl VolumeManagerInner {
@@ -144,6 +152,7 @@ impl VolumeManager {
                     cluster.csi.clone(),
                     configmaps_and_secrets.pods_to_sync(),
                 ),
+                flex: FlexDrivers::new(node.volume_plugin_dir.clone(), mounter.clone()),
                 root,
                 node,
                 pods_to_sync: configmaps_and_secrets.pods_to_sync(),
@@ -151,6 +160,7 @@ impl VolumeManager {
                 cluster,
                 quotas,
                 threads: Arc::new(MountThreads::new(mounter.clone())),
+                leftovers_are_released: AtomicBool::default(),
                 mounter,
                 locks: KeyedLock::default(),
                 pods: Mutex::default(),
@@ -399,6 +409,19 @@ impl VolumeManager {
             (kind.release)(self.shared.clone()).await;
         }
         torn_down
+    }
+
+    /// Releases what an earlier kubelet left mounted for no pod. Called once all pods are known; has an effect once.
+    pub fn release_leftovers(&self) {
+        let shared = self.shared.clone();
+        if shared.leftovers_are_released.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        spawn(PanicScope::Housekeeping, async move {
+            for kind in KINDS {
+                (kind.release)(shared.clone()).await;
+            }
+        });
     }
 
     /// The volumes of CSI drivers.

@@ -1,7 +1,11 @@
 //! The mount operations, behind a trait so that tests without root can record them.
 
 use super::{VolumeError, error::io_error};
-use crate::host::{MountEntry, ProgramEnd, mount, program};
+use crate::host::{
+    MountEntry, ProgramEnd, mount,
+    program::{self, Program},
+};
+use futures::future::BoxFuture;
 use std::{
     fs::{self, Metadata},
     io,
@@ -27,6 +31,8 @@ pub trait Mounter: Send + Sync + 'static {
     fn unmount(&self, target: &Path) -> io::Result<()>;
     /// Runs a program of the node that formats, checks or mounts a device.
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd>;
+    /// The same without a thread: it may wait for another machine. Does not block.
+    fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>>;
 }
 
 /// Performs the operations on the host.
@@ -65,7 +71,12 @@ impl Mounter for HostMounter {
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
         program::run(program, args, limit)
     }
+
+    fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
+        Box::pin(program::execute(program))
+    }
 }
+
 /// Unmounts everything below a directory, the newest mount first. Blocking.
 pub(super) fn unmount_beneath(directory: &Path, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     let mounts = mounter

@@ -11,6 +11,9 @@ use std::{
 /// Prefix of the names of claim markers; names of volumes have no underscore.
 pub(super) const CLAIM_PREFIX: &str = "claim_";
 
+/// The directory of mounted devices, below that of a plugin.
+const MOUNTS: &str = "mounts";
+
 /// A name that is not a valid path component.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be the name of a file")]
@@ -55,7 +58,39 @@ impl KubeletRoot {
     /// Where devices of `local` volumes are mounted, each below the name of its PersistentVolume.
     pub fn local_devices(&self) -> PathBuf {
         let plugins = self.0.join("plugins");
-        plugins.join(VolumePlugin::LOCAL.0).join("mounts")
+        plugins.join(VolumePlugin::LOCAL.0).join(MOUNTS)
+    }
+
+    /// Where the device of a flexVolume driver is mounted.
+    pub(super) fn flex_device(&self, device: &FlexDevice) -> PathBuf {
+        let directory = self.flex_directory().join(&device.driver);
+        directory.join(MOUNTS).join(&device.name)
+    }
+
+    fn flex_directory(&self) -> PathBuf {
+        self.0.join("plugins/kubernetes.io/flexvolume")
+    }
+
+    /// The devices of flexVolume drivers that have a directory. Blocking.
+    pub(super) fn flex_devices(&self) -> Vec<FlexDevice> {
+        let names = |directory: &Path| {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            names.collect::<Vec<_>>()
+        };
+        let directory = self.flex_directory();
+        let mut drivers = names(&directory);
+        let of_vendors = drivers.iter().flat_map(|vendor| {
+            let drivers = names(&directory.join(vendor)).into_iter();
+            let drivers = drivers.filter(|driver| driver != MOUNTS);
+            drivers.map(move |driver| format!("{vendor}/{driver}"))
+        });
+        drivers.extend(of_vendors.collect::<Vec<_>>());
+        let devices = drivers.iter().flat_map(|driver| {
+            let names = names(&directory.join(driver).join(MOUNTS)).into_iter();
+            names.map(|name| FlexDevice::new(driver, &name))
+        });
+        devices.collect()
     }
 
     /// `seccomp`, the directory of Localhost profiles.
@@ -66,6 +101,28 @@ impl KubeletRoot {
     /// The directory of a pod.
     pub fn pod(&self, uid: &PodUid) -> Result<PodDir, UnsafeName> {
         Ok(PodDir(self.pods_dir().join(component(uid.as_str())?)))
+    }
+}
+
+/// An attached volume of a flexVolume driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FlexDevice {
+    pub(super) driver: String,
+    /// Name of the PersistentVolume, or of the pod's volume.
+    pub(super) name: String,
+}
+
+impl FlexDevice {
+    pub(super) fn new(driver: &str, name: &str) -> Self {
+        Self {
+            driver: driver.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Upstream's unique name of the volume.
+    pub(super) fn unique_name(&self) -> String {
+        format!("{}/{}", self.driver, self.name)
     }
 }
 

@@ -42,6 +42,8 @@ pub struct VolumePath {
     pub managed: bool,
     /// Containers mount it read-only, whatever their `volumeMounts` say.
     pub read_only: bool,
+    /// The plugin of a claim's volume, in metrics; `None` for a path of the node.
+    pub plugin: Option<&'static str>,
     /// Its usage is reported for its claim.
     pub measured: bool,
     /// It is a block device, which containers cannot mount.

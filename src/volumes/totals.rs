@@ -73,7 +73,7 @@ impl VolumeManagerInner {
             return;
         };
         let (metrics, is_success) = (&self.cluster.csi.metrics, ended.is_ok());
-        metrics.operation(plugin, StorageOperation::Mount, is_success, took);
+        metrics.operation(plugin, StorageOperation::Mount, is_success, false, took);
         if is_success {
             metrics.mounted(plugin, took);
         }

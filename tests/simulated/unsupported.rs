@@ -19,9 +19,9 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
     ]});
     vec![
         (
-            "nfs",
-            json!({"nfs": {"server": "s", "path": "/"}}),
-            "source nfs",
+            "rbd",
+            json!({"rbd": {"monitors": ["m"], "image": "i"}}),
+            "source rbd",
         ),
         (
             "iscsi",
@@ -31,7 +31,7 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
         (
             "git",
             json!({"gitRepo": {"repository": "r"}}),
-            "source gitRepo",
+            "git-repo volume plugin has been disabled",
         ),
         (
             "certificate",
@@ -110,7 +110,7 @@ async fn a_pod_with_a_volume_that_is_not_supported_waits_with_an_event_until_it_
 async fn a_volume_that_no_container_mounts_is_not_needed() {
     let (mut node, api) = joined().await;
     let mut pod = bound("web");
-    pod["spec"]["volumes"] = json!([{"name": "data", "nfs": {"server": "s", "path": "/"}}]);
+    pod["spec"]["volumes"] = json!([{"name": "data", "rbd": {"monitors": ["m"], "image": "i"}}]);
     api.put(&path("web"), pod);
     node.start().await;
     wait_runs(&node, "web").await;

@@ -185,6 +185,7 @@ impl PodSync {
 
     /// Reports the desired pods, once every source has delivered: volumes of others may be undone.
     pub fn volumes_inventory_complete(&self, pods: &[Arc<Pod>]) {
+        self.volumes.release_leftovers();
         let csi = self.volumes.csi().clone();
         if csi.count() == 0 {
             csi.pods_are_known(|_| true);

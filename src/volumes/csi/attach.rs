@@ -3,10 +3,18 @@
 //!
 //! A node may read a VolumeAttachment, but not watch it, so it is read from time to time while a pod waits.
 
-use super::{machine::VolumeFacts, manager::CsiVolumesInner, volume::CsiVolume};
-use crate::volumes::metrics::StorageOperation;
+use super::{
+    machine::VolumeFacts,
+    manager::{CsiVolumes, CsiVolumesInner},
+    volume::CsiVolume,
+};
+use crate::state::node_object::has_reached;
+use crate::volumes::{FlexDevice, VolumeError, metrics::StorageOperation};
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::Node;
 use std::time::Duration;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// How often the VolumeAttachment is read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -65,7 +73,8 @@ impl CsiVolumesInner {
         {
             let plugin = volume.plugin();
             let metrics = &self.sources.metrics;
-            metrics.operation(&plugin, StorageOperation::Attach, true, since.elapsed());
+            let (operation, is_migrated) = (StorageOperation::Attach, volume.is_migrated());
+            metrics.operation(&plugin, operation, true, is_migrated, since.elapsed());
         }
         if !wait.waits(waits, Instant::now()) {
             return;
@@ -77,9 +86,61 @@ impl CsiVolumesInner {
     }
 }
 
+impl CsiVolumes {
+    /// Reads from disk which attached volumes of flexVolume drivers are in use, and reports them. Blocking.
+    pub(in crate::volumes) fn read_flex_devices(&self) {
+        let devices = self.0.root.flex_devices();
+        let names = devices.iter().map(FlexDevice::unique_name);
+        *self.0.flex_devices.lock() = names.collect();
+        self.0.report_in_use();
+    }
+
+    /// Waits until a volume in use is attached, without a limit. Returns the path of its device, which may be empty.
+    ///
+    /// # Errors
+    /// There is no API server, or `ended` fires.
+    pub(in crate::volumes) async fn wait_until_attached(
+        &self,
+        name: &str,
+        ended: &CancellationToken,
+    ) -> Result<String, VolumeError> {
+        let sources = &self.0.sources;
+        if sources.api.is_none() {
+            let why = anyhow!("a volume cannot be attached without an API server");
+            return Err(VolumeError::set_up(name, why));
+        }
+        let (mut confirmed, mut node) = (sources.in_use.confirmed(), sources.node.clone());
+        loop {
+            let version = confirmed.borrow_and_update().get(name).cloned();
+            let known = node.borrow_and_update().clone();
+            let found = version.zip(known);
+            if let Some(device) = found.and_then(|(version, node)| attached(&node, name, &version))
+            {
+                return Ok(device);
+            }
+            // A watch whose sender is gone never changes again.
+            tokio::select! {
+                () = ended.cancelled() => return Err(VolumeError::Cancelled),
+                Ok(()) = confirmed.changed() => {}
+                Ok(()) = node.changed() => {}
+                else => return Err(VolumeError::Cancelled),
+            }
+        }
+    }
+}
+
+/// The device of a volume, if a Node that is not older than `version` has the volume among the attached ones.
+pub(super) fn attached(node: &Node, name: &str, version: &str) -> Option<String> {
+    let attached = node.status.as_ref()?.volumes_attached.as_ref()?;
+    let found = attached.iter().find(|volume| volume.name == name);
+    let found = found.filter(|_| has_reached(node, version))?;
+    Some(found.device_path.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn pods_are_rejected_only_if_the_node_stays_over_the_limit() {
@@ -100,5 +161,29 @@ mod tests {
         }
         assert!(!wait.waits(false, at(9)));
         assert_eq!(wait, AttachWait::default());
+    }
+
+    #[test]
+    fn a_volume_is_attached_if_a_node_that_is_not_older_than_the_confirmation_says_so() {
+        let node = |version: &str, names: &[&str]| -> Node {
+            let attached = names
+                .iter()
+                .map(|name| json!({"name": name, "devicePath": ""}));
+            serde_json::from_value(json!({
+                "metadata": {"resourceVersion": version},
+                "status": {"volumesAttached": attached.collect::<Vec<_>>()},
+            }))
+            .unwrap()
+        };
+        for (version, names, expected) in [
+            ("9", &["a"][..], false),
+            ("10", &["a"], true),
+            ("11", &["b", "a"], true),
+            ("11", &["b"], false),
+            ("odd", &["a"], true),
+        ] {
+            let found = attached(&node(version, names), "a", "10").is_some();
+            assert_eq!(found, expected, "{version} {names:?}");
+        }
     }
 }

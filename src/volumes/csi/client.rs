@@ -71,7 +71,11 @@ const EXPAND: &str = "/csi.v1.Node/NodeExpandVolume";
 
 /// The Node service of a registered driver. Clones share the connection, the limit and the cached capabilities.
 #[derive(Clone)]
-pub struct NodeClient(Arc<NodeClientInner>);
+pub struct NodeClient {
+    inner: Arc<NodeClientInner>,
+    /// Its calls are for a volume that was translated from that of a former in-tree plugin.
+    is_migrated: bool,
+}
 
 struct NodeClientInner {
     driver: String,
@@ -89,8 +93,8 @@ struct NodeClientInner {
 impl fmt::Debug for NodeClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeClient")
-            .field("driver", &self.0.driver)
-            .field("endpoint", &self.0.endpoint)
+            .field("driver", &self.inner.driver)
+            .field("endpoint", &self.inner.endpoint)
             .finish_non_exhaustive()
     }
 }
@@ -109,7 +113,7 @@ impl NodeClient {
         timeout: Duration,
     ) -> Self {
         let losses = Arc::<AtomicU64>::default();
-        Self(Arc::new(NodeClientInner {
+        let inner = NodeClientInner {
             driver: driver.to_owned(),
             endpoint: endpoint.to_owned(),
             timeout,
@@ -118,17 +122,29 @@ impl NodeClient {
             losses,
             capabilities: Mutex::default(),
             metrics,
-        }))
+        };
+        Self {
+            inner: Arc::new(inner),
+            is_migrated: false,
+        }
+    }
+
+    /// The same for the calls of one volume, whose metrics say whether it was translated.
+    pub(super) fn of_volume(self, is_migrated: bool) -> Self {
+        Self {
+            is_migrated,
+            ..self
+        }
     }
 
     /// The driver's name.
     pub fn driver(&self) -> &str {
-        &self.0.driver
+        &self.inner.driver
     }
 
     /// The driver's socket.
     pub fn endpoint(&self) -> &Path {
-        &self.0.endpoint
+        &self.inner.endpoint
     }
 
     /// How the driver knows this node.
@@ -147,8 +163,13 @@ impl NodeClient {
     /// # Errors
     /// The call fails.
     pub async fn capabilities(&self) -> Result<NodeCapabilities, CsiError> {
-        let losses = self.0.losses.load(Ordering::SeqCst);
-        if let Some((_, known)) = self.0.capabilities.lock().filter(|(at, _)| *at == losses) {
+        let losses = self.inner.losses.load(Ordering::SeqCst);
+        if let Some((_, known)) = self
+            .inner
+            .capabilities
+            .lock()
+            .filter(|(at, _)| *at == losses)
+        {
             return Ok(known);
         }
         let (request, nothing) = (NodeGetCapabilitiesRequest {}, SensitiveValues::default());
@@ -156,7 +177,7 @@ impl NodeClient {
             self.call(GET_CAPABILITIES, request, nothing).await?;
         let read = NodeCapabilities::from(response);
         // If the connection was lost meanwhile, the number is outdated and they are read again.
-        *self.0.capabilities.lock() = Some((losses, read));
+        *self.inner.capabilities.lock() = Some((losses, read));
         Ok(read)
     }
 
@@ -231,15 +252,16 @@ impl NodeClient {
         R: Message + Default + 'static,
     {
         let begin = Instant::now();
-        let deadline = begin + self.0.timeout;
-        let permit = timeout_at(deadline, self.0.permits.acquire()).await;
+        let deadline = begin + self.inner.timeout;
+        let permit = timeout_at(deadline, self.inner.permits.acquire()).await;
         let called = match permit {
             Err(_) => Err(CsiError::unsent(
                 Code::DeadlineExceeded,
                 "context deadline exceeded",
             )),
             Ok(permit) => {
-                let calling = permit.run(unary(self.0.channel.clone(), method, request, deadline));
+                let calling =
+                    permit.run(unary(self.inner.channel.clone(), method, request, deadline));
                 tokio::select! {
                     // The channel has the same deadline, but returns another code.
                     biased;
@@ -260,9 +282,10 @@ impl NodeClient {
             Err(error) => error.code(),
         };
         let took = begin.elapsed();
-        self.0.metrics.called(&self.0.driver, method, code, took);
+        let (metrics, driver) = (&self.inner.metrics, &self.inner.driver);
+        metrics.called(driver, method, code, self.is_migrated, took);
         tracing::debug!(
-            driverName = self.0.driver,
+            driverName = self.inner.driver,
             method,
             ?code,
             ?took,

@@ -52,6 +52,8 @@ pub(super) struct CsiVolumesInner {
     /// What an earlier kubelet left and this one cannot undo: such volumes stay in use. `None` until what is on disk has been
     /// read: until then the Node keeps its list.
     unknown: Mutex<Option<Vec<UnknownVolume>>>,
+    /// The attached volumes of flexVolume drivers that are in use.
+    pub(super) flex_devices: Mutex<BTreeSet<String>>,
     pub(super) pods_are_known: watch::Sender<bool>,
     /// The drivers whose reports of usage are awaited.
     pub(super) measuring: Mutex<HashSet<String>>,
@@ -75,6 +77,7 @@ impl CsiVolumes {
             sources,
             volumes: Mutex::default(),
             unknown: Mutex::default(),
+            flex_devices: Mutex::default(),
             pods_are_known: watch::Sender::new(false),
             measuring: Mutex::default(),
             walks: Arc::new(Semaphore::new(MAX_WALKS)),
@@ -116,6 +119,7 @@ impl CsiVolumes {
             tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
         }
         let has_unknown = !found.unknown.is_empty();
+        self.read_flex_devices();
         *inner.unknown.lock() = Some(found.unknown);
         if has_unknown {
             // Which of the Node's volumes in use these may be is known when the Node is.
@@ -420,6 +424,7 @@ impl CsiVolumesInner {
             volume.has_to_be_attached() && volume.state.lock().machine.is_in_use()
         });
         names.extend(in_use.map(|(name, _)| name.clone()));
+        names.extend(self.flex_devices.lock().iter().cloned());
         self.sources.in_use.set(names);
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     base::metrics::Metrics,
     cri::go_code,
-    volumes::metrics::{BUCKETS, NOT_MIGRATED},
+    volumes::metrics::{BUCKETS, migrated},
 };
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -48,13 +48,14 @@ impl CsiMetrics {
         driver: &str,
         method_name: &'static str,
         code: Option<Code>,
+        is_migrated: bool,
         took: Duration,
     ) {
         let labels = CsiCall {
             driver_name: driver.to_owned(),
             method_name,
             grpc_status_code: code.map_or(NO_CODE, go_code),
-            migrated: NOT_MIGRATED,
+            migrated: migrated(is_migrated),
         };
         let histogram = self.calls.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());

@@ -35,6 +35,7 @@ pub mod identity;
 mod registration;
 pub mod access_mode;
 pub mod spec;
+pub mod migration;
 pub mod paths;
 pub mod machine;
 pub mod mount_table;

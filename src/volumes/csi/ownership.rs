@@ -43,7 +43,8 @@ impl CsiVolumesInner {
         let (plugin, took) = (volume.plugin(), began.elapsed());
         let operation = StorageOperation::ApplyAccessControl;
         let metrics = &self.sources.metrics;
-        metrics.operation(&plugin, operation, walked.is_ok(), took);
+        let (is_success, is_migrated) = (walked.is_ok(), request.spec.is_migrated);
+        metrics.operation(&plugin, operation, is_success, is_migrated, took);
         walked.map_err(|why| {
             let handle = request.spec.handle();
             unknown(format!("applyFSGroup failed for vol {handle}: {why}"))

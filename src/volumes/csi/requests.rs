@@ -193,6 +193,7 @@ mod tests {
             expand_secret: None,
             claim: None,
             capacity: None,
+            is_migrated: false,
         }
     }
 

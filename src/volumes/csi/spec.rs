@@ -70,6 +70,8 @@ pub struct CsiVolumeSpec {
     pub claim: Option<ClaimOfVolume>,
     /// The capacity of the PersistentVolume, which may be invalid.
     pub capacity: Option<String>,
+    /// It was translated from the volume of a former in-tree plugin.
+    pub is_migrated: bool,
 }
 
 impl CsiVolumeSpec {
@@ -135,6 +137,7 @@ impl CsiVolumeSpec {
             expand_secret: subject.secret("spec.csi.nodeExpandSecretRef", expand_secret)?,
             claim: spec.claim_ref.as_ref().and_then(claim_of),
             capacity: capacity.map(|size| size.0.clone()),
+            is_migrated: false,
         }))
     }
 
@@ -171,6 +174,7 @@ impl CsiVolumeSpec {
             expand_secret: None,
             claim: None,
             capacity: None,
+            is_migrated: false,
         })
     }
 
@@ -330,9 +334,8 @@ mod tests {
     }
 
     fn error(spec: Value, csi: Value) -> String {
-        let volume = merged(spec, csi);
-        let error = CsiVolumeSpec::from_persistent_volume(&volume).unwrap_err();
-        error.to_string()
+        let found = CsiVolumeSpec::from_persistent_volume(&merged(spec, csi));
+        found.unwrap_err().to_string()
     }
 
     #[test]
@@ -374,6 +377,7 @@ mod tests {
                 uid: "c1".into(),
             }),
             capacity: Some("1Gi".into()),
+            is_migrated: false,
         };
         assert_eq!(spec, expected);
         assert_eq!(spec.unique_name(), "kubernetes.io/csi/d.example^h1");
@@ -460,10 +464,9 @@ mod tests {
         let source = |source: Value| serde_json::from_value::<CSIVolumeSource>(source).unwrap();
         let of =
             |value: Value| CsiVolumeSpec::from_inline(&source(value), "data", &"u1".into(), "ns1");
-        let spec = of(json!({
-            "driver": "d", "readOnly": true, "nodePublishSecretRef": {"name": "s"},
-        }));
-        let spec = spec.unwrap();
+        let source =
+            json!({"driver": "d", "readOnly": true, "nodePublishSecretRef": {"name": "s"}});
+        let spec = of(source).unwrap();
         assert!(spec.read_only && spec.lifecycle() == Lifecycle::Ephemeral);
         assert_eq!(spec.access_mode(false), CsiAccessMode::SingleNodeWriter);
         assert_eq!(spec.publish_secret.unwrap().namespace, "ns1");

@@ -62,14 +62,17 @@ impl CsiVolumesInner {
         let driver = self.sources.drivers.require(volume.identity.driver());
         let executed = match driver {
             Err(error) => Err(not_called(error)),
-            Ok(client) => match step {
-                Step::Stage => self.stage(volume, &client).await,
-                Step::Publish(uid) => self.publish(volume, &client, uid, true).await,
-                Step::Republish(uid) => self.publish(volume, &client, uid, false).await,
-                Step::Expand(uid) => self.expand(volume, &client, uid).await,
-                Step::Unpublish(uid) => self.unpublish(volume, &client, uid).await,
-                Step::Unstage => self.unstage(volume, &client).await,
-            },
+            Ok(client) => {
+                let client = client.of_volume(volume.is_migrated());
+                match step {
+                    Step::Stage => self.stage(volume, &client).await,
+                    Step::Publish(uid) => self.publish(volume, &client, uid, true).await,
+                    Step::Republish(uid) => self.publish(volume, &client, uid, false).await,
+                    Step::Expand(uid) => self.expand(volume, &client, uid).await,
+                    Step::Unpublish(uid) => self.unpublish(volume, &client, uid).await,
+                    Step::Unstage => self.unstage(volume, &client).await,
+                }
+            }
         };
         executed.err().unwrap_or(CallOutcome::Done)
     }

@@ -2,7 +2,7 @@
 //! that step.
 
 use super::{
-    attach::AttachWait,
+    attach::{AttachWait, attached},
     machine::{CallOutcome, DriverFacts, Known, Next, Step, VolumeFacts, attach_required},
     manager::CsiVolumesInner,
     record,
@@ -12,9 +12,7 @@ use crate::base::{
     error_chain,
     panics::{PanicScope, catch_panic},
 };
-use crate::state::node_object::has_reached;
 use crate::volumes::metrics::StorageOperation;
-use k8s_openapi::api::core::v1::Node;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
@@ -125,6 +123,7 @@ impl CsiVolumesInner {
         mut took: Duration,
     ) {
         let (plugin, is_success) = (volume.plugin(), *outcome == CallOutcome::Done);
+        let is_migrated = volume.is_migrated();
         let mut state = volume.state.lock();
         let [set_up, tear_down, unstage] = if volume.identity.is_block() {
             [
@@ -161,7 +160,7 @@ impl CsiVolumesInner {
         };
         drop(state);
         let metrics = &self.sources.metrics;
-        metrics.operation(&plugin, operation, is_success, took);
+        metrics.operation(&plugin, operation, is_success, is_migrated, took);
     }
 
     /// Brings the record in line after something was undone. A record that says too much is no harm.
@@ -219,8 +218,9 @@ impl CsiVolumesInner {
             driver: driver_facts,
             attach_required: volume.has_to_be_attached(),
             is_confirmed_in_use: version.is_some(),
-            is_attached: version
-                .is_some_and(|version| node.is_some_and(|node| is_attached(&node, &name, version))),
+            is_attached: version.is_some_and(|version| {
+                node.is_some_and(|node| attached(&node, &name, version).is_some())
+            }),
             pods_are_known: *self.pods_are_known.borrow(),
         };
         (facts, read_again_at)
@@ -258,44 +258,6 @@ impl CsiVolume {
         match step.pod() {
             Some(uid) => !state.machine.is_held_by(uid),
             None => state.machine.staged() == Known::No,
-        }
-    }
-}
-
-/// Whether a Node that is not older than `version` has the volume among the attached ones.
-fn is_attached(node: &Node, name: &str, version: &str) -> bool {
-    let status = node.status.as_ref();
-    let attached = status.and_then(|status| status.volumes_attached.as_ref());
-    let mut attached = attached.into_iter().flatten();
-    has_reached(node, version) && attached.any(|volume| volume.name == name)
-}
-
-#[cfg(test)]
-mod unit_tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_volume_is_attached_if_a_node_that_is_not_older_than_the_confirmation_says_so() {
-        let node = |version: &str, names: &[&str]| -> Node {
-            let attached = names
-                .iter()
-                .map(|name| json!({"name": name, "devicePath": ""}));
-            serde_json::from_value(json!({
-                "metadata": {"resourceVersion": version},
-                "status": {"volumesAttached": attached.collect::<Vec<_>>()},
-            }))
-            .unwrap()
-        };
-        for (version, names, expected) in [
-            ("9", &["a"][..], false),
-            ("10", &["a"], true),
-            ("11", &["b", "a"], true),
-            ("11", &["b"], false),
-            ("odd", &["a"], true),
-        ] {
-            let found = is_attached(&node(version, names), "a", "10");
-            assert_eq!(found, expected, "{version} {names:?}");
         }
     }
 }

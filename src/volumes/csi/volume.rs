@@ -233,6 +233,11 @@ impl CsiVolume {
         self.identity.lifecycle() == Lifecycle::Ephemeral
     }
 
+    /// Whether it was translated from the volume of a former in-tree plugin, as far as is known.
+    pub(super) fn is_migrated(&self) -> bool {
+        self.spec().is_some_and(|spec| spec.is_migrated)
+    }
+
     /// Whether a controller has to attach it, as far as is known.
     pub(super) fn has_to_be_attached(&self) -> bool {
         !self.is_inline() && self.state.lock().attach_required.unwrap_or(true)

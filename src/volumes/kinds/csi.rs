@@ -10,12 +10,13 @@ use crate::base::run_file_io;
 use crate::model::{PodExt as _, PodUid};
 use crate::volumes::{
     HostPathCheck, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
-    csi::{identity::VolumeIdentity, spec::CsiVolumeSpec, volume::PublishRequest},
+    csi::{identity::VolumeIdentity, migration, spec::CsiVolumeSpec, volume::PublishRequest},
     mounter::unmount_beneath,
     ownership::ChangePolicy,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::anyhow;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use serde::Deserialize;
 use serde_json::json;
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
@@ -32,7 +33,7 @@ pub(super) const KIND: KindRow = KindRow {
     ..KindRow::NONE
 };
 
-/// A volume of a CSI driver that a pod defines inline.
+/// A volume of a CSI driver that a pod defines inline, also by a former in-tree plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct InlineCsiVolume {
     spec: Arc<CsiVolumeSpec>,
@@ -42,10 +43,13 @@ struct InlineCsiVolume {
 
 fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let (pod, volume) = (planning.pod, planning.volume);
-    let Some(source) = &volume.csi else {
-        return Ok(None);
+    let spec = match &volume.csi {
+        Some(csi) => CsiVolumeSpec::from_inline(csi, &volume.name, &pod.uid(), pod.namespace())?,
+        None => match migration::inline_volume(volume, pod.namespace())? {
+            Some(spec) => spec,
+            None => return Ok(None),
+        },
     };
-    let spec = CsiVolumeSpec::from_inline(source, &volume.name, &pod.uid(), pod.namespace())?;
     Ok(Some(Arc::new(InlineCsiVolume {
         spec: Arc::new(spec),
         owner: planning.owner()?,
@@ -99,10 +103,7 @@ async fn set_up_claim(mut claim: ClaimAttempt) -> Result<ReadyVolume, VolumeErro
     let kept = keep_earlier(&claim).await;
     let (of_pod, attempt) = (&claim.claim, &claim.attempt);
     let found = match attempt.inputs.claims.get(&of_pod.key) {
-        Some(Ok(volume)) if kept.is_none() => {
-            let spec = CsiVolumeSpec::from_persistent_volume(volume);
-            spec.map_err(|error| claim.fail(error.into()))?
-        }
+        Some(Ok(volume)) if kept.is_none() => spec_of(volume).map_err(|error| claim.fail(error))?,
         _ => None,
     };
     let path = match (kept, found) {
@@ -131,6 +132,14 @@ async fn set_up_claim(mut claim: ClaimAttempt) -> Result<ReadyVolume, VolumeErro
     let mut ready = run_file_io(move || claim.finish(path, HostPathCheck::None)).await??;
     ready.path.managed &= !has_label;
     Ok(ready)
+}
+
+/// What calls need to know of a PersistentVolume; `None` if it is no CSI volume.
+fn spec_of(volume: &PersistentVolume) -> anyhow::Result<Option<CsiVolumeSpec>> {
+    match migration::persistent_volume(volume)? {
+        Some(translated) => Ok(Some(migration::spec(&translated)?)),
+        None => Ok(CsiVolumeSpec::from_persistent_volume(volume)?),
+    }
 }
 
 /// What an earlier kubelet has published for the pod, if the claim's name stands for another volume now: a claim stays

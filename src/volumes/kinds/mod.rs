@@ -6,12 +6,17 @@
 //! read from the kernel.
 
 pub mod plan;
+mod programs;
+mod disk;
+mod git_repo;
 mod claim;
 pub mod content;
 mod csi;
 pub(super) mod empty_dir;
+pub(super) mod flex;
 pub(super) mod host_path;
 pub(super) mod local;
+mod nfs;
 
 use super::{
     VolumeError, VolumeManagerInner, VolumePlugin,
@@ -30,6 +35,9 @@ pub(super) const KINDS: &[KindRow] = &[
     claim::KIND,
     csi::KIND,
     local::KIND,
+    nfs::KIND,
+    flex::KIND,
+    git_repo::KIND,
     content::KIND,
 ];
 
@@ -91,6 +99,7 @@ mod tests {
             "downward-api",
             "empty-dir",
             "local-volume",
+            "nfs",
             "projected",
             "secret",
         ];

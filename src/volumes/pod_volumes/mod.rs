@@ -13,7 +13,10 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
-    sync::{OwnedMutexGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
+    sync::{
+        OwnedMutexGuard, OwnedRwLockReadGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit,
+        watch,
+    },
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -56,6 +59,8 @@ pub(super) struct PodVolumes {
     torn_down: RwLock<bool>,
     /// Fires once the pod is being torn down.
     pub(super) ended: CancellationToken,
+    /// Read-locked while programs run that `ended` ends.
+    programs: Arc<RwLock<()>>,
     slots: Semaphore,
     /// By volume name.
     binds: Mutex<BTreeMap<String, VolumeBinds>>,
@@ -68,6 +73,7 @@ impl Default for PodVolumes {
             outdated: watch::Sender::new(true),
             torn_down: RwLock::default(),
             ended: CancellationToken::new(),
+            programs: Arc::default(),
             slots: Semaphore::new(MAX_CONCURRENT),
             binds: Mutex::default(),
         }
@@ -104,12 +110,24 @@ impl PodVolumes {
         }
     }
 
-    /// Marks the pod as torn down and waits until no files are being created.
+    /// A guard for running programs that `ended` ends; an error once the pod is being torn down.
+    pub(super) fn program_guard(&self) -> Result<OwnedRwLockReadGuard<()>, VolumeError> {
+        let guard = self.programs.clone().try_read_owned();
+        let guard = guard.map_err(|_| VolumeError::Cancelled)?;
+        if self.ended.is_cancelled() {
+            return Err(VolumeError::Cancelled);
+        }
+        Ok(guard)
+    }
+
+    /// Marks the pod as torn down and waits until no files are being created and no programs run.
     pub(super) async fn tear_down(&self) {
         *self.torn_down.write().await = true;
         // Attempts that wait for a mount or for a slot are woken, and find the pod torn down.
         self.ended.cancel();
         self.slots.close();
+        // What they mount is there now, or never will be.
+        drop(self.programs.write().await);
     }
 
     /// Waits for one of the slots of concurrent setups.

@@ -69,6 +69,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 30,
+        volume_plugin_dir: node.base.join("flex"),
         ..NodeFacts::default()
     };
     Cluster {
@@ -324,6 +325,7 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         check: HostPathCheck::Directory,
         managed,
         read_only,
+        plugin: Some("kubernetes.io/local-volume"),
         measured: true,
         is_device: false,
         group: None,
@@ -501,12 +503,12 @@ async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() 
     let path = &prepared.paths["v"];
     assert!(path.read_only && !path.managed, "{path:?}");
     cluster.manager.teardown(&pod.uid()).await.unwrap();
-    cluster.volume(json!({"nfs": {"server": "s", "path": "/"}}));
+    cluster.volume(json!({"rbd": {"monitors": ["m"], "image": "i"}}));
     let error = cluster.prepare(&pod).await.unwrap_err();
     assert_eq!(
         error_chain(&error),
         "MountVolume.SetUp failed for volume \"pv1\" : \
-         spec.nfs of PersistentVolume \"pv1\" is not supported by this kubelet"
+         spec.rbd of PersistentVolume \"pv1\" is not supported by this kubelet"
     );
     cluster.manager.teardown(&pod.uid()).await.unwrap();
     cluster.volume(json!({"local": {"path": "/nowhere/at/all"}}));

@@ -13,13 +13,13 @@ fn a_name_that_is_not_one_path_component_is_refused() {
 #[tokio::test]
 async fn volumes_nobody_mounts_are_left_alone_and_unknown_kinds_are_named() {
     let node = node();
-    let mut unused = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
+    let mut unused = pod(json!([{"name": "s", "rbd": {"monitors": ["m"], "image": "i"}}]));
     unused.spec.as_mut().unwrap().containers[0].volume_mounts = None;
     assert!(node.prepare(&unused).await.unwrap().is_empty());
-    let used = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
+    let used = pod(json!([{"name": "s", "rbd": {"monitors": ["m"], "image": "i"}}]));
     assert_eq!(
         error_chain(&node.prepare(&used).await.unwrap_err()),
-        "MountVolume.SetUp failed for volume \"s\" : source nfs is not supported by this kubelet"
+        "MountVolume.SetUp failed for volume \"s\" : source rbd is not supported by this kubelet"
     );
 }
 

@@ -3,6 +3,7 @@
 
 use super::{sub_path::request, *};
 use crate::host::mount;
+use std::process::Command;
 
 /// A manager that really mounts, on a node with a mebibyte of memory.
 fn real(base: &Path) -> VolumeManager {
@@ -156,4 +157,101 @@ async fn what_a_pod_left_mounted_in_its_own_volume_goes_and_is_not_deleted_throu
     }
     assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
     assert!(precious.join("data").exists());
+}
+
+fn nfs_pod(uid: &str, export: &str, read_only: bool) -> Pod {
+    let source = json!({"server": "127.0.0.1", "path": export, "readOnly": read_only});
+    let mut pod = pod(json!([{"name": "v", "nfs": source}]));
+    pod.metadata.uid = Some(uid.into());
+    pod
+}
+
+/// Drops what is sent to the NFS server, until it is dropped itself.
+struct Silence;
+
+impl Silence {
+    fn new() -> Self {
+        Self::rule("-I");
+        Self
+    }
+
+    fn rule(action: &str) {
+        let rule = ["INPUT", "-p", "tcp", "--dport", "2049", "-j", "DROP"];
+        let status = Command::new("iptables").arg(action).args(rule).status();
+        assert!(status.unwrap().success(), "{action}");
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        Self::rule("-D");
+    }
+}
+
+/// `hack/nfs-test.sh` runs it in a virtual machine, where the variable has the directory that its server exports.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_nfs_server_is_mounted_and_holds_up_nobody_when_it_is_silent() {
+    let Ok(export) = std::env::var("NFS_EXPORT") else {
+        eprintln!("SKIPPED, no NFS server here");
+        return;
+    };
+    let base = tempfile::tempdir().unwrap();
+    let base = base.path().canonicalize().unwrap();
+    let manager = real(&base);
+    let prepare = async |pod: &Pod| {
+        let prepared = manager.prepare(pod, &never()).await;
+        prepared.map(|prepared| prepared.paths["v"].host_path.clone())
+    };
+    let (written, read) = (nfs_pod("a", &export, false), nfs_pod("b", &export, true));
+    let path = prepare(&written).await.unwrap();
+    fs::write(path.join("file"), "data").unwrap();
+    let of_server = fs::read_to_string(Path::new(&export).join("file"));
+    assert_eq!(of_server.unwrap(), "data");
+    let path = prepare(&read).await.unwrap();
+    assert_eq!(fs::read_to_string(path.join("file")).unwrap(), "data");
+    assert!(fs::write(path.join("file"), "").is_err());
+    let missing = nfs_pod("c", "/nowhere/at/all", false);
+    let error = error_chain(&*prepare(&missing).await.unwrap_err().first);
+    assert!(
+        error.contains("mount failed: exit status 32") && error.contains("mount.nfs"),
+        "{error}"
+    );
+    // Another kubelet undoes what this one has mounted.
+    let next = real(&base);
+    for pod in [&written, &missing] {
+        let is_of_pod =
+            |path: &PathBuf| path.starts_with(next.root().pods_dir().join(pod.uid().as_str()));
+        assert!(!left(&next, pod).await.iter().any(is_of_pod));
+    }
+    let silence = Silence::new();
+    let hung = nfs_pod("d", &export, false);
+    let (of_hung, pod) = (manager.clone(), hung.clone());
+    let prepare = tokio::spawn(async move { of_hung.prepare(&pod, &never()).await.map(drop) });
+    let helper = || {
+        Command::new("pgrep")
+            .arg("mount.nfs")
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    while !helper() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let other = super::pod(json!([{"name": "v", "emptyDir": {}}]));
+    manager.prepare(&other, &never()).await.unwrap();
+    manager.teardown(&hung.uid()).await.unwrap();
+    assert!(prepare.await.unwrap().is_err());
+    while helper() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A volume that nobody answers for is unmounted, perhaps by force.
+    manager.teardown(&read.uid()).await.unwrap();
+    drop(silence);
+    let mounts = mount::list().unwrap();
+    let mounts: Vec<_> = mounts
+        .iter()
+        .filter(|it| it.fs_type.starts_with("nfs") && it.is_beneath(&base))
+        .collect();
+    assert!(mounts.is_empty(), "{mounts:?}");
 }

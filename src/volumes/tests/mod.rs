@@ -3,9 +3,13 @@
 use super::*;
 use crate::base::error_chain;
 use crate::base::metrics::Metrics;
-use crate::host::{MountEntry, ProgramEnd};
+use crate::host::{
+    MountEntry, ProgramEnd,
+    program::{self, Program},
+};
 use crate::state::volumes_in_use::VolumesInUse;
 use crate::volumes::csi::{CsiDrivers, CsiMetrics, inputs::CsiSources};
+use futures::future::BoxFuture;
 use parking_lot::Condvar;
 use serde_json::{Value, json};
 use std::{
@@ -22,10 +26,12 @@ mod crashes;
 mod dirs;
 mod disk;
 mod empty_dir;
+mod flex;
 mod host_path;
 mod hung;
 mod kernel;
 mod local;
+mod nfs;
 mod ownership;
 mod pending;
 mod project_quotas;
@@ -87,6 +93,8 @@ struct Fake {
     code: i32,
     busy: bool,
     lists: usize,
+    /// The program that hangs until it is ended.
+    hanging_program: Option<&'static str>,
     /// What hangs when something is mounted on it, by its file name, and how many calls hang.
     hanging: Option<String>,
     waiting: usize,
@@ -197,6 +205,36 @@ impl Mounter for FakeMounter {
         })
     }
 
+    fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
+        if program.name.starts_with('/') {
+            return Box::pin(program::execute(program));
+        }
+        let fake = self.clone();
+        Box::pin(async move {
+            let end = fake.run(&program.name, &program.args, program.limit)?;
+            let hangs = || fake.0.lock().hanging_program == Some(&*program.name);
+            while hangs() {
+                tokio::select! {
+                    () = program.ended.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
+                    () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                }
+                if program.name == "umount" && !program.args.contains(&"-f".into()) {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                if program.name == "umount" {
+                    break;
+                }
+            }
+            let target = PathBuf::from(program.args.last().unwrap());
+            match (&*program.name, end.code) {
+                ("mount", Some(0)) => fake.add(&target, &program.args[1]),
+                ("umount", Some(0)) => fake.unmount(&target)?,
+                _ => {}
+            }
+            Ok(end)
+        })
+    }
+
     fn unmount(&self, target: &Path) -> io::Result<()> {
         self.wait(target);
         let mut fake = self.0.lock();
@@ -255,6 +293,7 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 30,
         allocatable_milli_cpu: 4000,
+        volume_plugin_dir: base.join("flex"),
         ..NodeFacts::default()
     };
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();

@@ -19,7 +19,7 @@ spec:
     command: [sleep, '1000']
     volumeMounts: [{name: share, mountPath: /share}]
   volumes:
-  - {name: share, nfs: {server: 10.88.0.9, path: /}}
+  - {name: share, rbd: {monitors: [10.88.0.9], image: i}}
 ";
 
 /// A Deployment of one pod for this node, whose volume cannot be mounted there.
@@ -94,7 +94,7 @@ pub async fn what_is_not_supported_is_named_and_hostile_annotations_are_ignored(
     }
     wait_for("an event names the volume", DEADLINE, || async {
         let events = cluster.kubectl(&["events", "--for", "pod/unsupported"]);
-        holds(events.contains("source nfs"), events)
+        holds(events.contains("source rbd"), events)
     })
     .await;
     let status = cluster.get(&["pod", "unsupported"])["status"].clone();
@@ -129,7 +129,7 @@ pub async fn what_is_not_supported_is_named_and_hostile_annotations_are_ignored(
 pub async fn a_deployment_whose_volume_cannot_be_mounted_has_one_waiting_pod() {
     let cluster = Cluster::start();
     let deployments = [
-        ("nfs", "nfs: {server: 10.88.0.9, path: /}", true),
+        ("rbd", "rbd: {monitors: [10.88.0.9], image: i}", true),
         ("csi", "csi: {driver: none.example.com}", true),
         // The Go kubelet waits for the claim for two minutes before it has an event.
         ("ephemeral", CLAIM, false),

@@ -313,7 +313,7 @@ pub async fn what_is_mounted_in_an_orphans_directory_is_left_alone() {
     let pods = node.root().join("pods");
     let foreign = pods.join("6a1f0000-0000-4000-8000-000000000001");
     let ours = pods.join("6a1f0000-0000-4000-8000-000000000002");
-    let export = foreign.join("volumes/kubernetes.io~nfs/export");
+    let export = foreign.join("volumes/kubernetes.io~rbd/export");
     let stray = pods.join("6a1f0000-0000-4000-8000-000000000003/containers/c");
     let scratch = ours.join("volumes/kubernetes.io~empty-dir/scratch");
     for directory in [&export, &stray, &scratch] {

@@ -146,6 +146,11 @@ fn volume_references(
             forbid(&path.child(field), what, errors);
         }
     }
+    let flex_volume = volume.flex_volume.as_ref();
+    if flex_volume.is_some_and(|flex| flex.secret_ref.is_some()) {
+        let at = path.child("flexVolume");
+        forbid(&at.child("secretRef"), "secrets", errors);
+    }
     if let Some(projected) = &volume.projected {
         projected_references(
             projected,

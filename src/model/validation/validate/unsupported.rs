@@ -11,12 +11,14 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 const NOT_YET: &str = "not supported yet by this kubelet";
 
 /// Supported volume sources.
-const VOLUME_KINDS: [&str; 7] = [
+const VOLUME_KINDS: [&str; 9] = [
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "flexVolume",
     "hostPath",
     "image",
+    "nfs",
     "projected",
     "secret",
 ];

@@ -6,8 +6,8 @@ use super::rules::{local_path, pull_policy, unique};
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, PodSpec, Volume,
-    VolumeMount,
+    Container, EmptyDirVolumeSource, FlexVolumeSource, HostPathVolumeSource, ImageVolumeSource,
+    NFSVolumeSource, PodSpec, Volume, VolumeMount,
 };
 use std::collections::HashSet;
 
@@ -96,6 +96,12 @@ pub(super) fn validate<'a>(
         if let Some(source) = &volume.image {
             image(source, &at.child("image"), errors);
         }
+        if let Some(source) = &volume.nfs {
+            nfs(source, &at.child("nfs"), errors);
+        }
+        if let Some(source) = &volume.flex_volume {
+            flex_volume(source, &at.child("flexVolume"), errors);
+        }
         if let Some(source) = &volume.config_map {
             sources::config_map(source, &at.child("configMap"), errors);
         }
@@ -151,6 +157,34 @@ fn image(source: &ImageVolumeSource, path: &Path<'_>, errors: &mut Errors) {
         &path.child("pullPolicy"),
         errors,
     );
+}
+
+fn nfs(source: &NFSVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    if source.server.is_empty() {
+        errors.required(&path.child("server"), "");
+    }
+    let at = path.child("path");
+    if source.path.is_empty() {
+        errors.required(&at, "");
+    } else if !source.path.starts_with('/') {
+        errors.invalid(&at, &source.path, "must be an absolute path");
+    }
+}
+
+fn flex_volume(source: &FlexVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    if source.driver.is_empty() {
+        errors.required(&path.child("driver"), "");
+    }
+    for key in source.options.iter().flatten().map(|(key, _)| key) {
+        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+        let is_reserved = ["kubernetes.io", "k8s.io"]
+            .iter()
+            .any(|of| namespace == *of || namespace.ends_with(&format!(".{of}")));
+        if is_reserved {
+            let detail = "kubernetes.io and k8s.io namespaces are reserved";
+            errors.invalid(&path.child("options").key(key), key, detail);
+        }
+    }
 }
 
 /// Validates a container's mounts; `volumes` are the names of the pod's volumes.

@@ -144,7 +144,7 @@ fn what_only_an_api_server_writes_is_dropped() {
 
 #[test]
 fn every_fault_is_named() {
-    let text = "apiVersion: v1\nkind: Pod\nspec:\n  volumes:\n  - name: s\n    secret: {secretName: x}\n  - name: share\n    nfs: {path: /x, server: s}\n";
+    let text = "apiVersion: v1\nkind: Pod\nspec:\n  volumes:\n  - name: s\n    secret: {secretName: x}\n  - name: share\n    rbd: {monitors: [m], image: i}\n";
     let error = static_pod(written(text), ORIGIN, Timestamp::UNIX_EPOCH)
         .unwrap_err()
         .to_string();
@@ -152,7 +152,7 @@ fn every_fault_is_named() {
         "metadata.name: Required value",
         "spec.containers: Required value",
         "spec.volumes[0].secret: Forbidden: static pods may not reference secrets",
-        "spec.volumes[1].nfs: Forbidden: not supported yet by this kubelet",
+        "spec.volumes[1].rbd: Forbidden: not supported yet by this kubelet",
     ] {
         assert!(error.contains(part), "{error}");
     }

@@ -115,13 +115,18 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
         (
             with(
                 "volumes",
-                json!([{"name": "v", "nfs": {"path": "p", "server": "s"}}]),
+                json!([{"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}]),
             ),
             well,
             starts,
         ),
         (
-            mounting(json!({"nfs": {"path": "p", "server": "s"}})),
+            mounting(json!({"nfs": {"path": "/p", "server": "s"}})),
+            well,
+            starts,
+        ),
+        (
+            mounting(json!({"rbd": {"monitors": ["m"], "image": "i"}})),
             well,
             "Pending FailedMount",
         ),

@@ -238,7 +238,8 @@ impl Attempt<'_> {
         let metrics = &self.csi.sources.metrics;
         let (plugin, is_success) = (self.volume.plugin(), expanded.is_ok());
         let operation = StorageOperation::Resize;
-        metrics.operation(&plugin, operation, is_success, began.elapsed());
+        let is_migrated = self.volume.is_migrated();
+        metrics.operation(&plugin, operation, is_success, is_migrated, began.elapsed());
         let Err(error) = expanded else {
             return Ok(true);
         };

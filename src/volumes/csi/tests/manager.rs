@@ -4,7 +4,9 @@ use super::{
     driver::{Behaviour, Mounts},
     world::{DRIVER, LIMIT, VOLUME, World},
 };
-use crate::{apiserver::volume_attachment::attachment_name, model::PodUid};
+use crate::{
+    apiserver::volume_attachment::attachment_name, model::PodUid, volumes::csi::spec::CsiVolumeSpec,
+};
 use serde_json::{Value, json};
 use std::{fs, sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -42,6 +44,24 @@ async fn a_volume_is_staged_once_published_for_each_pod_and_undone_after_the_las
     }
     let total = "volume_operation_total_seconds_count{plugin_name=\"kubernetes.io/csi:csi.example.com\",operation_name=\"overall_volume_mount\"} 2\n";
     assert!(text.contains(total), "{text}");
+}
+
+#[tokio::test]
+async fn a_translated_volume_says_so_in_metrics() {
+    let world = World::start().await;
+    let mut request = world.request("a", |_| ());
+    request.spec = Arc::new(CsiVolumeSpec {
+        is_migrated: true,
+        ..(*request.spec).clone()
+    });
+    let published = timeout(LIMIT, world.csi.begin_publish(request).finish());
+    published.await.unwrap().unwrap();
+    let text = world.metrics.text();
+    let labels = "volume_plugin=\"kubernetes.io/csi:csi.example.com\",operation_name=\"volume_mount\",status=\"success\",migrated=\"true\"";
+    let sample = format!("storage_operation_duration_seconds_count{{{labels}}} 1\n");
+    assert!(text.contains(&sample), "{text}");
+    world.unpublish("a").await.unwrap();
+    world.idle().await;
 }
 
 #[tokio::test]

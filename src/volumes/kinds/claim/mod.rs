@@ -80,7 +80,11 @@ impl Kind for ClaimVolume {
 
     fn metric_plugin(&self, path: Option<&VolumePath>) -> Option<&'static str> {
         Some(match path {
-            Some(path) if path.measured || path.is_device => VolumePlugin::LOCAL.0,
+            Some(VolumePath {
+                plugin: Some(plugin),
+                ..
+            }) => plugin,
+            Some(path) if path.is_device => VolumePlugin::LOCAL.0,
             Some(_) => HOST_PATH,
             None => NO_PLUGIN,
         })
@@ -165,6 +169,7 @@ impl ClaimAttempt {
             check,
             managed: at.managed,
             read_only: self.claim.read_only,
+            plugin: KindRow::of(at).plugins.first().map(|plugin| plugin.0),
             measured: at.measured,
             is_device: at.is_device,
             group: at.group,

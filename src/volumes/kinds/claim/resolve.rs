@@ -3,7 +3,7 @@
 use super::ClaimVolume;
 use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
-use crate::volumes::{HostPathCheck, Unsupported, VolumeError, kinds::KINDS};
+use crate::volumes::{HostPathCheck, Unsupported, VolumeError, csi::migration, kinds::KINDS};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -152,6 +152,9 @@ pub(super) fn node_path(
     node: Option<&Node>,
 ) -> Result<NodePath, VolumeError> {
     let own_name = volume.metadata.name.as_deref().unwrap_or_default();
+    let translated = migration::persistent_volume(volume);
+    let translated = translated.map_err(|error| VolumeError::set_up(own_name, error))?;
+    let volume = translated.as_ref().unwrap_or(volume);
     let Some(spec) = &volume.spec else {
         return unsupported(own_name, "an empty spec");
     };

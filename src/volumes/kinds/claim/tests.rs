@@ -164,9 +164,9 @@ fn a_path_of_the_node_is_one_and_all_else_is_refused_by_its_field() {
             Ok(("/d", HostPathCheck::Directory, true, true)),
         ),
         (
-            json!({"nfs": {"server": "s", "path": "/"}, "capacity": {"storage": "1Gi"}}),
+            json!({"rbd": {"monitors": ["m"], "image": "i"}, "capacity": {"storage": "1Gi"}}),
             None,
-            Err(r#"spec.nfs of PersistentVolume "pv1" is not supported by this kubelet"#),
+            Err(r#"spec.rbd of PersistentVolume "pv1" is not supported by this kubelet"#),
         ),
         (
             json!({"local": {"path": "/d", "fsType": "a/b"}}),

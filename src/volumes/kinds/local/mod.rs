@@ -8,11 +8,11 @@ mod rules;
 use super::{
     KindRow,
     claim::{ClaimAttempt, NodePath, PersistentSource},
-    host_path,
+    disk::{self, Disk},
+    host_path, programs,
 };
 use crate::{
     base::{panics::PanicScope, spawn},
-    host::ProgramEnd,
     volumes::{
         HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin,
         component, error::cannot, ownership, pod_volumes::ReadyVolume,
@@ -20,7 +20,7 @@ use crate::{
 };
 use anyhow::{Context as _, anyhow};
 use futures::future::join_all;
-use rules::{DeviceStep, LocalMount};
+use rules::LocalMount;
 use rustix::{
     fd::AsRawFd,
     fs::{Mode, OFlags},
@@ -28,7 +28,6 @@ use rustix::{
 use serde_json::json;
 use std::{
     fs, io,
-    io::Read as _,
     os::unix::fs::{DirBuilderExt, FileTypeExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -38,12 +37,8 @@ use tokio::{sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
 
 /// How long the teardown of a pod waits for unmounting unused devices.
 pub(in crate::volumes) const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of programs that only read a little or change a mount.
+/// Timeout of programs that only change a mount.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
-/// Timeout of programs that process a whole disk (`mkfs`, `fsck`).
-const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// How many bytes of a device must be readable before it counts as empty.
-const DEVICE_HEAD: usize = 4096;
 
 const KEY: &str = "local";
 
@@ -60,7 +55,7 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     let Some(local) = &source.spec.local else {
         return Ok(None);
     };
-    let Some(fs_type) = rules::fs_type(local.fs_type.as_deref()) else {
+    let Some(fs_type) = disk::fs_type(local.fs_type.as_deref()) else {
         let wanted = local.fs_type.as_deref().unwrap_or_default();
         return source.unsupported(&format!("spec.local.fsType {wanted:?}"));
     };
@@ -133,12 +128,6 @@ struct LocalVolume<'a> {
     mount: LocalMount,
 }
 
-/// How a program failed, and its output.
-struct Failed {
-    status: String,
-    output: String,
-}
-
 impl LocalVolume<'_> {
     /// Mounts the volume for the pod; `None` if it needs no mount: a directory without options.
     fn set_up(&self) -> Result<Option<PathBuf>, VolumeError> {
@@ -197,7 +186,15 @@ impl LocalVolume<'_> {
             return Ok(target);
         }
         make_dir(&target).map_err(fail)?;
-        if let Err(error) = self.format_and_mount(&target) {
+        let options = &self.mount.options;
+        let disk = Disk {
+            mounter: self.mounter,
+            volume: self.name,
+            device: self.path,
+            fs_type: &self.mount.fs_type,
+            options: disk::options(options, self.claim.claim.read_only),
+        };
+        if let Err(error) = disk.format_and_mount(&target) {
             // The empty directory; if this fails, it is removed with the next device.
             let _ = fs::remove_dir(&target);
             let (path, fs_type) = (self.path, &self.mount.fs_type);
@@ -207,129 +204,6 @@ impl LocalVolume<'_> {
             )));
         }
         Ok(target)
-    }
-
-    fn format_and_mount(&self, target: &Path) -> Result<(), String> {
-        let (device, fs_type) = (self.path, &self.mount.fs_type);
-        let options = rules::device_options(&self.mount.options, self.claim.claim.read_only);
-        let found = self.format()?;
-        match rules::device_step(found.as_deref(), rules::is_read_only(&options)) {
-            None => {
-                return Err(format!(
-                    "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
-                ));
-            }
-            Some(DeviceStep::Format) => self.make_file_system(target, &options)?,
-            Some(DeviceStep::Check) => self.check()?,
-            Some(DeviceStep::Nothing) => {}
-        }
-        if let Some(found) = found.filter(|found| found != fs_type) {
-            tracing::warn!(
-                volume = self.name,
-                device,
-                fsType = fs_type,
-                found,
-                "Device has another file system than its volume requests"
-            );
-        }
-        let args = rules::mount_args(device, fs_type, &options, &target.to_string_lossy());
-        self.mount(args, LONG_LIMIT)
-    }
-
-    /// The format of the device; `None` if it is empty.
-    fn format(&self) -> Result<Option<String>, String> {
-        let device = self.path;
-        let failed = |why| format!("failed to get disk format of disk {device}: {why}");
-        let end = self.run("blkid", &rules::probe_args(device), SHORT_LIMIT);
-        let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
-        if found.is_none() {
-            // `blkid` also finds nothing on a device that cannot be read.
-            let read =
-                fs::File::open(device).and_then(|mut it| it.read_exact(&mut [0; DEVICE_HEAD]));
-            read.map_err(|error| failed(error.to_string()))?;
-        }
-        Ok(found)
-    }
-
-    fn make_file_system(&self, target: &Path, options: &[String]) -> Result<(), String> {
-        let (device, fs_type) = (self.path, &self.mount.fs_type);
-        let (program, args) = rules::format_command(fs_type, device);
-        tracing::info!(
-            volume = self.name,
-            device,
-            fsType = fs_type,
-            "Formatting an empty device"
-        );
-        self.succeed(&program, &args, LONG_LIMIT)
-            .map_err(|Failed { status, output }| {
-                format!(
-                    "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
-                    target.to_string_lossy(),
-                    options.join(","),
-                )
-            })
-    }
-
-    /// Checks the file system. It is not mounted only if errors are left.
-    fn check(&self) -> Result<(), String> {
-        let device = self.path;
-        match self.run("fsck", &rules::check_args(device), LONG_LIMIT) {
-            Ok(end) if rules::has_errors_left(&end) => Err(format!(
-                "'fsck' found errors on device {device} but could not correct them: {}",
-                rules::output(&end)
-            )),
-            Ok(end) => {
-                if end.code != Some(0) {
-                    let (status, output) = (rules::status(&end), rules::output(&end));
-                    tracing::warn!(volume = self.name, device, status, output, "fsck has ended");
-                }
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(
-                    volume = self.name,
-                    device,
-                    err = error,
-                    "Failed to run fsck"
-                );
-                Ok(())
-            }
-        }
-    }
-
-    fn mount(&self, args: Vec<String>, limit: Duration) -> Result<(), String> {
-        self.succeed("mount", &args, limit)
-            .map_err(|Failed { status, output }| {
-                format!(
-                    "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
-                    args.join(" ")
-                )
-            })
-    }
-
-    /// Runs a program and returns an error unless it exits with 0.
-    fn succeed(&self, program: &str, args: &[String], limit: Duration) -> Result<(), Failed> {
-        match self.run(program, args, limit) {
-            Ok(end) if end.code == Some(0) => Ok(()),
-            Ok(end) => Err(Failed {
-                status: rules::status(&end),
-                output: rules::output(&end),
-            }),
-            Err(error) => Err(Failed {
-                status: error,
-                output: String::new(),
-            }),
-        }
-    }
-
-    fn run(&self, program: &str, args: &[String], limit: Duration) -> Result<ProgramEnd, String> {
-        let end = self.mounter.run(program, args, limit);
-        end.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!("exec: {program:?}: executable file not found in $PATH")
-            }
-            _ => error.to_string(),
-        })
     }
 
     /// Sets the group of the mounted files and bind-mounts them into the pod's directory with the volume's options.
@@ -365,7 +239,7 @@ impl LocalVolume<'_> {
         let Some(args) = rules::bind_args(&from, options, self.claim.claim.read_only, &to) else {
             return Ok(());
         };
-        self.mount(args, SHORT_LIMIT).map_err(|error| {
+        programs::mount(self.mounter, &args, SHORT_LIMIT).map_err(|error| {
             if let Err(error) = self.unbind(target) {
                 tracing::warn!(volume = self.name, err = %error, "Failed to unmount volume");
             }

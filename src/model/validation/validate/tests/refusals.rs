@@ -40,6 +40,10 @@ fn static_pods_name_no_api_objects() {
             "spec.volumes[0].csi: Forbidden: static pods may not reference csidrivers",
         ),
         (
+            json!({"volumes": [{"name": "v", "flexVolume": {"driver": "a/b", "secretRef": {"name": "s"}}}]}),
+            "spec.volumes[0].flexVolume.secretRef: Forbidden: static pods may not reference secrets",
+        ),
+        (
             json!({"volumes": [{"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"clusterTrustBundle": {"path": "p"}}]}}]}),
             "spec.volumes[0].projected.sources[1].clusterTrustBundle: Forbidden: static pods may not reference clustertrustbundles",
         ),
@@ -116,8 +120,8 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let not_yet = "Forbidden: not supported yet by this kubelet";
     for (patch, path) in [
         (
-            json!({"volumes": [{"name": "v", "nfs": {"path": "p", "server": "s"}}]}),
-            "spec.volumes[0].nfs",
+            json!({"volumes": [{"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}]}),
+            "spec.volumes[0].rbd",
         ),
         (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),

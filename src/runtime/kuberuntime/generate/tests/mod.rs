@@ -49,6 +49,7 @@ fn volumes() -> VolumePaths {
         check: crate::volumes::HostPathCheck::None,
         managed,
         read_only: false,
+        plugin: None,
         measured: false,
         is_device: false,
         group: None,

@@ -1,0 +1,133 @@
+//! Disks that are formatted if they are empty, checked and mounted.
+
+mod rules;
+
+pub(super) use rules::{device_options as options, fs_type};
+
+use super::programs::{self, Failed};
+use crate::volumes::Mounter;
+use rules::DeviceStep;
+use std::{fs, io::Read as _, path::Path, time::Duration};
+
+/// Timeout of programs that only read a little.
+const SHORT_LIMIT: Duration = Duration::from_secs(60);
+/// Timeout of programs that process a whole disk (`mkfs`, `fsck`).
+const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// How many bytes of a device must be readable before it counts as empty.
+const DEVICE_HEAD: usize = 4096;
+
+/// A disk to mount.
+pub(super) struct Disk<'a> {
+    pub(super) mounter: &'a dyn Mounter,
+    /// The name of its volume.
+    pub(super) volume: &'a str,
+    /// The path of the device.
+    pub(super) device: &'a str,
+    pub(super) fs_type: &'a str,
+    /// Its mount options; see [`options`].
+    pub(super) options: Vec<String>,
+}
+
+impl Disk<'_> {
+    /// Formats the disk if it is empty, else checks it, and mounts it. Blocking.
+    ///
+    /// # Errors
+    /// Upstream's texts.
+    pub(super) fn format_and_mount(&self, target: &Path) -> Result<(), String> {
+        let (device, fs_type, options) = (self.device, self.fs_type, &self.options);
+        let found = self.format()?;
+        match rules::device_step(found.as_deref(), rules::is_read_only(options)) {
+            None => {
+                return Err(format!(
+                    "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
+                ));
+            }
+            Some(DeviceStep::Format) => self.make_file_system(target)?,
+            Some(DeviceStep::Check) => self.check()?,
+            Some(DeviceStep::Nothing) => {}
+        }
+        if let Some(found) = found.filter(|found| found != fs_type) {
+            tracing::warn!(
+                volume = self.volume,
+                device,
+                fsType = fs_type,
+                found,
+                "Device has another file system than its volume requests"
+            );
+        }
+        let args = rules::mount_args(device, fs_type, options, &target.to_string_lossy());
+        programs::mount(self.mounter, &args, LONG_LIMIT)
+    }
+
+    /// The format of the device; `None` if it is empty.
+    fn format(&self) -> Result<Option<String>, String> {
+        let device = self.device;
+        let failed = |why| format!("failed to get disk format of disk {device}: {why}");
+        let end = programs::run(
+            self.mounter,
+            "blkid",
+            &rules::probe_args(device),
+            SHORT_LIMIT,
+        );
+        let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
+        if found.is_none() {
+            // `blkid` also finds nothing on a device that cannot be read.
+            let read =
+                fs::File::open(device).and_then(|mut it| it.read_exact(&mut [0; DEVICE_HEAD]));
+            read.map_err(|error| failed(error.to_string()))?;
+        }
+        Ok(found)
+    }
+
+    fn make_file_system(&self, target: &Path) -> Result<(), String> {
+        let (device, fs_type) = (self.device, self.fs_type);
+        let (program, args) = rules::format_command(fs_type, device);
+        tracing::info!(
+            volume = self.volume,
+            device,
+            fsType = fs_type,
+            "Formatting an empty device"
+        );
+        programs::succeed(self.mounter, &program, &args, LONG_LIMIT)
+            .map_err(|Failed { status, output }| {
+                format!(
+                    "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
+                    target.to_string_lossy(),
+                    self.options.join(","),
+                )
+            })
+    }
+
+    /// Checks the file system. It is not mounted only if errors are left.
+    fn check(&self) -> Result<(), String> {
+        let device = self.device;
+        match programs::run(self.mounter, "fsck", &rules::check_args(device), LONG_LIMIT) {
+            Ok(end) if rules::has_errors_left(&end) => Err(format!(
+                "'fsck' found errors on device {device} but could not correct them: {}",
+                programs::output(&end)
+            )),
+            Ok(end) => {
+                if end.code != Some(0) {
+                    let (status, output) = (programs::status(&end), programs::output(&end));
+                    tracing::warn!(
+                        volume = self.volume,
+                        device,
+                        status,
+                        output,
+                        "fsck has ended"
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(
+                    volume = self.volume,
+                    device,
+                    err = error,
+                    "Failed to run fsck"
+                );
+                Ok(())
+            }
+        }
+    }
+}

@@ -9,6 +9,7 @@
 # KUBELET names this kubelet (default: it is built). CONTAINERD_DIR is that of hack/containerd.sh.
 # shellcheck source-path=SCRIPTDIR source=kubeadm-cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/kubeadm-cluster.sh"
+shopt -s inherit_errexit
 
 # Seconds that each kubelet runs before the node is compared: it has probed and reported everything by then.
 stay=${SWAP_DEMO_STAY:-15}
@@ -67,15 +68,16 @@ END
 
 # -- what is watched -------------------------------------------------------------------------------------------
 
-# Every container that runs on node2, as the runtime has it: name, id, process, start.
+# Every container and sandbox that runs on node2, as the runtime has it: name, id, process, start.
 containers() {
-    local crictl ids
+    local crictl id ids
     crictl=("$(find_crictl)" -c /dev/null -r "$(endpoint_of 2)")
-    mapfile -t ids < <(on 2 "${crictl[@]}" ps -q)
-    on 2 "${crictl[@]}" inspect --output go-template \
-        --template '{{.status.metadata.name}} {{printf "%.13s" .status.id}} pid {{.info.pid}} started {{.status.startedAt}}' \
-        "${ids[@]}" | sort
-    on 2 "${crictl[@]}" pods -q --state ready | sed 's/^/sandbox /' | sort
+    ids=$(on 2 "${crictl[@]}" ps -q | sort)
+    for id in $ids; do
+        on 2 "${crictl[@]}" inspect --output go-template \
+            --template '{{.status.metadata.name}} {{.status.id}} pid {{.info.pid}} started {{.status.startedAt}}' "$id"
+    done
+    on 2 "${crictl[@]}" pods -q --state ready | sort | sed 's/^/sandbox /'
 }
 
 # The pods as the API server has them.
@@ -118,8 +120,10 @@ report() {
 # exchange NAME VERSION COMMAND: runs COMMAND on node2, which puts another program in place and restarts the unit, and
 # compares what was there before with what is there afterwards.
 exchange() {
-    local before after ready lines began
+    local before after ready lines began count
     before=$(containers)
+    count=$(grep -c ' started ' <<<"$before")
+    ((count >= 4)) || die "the runtime shows too few containers: $before"
     ready=$(ready_since)
     lines=$(wc -l <"$requests")
     : >"$conditions"
@@ -132,7 +136,7 @@ exchange() {
     after=$(containers)
     [[ $before == "$after" ]] ||
         die "containers have changed: $(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after"))"
-    say "$(grep -c ' started ' <<<"$after") containers run on, with the same ids, processes and start times:"
+    say "$count containers run on, with the same ids, processes and start times:"
     shown_pods
     report "$lines"
     [[ $(ready_since) == "$ready" ]] || die "node2 was not Ready for a moment: $ready, then $(ready_since)"

@@ -96,7 +96,7 @@ shown_pods() {
 
 # Status and last transition of the node's condition.
 ready_condition='custom-columns=READY:.status.conditions[?(@.type=="Ready")].status,SINCE:.status.conditions[?(@.type=="Ready")].lastTransitionTime'
-ready_since() { kubectl get node node2 --no-headers -o "$ready_condition"; }
+ready_since() { kubectl get node node2 --no-headers -o "$ready_condition" | tr -s ' '; }
 running_version() { kubectl get node node2 -o 'jsonpath={.status.nodeInfo.kubeletVersion}'; }
 runs_version() { [[ $(running_version) == "$1" ]]; }
 
@@ -128,7 +128,7 @@ report() {
 # exchange NAME VERSION COMMAND: runs COMMAND on node2, which puts another program in place and restarts the unit, and
 # compares what was there before with what is there afterwards.
 exchange() {
-    local before after ready lines began count
+    local before after ready reported lines began count
     before=$(containers)
     count=$(grep -c ' started ' <<<"$before")
     ((count >= 4)) || die "the runtime shows too few containers: $before"
@@ -149,10 +149,11 @@ exchange() {
     report "$lines"
     # The watch has sent every status of the node, the one with the other version among them.
     [[ -s $conditions ]] || die "the watch of node2 has ended"
-    if [[ $(ready_since) == "$ready" ]] && ! grep -qvxF "$ready" "$conditions"; then
+    reported=$(tr -s ' ' <"$conditions" | uniq)
+    if [[ $(ready_since) == "$ready" && $reported == "$ready" ]]; then
         say "node2 was Ready all the time: $ready"
     else
-        violated "node2 was not Ready for a moment, after $ready: $(uniq "$conditions" | paste -sd ';')"
+        violated "node2 was not Ready for a moment, after \"$ready\": ${reported//$'\n'/, }"
     fi
     step "$1"
 }

@@ -175,7 +175,7 @@ cp "$ours" "$bin/kubelet.new"
 check='tr "\0" "\n" </proc/$(pidof kubelet)/cmdline | tail -n +2 | xargs -d "\n" kubelet.new config check'
 say "node2# $check"
 on 2 sh -c "$check" || die "kubelet config check finds errors"
-step "kubelet config check is content"
+step "kubelet config check finds no error"
 
 exchange "the Go kubelet is replaced" "$our_version" \
     "cd $bin && cp -p kubelet kubelet.go && mv kubelet.new kubelet && systemctl restart kubelet"

@@ -54,7 +54,7 @@ cluster_programs() {
 own_kubelet() {
     local program=${KUBELET:-}
     if [[ -z $program ]]; then
-        cargo build --bin kubelet
+        cargo build --bin kubelet || die "the kubelet cannot be built"
         program=$target_dir/debug/kubelet
     fi
     [[ -x $program ]] || die "no kubelet in $program"

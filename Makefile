@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -13,13 +13,18 @@ run:
 	hack/demo.sh --stay
 
 # A cluster of two nodes made by kubeadm with this kubelet, in namespaces of its own, until Ctrl-C. KUBELET names a
-# kubelet that is built already, also a Go one.
+# kubelet that is built already, also a Go one; ARGS=--metrics brings metrics-server. A minute until all pods are Ready.
 cluster:
-	hack/cluster.sh --stay
+	hack/cluster.sh --stay $(ARGS)
 
-# The same, but ends by itself when a Service answers and `kubeadm upgrade node` has changed the control plane.
+# The same, but ends by itself when a Service answers and `kubeadm upgrade node` has changed the control plane: two minutes.
 cluster-demo:
-	hack/cluster.sh
+	hack/cluster.sh $(ARGS)
+
+# Replaces the Go kubelet of a live node by this one (KUBELET, or a debug build), and back, under requests; fails if a
+# container restarts, a request is lost, or the node is not Ready for a moment. Two minutes.
+swap-demo:
+	hack/swap-demo.sh
 
 # Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script. With
 # ARGS="--vm --procs 1 --focus REGEX" in a virtual machine, for what wants cgroup v2, systemd, swap, CPUs or NUMA nodes.

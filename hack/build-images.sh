@@ -7,6 +7,8 @@
 #   hack/build-images.sh [OUTDIR]
 #   hack/build-images.sh --cluster OUTDIR   these two and those of `kubeadm config images list`, from the programs
 #                                           of hack/build-kubernetes.sh; what is up to date is left alone
+#   hack/build-images.sh --metrics OUTDIR   these two and localhost/metrics-server:dev, from the program of
+#                                           hack/build-kubernetes.sh
 #   hack/build-images.sh --e2e OUTDIR       these two and stand-ins for the images of Kubernetes' node test suite
 #   hack/build-images.sh --e2e-storage OUTDIR   all of these, and those that its storage suite has beside them
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
@@ -157,6 +159,14 @@ build_cluster_images() {
         --kubernetes-version "$("$kubernetes_dir/kubeadm" version -o short)")
 }
 
+build_metrics_image() {
+    local rootfs=$work/metrics-server out=$outdir/metrics-server.tar
+    [[ ! $out -nt $kubernetes_dir/metrics-server ]] || return 0
+    add_program "$rootfs" "$kubernetes_dir/metrics-server" /metrics-server
+    mkdir -p "$rootfs/tmp"
+    make_image localhost/metrics-server:dev "$rootfs" '{"Entrypoint":["/metrics-server"]}' "$out"
+}
+
 # shellcheck source-path=SCRIPTDIR source=suite-images.sh
 source "$(dirname "${BASH_SOURCE[0]}")/suite-images.sh"
 
@@ -168,6 +178,7 @@ fi
 more=:
 case ${1:-} in
 --cluster) more=build_cluster_images ;;
+--metrics) more=build_metrics_image ;;
 --e2e) more=build_e2e_images ;;
 --e2e-storage) more=build_e2e_storage_images ;;
 esac

@@ -415,7 +415,9 @@ impl NodeManager {
         let runtime = self.deps.runtime.borrow_and_update().clone();
         let devices = self.deps.devices.borrow_and_update().clone();
         let mut not_ready_reasons = not_ready_reasons(&mut self.deps.state);
-        not_ready_reasons.extend(self.deps.csi_node.borrow_and_update().clone());
+        let csi_node = self.deps.csi_node.borrow_and_update().clone();
+        // A node that was ready stays ready when the kubelet restarts: its pods must not lose requests.
+        not_ready_reasons.extend(csi_node.filter(|_| !is_ready(known)));
         if *self.deps.shutting_down.borrow_and_update() {
             not_ready_reasons.push("node is shutting down".to_owned());
         }
@@ -472,6 +474,13 @@ impl NodeManager {
 }
 
 /// The reasons for which the node is not ready.
+fn is_ready(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|one| one.type_ == node_status::READY && one.status == "True")
+}
+
 fn not_ready_reasons(state: &mut RuntimeStateReader) -> Vec<String> {
     let state = state.borrow_and_update();
     let network = state.network_error();

@@ -137,6 +137,16 @@ impl World {
 
     /// Computes the status this often.
     async fn start_every(api: Api, register: bool, update_period: Duration) -> Self {
+        Self::start_with(api, register, update_period, None).await
+    }
+
+    /// `csi_node` is why there is no CSINode.
+    async fn start_with(
+        api: Api,
+        register: bool,
+        update_period: Duration,
+        csi_node: Option<String>,
+    ) -> Self {
         let api = Arc::new(Mutex::new(api));
         let script = api.clone();
         let server = Scripted::serve(move |request| script.lock().reply(request)).await;
@@ -155,7 +165,7 @@ impl World {
         let devices = DeviceCapacityWriter::default();
         let pressure = NodePressureWriter::default();
         let shutting_down = watch::Sender::new(false);
-        let (csi_node, volumes) = (watch::Sender::new(None), VolumesInUse::default());
+        let (csi_node, volumes) = (watch::Sender::new(csi_node), VolumesInUse::default());
         let manager = NodeManager::new(NodeManagerDeps {
             pressure: pressure.subscribe(),
             shutting_down: shutting_down.subscribe(),

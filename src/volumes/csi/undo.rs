@@ -2,6 +2,7 @@
 
 use super::{
     client::NodeClient,
+    error::CsiError,
     files,
     machine::{CallOutcome, Step},
     manager::CsiVolumesInner,
@@ -16,10 +17,11 @@ use crate::model::PodUid;
 use crate::volumes::{Mounter, error::cannot};
 use anyhow::Context as _;
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tonic::Code;
 
 /// The maximum number of mounts on one directory that are unmounted.
 const MAX_STACKED: usize = 16;
@@ -81,7 +83,9 @@ impl CsiVolumesInner {
             volume_id: volume.identity.handle(),
             target_path: text(&directory.target())?,
         };
-        client.unpublish(request).await.map_err(outcome)?;
+        let called = client.unpublish(request).await;
+        self.check_undone(volume, called, directory.target())
+            .await?;
         self.clean_up(volume, VolumeDir::Publish(directory)).await?;
         self.sources.tokens.forget(uid);
         Ok(())
@@ -97,9 +101,32 @@ impl CsiVolumesInner {
                 volume_id: volume.identity.handle(),
                 staging_target_path: text(&directory.target())?,
             };
-            client.unstage(request).await.map_err(outcome)?;
+            let called = client.unstage(request).await;
+            self.check_undone(volume, called, directory.target())
+                .await?;
         }
         self.clean_up(volume, VolumeDir::Stage(directory)).await
+    }
+
+    /// The outcome of a call that undoes something. A driver that does not know the volume has nothing to undo if nothing
+    /// is mounted at the path: another kubelet has undone it, and the volume was deleted since.
+    async fn check_undone(
+        &self,
+        volume: &Arc<CsiVolume>,
+        called: Result<(), CsiError>,
+        target: PathBuf,
+    ) -> StepResult {
+        let Err(error) = called else {
+            return Ok(());
+        };
+        if error.code() == Some(Code::NotFound) {
+            let mounter = self.mounter.clone();
+            let find = move || is_there(&target, &MountTable::new(mounter.list()));
+            if !self.on_files(volume, CallOutcome::Failed, find).await? {
+                return Ok(());
+            }
+        }
+        Err(outcome(error))
     }
 
     /// Unmounts what the driver has left, and removes the directory.
@@ -170,6 +197,15 @@ impl CsiVolumesInner {
             tracing::info!(volume, err = %error, "Failed to remove the directory of a CSI volume");
         }
     }
+}
+
+/// Whether a driver has mounted something at a path, or created a device there.
+fn is_there(target: &Path, mounts: &MountTable) -> bool {
+    let is_device = || {
+        let found = fs::symlink_metadata(target);
+        found.is_ok_and(|found| !found.is_dir())
+    };
+    mounts.is_mounted(target) || is_device()
 }
 
 /// Unmounts what a driver has left mounted, although it reported that it was done.

@@ -202,10 +202,16 @@ async fn the_node_is_not_ready_until_its_csi_node_is_there() {
         (ready["status"].clone(), ready["message"].clone())
     };
     let text = "CSINode is not yet initialized";
+    // A node that was ready stays ready when its kubelet restarts.
+    assert_eq!(ready(&world).0, "True");
     world.csi_node.send_replace(Some(text.to_owned()));
-    world
-        .until(|world| ready(world) == (json!("False"), json!(text)))
-        .await;
+    world.rest().await;
+    assert_eq!(ready(&world).0, "True");
+
+    let api = Api::default();
+    let world = World::start_with(api, true, LONG, Some(text.to_owned())).await;
+    world.until(World::is_known).await;
+    assert_eq!(ready(&world), (json!("False"), json!(text)));
     world.csi_node.send_replace(None);
     world.until(|world| ready(world).0 == "True").await;
 }

@@ -1,6 +1,9 @@
 //! Mounts that are dead or used elsewhere, and PersistentVolumes that are edited.
 
-use super::world::{LIMIT, VOLUME, World};
+use super::{
+    driver::Behaviour,
+    world::{LIMIT, VOLUME, World},
+};
 use crate::{host::mount, model::PodUid};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
@@ -11,6 +14,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::{sleep, timeout};
+use tonic::Code;
 
 fn object() -> Value {
     json!({"attachRequired": false})
@@ -236,4 +240,29 @@ async fn a_volume_is_staged_again_for_a_pod_with_another_selinux_label() {
     assert_eq!(world.driver.journal.of("NodeUnstageVolume").len(), 1);
     world.unpublish("b").await.unwrap();
     world.idle().await;
+}
+
+/// Another kubelet has undone the volume, and it was deleted since.
+#[tokio::test]
+async fn a_volume_that_its_driver_does_not_know_is_undone_when_nothing_of_it_is_mounted() {
+    let Some(world) = World::with_mounts(object()).await else {
+        return;
+    };
+    let path = world.publish("a").await.unwrap();
+    for method in ["NodeUnpublishVolume", "NodeUnstageVolume"] {
+        let unknown = Behaviour::fail(Code::NotFound);
+        world.driver.script.always(method, unknown);
+    }
+    let error = world.unpublish("a").await.unwrap_err();
+    let why = crate::base::error_chain(&error);
+    assert!(why.contains("NotFound"), "{why}");
+    let volume = world.driver.volumes.get(VOLUME).unwrap();
+    let (staged, _) = volume.staged.unwrap();
+    for mounted in [&path, Path::new(&staged)] {
+        rustix::mount::unmount(mounted, UnmountFlags::DETACH).unwrap();
+    }
+    world.unpublish("a").await.unwrap();
+    world.idle().await;
+    assert_eq!(world.in_use(), Some(Vec::new()));
+    assert!(!path.exists());
 }

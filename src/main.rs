@@ -5,7 +5,10 @@ use kubelet::{
     app::App,
     base::{error_chain, panics},
     cli::{self, Command},
-    config::{self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION, logging::LogControl},
+    config::{
+        self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION,
+        logging::{LogControl, LogFormat},
+    },
     host::ServiceManager,
     resources::cm::enter_kubelet_cgroup,
 };
@@ -44,12 +47,18 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     };
     let config = config::load(flags, &facts)?;
     let (log, _flush_guard) = config::logging::init(&config.logging)?;
-    let result = run_kubelet(flags, config, log);
-    if let Err(error) = &result {
-        // In the format of the log, because what collects that drops other lines.
-        tracing::error!(err = %error_chain(error.as_ref()), "command failed");
+    let is_text = config.logging.format == LogFormat::Text;
+    let Err(error) = run_kubelet(flags, config, log) else {
+        return Ok(true);
+    };
+    let text = error_chain(error.as_ref());
+    if is_text && text.contains('\n') {
+        // The lines are for people, and a value of the log has one line.
+        anyhow::bail!(text);
     }
-    Ok(result.is_ok())
+    // In the format of the log, because what collects that drops other lines.
+    tracing::error!(err = text, "command failed");
+    Ok(false)
 }
 
 fn run_kubelet(flags: &Flags, config: KubeletConfig, log: LogControl) -> anyhow::Result<()> {

@@ -63,7 +63,10 @@ impl<T> Collection<T> {
         let mut failing = false;
         while let Some(event) = shutdown.run_until_cancelled(watch.next()).await {
             if let WatchEvent::Failed(error) = &event {
-                if !failing && !api.is_reported(error) {
+                if api.is_reported(error) {
+                    continue;
+                }
+                if !failing {
                     tracing::warn!(kind = K::KIND, err = %error_chain(error.as_ref()), "Failed to watch objects");
                 }
                 failing = true;

@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) const WAITS_FOR_RUNTIME: &str = "STATUS=waiting for the container runtime";
 /// Minimum interval of notifications: while many pods start, each changes the number.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// When the status is computed without a change.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the status depends on.
 pub(super) struct ServiceStatus {
@@ -59,6 +61,8 @@ impl ServiceStatus {
                     changed = changes.changed() => changed,
                     changed = self.runtime.changed() => changed,
                     changed = api_changes => changed,
+                    // A runtime that hangs changes nothing.
+                    () = sleep(CHECK_INTERVAL) => Ok(()),
                 };
                 if changed.is_err() {
                     return;

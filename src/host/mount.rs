@@ -70,7 +70,16 @@ pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
 
 /// Unmounts the topmost mount of `target`, without following symbolic links. A path that is not mounted is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW) {
+    unmount_with(target, UnmountFlags::NOFOLLOW)
+}
+
+/// The same, also while something has it open: the path is free at once.
+pub fn detach(target: &Path) -> io::Result<()> {
+    unmount_with(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+}
+
+fn unmount_with(target: &Path, flags: UnmountFlags) -> io::Result<()> {
+    match rustix::mount::unmount(target, flags) {
         Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         result => Ok(result?),
     }

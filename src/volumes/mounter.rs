@@ -29,6 +29,10 @@ pub trait Mounter: Send + Sync + 'static {
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Unmounts; a directory that is not mounted is no error.
     fn unmount(&self, target: &Path) -> io::Result<()>;
+    /// Unmounts also what something has open.
+    fn detach(&self, target: &Path) -> io::Result<()> {
+        self.unmount(target)
+    }
     /// Runs a program of the node that formats, checks or mounts a device.
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd>;
     /// The same without a thread: it may wait for another machine. Does not block.
@@ -66,6 +70,10 @@ impl Mounter for HostMounter {
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         mount::unmount(target)
+    }
+
+    fn detach(&self, target: &Path) -> io::Result<()> {
+        mount::detach(target)
     }
 
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {

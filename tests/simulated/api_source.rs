@@ -368,7 +368,7 @@ async fn taken_over() -> (Node, FakeApiServer, Value) {
     node.start().await;
     wait_runs(&node, "web").await;
     node.stop().await;
-    pod["spec"]["volumes"] = json!([{"name": "disk", "flexVolume": {"driver": "d/e"}}]);
+    pod["spec"]["volumes"] = json!([{"name": "disk", "rbd": {"monitors": ["m"], "image": "i"}}]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "disk", "mountPath": "/disk"}]);
     api.put(&path("web"), pod.clone());
     node.fake.clear_calls();
@@ -386,7 +386,7 @@ async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
 async fn a_pod_of_another_kubelet_with_a_volume_that_is_not_supported_runs_on_until_it_is_deleted()
 {
     let (node, api, pod) = taken_over().await;
-    wait_event(&node, "source flexVolume is not supported by this kubelet").await;
+    wait_event(&node, "source rbd is not supported by this kubelet").await;
     stays_untouched(&node, "web").await;
     wait_for("it is shown as running", WAIT_LIMIT, async || {
         let pod = api.object(&path("web")).unwrap_or_default();

@@ -356,6 +356,24 @@ async fn a_node_under_pressure_defers_resizes() {
         pending["message"],
         "The node had condition: [DiskPressure]. "
     );
+
+    // Nothing decides about the resize of a pod that ends: its last version is shown all the same.
+    node.fake.inject(Fault::hang(Rpc::StopContainer));
+    let mut pod = api.object(&path("web")).expect("the pod");
+    let generation = pod["metadata"]["generation"].as_i64().unwrap() + 1;
+    pod["metadata"]["generation"] = json!(generation);
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+    api.put(&path("web"), pod);
+    wait_for("its last version is observed", WAIT_LIMIT, async || {
+        let status = status(&api, "web");
+        holds(
+            status["observedGeneration"] == generation,
+            status.to_string(),
+        )
+    })
+    .await;
+    node.fake.clear_faults();
 }
 
 /// No runtime reports the request of memory, and one or two thousandths of a CPU are the same shares: what the runtime

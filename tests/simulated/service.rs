@@ -41,8 +41,12 @@ async fn the_service_manager_is_told_of_start_life_and_end() {
         "{received:?}"
     );
     let waits = "STATUS=waiting for the container runtime";
-    assert_eq!(received[0], waits, "{received:?}");
-    while received.last().is_none_or(|word| word != "STATUS=0 pods") {
+    let at = |word: &str| received.iter().position(|one| one == word);
+    assert!(
+        at(waits).is_some() && at(waits) < at("READY=1"),
+        "{received:?}"
+    );
+    while !received.iter().any(|word| word == "STATUS=0 pods") {
         received.push(next(&socket).await);
     }
     let last = async {

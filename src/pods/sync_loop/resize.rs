@@ -122,7 +122,9 @@ impl SyncLoop {
                 conditions.undecided = false;
             });
         } else {
-            allocations.change_conditions(&uid, |conditions| conditions.undecided = true);
+            // The resize of a pod that ends is not decided any more.
+            let ends = pod.metadata.deletion_timestamp.is_some();
+            allocations.change_conditions(&uid, |conditions| conditions.undecided = !ends);
             let since = before.map_or_else(Instant::now, |wanted| wanted.since);
             self.resizes
                 .pending
@@ -156,7 +158,12 @@ impl SyncLoop {
                     self.resizes.pending.remove(&uid);
                     continue;
                 };
-                if self.is_terminating(&before) || !self.workers.has_worker(&uid) {
+                if self.is_terminating(&before) {
+                    let allocations = self.allocations();
+                    allocations.change_conditions(&uid, |conditions| conditions.undecided = false);
+                    continue;
+                }
+                if !self.workers.has_worker(&uid) {
                     continue;
                 }
                 match self.decide_resize(&before, &wanted) {

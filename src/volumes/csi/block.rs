@@ -2,6 +2,7 @@
 
 use super::{
     devices,
+    identity::VolumeMode,
     machine::CallOutcome,
     manager::CsiVolumesInner,
     paths::{PublishDir, StageDir},
@@ -16,6 +17,28 @@ use anyhow::Context as _;
 use std::{path::Path, sync::Arc};
 
 impl CsiVolumesInner {
+    /// Refuses to stage a volume while another one has its directories, which are named after the PersistentVolume: that
+    /// was deleted and made anew with another handle.
+    pub(super) fn check_stage_is_free(&self, volume: &Arc<CsiVolume>) -> StepResult {
+        let VolumeMode::Block { volume: name } = volume.identity.mode() else {
+            return Ok(());
+        };
+        let volumes = self.volumes.lock();
+        let mut others = volumes.values().filter(|other| {
+            let mode = other.identity.mode();
+            let has_name = matches!(mode, VolumeMode::Block { volume } if volume == name);
+            has_name && !Arc::ptr_eq(other, volume)
+        });
+        let holder = others.find(|other| !other.state.lock().machine.is_undone());
+        match holder {
+            None => Ok(()),
+            Some(holder) => Err(not_called(format!(
+                "the volume {:?} is still staged for the PersistentVolume {name}",
+                holder.identity.handle()
+            ))),
+        }
+    }
+
     /// Writes the record and upstream's file, and creates the staging directory.
     pub(super) async fn prepare_block(
         &self,

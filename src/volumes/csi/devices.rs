@@ -119,7 +119,8 @@ pub fn unmap(device: &DevicePaths, mounter: &dyn Mounter) -> anyhow::Result<()> 
         if !MountTable::new(Ok(mounts)).is_mount_point(map) {
             break;
         }
-        mounter.unmount(map).with_context(cannot("unmount", map))?;
+        // Only a device node is mounted there, and whoever has it open may keep it.
+        mounter.detach(map).with_context(cannot("unmount", map))?;
     }
     let removed = if_exists(fs::remove_file(map));
     removed.map(drop).with_context(cannot("remove", map))

@@ -6,6 +6,7 @@ use crate::model::PodUid;
 use std::sync::Arc;
 
 /// The volumes that a pod had.
+#[derive(Default)]
 pub struct VolumesOfPod(Vec<Arc<CsiVolume>>);
 
 impl CsiVolumes {
@@ -18,6 +19,15 @@ impl CsiVolumes {
 }
 
 impl VolumesOfPod {
+    /// Adds those that are not among them.
+    pub fn extend(&mut self, others: Self) {
+        for other in others.0 {
+            if !self.0.iter().any(|known| Arc::ptr_eq(known, &other)) {
+                self.0.push(other);
+            }
+        }
+    }
+
     /// The names of the PersistentVolumes that are not undone yet and that no other pod wants.
     pub fn left(&self) -> Vec<String> {
         let volumes = self.0.iter().map(|volume| volume.state.lock());

@@ -11,7 +11,7 @@ use super::{
     machine::{NodeVolume, Step, StepFailure},
     mount_table::MountTable,
     paths::{self, PublishDir, StageDir},
-    recovery::{self, RecoveredVolume, UnknownVolume},
+    recovery::{self, Evidence, RecoveredVolume, UnknownVolume},
     spec::CsiVolumeSpec,
     volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
 };
@@ -21,7 +21,7 @@ use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError};
 use anyhow::anyhow;
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -100,17 +100,27 @@ impl CsiVolumes {
         let count = found.volumes.iter().map(|volume| volume.pods.len().max(1));
         let failed = found.unknown.len();
         metrics.reconstructed(count.sum::<usize>() + failed, failed);
-        for unknown in &found.unknown {
-            let (path, why) = (unknown.path.display(), &unknown.why);
-            tracing::warn!(%path, err = why, "A CSI volume is kept as it is, because this kubelet cannot undo it");
-        }
+        let mut unknown = found.unknown;
         for mut volume in found.volumes {
             let target = StageDir::new(&inner.root, &volume.identity).target();
             // After a reboot, another node may have written to it.
             volume.owner_group = volume
                 .owner_group
                 .filter(|_| mounts.is_mount_point(&target));
-            inner.take_over(volume);
+            let name = volume.identity.unique_name();
+            let directory = StageDir::new(&inner.root, &volume.identity);
+            if !inner.take_over(volume) {
+                unknown.push(UnknownVolume {
+                    path: directory.path().to_owned(),
+                    why: "the handle is that of a volume of another mode".to_owned(),
+                    evidence: Evidence::UniqueName(name),
+                    pod: None,
+                });
+            }
+        }
+        for unknown in &unknown {
+            let (path, why) = (unknown.path.display(), &unknown.why);
+            tracing::warn!(%path, err = why, "A CSI volume is kept as it is, because this kubelet cannot undo it");
         }
         let left = recovery::remove_leftovers(&found.leftovers, &mounts);
         metrics.force_cleaned(found.leftovers.len(), left.len());
@@ -118,9 +128,9 @@ impl CsiVolumes {
             let path = leftover.path().display();
             tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
         }
-        let has_unknown = !found.unknown.is_empty();
+        let has_unknown = !unknown.is_empty();
         self.read_flex_devices();
-        *inner.unknown.lock() = Some(found.unknown);
+        *inner.unknown.lock() = Some(unknown);
         if has_unknown {
             // Which of the Node's volumes in use these may be is known when the Node is.
             spawn(PanicScope::Other, inner.clone().report_when_node_is_known());
@@ -369,7 +379,8 @@ impl CsiVolumesInner {
         Ok(wanted)
     }
 
-    fn take_over(self: &Arc<Self>, found: RecoveredVolume) {
+    /// False if the node has a volume of this unique name already.
+    fn take_over(self: &Arc<Self>, found: RecoveredVolume) -> bool {
         let machine = found.state();
         let name = found.identity.unique_name();
         let spec_name = found.spec_name.unwrap_or_default();
@@ -390,7 +401,11 @@ impl CsiVolumesInner {
             state.pods = pods.collect();
         });
         let mut volumes = self.volumes.lock();
-        volumes.entry(name).or_insert_with(|| self.begin(volume));
+        let Entry::Vacant(entry) = volumes.entry(name) else {
+            return false;
+        };
+        entry.insert(self.begin(volume));
+        true
     }
 
     fn begin(self: &Arc<Self>, volume: CsiVolume) -> Arc<CsiVolume> {

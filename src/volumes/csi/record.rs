@@ -268,7 +268,11 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
         (mode, _) => return Err(format!("has the unknown mode {mode:?}")),
     };
     let invalid = |error| format!("has an invalid name: {}", error_chain(&error));
-    check_file_name(NameField::SpecName, &file.spec_name).map_err(invalid)?;
+    // A volume that was found staged without a pod has no name until a pod wants it.
+    let may_be_unnamed = lifecycle == Some(Lifecycle::Persistent) && !is_block;
+    if !(may_be_unnamed && file.spec_name.is_empty()) {
+        check_file_name(NameField::SpecName, &file.spec_name).map_err(invalid)?;
+    }
     let mut pods = BTreeMap::new();
     for pod in &file.pods {
         check_file_name(NameField::PodUid, &pod.uid).map_err(invalid)?;

@@ -92,6 +92,7 @@ impl CsiVolumesInner {
         let label = volume.file_label(&object);
         volume.state.lock().staged_label = Some(label.clone());
         if volume.identity.is_block() {
+            self.check_stage_is_free(volume)?;
             self.prepare_block(volume, directory).await?;
             if !capabilities.stage_unstage {
                 return Ok(());

@@ -172,6 +172,10 @@ impl CsiVolume {
         self.modify(|state| {
             let uid = &request.pod.uid;
             state.spec = Some(request.spec.clone());
+            if state.spec_name.is_empty() {
+                // It was found staged without a pod.
+                state.spec_name.clone_from(&request.spec.spec_name);
+            }
             if let Some(capacity) = &request.spec.capacity {
                 // One that is no size is reported when it is read again.
                 let _ = state.set_capacity(capacity);

@@ -16,7 +16,6 @@ use crate::volumes::{
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::PersistentVolume;
 use serde::Deserialize;
 use serde_json::json;
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
@@ -103,7 +102,9 @@ async fn set_up_claim(mut claim: ClaimAttempt) -> Result<ReadyVolume, VolumeErro
     let kept = keep_earlier(&claim).await;
     let (of_pod, attempt) = (&claim.claim, &claim.attempt);
     let found = match attempt.inputs.claims.get(&of_pod.key) {
-        Some(Ok(volume)) if kept.is_none() => spec_of(volume).map_err(|error| claim.fail(error))?,
+        Some(Ok(volume)) if kept.is_none() => {
+            migration::spec_of(volume).map_err(|error| claim.fail(error))?
+        }
         _ => None,
     };
     let path = match (kept, found) {
@@ -132,14 +133,6 @@ async fn set_up_claim(mut claim: ClaimAttempt) -> Result<ReadyVolume, VolumeErro
     let mut ready = run_file_io(move || claim.finish(path, HostPathCheck::None)).await??;
     ready.path.managed &= !has_label;
     Ok(ready)
-}
-
-/// What calls need to know of a PersistentVolume; `None` if it is no CSI volume.
-fn spec_of(volume: &PersistentVolume) -> anyhow::Result<Option<CsiVolumeSpec>> {
-    match migration::persistent_volume(volume)? {
-        Some(translated) => Ok(Some(migration::spec(&translated)?)),
-        None => Ok(CsiVolumeSpec::from_persistent_volume(volume)?),
-    }
 }
 
 /// What an earlier kubelet has published for the pod, if the claim's name stands for another volume now: a claim stays

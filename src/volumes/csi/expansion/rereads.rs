@@ -9,7 +9,7 @@ use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::error_chain;
 use crate::volumes::csi::{
     manager::CsiVolumesInner,
-    spec::CsiVolumeSpec,
+    migration,
     volume::{CsiVolume, PublishRequest},
 };
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -62,7 +62,7 @@ impl CsiVolumesInner {
                 return error.is_not_found();
             }
         };
-        let now = CsiVolumeSpec::from_persistent_volume(&read).ok().flatten();
+        let now = migration::spec_of(&read).ok().flatten();
         let now = now.filter(|now| {
             let is_same = now.identity == request.spec.identity;
             is_same && now.claim == request.spec.claim

@@ -55,11 +55,23 @@ pub fn inline_volume(volume: &Volume, namespace: &str) -> anyhow::Result<Option<
     Ok(Some(spec(&translated)?))
 }
 
+/// What calls need to know of a PersistentVolume, translated if it is of a former in-tree plugin; `None` if it is no CSI
+/// volume.
+///
+/// # Errors
+/// It cannot be translated, or a field is invalid.
+pub fn spec_of(volume: &PersistentVolume) -> anyhow::Result<Option<CsiVolumeSpec>> {
+    match persistent_volume(volume)? {
+        Some(translated) => Ok(Some(spec(&translated)?)),
+        None => Ok(CsiVolumeSpec::from_persistent_volume(volume)?),
+    }
+}
+
 /// What calls need to know of a translated volume.
 ///
 /// # Errors
 /// A field is invalid.
-pub fn spec(translated: &PersistentVolume) -> Result<CsiVolumeSpec, SpecError> {
+fn spec(translated: &PersistentVolume) -> Result<CsiVolumeSpec, SpecError> {
     let spec = CsiVolumeSpec::from_persistent_volume(translated)?;
     let spec = spec.ok_or_else(|| Unsupported("a volume without a source".to_owned()))?;
     Ok(CsiVolumeSpec {

@@ -265,7 +265,7 @@ impl Merge<'_> {
         for record in records.readable {
             let volume = self.volume(&record.identity);
             volume.has_record = true;
-            volume.spec_name = Some(record.spec_name);
+            volume.spec_name = Some(record.spec_name).filter(|name| !name.is_empty());
             volume.attach_required = Some(record.attach_required);
             volume.is_staged = record.is_staged;
             volume.pods = record.pods;

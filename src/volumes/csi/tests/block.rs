@@ -5,7 +5,7 @@ use super::{
         Behaviour, Mounts,
         disks::{attached_below, losetup},
     },
-    world::{VOLUME, World},
+    world::{LIMIT, VOLUME, World},
 };
 use crate::{model::PodUid, volumes::VolumeError};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::time::timeout;
 use tonic::Code;
 
 fn block(volume: &mut Value) {
@@ -306,5 +307,32 @@ async fn a_driver_without_devices_has_no_block_volumes() {
     );
     let unpublished: Result<(), VolumeError> = world.unpublish("a").await;
     unpublished.unwrap();
+    world.idle().await;
+}
+
+/// The directories of a block volume are named after its PersistentVolume.
+#[tokio::test]
+async fn a_persistent_volume_that_was_made_anew_waits_until_its_predecessor_is_unstaged() {
+    let Some(world) = World::with_devices().await else {
+        return;
+    };
+    world.driver.add_volume("vol-b");
+    let failing = Behaviour::fail(Code::Internal);
+    world.driver.script.always("NodeUnstageVolume", failing);
+    world.map("a").await.unwrap();
+    world.unpublish("a").await.unwrap();
+    let anew = |volume: &mut Value| {
+        block(volume);
+        volume["spec"]["csi"]["volumeHandle"] = json!("vol-b");
+    };
+    let error = world.publish_changed("b", anew).await.unwrap_err();
+    let why = "the volume \"vol-a\" is still staged for the PersistentVolume pv1";
+    assert!(error.contains(why), "{error}");
+    assert!(world.driver.volumes.get("vol-b").unwrap().staged.is_none());
+    world.driver.script.clear();
+    let published = async { while world.publish_changed("b", anew).await.is_err() {} };
+    timeout(LIMIT, published).await.expect("it is free");
+    assert!(world.driver.volumes.get("vol-a").unwrap().staged.is_none());
+    world.unpublish("b").await.unwrap();
     world.idle().await;
 }

@@ -321,3 +321,37 @@ async fn two_volumes_of_one_name_never_share_the_path_of_a_pod() {
     world.unpublish("a").await.unwrap();
     world.idle().await;
 }
+
+/// A Go kubelet was killed between the unpublish and the unstage, so that neither a pod nor a record names the volume.
+#[tokio::test]
+async fn a_stage_without_a_pod_or_a_record_is_used_by_the_next_pod_and_undone() {
+    let mut world = World::start().await;
+    let forget = async |world: &mut World| {
+        world.publish("a").await.unwrap();
+        let failing = Behaviour::fail(Code::Internal);
+        world.driver.script.always("NodeUnstageVolume", failing);
+        world.unpublish("a").await.unwrap();
+        fs::remove_dir_all(world.root().join("csi_volumes")).unwrap();
+        world.restart().await;
+    };
+    forget(&mut world).await;
+    let failed = world.driver.journal.of("NodeUnstageVolume").len();
+    world.csi.pods_are_known(|_| true);
+    // The unstage fails once more, and its volume is recorded without a name.
+    world
+        .driver
+        .journal
+        .called("NodeUnstageVolume", failed + 1)
+        .await;
+    world.restart().await;
+    world.publish("b").await.unwrap();
+    world.driver.script.clear();
+    world.unpublish("b").await.unwrap();
+    world.csi.pods_are_known(|_| true);
+    world.idle().await;
+
+    forget(&mut world).await;
+    world.driver.script.clear();
+    world.csi.pods_are_known(|_| true);
+    world.idle().await;
+}

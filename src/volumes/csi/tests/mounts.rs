@@ -261,6 +261,10 @@ async fn a_volume_that_its_driver_does_not_know_is_undone_when_nothing_of_it_is_
     for mounted in [&path, Path::new(&staged)] {
         rustix::mount::unmount(mounted, UnmountFlags::DETACH).unwrap();
     }
+    world.driver.volumes.change(VOLUME, |volume| {
+        volume.staged = None;
+        volume.published.clear();
+    });
     world.unpublish("a").await.unwrap();
     world.idle().await;
     assert_eq!(world.in_use(), Some(Vec::new()));

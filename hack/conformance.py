@@ -81,7 +81,7 @@ TEST_DRIVER = {
             "topology": True,
             "singleNodeVolume": True,
             "volumeLimits": True,
-            "block": False,
+            "block": True,
             "controllerExpansion": True,
             "nodeExpansion": True,
         },

@@ -209,7 +209,8 @@ async fn a_kubelet_that_is_killed_while_volumes_grow_finishes_each_of_them() {
     wait_for("the size is on disk", WAIT_LIMIT, async || {
         let entries = std::fs::read_dir(&records).into_iter().flatten().flatten();
         let mut texts = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-        let is_written = texts.any(|text| text.contains(r#""reported":false"#));
+        let parts = [r#""handle":"reported""#, r#""reported":false"#];
+        let is_written = texts.any(|text| parts.iter().all(|part| text.contains(part)));
         holds(is_written, "it is not")
     })
     .await;

@@ -10,19 +10,40 @@ use crate::{
         events::ObjectRef, node_object::NodeObject, pod_history::DecisionKind,
         pod_manager::PodManager,
     },
-    volumes::csi::VolumesOfPod,
+    volumes::{VolumeError, csi::VolumesOfPod},
 };
 use k8s_openapi::api::core::v1::Node;
-use std::time::Duration;
+use parking_lot::Mutex;
+use std::{collections::HashMap, time::Duration};
 use tokio::time::{error::Elapsed, timeout};
 
 /// How long the end of a pod waits.
 const UNSTAGE_WAIT: Duration = Duration::from_secs(60);
 
+/// The CSI volumes of pods whose volumes are being torn down.
+pub(super) type EndingVolumes = Mutex<HashMap<PodUid, VolumesOfPod>>;
+
 impl PodSync {
+    /// Tears down the volumes of a pod that has ended.
+    pub(super) async fn end_volumes(&self, pod: &Pod) -> Result<(), VolumeError> {
+        let uid = pod.uid();
+        let had = self.volumes.csi().of_pod(&uid);
+        // Kept if the teardown fails: the next one no longer finds what this one unpublished.
+        {
+            let mut ending = self.ending_volumes.lock();
+            ending.entry(uid.clone()).or_default().extend(had);
+        }
+        let torn_down = self.volumes.teardown(&uid).await;
+        self.report_teardown(pod, &torn_down);
+        torn_down?;
+        let had = self.ending_volumes.lock().remove(&uid);
+        self.wait_for_unstage(pod, &had.unwrap_or_default()).await;
+        Ok(())
+    }
+
     /// Waits until the volumes of a deleted pod are unstaged, while the node is cordoned. After the timeout an event names
     /// what is left. A pod that was deleted by force waits for nothing.
-    pub(super) async fn wait_for_unstage(&self, pod: &Pod, volumes: &VolumesOfPod) {
+    async fn wait_for_unstage(&self, pod: &Pod, volumes: &VolumesOfPod) {
         let Some(pods) = self.status_publisher.desired_pods() else {
             return;
         };

@@ -21,7 +21,7 @@ mod volume_repair;
 
 use crate::{
     base::error_chain,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons::event},
+    model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::PodFailure,
@@ -32,16 +32,16 @@ use crate::{
     state::pod_cache::{PodCache, PodRef},
     state::pod_history::{DecisionKind, HistoryEntry, PodHistory},
     state::pod_state_store::PodStateStore,
-    volumes::{VolumeError, VolumeManager, VolumesNotReady, csi::VolumesOfPod},
+    volumes::{VolumeError, VolumeManager, VolumesNotReady},
 };
 use anyhow::Context as _;
 use deadline::Deadline;
+use drain::EndingVolumes;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use parking_lot::Mutex;
 use statuses::PodStage;
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -68,8 +68,7 @@ pub struct PodSync {
     /// Decisions about pods, and their reasons.
     pod_history: PodHistory,
     runtime_state: RuntimeStateReader,
-    /// The CSI volumes of pods whose volumes are being torn down.
-    ending_volumes: Mutex<HashMap<PodUid, VolumesOfPod>>,
+    ending_volumes: EndingVolumes,
 }
 
 impl PodSync {
@@ -94,7 +93,7 @@ impl PodSync {
             events: stores.events.clone(),
             pod_history: stores.pod_history.clone(),
             runtime_state,
-            ending_volumes: Mutex::default(),
+            ending_volumes: EndingVolumes::default(),
         }
     }
 
@@ -442,20 +441,7 @@ impl PodSync {
         let uid = pod.uid();
         self.status_publisher.publish_stopped(&pod);
         self.runtime.devices().plugins.release(&uid);
-        // Kept if the teardown fails: the next one no longer finds what this one unpublished.
-        let volumes = self.volumes.csi().of_pod(&uid);
-        self.ending_volumes
-            .lock()
-            .entry(uid.clone())
-            .or_default()
-            .extend(volumes);
-        let torn_down = self.volumes.teardown(&uid).await;
-        self.report_teardown(&pod, &torn_down);
-        torn_down?;
-        let volumes = self.ending_volumes.lock().remove(&uid);
-        if let Some(volumes) = volumes {
-            self.wait_for_unstage(&pod, &volumes).await;
-        }
+        self.end_volumes(&pod).await?;
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;

@@ -183,6 +183,25 @@ pub fn pod(name: &str, mut volume: Value, script: &str) -> String {
     pod.to_string()
 }
 
+/// The same claim for a device.
+pub fn block_claim(name: &str, class: &str) -> String {
+    let mut claim: Value = serde_json::from_str(&claim(name, class)).unwrap();
+    claim["spec"]["volumeMode"] = json!("Block");
+    claim.to_string()
+}
+
+/// A pod with a device at /dev/disk.
+pub fn block_pod(name: &str, volume: Value, script: &str) -> String {
+    let mut pod: Value = serde_json::from_str(&pod(name, volume, script)).unwrap();
+    let spec = &mut pod["spec"];
+    // The device is root's.
+    spec["securityContext"] = json!({});
+    let container = &mut spec["containers"][0];
+    container["volumeMounts"] = json!([]);
+    container["volumeDevices"] = json!([{"name": "v", "devicePath": "/dev/disk"}]);
+    pod.to_string()
+}
+
 /// The unique name of the volume that a claim is bound to, as in a Node's status.
 pub fn volume_name(cluster: &Cluster, claim: &str) -> String {
     let claim = cluster.get(&["persistentvolumeclaim", claim]);

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::csi_objects::{
-    check_programs, claim, create_daemon_set, create_objects, inline, journal, mount_points,
-    no_volume_is_left, of_claim, pod, volume_name, wait_registered,
+    block_claim, block_pod, check_programs, claim, create_daemon_set, create_objects, inline,
+    journal, mount_points, no_volume_is_left, of_claim, pod, volume_name, wait_registered,
 };
 use super::swap::{running, version};
 use crate::cluster::{Cluster, DEADLINE};
@@ -16,27 +14,33 @@ use crate::kubelet::Flavour;
 use crate::support::runner::Flavour as _;
 use crate::support::wait::{holds, wait_for};
 
-/// The kinds of volumes, each with the pods of one turn. A kind of volume that kubelets mount in another way, such as a
-/// block volume, gets a line here and in [`volume`].
-const KINDS: [&str; 2] = ["claim", "inline"];
+/// The kinds of volumes, each with the pods of one turn. A kind of volume that kubelets mount in another way gets a line
+/// here and in [`object`].
+const KINDS: [&str; 3] = ["claim", "inline", BLOCK];
+const BLOCK: &str = "block";
 
-/// The volume of a pod; creates its claim.
-fn volume(cluster: &Cluster, kind: &str, pod: &str) -> Value {
+/// A pod with data in its volume; creates its claim.
+fn object(cluster: &Cluster, kind: &str, name: &str) -> String {
+    let script = format!("echo {name} >/data/file; echo part >/part/file");
     match kind {
-        "inline" => inline(),
+        "inline" => pod(name, inline(), &script),
+        BLOCK => {
+            cluster.create(&block_claim(name, "waiting"));
+            let script = format!("echo {name} | dd of=/dev/disk conv=notrunc,fsync");
+            block_pod(name, of_claim(name), &script)
+        }
         _ => {
-            cluster.create(&claim(pod, "waiting"));
-            of_claim(pod)
+            cluster.create(&claim(name, "waiting"));
+            pod(name, of_claim(name), &script)
         }
     }
 }
 
-/// A pod of each kind, with data in its volume. Returns their names.
+/// A pod of each kind. Returns their names.
 fn create_pods(cluster: &Cluster, turn: &str) -> Vec<String> {
     let names = KINDS.map(|kind| {
         let name = format!("{kind}-{turn}");
-        let script = format!("echo {name} >/data/file; echo part >/part/file");
-        cluster.create(&pod(&name, volume(cluster, kind, &name), &script));
+        cluster.create(&object(cluster, kind, &name));
         name
     });
     for name in &names {
@@ -55,7 +59,16 @@ struct Seen {
 }
 
 fn seen(cluster: &Cluster, pods: &[String]) -> Seen {
-    let read = |pod: &String| cluster.kubectl(&["exec", pod, "--", "cat", "/data/file"]);
+    let read = |pod: &String| {
+        let script = if pod.starts_with(BLOCK) {
+            "head -n 1 /dev/disk"
+        } else {
+            "cat /data/file"
+        };
+        let read = cluster.kubectl(&["exec", pod, "--", "sh", "-c", script]);
+        assert_eq!(read.trim(), pod, "{script}");
+        read
+    };
     let mut mount_points = mount_points(cluster);
     mount_points.sort();
     Seen {
@@ -114,13 +127,31 @@ async fn delete(cluster: &Cluster, pods: &[String]) {
             let points = mount_points(cluster);
             let is_mounted =
                 |uid: &String| points.iter().any(|one| one.contains(uid.trim_matches('"')));
+            let loops = loop_devices();
+            let is_attached = |uid: &String| {
+                let uid = uid.trim_matches('"');
+                loops.iter().any(|backing| backing.contains(uid))
+            };
+            let is_left = |uid: &String| is_mounted(uid) || is_attached(uid);
             holds(
-                is_undone && !uids.iter().any(is_mounted),
-                format!("{lines:#?} {points:#?}"),
+                is_undone && !uids.iter().any(is_left),
+                format!("{lines:#?} {points:#?} {loops:#?}"),
             )
         },
     )
     .await;
+}
+
+/// What the loop devices of the machine are attached to. A Go kubelet attaches one to each device that it maps.
+fn loop_devices() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let backing = entries.map(|entry| entry.path().join("loop/backing_file"));
+    backing
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .collect()
 }
 
 /// Whether the last calls of the node for a volume were unpublish and then unstage.
@@ -161,6 +192,8 @@ pub async fn volumes_stay_mounted_once_and_are_undone_by_whichever_kubelet_is_th
 
     change_to(&mut cluster, Flavour::Go, &pods).await;
     delete(&cluster, &pods).await;
+    // This kubelet finds its records of volumes that are undone and deleted.
+    change_to(&mut cluster, Flavour::Rust, &[]).await;
     no_volume_is_left(&cluster).await;
     nothing_is_leaked(&cluster).await;
 }

@@ -50,7 +50,7 @@ pub(crate) fn attached_below(directory: &Path) -> Vec<PathBuf> {
 impl DriverVolumes {
     /// Whether volumes may be devices.
     pub(super) fn has_disks(&self) -> bool {
-        self.mounts == Mounts::Bind
+        self.mounts != Mounts::None
     }
 
     /// The file with the data of a volume's device.
@@ -80,6 +80,16 @@ impl DriverVolumes {
             .open(&disk)?;
         file.set_len(capacity.unsigned_abs().max(1 << 20))?;
         Ok(losetup(&["-f", "--show"], &disk)?.into())
+    }
+
+    /// Gives the device of a volume this capacity, if it is attached.
+    pub(super) fn grow_disk(&self, handle: &str, capacity: i64) -> io::Result<()> {
+        let Some(device) = self.device(handle) else {
+            return Ok(());
+        };
+        let disk = fs::OpenOptions::new().write(true).open(self.disk(handle))?;
+        disk.set_len(capacity.unsigned_abs())?;
+        losetup(&["-c"], &device).map(drop)
     }
 
     /// Detaches it.

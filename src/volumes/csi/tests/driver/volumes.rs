@@ -144,6 +144,7 @@ impl DriverVolumes {
             let size = format!("size={capacity}");
             mount_remount(self.own_directory(handle), MountFlags::empty(), size)?;
         }
+        self.grow_disk(handle, capacity)?;
         self.change(handle, |volume| volume.node_capacity = capacity);
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! Volumes of mode Block of a CSI driver, whose devices are loop devices.
 
+use std::fs::File;
+use std::io::Write as _;
+
 use serde_json::{Value, json};
 
 use crate::api_source::{bound, path, stays_untouched, wait_runs};
@@ -66,7 +69,10 @@ async fn containers_have_the_device_of_a_claim_until_nothing_of_it_is_left() {
         assert!(device.host_path.ends_with(of_pod), "{device:?}");
         assert_eq!(device.permissions, "mrw");
         // What a container writes is in the volume.
-        std::fs::write(&device.host_path, "kept").expect("a device");
+        let mut disk = File::options().write(true).open(&device.host_path);
+        let disk = disk.as_mut().expect("a device");
+        disk.write_all(b"kept").expect("it is written");
+        disk.sync_all().expect("it is on the disk");
     }
     let events = node.events().await;
     for text in [

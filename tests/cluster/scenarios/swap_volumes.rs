@@ -192,6 +192,7 @@ pub async fn volumes_stay_mounted_once_and_are_undone_by_whichever_kubelet_is_th
 
     change_to(&mut cluster, Flavour::Go, &pods).await;
     delete(&cluster, &pods).await;
+    no_volume_is_left(&cluster).await;
     // This kubelet finds its records of volumes that are undone and deleted.
     change_to(&mut cluster, Flavour::Rust, &[]).await;
     no_volume_is_left(&cluster).await;

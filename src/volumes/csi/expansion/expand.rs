@@ -298,7 +298,7 @@ impl Attempt<'_> {
         Ok(request)
     }
 
-    /// The node has reached this size. It is on disk before the claim is told, so that the next kubelet repeats nothing.
+    /// The node has reached this size. It is on disk before the claim has it, so that the next kubelet repeats nothing.
     async fn reach(&self, bytes: i64, is_reported: bool) {
         let node = NodeSize { bytes, is_reported };
         self.volume.state.lock().sizes.node = Some(node);

@@ -302,7 +302,7 @@ async fn a_driver_that_does_not_expand_volumes_in_use_is_not_asked_again_and_pod
 }
 
 #[tokio::test]
-async fn the_claim_is_told_by_the_next_kubelet_and_the_driver_is_not_called_again() {
+async fn the_next_kubelet_reports_the_size_and_does_not_call_the_driver_again() {
     let mut world = world().await;
     grow(&world);
     world.driver.script.once(EXPAND, Behaviour::Hang);

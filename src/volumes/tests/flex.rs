@@ -691,7 +691,7 @@ async fn a_bind_mount_that_cannot_be_made_read_only_is_unmounted() {
         .unwrap_err();
     assert!(error.contains("mount failed: exit status 32"), "{error}");
     let target = target(&it.manager, "a", "v");
-    assert_eq!(mounter.0.lock().unmounted, [target.clone()]);
+    assert_eq!(mounter.0.lock().unmounted, std::slice::from_ref(&target));
     assert!(!target.exists());
     it.end("a").await;
 }

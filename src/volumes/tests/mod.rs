@@ -135,7 +135,7 @@ impl FakeMounter {
             } else {
                 String::new()
             },
-            stderr: "scripted".into(),
+            stderr: if is_empty { "" } else { "scripted" }.into(),
         })
     }
 
@@ -219,11 +219,12 @@ impl Mounter for FakeMounter {
 
     fn run(&self, program: Program) -> io::Result<ProgramEnd> {
         let end = self.begin(&program)?;
-        while self.0.lock().hanging_program == Some(&*program.name) {
+        let mut fake = self.0.lock();
+        while fake.hanging_program == Some(&*program.name) {
             if program.ended.is_cancelled() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            std::thread::sleep(Duration::from_millis(1));
+            self.1.wait_for(&mut fake, Duration::from_millis(1));
         }
         Ok(end)
     }

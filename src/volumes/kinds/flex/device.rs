@@ -95,7 +95,7 @@ pub(super) async fn set_up(
         Err(CallError::Failed(why)) => Err(done(why)),
         Err(CallError::NotSupported) => {
             let mounted = mount_disk(attempt, spec.clone(), path, target.clone(), lock);
-            mounted.await?.map_err(|why| done(why))?;
+            mounted.await?.map_err(done)?;
             Ok(target)
         }
     }

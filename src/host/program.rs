@@ -60,9 +60,9 @@ pub struct ProgramEnd {
 ///
 /// # Errors
 /// As [`execute`].
-pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
+pub fn run(program: Program) -> io::Result<ProgramEnd> {
     let runtime = Handle::try_current().map_err(io::Error::other)?;
-    runtime.block_on(execute(Program::new(program, args, limit)))
+    runtime.block_on(execute(program))
 }
 
 /// Runs a program and waits for it to exit.
@@ -173,7 +173,7 @@ mod tests {
 
     async fn sh(script: &'static str, limit: Duration) -> io::Result<ProgramEnd> {
         let args = ["-c".to_owned(), script.to_owned()];
-        let run = move || run("sh", &args, limit);
+        let run = move || run(Program::new("sh", &args, limit));
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let error = sh("exec sleep 60", Duration::from_millis(50)).await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(started_at.elapsed() < Duration::from_secs(30));
-        let run = || run("no-such-program", &[], Duration::from_secs(1));
+        let run = || run(Program::new("no-such-program", &[], Duration::from_secs(1)));
         let error = tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::NotFound);
     }

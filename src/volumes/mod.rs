@@ -386,7 +386,12 @@ impl VolumeManager {
     }
 
     /// Unmounts the pod's volumes and deletes their data. Called after its last container has ended; may be repeated. Waits
-    /// for setups in progress only while they create something below the pod's directory.
+    /// for setups in progress only while they create something below the pod's directory, and until the programs that mount
+    /// something there have ended, which they do at once.
+    ///
+    /// # Errors
+    /// The first one. What is mounted by programs and drivers is unmounted all the same, volume by volume; the other
+    /// directories stay until the next call.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.shared.configmaps_and_secrets.forget(uid);
         self.shared.cluster.forget(uid);
@@ -394,21 +399,30 @@ impl VolumeManager {
             volumes.tear_down().await;
         }
         self.shared.pods.lock().remove(uid);
+        let mut torn_down = Ok(());
         for kind in KINDS {
-            (kind.tear_down)(self.shared.clone(), uid.clone()).await?;
+            let of_kind = (kind.tear_down)(self.shared.clone(), uid.clone()).await;
+            torn_down = torn_down.and(of_kind);
         }
+        // What a kind could not unmount may hang, and must not be touched.
+        if torn_down.is_ok() {
+            torn_down = self.tear_down_directories(uid).await;
+        }
+        // Also after an error: other volumes may have been unmounted.
+        for kind in KINDS {
+            (kind.release)(self.shared.clone()).await;
+        }
+        torn_down
+    }
+
+    async fn tear_down_directories(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let (shared, uid) = (self.shared.clone(), uid.clone());
         let tear_down = move || {
             let pod = shared.root.pod(&uid)?;
             let release = || shared.release_projects();
             teardown::tear_down_volumes(&pod, shared.mounter.as_ref(), release)
         };
-        let torn_down = tokio::task::spawn_blocking(tear_down).await?;
-        // Also after an error: other volumes may have been unmounted.
-        for kind in KINDS {
-            (kind.release)(self.shared.clone()).await;
-        }
-        torn_down
+        tokio::task::spawn_blocking(tear_down).await?
     }
 
     /// Releases what an earlier kubelet left mounted for no pod. Called once all pods are known; has an effect once.

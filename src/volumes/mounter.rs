@@ -10,7 +10,6 @@ use std::{
     fs::{self, Metadata},
     io,
     path::Path,
-    time::Duration,
 };
 
 /// The mount operations that volumes need. All functions block.
@@ -34,7 +33,7 @@ pub trait Mounter: Send + Sync + 'static {
         self.unmount(target)
     }
     /// Runs a program of the node that formats, checks or mounts a device.
-    fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd>;
+    fn run(&self, program: Program) -> io::Result<ProgramEnd>;
     /// The same without a thread: it may wait for another machine. Does not block.
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>>;
 }
@@ -76,8 +75,8 @@ impl Mounter for HostMounter {
         mount::detach(target)
     }
 
-    fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
-        program::run(program, args, limit)
+    fn run(&self, program: Program) -> io::Result<ProgramEnd> {
+        program::run(program)
     }
 
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {

@@ -66,13 +66,14 @@ pub(super) fn set_up(
     directory: &Path,
     owner: (VolumeGroup, ChangePolicy),
     shared: impl FnOnce() -> bool,
+    walk: &OwnershipWalk,
 ) -> anyhow::Result<()> {
     let marker = pod.ownership_marker(volume)?;
     if marker.join("ready").exists() || pod.volume(VolumePlugin::LOCAL, volume)?.exists() {
         return Ok(());
     }
     if !shared() {
-        apply(volume, directory, owner, &OwnershipWalk::default())?;
+        apply(volume, directory, owner, walk)?;
     }
     write_marker(pod, &marker, b"", 0o644)
 }

@@ -1,6 +1,7 @@
 //! Paths below the kubelet's root directory. They are upstream's, except for the record of volumes and the markers of
 //! ownership and claims.
 
+use crate::base::if_exists;
 use crate::model::PodUid;
 use std::{
     fs, io,
@@ -12,7 +13,7 @@ use std::{
 pub(super) const CLAIM_PREFIX: &str = "claim_";
 
 /// The directory of mounted devices, below that of a plugin.
-const MOUNTS: &str = "mounts";
+pub(super) const MOUNTS: &str = "mounts";
 
 /// A name that is not a valid path component.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,25 +73,27 @@ impl KubeletRoot {
     }
 
     /// The devices of flexVolume drivers that have a directory. Blocking.
-    pub(super) fn flex_devices(&self) -> Vec<FlexDevice> {
-        let names = |directory: &Path| {
-            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-            names.collect::<Vec<_>>()
-        };
+    ///
+    /// # Errors
+    /// A directory cannot be read, so there may be more of them.
+    pub(super) fn flex_devices(&self) -> io::Result<Vec<FlexDevice>> {
         let directory = self.flex_directory();
-        let mut drivers = names(&directory);
-        let of_vendors = drivers.iter().flat_map(|vendor| {
-            let drivers = names(&directory.join(vendor)).into_iter();
-            let drivers = drivers.filter(|driver| driver != MOUNTS);
-            drivers.map(move |driver| format!("{vendor}/{driver}"))
-        });
-        drivers.extend(of_vendors.collect::<Vec<_>>());
-        let devices = drivers.iter().flat_map(|driver| {
-            let names = names(&directory.join(driver).join(MOUNTS)).into_iter();
-            names.map(|name| FlexDevice::new(driver, &name))
-        });
-        devices.collect()
+        let mut drivers = Vec::new();
+        for vendor in names_in(&directory)? {
+            for driver in names_in(&directory.join(&vendor))? {
+                if driver != MOUNTS {
+                    drivers.push(format!("{vendor}/{driver}"));
+                }
+            }
+            // A driver may have no vendor.
+            drivers.push(vendor);
+        }
+        let mut devices = Vec::new();
+        for driver in drivers {
+            let names = names_in(&directory.join(&driver).join(MOUNTS))?;
+            devices.extend(names.iter().map(|name| FlexDevice::new(&driver, name)));
+        }
+        Ok(devices)
     }
 
     /// `seccomp`, the directory of Localhost profiles.
@@ -102,6 +105,19 @@ impl KubeletRoot {
     pub fn pod(&self, uid: &PodUid) -> Result<PodDir, UnsafeName> {
         Ok(PodDir(self.pods_dir().join(component(uid.as_str())?)))
     }
+}
+
+/// The names in a directory; none if it is missing or a file. Other names than UTF-8 are not the kubelet's.
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(Vec::new()),
+        entries => if_exists(entries)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries.into_iter().flatten() {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
 }
 
 /// An attached volume of a flexVolume driver.

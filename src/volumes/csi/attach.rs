@@ -12,7 +12,7 @@ use crate::state::node_object::has_reached;
 use crate::volumes::{FlexDevice, VolumeError, metrics::StorageOperation};
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Node;
-use std::time::Duration;
+use std::{io, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -88,11 +88,21 @@ impl CsiVolumesInner {
 
 impl CsiVolumes {
     /// Reads from disk which attached volumes of flexVolume drivers are in use, and reports them. Blocking.
-    pub(in crate::volumes) fn read_flex_devices(&self) {
-        let devices = self.0.root.flex_devices();
-        let names = devices.iter().map(FlexDevice::unique_name);
-        *self.0.flex_devices.lock() = names.collect();
-        self.0.report_in_use();
+    ///
+    /// # Errors
+    /// They cannot be listed; those that were in use stay so.
+    pub(in crate::volumes) fn read_flex_devices(&self) -> io::Result<Vec<FlexDevice>> {
+        let (inner, devices) = (&self.0, &self.0.flex_devices);
+        devices.update(|| inner.root.flex_devices(), || inner.report_in_use())
+    }
+
+    /// The same at the start of the kubelet; whether it succeeded.
+    pub(super) fn recover_flex_devices(&self) -> bool {
+        let devices = self.read_flex_devices();
+        if let Err(error) = &devices {
+            tracing::warn!(err = %error, "Failed to list the devices of flexVolumes");
+        }
+        devices.is_ok()
     }
 
     /// Waits until a volume in use is attached, without a limit. Returns the path of its device, which may be empty.

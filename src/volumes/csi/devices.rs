@@ -14,6 +14,7 @@ use super::{
     paths::{DeviceDirs, DevicePaths, PublishDir, StageDir},
 };
 use crate::base::{atomic_file, if_exists};
+use crate::host::program::Program;
 use crate::volumes::{Mounter, error::cannot};
 use anyhow::{Context as _, bail, ensure};
 use rustix::fs::OFlags;
@@ -129,7 +130,7 @@ pub fn unmap(device: &DevicePaths, mounter: &dyn Mounter) -> anyhow::Result<()> 
 fn detach(name: &str, map: &Path, mounter: &dyn Mounter) -> anyhow::Result<()> {
     let device = format!("/dev/{name}");
     let args = ["-d".to_owned(), device.clone()];
-    let ended = mounter.run("losetup", &args, LOSETUP_TIMEOUT);
+    let ended = mounter.run(Program::new("losetup", &args, LOSETUP_TIMEOUT));
     let why = match ended {
         Ok(end) if end.code == Some(0) => return Ok(()),
         Ok(end) => end.stderr.trim().to_owned(),

@@ -6,6 +6,7 @@
 
 use super::{
     files,
+    flex_devices::{self, FlexDevices},
     identity::VolumeIdentity,
     inputs::CsiSources,
     machine::{NodeVolume, Step, StepFailure},
@@ -53,7 +54,7 @@ pub(super) struct CsiVolumesInner {
     /// read: until then the Node keeps its list.
     unknown: Mutex<Option<Vec<UnknownVolume>>>,
     /// The attached volumes of flexVolume drivers that are in use.
-    pub(super) flex_devices: Mutex<BTreeSet<String>>,
+    pub(super) flex_devices: FlexDevices,
     pub(super) pods_are_known: watch::Sender<bool>,
     /// The drivers whose reports of usage are awaited.
     pub(super) measuring: Mutex<HashSet<String>>,
@@ -77,7 +78,7 @@ impl CsiVolumes {
             sources,
             volumes: Mutex::default(),
             unknown: Mutex::default(),
-            flex_devices: Mutex::default(),
+            flex_devices: FlexDevices::default(),
             pods_are_known: watch::Sender::new(false),
             measuring: Mutex::default(),
             walks: Arc::new(Semaphore::new(MAX_WALKS)),
@@ -128,8 +129,7 @@ impl CsiVolumes {
             let path = leftover.path().display();
             tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
         }
-        let has_unknown = !unknown.is_empty();
-        self.read_flex_devices();
+        let has_unknown = !self.recover_flex_devices() || !unknown.is_empty();
         *inner.unknown.lock() = Some(unknown);
         if has_unknown {
             // Which of the Node's volumes in use these may be is known when the Node is.
@@ -421,8 +421,9 @@ impl CsiVolumesInner {
         let Some(unknown) = &*unknown else {
             return;
         };
+        let devices = self.flex_devices.names();
         let mut names: BTreeSet<String> = BTreeSet::new();
-        if !unknown.is_empty() {
+        if !unknown.is_empty() || devices.is_none() {
             let Some(node) = self.sources.node.borrow().clone() else {
                 return;
             };
@@ -431,7 +432,10 @@ impl CsiVolumesInner {
                 .as_ref()
                 .and_then(|status| status.volumes_in_use.as_ref());
             let in_use = in_use.into_iter().flatten();
-            let may_be = |name: &&String| unknown.iter().any(|unknown| unknown.may_be(name));
+            let may_be = |name: &&String| {
+                unknown.iter().any(|unknown| unknown.may_be(name))
+                    || (devices.is_none() && flex_devices::may_be(name))
+            };
             names.extend(in_use.filter(may_be).cloned());
         }
         let volumes = self.volumes.lock();
@@ -439,7 +443,7 @@ impl CsiVolumesInner {
             volume.has_to_be_attached() && volume.state.lock().machine.is_in_use()
         });
         names.extend(in_use.map(|(name, _)| name.clone()));
-        names.extend(self.flex_devices.lock().iter().cloned());
+        names.extend(devices.into_iter().flatten());
         self.sources.in_use.set(names);
     }
 

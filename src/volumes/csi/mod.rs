@@ -47,6 +47,7 @@ pub mod recovery;
 pub mod requests;
 pub mod inputs;
 pub mod volume;
+mod flex_devices;
 pub mod manager;
 mod queries;
 mod drain;

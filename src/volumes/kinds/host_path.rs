@@ -10,7 +10,7 @@ use crate::volumes::{
     HostPathCheck, VolumeError, VolumePath,
     error::cannot,
     metrics::HOST_PATH,
-    ownership,
+    ownership::{self, OwnershipWalk},
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::{Context as _, anyhow};
@@ -120,7 +120,8 @@ pub(super) fn use_for_claim(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeEr
     check_path(&path, check).map_err(|error| claim.fail(error))?;
     if let Some(owner) = claim.owner() {
         let (name, shared) = (&claim.resolved.volume, || claim.is_in_use());
-        let given = ownership::set_up(&pod.directory, name, &path, owner, shared);
+        let walk = OwnershipWalk::default();
+        let given = ownership::set_up(&pod.directory, name, &path, owner, shared, &walk);
         given.map_err(|error| claim.fail(error))?;
     }
     claim.finish(path, check)

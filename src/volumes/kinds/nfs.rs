@@ -206,15 +206,13 @@ async fn mount(
     let args = nfs.args(read_only, target);
     let program = Program {
         ended: volumes.ended.clone(),
-        ..Program::new("mount", &args, MOUNT_LIMIT)
+        ..Program::new(programs::MOUNT, &args, MOUNT_LIMIT)
     };
     let failed = match mounter.execute(program).await {
-        Ok(end) if end.code == Some(0) => None,
-        Ok(end) => Some((programs::status(&end), programs::output(&end))),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
             return Err(VolumeError::Cancelled);
         }
-        Err(error) => Some((programs::not_run("mount", &error), String::new())),
+        end => programs::success(programs::MOUNT, end).err(),
     };
     let check = {
         let (mounter, target) = (mounter.clone(), target.to_owned());
@@ -233,14 +231,12 @@ async fn mount(
         (None, true) => Ok(()),
         // With the option `bg`, `mount` succeeds before it has mounted anything.
         (None, false) => Err(fail(anyhow!("mount has ended and nothing is mounted"))),
-        (Some((status, output)), is_mounted) => {
+        (Some(failure), is_mounted) => {
             if is_mounted {
                 // As upstream: what may lack an option is mounted anew.
                 unmount(mounter, name, target).await?;
             }
-            Err(fail(anyhow!(programs::mount_failed(
-                &args, &status, &output
-            ))))
+            Err(fail(anyhow!(failure.of_mount(&args))))
         }
     }
 }
@@ -280,11 +276,14 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
         }
         Ok(found)
     };
+    let mut torn_down = Ok(());
     for target in spawn_blocking(find).await?? {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
-        unmount(&manager.mounter, &name, &target).await?;
+        let unmounted = unmount(&manager.mounter, &name, &target).await;
+        // A server that does not respond keeps no other volume.
+        torn_down = torn_down.and(unmounted);
     }
-    Ok(())
+    torn_down
 }
 
 /// Unmounts a volume, by force if the server does not respond.

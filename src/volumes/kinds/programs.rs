@@ -1,53 +1,68 @@
 //! Runs programs of the node; upstream's texts of their errors.
 
-use crate::host::ProgramEnd;
+use crate::host::{ProgramEnd, program::Program};
 use crate::volumes::Mounter;
 use std::{io, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+pub(super) const MOUNT: &str = "mount";
 
 /// How a program failed, and its output.
-pub(super) struct Failed {
+pub(super) struct ProgramFailure {
     pub(super) status: String,
     pub(super) output: String,
+}
+
+impl ProgramFailure {
+    /// The error of `mount`, with its arguments.
+    pub(super) fn of_mount(&self, args: &[String]) -> String {
+        let (status, output, args) = (&self.status, &self.output, args.join(" "));
+        format!(
+            "mount failed: {status}\nMounting command: mount\nMounting arguments: {args}\nOutput: {output}"
+        )
+    }
 }
 
 /// Runs a program. Blocking.
 ///
 /// # Errors
 /// It has no result.
-pub(super) fn run(
-    mounter: &dyn Mounter,
-    program: &str,
-    args: &[String],
-    limit: Duration,
-) -> Result<ProgramEnd, String> {
-    let end = mounter.run(program, args, limit);
-    end.map_err(|error| not_run(program, &error))
+pub(super) fn run(mounter: &dyn Mounter, program: Program) -> Result<ProgramEnd, String> {
+    let name = program.name.clone();
+    mounter.run(program).map_err(|error| not_run(&name, &error))
 }
 
-/// The same; an error unless it exits with 0.
-pub(super) fn succeed(
-    mounter: &dyn Mounter,
-    program: &str,
-    args: &[String],
-    limit: Duration,
-) -> Result<(), Failed> {
-    match run(mounter, program, args, limit) {
+/// The result of a program.
+///
+/// # Errors
+/// It has not exited with 0.
+pub(super) fn success(program: &str, end: io::Result<ProgramEnd>) -> Result<(), ProgramFailure> {
+    match end {
         Ok(end) if end.code == Some(0) => Ok(()),
-        Ok(end) => Err(Failed {
+        Ok(end) => Err(ProgramFailure {
             status: status(&end),
             output: output(&end),
         }),
-        Err(error) => Err(Failed {
-            status: error,
+        Err(error) => Err(ProgramFailure {
+            status: not_run(program, &error),
             output: String::new(),
         }),
     }
 }
 
-/// Runs `mount`. Blocking.
-pub(super) fn mount(mounter: &dyn Mounter, args: &[String], limit: Duration) -> Result<(), String> {
-    let mounted = succeed(mounter, "mount", args, limit);
-    mounted.map_err(|Failed { status, output }| mount_failed(args, &status, &output))
+/// Runs `mount`, which ends early if `ended` fires. Blocking.
+pub(super) fn mount(
+    mounter: &dyn Mounter,
+    args: &[String],
+    limit: Duration,
+    ended: &CancellationToken,
+) -> Result<(), String> {
+    let program = Program {
+        ended: ended.clone(),
+        ..Program::new(MOUNT, args, limit)
+    };
+    let mounted = success(MOUNT, mounter.run(program));
+    mounted.map_err(|failure| failure.of_mount(args))
 }
 
 /// The exit status of a program as Go prints it.
@@ -71,12 +86,4 @@ pub(super) fn not_run(program: &str, error: &io::Error) -> String {
         }
         _ => error.to_string(),
     }
-}
-
-/// The error of `mount`.
-pub(super) fn mount_failed(args: &[String], status: &str, output: &str) -> String {
-    let args = args.join(" ");
-    format!(
-        "mount failed: {status}\nMounting command: mount\nMounting arguments: {args}\nOutput: {output}"
-    )
 }

@@ -10,14 +10,15 @@ use std::{
     io::Write as _,
     process::{Command, Stdio},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 const NAME: &str = "acme/disk/v";
 
-/// Records its calls, and answers with what the file `answer-CALL` has, or with success. It hangs while there is a file
-/// `hang-CALL`.
+/// Records its calls, and answers with what the file `answer-CALL` has, or with success. Before, it runs the file `do-CALL`
+/// in the directory that it is called for. It hangs while there is a file `hang-CALL`.
 const SCRIPT: &str = r#"#!/bin/sh
 base=$(dirname "$0")/../..
+if [ -f "$base/do-$1" ]; then (cd "$2" && sh "$base/do-$1"); fi
 printf '%s\n' "$*" >> "$base/calls"
 [ -f "$base/hang-$1" ] && sleep 600
 if [ -f "$base/answer-$1" ]; then cat "$base/answer-$1"; else echo '{"status": "Success"}'; fi
@@ -60,6 +61,19 @@ fn calls(base: &Path) -> Vec<(String, Value)> {
         (call.to_owned(), from_str(&format!("{{{options}")).unwrap())
     };
     text.lines().map(call).collect()
+}
+
+fn was_called(base: &Path, call: &str) -> bool {
+    fs::read_to_string(base.join("calls")).is_ok_and(|calls| calls.contains(call))
+}
+
+/// Waits for something that threads and programs do.
+async fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !fact() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn names(base: &Path) -> Vec<String> {
@@ -170,18 +184,116 @@ async fn a_call_ends_with_its_pod_and_is_undone() {
     install(&base);
     without_attach(&base);
     fs::write(base.join("hang-mount"), "").unwrap();
+    let target = target(&node.manager, "u1", "v");
+    let mount = format!("mount {}", target.display());
+    let unmount = format!("unmount {}", target.display());
+    let init = "init".to_owned();
+    // Until it hangs, the call has done nothing at first, and has made a file in the directory then.
+    for (make, expected) in [
+        (":", vec![init, mount.clone()]),
+        ("touch file", vec![mount, unmount]),
+    ] {
+        fs::write(base.join("do-mount"), make).unwrap();
+        fs::write(base.join("do-unmount"), "rm file").unwrap();
+        let manager = node.manager.clone();
+        let prepare = tokio::spawn(async move { manager.prepare(&flex_pod("u1"), &never()).await });
+        until("the call hangs", || was_called(&base, "mount ")).await;
+        end(&node.manager, "u1").await;
+        assert!(prepare.await.unwrap().is_err());
+        assert_eq!(names(&base), expected, "{make}");
+        assert!(!target.exists());
+    }
+}
+
+#[tokio::test]
+async fn init_of_a_driver_that_hangs_holds_up_no_teardown() {
+    let node = node();
+    let base = node.base.clone();
+    install(&base);
+    fs::write(base.join("hang-init"), "").unwrap();
     let manager = node.manager.clone();
     let prepare = tokio::spawn(async move { manager.prepare(&flex_pod("u1"), &never()).await });
-    while !fs::read_to_string(base.join("calls")).is_ok_and(|calls| calls.contains("mount ")) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the call hangs", || was_called(&base, "init")).await;
+    let manager = node.manager.clone();
+    let ended = tokio::spawn(async move { end(&manager, "u1").await });
+    until("the pod is torn down", || ended.is_finished()).await;
+    ended.await.unwrap();
+    prepare.abort();
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_torn_down_keeps_no_other_volume() {
+    let node = node();
+    let base = &node.base;
+    install(base);
+    without_attach(base);
+    let flex = |name: &str| json!({"name": name, "flexVolume": {"driver": "acme/disk"}});
+    let nfs = |name: &str| json!({"name": name, "nfs": {"server": "s", "path": "/e"}});
+    node.prepare(&pod(json!([nfs("n1"), nfs("n2"), flex("f1"), flex("f2")])))
+        .await
+        .unwrap();
+    calls(base);
+    std::mem::take(&mut node.mounter.0.lock().ran);
+    node.mounter.0.lock().code = 16;
+    fs::write(
+        base.join("do-unmount"),
+        "case $PWD in */f1) touch file;; esac",
+    )
+    .unwrap();
+    let error = error_chain(&node.manager.teardown(&"u1".into()).await.unwrap_err());
+    let ran = std::mem::take(&mut node.mounter.0.lock().ran);
+    assert_eq!(ran.len(), 2, "{ran:?}");
+    assert!(error.contains("unmount failed: exit status 16"), "{error}");
+    let mut unmounted = names(base);
+    unmounted.sort();
+    let path = |name: &str| target(&node.manager, "u1", name);
+    let expected = ["f1", "f2"].map(|name| format!("unmount {}", path(name).display()));
+    assert_eq!(unmounted, expected);
+    assert!(path("f1").exists() && !path("f2").exists());
+    node.mounter.0.lock().code = 0;
+    fs::write(base.join("do-unmount"), "rm file").unwrap();
     end(&node.manager, "u1").await;
-    assert!(prepare.await.unwrap().is_err());
-    let unmount = names(&base)
-        .into_iter()
-        .filter(|call| call.starts_with("unmount "));
-    assert!(unmount.count() <= 1);
-    assert!(!target(&node.manager, "u1", "v").exists());
+}
+
+#[tokio::test]
+async fn the_change_of_a_volumes_group_ends_with_its_pod() {
+    let node = node();
+    let base = node.base.clone();
+    install(&base);
+    without_attach(&base);
+    let target = target(&node.manager, "u1", "v");
+    let mut count = 10_000;
+    // A walk may be over before the pod ends.
+    for _ in 0..6 {
+        let make = format!("seq {count} | xargs touch; chmod 2755 .");
+        fs::write(base.join("do-mount"), make).unwrap();
+        let mut pod = flex_pod("u1");
+        let context = json!({"fsGroup": 4321});
+        pod.spec.as_mut().unwrap().security_context = serde_json::from_value(context).unwrap();
+        let manager = node.manager.clone();
+        let prepare = tokio::spawn(async move { manager.prepare(&pod, &never()).await.is_ok() });
+        // A walk takes the bit away, until it has ended.
+        let mut was_set = false;
+        until("the walk has begun", || {
+            let mode = fs::metadata(&target).map_or(0, |found| found.mode());
+            was_set |= mode & 0o2000 != 0;
+            was_set && mode & 0o2000 == 0 || prepare.is_finished()
+        })
+        .await;
+        // Its files are left, and keep the directory.
+        node.manager.teardown(&"u1".into()).await.unwrap_err();
+        prepare.await.unwrap();
+        let files = fs::read_dir(&target).unwrap().map(|file| file.unwrap());
+        let changed = files.filter(|file| file.metadata().unwrap().gid() == 4321);
+        let changed = changed.count();
+        fs::remove_dir_all(&target).unwrap();
+        end(&node.manager, "u1").await;
+        if (1..count).contains(&changed) {
+            return;
+        }
+        count *= 2;
+    }
+    panic!("no walk has ended before its last file");
 }
 
 #[tokio::test]
@@ -227,13 +339,30 @@ struct Attaching {
     manager: VolumeManager,
     in_use: VolumesInUse,
     object: watch::Sender<Option<Arc<k8s_openapi::api::core::v1::Node>>>,
-    _server: Stored,
+    server: Stored,
 }
 
 async fn attaching() -> Attaching {
     let (node, server) = (node(), Stored::start().await);
     install(&node.base);
     let (in_use, object) = (VolumesInUse::default(), watch::Sender::new(None));
+    let manager = cluster_manager(&node, &server, &in_use, &object).await;
+    Attaching {
+        node,
+        manager,
+        in_use,
+        object,
+        server,
+    }
+}
+
+/// A manager that has read what is on disk.
+async fn cluster_manager(
+    node: &Node,
+    server: &Stored,
+    in_use: &VolumesInUse,
+    object: &watch::Sender<Option<Arc<k8s_openapi::api::core::v1::Node>>>,
+) -> VolumeManager {
     let cluster = super::super::ClusterSources {
         csi: CsiSources {
             api: Some(server.client().await),
@@ -256,16 +385,15 @@ async fn attaching() -> Attaching {
     tokio::task::spawn_blocking(move || csi.recover())
         .await
         .unwrap();
-    Attaching {
-        node,
-        manager,
-        in_use,
-        object,
-        _server: server,
-    }
+    manager
 }
 
 impl Attaching {
+    /// The manager of the next kubelet.
+    async fn restarted(&self) -> VolumeManager {
+        cluster_manager(&self.node, &self.server, &self.in_use, &self.object).await
+    }
+
     fn is_in_use(&self) -> bool {
         let wanted = self.in_use.wanted().borrow().clone();
         wanted.unwrap().contains(NAME)
@@ -273,19 +401,52 @@ impl Attaching {
 
     /// Prepares the pod; the volume is attached once it is in use.
     async fn prepare(&self, uid: &str) -> Result<PathBuf, String> {
-        let (manager, pod) = (self.manager.clone(), flex_pod(uid));
-        let prepare = tokio::spawn(async move { manager.prepare(&pod, &never()).await });
-        while !self.is_in_use() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.begin(uid, "/dev/x").await.await.unwrap()
+    }
+
+    /// Begins to prepare the pod; the volume is attached with this device.
+    async fn begin(&self, uid: &str, device: &str) -> JoinHandle<Result<PathBuf, String>> {
+        self.begin_pod(flex_pod(uid), device).await
+    }
+
+    async fn begin_pod(&self, pod: Pod, device: &str) -> JoinHandle<Result<PathBuf, String>> {
+        let manager = self.manager.clone();
+        let prepare = tokio::spawn(async move {
+            let prepared = manager.prepare(&pod, &never()).await;
+            let prepared = prepared.map_err(|error| error_chain(&error))?;
+            Ok(prepared.paths["v"].host_path.clone())
+        });
+        until("the volume is in use", || self.is_in_use()).await;
         let attached = json!({"metadata": {"resourceVersion": "7"},
-            "status": {"volumesAttached": [{"name": NAME, "devicePath": "/dev/x"}]}});
+            "status": {"volumesAttached": [{"name": NAME, "devicePath": device}]}});
         self.object
             .send_replace(Some(Arc::new(serde_json::from_value(attached).unwrap())));
         self.in_use.confirm([NAME], "7");
-        let prepared = prepare.await.unwrap();
-        let prepared = prepared.map_err(|error| error_chain(&error))?;
-        Ok(prepared.paths["v"].host_path.clone())
+        prepare
+    }
+
+    /// Tears the pod down, within a time in which no program that hangs ends.
+    async fn end(&self, uid: &str) {
+        let (manager, uid) = (self.manager.clone(), uid.to_owned());
+        let ended = tokio::spawn(async move { end(&manager, &uid).await });
+        until("the pod is torn down", || ended.is_finished()).await;
+        ended.await.unwrap();
+    }
+
+    fn leave_to_the_kubelet(&self, calls: &[&str]) {
+        for call in calls {
+            answer(&self.node.base, call, json!({"status": "Not supported"}));
+        }
+    }
+
+    async fn is_released(&self) {
+        until("the device is released", || !self.is_in_use()).await;
+        assert!(!self.device().exists());
+    }
+
+    /// The programs of the node since the last time.
+    fn ran(&self) -> Vec<String> {
+        std::mem::take(&mut self.node.mounter.0.lock().ran)
     }
 
     fn device(&self) -> PathBuf {
@@ -333,23 +494,20 @@ async fn the_device_of_an_attached_volume_is_mounted_once_and_in_use_until_it_is
 #[tokio::test]
 async fn what_a_driver_leaves_to_the_kubelet_is_done_by_programs_of_the_node() {
     let it = attaching().await;
-    let base = &it.node.base;
-    for call in [
+    it.leave_to_the_kubelet(&[
         "waitforattach",
         "mountdevice",
         "mount",
         "unmount",
         "unmountdevice",
-    ] {
-        answer(base, call, json!({"status": "Not supported"}));
-    }
+    ]);
     // What `blkid` prints has no form, so nothing may be formatted.
     let error = it.prepare("a").await.unwrap_err();
     assert!(
         error.starts_with("MountVolume.MountDevice failed for volume \"v\" : "),
         "{error}"
     );
-    let ran = std::mem::take(&mut it.node.mounter.0.lock().ran);
+    let ran = it.ran();
     assert_eq!(ran, ["blkid -p -s TYPE -s PTTYPE -o export /dev/x"]);
     let device = it.device();
     it.node.mounter.add(&device, "ext4");
@@ -371,9 +529,8 @@ async fn a_device_that_an_earlier_kubelet_left_is_in_use_until_it_is_unmounted()
     fs::create_dir_all(&device).unwrap();
     it.node.mounter.add(&device, "ext4");
     let csi = it.manager.csi().clone();
-    tokio::task::spawn_blocking(move || csi.read_flex_devices())
-        .await
-        .unwrap();
+    let listed = tokio::task::spawn_blocking(move || csi.read_flex_devices());
+    assert_eq!(listed.await.unwrap().unwrap().len(), 1);
     assert!(it.is_in_use());
     answer(
         &it.node.base,
@@ -381,8 +538,160 @@ async fn a_device_that_an_earlier_kubelet_left_is_in_use_until_it_is_unmounted()
         json!({"status": "Not supported"}),
     );
     it.manager.release_leftovers();
-    while it.is_in_use() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    it.is_released().await;
+}
+
+#[tokio::test]
+async fn a_device_that_is_not_mounted_is_released_without_a_call() {
+    let it = attaching().await;
+    let base = &it.node.base;
+    it.prepare("a").await.unwrap();
+    calls(base);
+    it.end("a").await;
+    it.is_released().await;
+    let target = target(&it.manager, "a", "v");
+    assert_eq!(names(base), [format!("unmount {}", target.display())]);
+}
+
+#[tokio::test]
+async fn a_device_is_released_once_its_driver_is_installed_again() {
+    let it = attaching().await;
+    let base = &it.node.base;
+    it.prepare("a").await.unwrap();
+    it.node.mounter.add(&it.device(), "ext4");
+    fs::remove_file(base.join("flex/acme~disk/disk")).unwrap();
+    it.end("a").await;
+    assert!(it.is_in_use() && it.device().exists());
+    calls(base);
+    install(base);
+    it.is_released().await;
+    let call = format!("unmountdevice {}", it.device().display());
+    assert_eq!(names(base), ["init".to_owned(), call]);
+}
+
+#[tokio::test]
+async fn a_device_that_is_locked_is_released_later() {
+    let it = attaching().await;
+    it.prepare("a").await.unwrap();
+    let lock = it.manager.shared.locks.lock(&NAME.to_owned()).await;
+    it.end("a").await;
+    assert!(it.is_in_use() && it.device().exists());
+    drop(lock);
+    it.is_released().await;
+}
+
+#[tokio::test]
+async fn devices_that_cannot_be_listed_stay_in_use_and_are_released_later() {
+    let it = attaching().await;
+    it.prepare("a").await.unwrap();
+    let plugins = it.manager.root().path().join("plugins/kubernetes.io");
+    let link = plugins.join("flexvolume/loop");
+    symlink("loop", &link).unwrap();
+    it.end("a").await;
+    assert!(it.is_in_use() && it.device().exists());
+    fs::remove_file(link).unwrap();
+    it.is_released().await;
+}
+
+#[tokio::test]
+async fn the_nodes_list_is_kept_while_devices_cannot_be_listed_at_the_start() {
+    let it = attaching().await;
+    let device = it.device();
+    fs::create_dir_all(&device).unwrap();
+    let link = device.parent().unwrap().join("../../../loop");
+    symlink("loop", &link).unwrap();
+    let manager = it.restarted().await;
+    let wanted = || it.in_use.wanted().borrow().clone();
+    let before = wanted();
+    let known = json!({"status": {"volumesInUse": [NAME, "kubernetes.io/csi/d^h"]}});
+    it.object
+        .send_replace(Some(Arc::new(serde_json::from_value(known).unwrap())));
+    until("the Node is known", || wanted() != before).await;
+    assert!(it.is_in_use());
+    assert_eq!(wanted().unwrap().len(), 1);
+    manager.release_leftovers();
+    assert!(device.exists());
+    fs::remove_file(link).unwrap();
+    it.is_released().await;
+}
+
+#[tokio::test]
+async fn programs_that_check_and_mount_a_device_end_with_the_pod() {
+    for (hanging, last) in [("blkid", "blkid "), ("fsck", "fsck "), ("mount", "mount ")] {
+        let it = attaching().await;
+        it.leave_to_the_kubelet(&["mountdevice"]);
+        let mounter = &it.node.mounter;
+        mounter.0.lock().format = "DEVNAME=/dev/x\nTYPE=ext4\n".into();
+        mounter.0.lock().hanging_program = Some(hanging);
+        let prepare = it.begin("a", "/dev/x").await;
+        let hangs = || mounter.0.lock().ran.iter().any(|ran| ran.starts_with(last));
+        until("the program hangs", hangs).await;
+        it.end("a").await;
+        assert!(prepare.await.unwrap().is_err());
+        it.is_released().await;
+        let ran = it.ran();
+        assert!(ran.last().unwrap().starts_with(last), "{ran:?}");
     }
-    assert!(!device.exists());
+}
+
+#[tokio::test]
+async fn a_device_that_is_being_formatted_holds_up_no_teardown_and_is_not_mounted() {
+    let it = attaching().await;
+    it.leave_to_the_kubelet(&["mountdevice"]);
+    let disk = it.node.base.join("disk");
+    fs::write(&disk, [0; 4096]).unwrap();
+    let mounter = &it.node.mounter;
+    mounter.0.lock().format = EMPTY_DISK.into();
+    mounter.0.lock().hanging_program = Some("mkfs.ext4");
+    let prepare = it.begin("a", disk.to_str().unwrap()).await;
+    let formats = || {
+        let ran = &mounter.0.lock().ran;
+        ran.last().is_some_and(|ran| ran.starts_with("mkfs.ext4 "))
+    };
+    until("the device is being formatted", formats).await;
+    it.end("a").await;
+    assert!(prepare.await.unwrap().is_err());
+    assert!(it.is_in_use() && it.device().exists());
+    mounter.0.lock().hanging_program = None;
+    it.is_released().await;
+    assert!(formats(), "{:?}", it.ran());
+}
+
+#[tokio::test]
+async fn a_device_whose_path_hangs_holds_up_no_teardown() {
+    let it = attaching().await;
+    it.leave_to_the_kubelet(&["mount"]);
+    let mounter = &it.node.mounter;
+    mounter.add(&it.device(), "ext4");
+    mounter.hang("v");
+    let _release = hung::Release(mounter.clone());
+    let prepare = it.begin("a", "/dev/x").await;
+    until("its path hangs", || mounter.0.lock().waiting > 0).await;
+    it.end("a").await;
+    assert!(prepare.await.unwrap().is_err());
+    assert!(mounter.0.lock().bound.is_empty());
+}
+
+#[tokio::test]
+async fn a_bind_mount_that_cannot_be_made_read_only_is_unmounted() {
+    let it = attaching().await;
+    it.leave_to_the_kubelet(&["mount"]);
+    let mounter = &it.node.mounter;
+    mounter.add(&it.device(), "ext4");
+    mounter.0.lock().code = 32;
+    let mut pod = flex_pod("a");
+    for volume in pod.spec.as_mut().unwrap().volumes.iter_mut().flatten() {
+        volume.flex_volume.as_mut().unwrap().read_only = Some(true);
+    }
+    let error = it
+        .begin_pod(pod, "/dev/x")
+        .await
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(error.contains("mount failed: exit status 32"), "{error}");
+    let target = target(&it.manager, "a", "v");
+    assert_eq!(mounter.0.lock().unmounted, std::slice::from_ref(&target));
+    assert!(!target.exists());
+    it.end("a").await;
 }

@@ -16,7 +16,7 @@ async fn wait_until(what: &str, fact: impl Fn() -> bool) {
 }
 
 /// Lets go what hangs when the test ends, also with a failure: its runtime waits for all threads.
-struct Release(FakeMounter);
+pub(super) struct Release(pub(super) FakeMounter);
 
 impl Drop for Release {
     fn drop(&mut self) {

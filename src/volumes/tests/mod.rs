@@ -77,6 +77,9 @@ fn never() -> CancellationToken {
     CancellationToken::new()
 }
 
+/// For [`Fake::format`]: an empty disk.
+const EMPTY_DISK: &str = "nothing";
+
 /// Pretends to mount: records what was asked and shows it in the list.
 #[derive(Clone, Default)]
 struct FakeMounter(Arc<Mutex<Fake>>, Arc<Condvar>);
@@ -91,6 +94,8 @@ struct Fake {
     /// Programs that ran, with their arguments, and with what code the next ones end.
     ran: Vec<String>,
     code: i32,
+    /// What `blkid` prints.
+    format: String,
     busy: bool,
     lists: usize,
     /// The program that hangs until it is ended.
@@ -116,6 +121,24 @@ impl Fake {
 }
 
 impl FakeMounter {
+    /// The result of a program that does not hang.
+    fn begin(&self, program: &Program) -> io::Result<ProgramEnd> {
+        let mut fake = self.0.lock();
+        fake.spend()?;
+        let (name, args) = (&program.name, program.args.join(" "));
+        fake.ran.push(format!("{name} {args}"));
+        let is_empty = name == "blkid" && fake.format == EMPTY_DISK;
+        Ok(ProgramEnd {
+            code: Some(if is_empty { 2 } else { fake.code }),
+            stdout: if name == "blkid" && !is_empty {
+                fake.format.clone()
+            } else {
+                String::new()
+            },
+            stderr: if is_empty { "" } else { "scripted" }.into(),
+        })
+    }
+
     fn hang(&self, name: &str) {
         self.0.lock().hanging = Some(name.into());
     }
@@ -194,15 +217,16 @@ impl Mounter for FakeMounter {
         Ok(())
     }
 
-    fn run(&self, program: &str, args: &[String], _: Duration) -> io::Result<ProgramEnd> {
+    fn run(&self, program: Program) -> io::Result<ProgramEnd> {
+        let end = self.begin(&program)?;
         let mut fake = self.0.lock();
-        fake.spend()?;
-        fake.ran.push(format!("{program} {}", args.join(" ")));
-        Ok(ProgramEnd {
-            code: Some(fake.code),
-            stderr: "scripted".into(),
-            ..ProgramEnd::default()
-        })
+        while fake.hanging_program == Some(&*program.name) {
+            if program.ended.is_cancelled() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            self.1.wait_for(&mut fake, Duration::from_millis(1));
+        }
+        Ok(end)
     }
 
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
@@ -211,7 +235,7 @@ impl Mounter for FakeMounter {
         }
         let fake = self.clone();
         Box::pin(async move {
-            let end = fake.run(&program.name, &program.args, program.limit)?;
+            let end = fake.begin(&program)?;
             let hangs = || fake.0.lock().hanging_program == Some(&*program.name);
             while hangs() {
                 tokio::select! {
@@ -227,6 +251,7 @@ impl Mounter for FakeMounter {
             }
             let target = PathBuf::from(program.args.last().unwrap());
             match (&*program.name, end.code) {
+                ("mount", Some(0)) if program.args[1].contains("remount") => {}
                 ("mount", Some(0)) => fake.add(&target, &program.args[1]),
                 ("umount", Some(0)) => fake.unmount(&target)?,
                 _ => {}

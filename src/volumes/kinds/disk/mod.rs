@@ -4,10 +4,12 @@ mod rules;
 
 pub(super) use rules::{device_options as options, fs_type};
 
-use super::programs::{self, Failed};
+use super::programs;
+use crate::host::program::Program;
 use crate::volumes::Mounter;
 use rules::DeviceStep;
 use std::{fs, io::Read as _, path::Path, time::Duration};
+use tokio_util::sync::CancellationToken;
 
 /// Timeout of programs that only read a little.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
@@ -26,6 +28,9 @@ pub(super) struct Disk<'a> {
     pub(super) fs_type: &'a str,
     /// Its mount options; see [`options`].
     pub(super) options: Vec<String>,
+    /// When this fires, the programs end and nothing is begun any more. Only what formats the disk goes on: half a file system
+    /// could neither be mounted nor formatted again.
+    pub(super) ended: CancellationToken,
 }
 
 impl Disk<'_> {
@@ -36,6 +41,7 @@ impl Disk<'_> {
     pub(super) fn format_and_mount(&self, target: &Path) -> Result<(), String> {
         let (device, fs_type, options) = (self.device, self.fs_type, &self.options);
         let found = self.format()?;
+        self.is_wanted()?;
         match rules::device_step(found.as_deref(), rules::is_read_only(options)) {
             None => {
                 return Err(format!(
@@ -46,6 +52,7 @@ impl Disk<'_> {
             Some(DeviceStep::Check) => self.check()?,
             Some(DeviceStep::Nothing) => {}
         }
+        self.is_wanted()?;
         if let Some(found) = found.filter(|found| found != fs_type) {
             tracing::warn!(
                 volume = self.volume,
@@ -56,19 +63,30 @@ impl Disk<'_> {
             );
         }
         let args = rules::mount_args(device, fs_type, options, &target.to_string_lossy());
-        programs::mount(self.mounter, &args, LONG_LIMIT)
+        programs::mount(self.mounter, &args, LONG_LIMIT, &self.ended)
+    }
+
+    fn is_wanted(&self) -> Result<(), String> {
+        if self.ended.is_cancelled() {
+            return Err("the pod does not want the volume any more".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A program that ends early if the disk is not wanted any more.
+    fn program(&self, name: &str, args: &[String], limit: Duration) -> Program {
+        Program {
+            ended: self.ended.clone(),
+            ..Program::new(name, args, limit)
+        }
     }
 
     /// The format of the device; `None` if it is empty.
     fn format(&self) -> Result<Option<String>, String> {
         let device = self.device;
         let failed = |why| format!("failed to get disk format of disk {device}: {why}");
-        let end = programs::run(
-            self.mounter,
-            "blkid",
-            &rules::probe_args(device),
-            SHORT_LIMIT,
-        );
+        let blkid = self.program("blkid", &rules::probe_args(device), SHORT_LIMIT);
+        let end = programs::run(self.mounter, blkid);
         let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
         if found.is_none() {
             // `blkid` also finds nothing on a device that cannot be read.
@@ -88,20 +106,23 @@ impl Disk<'_> {
             fsType = fs_type,
             "Formatting an empty device"
         );
-        programs::succeed(self.mounter, &program, &args, LONG_LIMIT)
-            .map_err(|Failed { status, output }| {
-                format!(
-                    "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
-                    target.to_string_lossy(),
-                    self.options.join(","),
-                )
-            })
+        let end = self.mounter.run(Program::new(&program, &args, LONG_LIMIT));
+        programs::success(&program, end).map_err(|failure| {
+            format!(
+                "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({}) output:({}) ",
+                target.to_string_lossy(),
+                self.options.join(","),
+                failure.status,
+                failure.output,
+            )
+        })
     }
 
     /// Checks the file system. It is not mounted only if errors are left.
     fn check(&self) -> Result<(), String> {
         let device = self.device;
-        match programs::run(self.mounter, "fsck", &rules::check_args(device), LONG_LIMIT) {
+        let fsck = self.program("fsck", &rules::check_args(device), LONG_LIMIT);
+        match programs::run(self.mounter, fsck) {
             Ok(end) if rules::has_errors_left(&end) => Err(format!(
                 "'fsck' found errors on device {device} but could not correct them: {}",
                 programs::output(&end)

@@ -22,13 +22,24 @@ use crate::volumes::{
 use anyhow::{Context as _, anyhow};
 use futures::future::join_all;
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::OwnedMutexGuard,
+    task::{JoinError, spawn_blocking},
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
+
+/// How long after a failure a device is released again, and at most; upstream's back-off.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(122);
+/// Stands for the list of devices among the [`releases`](super::releases); no device has this name.
+const LISTING: &str = "";
 
 /// Waits until the volume is attached, and mounts its device unless it is mounted for another pod. `options` are the
 /// volume's, as drivers are given them.
@@ -43,7 +54,7 @@ pub(super) async fn set_up(
     let name = device.unique_name();
     let lock = manager.locks.lock(&name);
     let lock = ended.run_until_cancelled(lock).await;
-    let _lock = lock.ok_or(VolumeError::Cancelled)?;
+    let lock = lock.ok_or(VolumeError::Cancelled)?;
     let target = manager.root.flex_device(&device);
     let fail = |error: anyhow::Error| VolumeError::MountDevice {
         volume: spec.name.clone(),
@@ -56,7 +67,11 @@ pub(super) async fn set_up(
         made.with_context(cannot("make directory", &make))
     });
     made.await?.map_err(fail)?;
-    manager.report_devices().await?;
+    // Without it in the Node's list the volume would not be attached.
+    let devices = manager.read_devices().await?;
+    devices
+        .context("cannot list the devices of flexVolumes")
+        .map_err(fail)?;
     let path = manager.csi.wait_until_attached(&name, ended).await?;
     let (flex, done) = (&manager.flex, |why| ended_or(ended, fail(anyhow!("{why}"))));
     let path = match flex
@@ -79,8 +94,8 @@ pub(super) async fn set_up(
         Ok(_) => Ok(target),
         Err(CallError::Failed(why)) => Err(done(why)),
         Err(CallError::NotSupported) => {
-            let mounted = mount_disk(manager.clone(), spec.clone(), path, target.clone(), ended);
-            mounted.await?.map_err(|why| fail(anyhow!(why)))?;
+            let mounted = mount_disk(attempt, spec.clone(), path, target.clone(), lock);
+            mounted.await?.map_err(done)?;
             Ok(target)
         }
     }
@@ -95,14 +110,16 @@ pub(super) fn ended_or(ended: &CancellationToken, error: VolumeError) -> VolumeE
     }
 }
 
-/// What the kubelet does for a driver that leaves `mountdevice` to it.
+/// What the kubelet does for a driver that leaves `mountdevice` to it. Nothing waits for the programs once the pod has ended,
+/// but the device stays locked until the last one has.
 async fn mount_disk(
-    manager: Arc<VolumeManagerInner>,
+    attempt: &Attempt,
     spec: FlexSpec,
     device: String,
     target: PathBuf,
-    ended: &CancellationToken,
+    lock: OwnedMutexGuard<()>,
 ) -> Result<Result<(), String>, VolumeError> {
+    let (manager, ended) = (attempt.manager.clone(), &attempt.pod.volumes.ended);
     let Some(fs_type) = disk::fs_type(Some(&spec.fs_type)) else {
         return Ok(Err(format!(
             "the file system {:?} is invalid",
@@ -118,81 +135,131 @@ async fn mount_disk(
     let permit = manager.local_threads.clone().acquire_owned();
     let permit = ended.run_until_cancelled(permit).await;
     let permit = permit.ok_or(VolumeError::Cancelled)?;
+    let programs_end = ended.clone();
     let mount = move || {
-        let _held = permit;
+        let _held = (permit, lock);
         let disk = Disk {
             mounter: manager.mounter.as_ref(),
             volume: &spec.name,
             device: &device,
             fs_type: &fs_type,
             options: disk::options(&[], spec.read_only),
+            ended: programs_end,
         };
         disk.format_and_mount(&target)
     };
-    Ok(spawn_blocking(mount).await?)
+    let mounted = ended.run_until_cancelled(spawn_blocking(mount)).await;
+    Ok(mounted.ok_or(VolumeError::Cancelled)??)
 }
 
 impl VolumeManagerInner {
-    /// Reports the volumes of flexVolume drivers that are in use.
-    async fn report_devices(&self) -> Result<(), VolumeError> {
+    /// Lists the devices of flexVolume drivers, which are the volumes in use, and reports them.
+    async fn read_devices(&self) -> Result<io::Result<Vec<FlexDevice>>, JoinError> {
         let csi = self.csi.clone();
-        Ok(run_file_io(move || csi.read_flex_devices()).await?)
+        run_file_io(move || csi.read_flex_devices()).await
     }
 }
 
-/// Unmounts the devices that no pod uses any more. If that takes long, it continues in the background.
+/// Unmounts the devices that no pod uses any more. If that takes long or fails, it continues in the background.
 pub(super) async fn release(manager: Arc<VolumeManagerInner>) {
-    let release = async move {
-        let root = manager.root.clone();
-        let devices = run_file_io(move || root.flex_devices()).await;
-        let devices = devices.unwrap_or_default().into_iter();
-        join_all(devices.map(|device| release_device(manager.clone(), device))).await;
-    };
-    let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
+    let release = spawn(PanicScope::Sync, release_all(manager));
+    let _ = timeout(RELEASE_TIMEOUT, release).await;
 }
 
+async fn release_all(manager: Arc<VolumeManagerInner>) {
+    if release_listed(&manager).await || !manager.flex.releases.begin(LISTING) {
+        return;
+    }
+    let repeat = async move {
+        let mut interval = RETRY_INTERVAL;
+        loop {
+            sleep(interval).await;
+            interval = MAX_RETRY_INTERVAL.min(interval * 2);
+            if release_listed(&manager).await && manager.flex.releases.end(LISTING) {
+                return;
+            }
+        }
+    };
+    spawn(PanicScope::Sync, repeat);
+}
+
+/// Begins to release each device; false if they cannot be listed.
+async fn release_listed(manager: &Arc<VolumeManagerInner>) -> bool {
+    let devices = manager.read_devices().await;
+    match devices.map_err(io::Error::other).flatten() {
+        Ok(devices) => {
+            let devices = devices.into_iter();
+            join_all(devices.map(|device| release_device(manager.clone(), device))).await;
+            true
+        }
+        Err(error) => {
+            tracing::warn!(err = %error, "Failed to list the devices of flexVolumes");
+            false
+        }
+    }
+}
+
+/// Releases a device, unless that is in progress. Who holds its lock may need it for long, so the lock is waited for in the
+/// background, and a failure is retried there.
 async fn release_device(manager: Arc<VolumeManagerInner>, device: FlexDevice) {
     let name = device.unique_name();
-    // Who holds it uses the device.
-    let Some(_lock) = manager.locks.try_lock(&name) else {
+    if !manager.flex.releases.begin(&name) {
         return;
-    };
-    if let Err(error) = unmount(&manager, &device).await {
-        let why = format!("{error:#}");
-        tracing::warn!(
-            volume = name,
-            err = why,
-            "Failed to unmount the device of a flexVolume"
-        );
     }
+    let mut has_failed = false;
+    if let Some(_lock) = manager.locks.try_lock(&name) {
+        has_failed = !try_release(&manager, &device).await;
+        if !has_failed && manager.flex.releases.end(&name) {
+            return;
+        }
+    }
+    let repeat = async move {
+        let mut interval = RETRY_INTERVAL;
+        loop {
+            if has_failed {
+                sleep(interval).await;
+                interval = MAX_RETRY_INTERVAL.min(interval * 2);
+            }
+            let _lock = manager.locks.lock(&name).await;
+            has_failed = !try_release(&manager, &device).await;
+            if !has_failed && manager.flex.releases.end(&name) {
+                return;
+            }
+        }
+    };
+    spawn(PanicScope::Sync, repeat);
+}
+
+/// Unmounts a device unless a pod uses it; false if that failed.
+async fn try_release(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> bool {
+    let Err(error) = unmount(manager, device).await else {
+        return true;
+    };
+    let (volume, why) = (device.unique_name(), format!("{error:#}"));
+    tracing::warn!(
+        volume,
+        err = why,
+        "Failed to unmount the device of a flexVolume"
+    );
+    false
 }
 
 async fn unmount(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> anyhow::Result<()> {
     let target = manager.root.flex_device(device);
     let check = {
-        let (manager, device) = (manager.clone(), device.clone());
-        run_file_io(move || is_used(&manager, &device))
+        let (manager, device, target) = (manager.clone(), device.clone(), target.clone());
+        move || -> anyhow::Result<Option<bool>> {
+            if is_used(&manager, &device)? {
+                return Ok(None);
+            }
+            super::is_mounted(manager.mounter.as_ref(), &target).map(Some)
+        }
     };
-    if check.await?? {
+    let Some(is_mounted) = run_file_io(check).await?? else {
         return Ok(());
-    }
-    let driver = DriverName::parse(&device.driver).context("its driver has an invalid name")?;
-    let driver = manager
-        .flex
-        .get(&driver)
-        .await
-        .map_err(anyhow::Error::msg)?;
-    let driver = driver.context("its driver is not installed")?;
-    let (args, never) = ([&*target.to_string_lossy()], CancellationToken::new());
-    let called = manager
-        .flex
-        .call(&driver, "unmountdevice", &args, &never)
-        .await;
-    let is_left = match called {
-        Ok(_) => false,
-        Err(CallError::NotSupported) => true,
-        Err(CallError::Failed(why)) => return Err(anyhow!(why)),
     };
+    // As upstream: the directory is made before the volume is attached, and its driver may know nothing of it.
+    let is_left = is_mounted && unmount_by_driver(manager, device, &target).await?;
     let mounter = manager.mounter.clone();
     let remove = move || {
         if is_left {
@@ -203,8 +270,31 @@ async fn unmount(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> anyh
         remove_directory(&target)
     };
     spawn_blocking(remove).await??;
-    manager.report_devices().await?;
+    manager
+        .read_devices()
+        .await?
+        .context("cannot list the devices of flexVolumes")?;
     Ok(())
+}
+
+/// Has the driver unmount a device. Returns whether it leaves that to the kubelet.
+async fn unmount_by_driver(
+    manager: &VolumeManagerInner,
+    device: &FlexDevice,
+    target: &Path,
+) -> anyhow::Result<bool> {
+    let driver = DriverName::parse(&device.driver).context("its driver has an invalid name")?;
+    let driver = manager.flex.get(&driver).await;
+    let driver = driver
+        .map_err(anyhow::Error::msg)?
+        .context("its driver is not installed")?;
+    let (args, never) = ([&*target.to_string_lossy()], CancellationToken::new());
+    let call = manager.flex.call(&driver, "unmountdevice", &args, &never);
+    match call.await {
+        Ok(_) => Ok(false),
+        Err(CallError::NotSupported) => Ok(true),
+        Err(CallError::Failed(why)) => Err(anyhow!(why)),
+    }
 }
 
 /// Removes an empty directory, which the driver may have removed.
@@ -222,9 +312,11 @@ fn is_used(manager: &VolumeManagerInner, device: &FlexDevice) -> Result<bool, Vo
         let volumes = manager.root.pod(&uid)?.volumes().join(driver.directory());
         let entries = crate::base::if_exists(fs::read_dir(&volumes));
         let entries = entries.map_err(io_error("list", &volumes))?;
-        let mut names = entries.into_iter().flatten().flatten();
-        if names.any(|entry| entry.file_name() == *device.name) {
-            return Ok(true);
+        for entry in entries.into_iter().flatten() {
+            let entry = entry.map_err(io_error("list", &volumes))?;
+            if entry.file_name() == *device.name {
+                return Ok(true);
+            }
         }
     }
     Ok(false)

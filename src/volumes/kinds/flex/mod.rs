@@ -3,9 +3,11 @@
 //! A driver is called with a timeout and ends with the pod that it works for. What is to be undone is found on disk: the
 //! directories of a pod's volumes, and the directories of devices.
 
+mod bind;
 mod device;
 mod drivers;
 mod protocol;
+mod releases;
 
 pub(in crate::volumes) use drivers::FlexDrivers;
 
@@ -13,7 +15,6 @@ use super::{
     KindRow,
     claim::{ClaimAttempt, NodePath, PersistentSource},
     plan::Planning,
-    programs,
 };
 use crate::apiserver::ResourcePath;
 use crate::apiserver::claim::ClaimError;
@@ -24,20 +25,17 @@ use crate::volumes::{
     component,
     error::{cannot, io_error},
     mounter::unmount_beneath,
-    ownership::{self, ChangePolicy},
+    ownership::{self, ChangePolicy, OwnershipWalk},
     pod_dirs,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::{Context as _, anyhow};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bind::{bind, remount_read_only};
 use device::{ended_or, remove_directory};
 use drivers::FlexDriver;
 use k8s_openapi::api::core::v1::Secret;
 use protocol::{CallError, DriverName};
-use rustix::{
-    fd::AsRawFd as _,
-    fs::{Mode, OFlags},
-};
 use serde_json::json;
 use std::{
     borrow::Cow,
@@ -47,14 +45,14 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::spawn_blocking;
+use tokio::{task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// The plugin in metrics: the names of drivers would be labels without a limit.
 const PLUGIN: &str = "kubernetes.io/flexvolume";
 const KEY: &str = "flexVolume";
-/// Timeout of `mount` for a bind mount.
-const BIND_LIMIT: Duration = Duration::from_secs(60);
+/// How long a walk over the files of a volume may take to end with its pod.
+const WALK_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) const KIND: KindRow = KindRow {
     plan,
@@ -214,14 +212,15 @@ fn target(attempt: &Attempt, driver: &DriverName, name: &str) -> Result<PathBuf,
 async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, VolumeError> {
     let fail = |error: anyhow::Error| VolumeError::set_up(&spec.name, error);
     let (pod, manager) = (&attempt.pod, &attempt.manager);
-    // The teardown waits for the programs, which end at once then.
-    let _running = pod.volumes.program_guard()?;
     let target = target(attempt, &spec.driver, &spec.name)?;
+    // `init` is for all pods, so it does not end with this one.
     let driver = manager.flex.get(&spec.driver).await;
     let driver = driver.map_err(|why| fail(anyhow!(why)))?.ok_or_else(|| {
         let driver = spec.driver.as_str();
         fail(anyhow!("flexVolume driver {driver} is not installed"))
     })?;
+    // The teardown waits for the programs, which end at once then.
+    let _running = pod.volumes.program_guard()?;
     let prepare = {
         let (pod, mounter, target) = (pod.clone(), manager.mounter.clone(), target.clone());
         run_file_io(move || -> Result<anyhow::Result<bool>, VolumeError> {
@@ -237,12 +236,7 @@ async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, Volume
         return Err(error);
     }
     if spec.owner.0.0.is_some() && !spec.read_only && driver.capabilities.fs_group {
-        let (directory, name) = (pod.directory.clone(), spec.name.clone());
-        let (path, owner) = (target.clone(), spec.owner);
-        let (threads, ended) = attempt.threads();
-        let give = move || ownership::set_up(&directory, &name, &path, owner, || false);
-        let given = threads.run(target.clone(), &[], &ended, give).await?;
-        given.map_err(fail)?;
+        set_group(attempt, spec, &target).await?;
     }
     Ok(VolumePath {
         managed: !spec.read_only && driver.capabilities.selinux_relabel,
@@ -250,6 +244,28 @@ async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, Volume
         measured: driver.capabilities.supports_metrics,
         ..VolumePath::of(target)
     })
+}
+
+/// Gives the files to the pod's group. That ends with the pod.
+async fn set_group(attempt: &Attempt, spec: &FlexSpec, target: &Path) -> Result<(), VolumeError> {
+    let (directory, name, owner) = (attempt.pod.directory.clone(), spec.name.clone(), spec.owner);
+    let (path, walk) = (target.to_owned(), Arc::new(OwnershipWalk::default()));
+    let (threads, ended) = attempt.threads();
+    let give = {
+        let walk = walk.clone();
+        move || ownership::set_up(&directory, &name, &path, owner, || false, &walk)
+    };
+    let mut given = std::pin::pin!(threads.run(target.to_owned(), &[], &ended, give));
+    let given = tokio::select! {
+        given = &mut given => given?,
+        () = ended.cancelled() => {
+            walk.cancel();
+            // What is being read cannot be unmounted. A file system that hangs keeps the thread.
+            let _ = timeout(WALK_END_TIMEOUT, given).await;
+            return Err(VolumeError::Cancelled);
+        }
+    };
+    given.map_err(|error| VolumeError::set_up(&spec.name, error))
 }
 
 /// Makes the directory, unless something is mounted there; whether that is so.
@@ -289,7 +305,8 @@ async fn mount(
             &spec.options,
         )
     };
-    let secrets = secrets(attempt, spec).await;
+    let secrets = ended.run_until_cancelled(secrets(attempt, spec)).await;
+    let secrets = secrets.ok_or(VolumeError::Cancelled)?;
     let secrets = secrets.map_err(|why| fail(anyhow!(why)))?;
     let device = if driver.capabilities.attach {
         let options = options(BTreeMap::new());
@@ -317,47 +334,14 @@ async fn mount(
                     "the driver neither mounts volumes nor attaches them"
                 ))
             })?;
-            let (pod, mounter) = (attempt.pod.clone(), manager.mounter.clone());
-            let (target, read_only) = (target.to_owned(), spec.read_only);
-            let bind = move || -> Result<anyhow::Result<()>, VolumeError> {
-                let _creating = pod.volumes.creation_guard()?;
-                Ok(bind(mounter.as_ref(), &device, &target, read_only))
-            };
-            spawn_blocking(bind).await??.map_err(fail)
+            bind(attempt, &device, target).await?.map_err(fail)?;
+            if !spec.read_only {
+                return Ok(());
+            }
+            let remounted = remount_read_only(attempt, &device, target).await?;
+            remounted.map_err(|why| ended_or(ended, fail(anyhow!(why))))
         }
     }
-}
-
-/// What the kubelet does for a driver that leaves `mount` to it. Blocking.
-fn bind(
-    mounter: &dyn Mounter,
-    device: &Path,
-    target: &Path,
-    read_only: bool,
-) -> anyhow::Result<()> {
-    // Opened first, because this may hang.
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(device, flags, Mode::empty());
-    let opened = opened.with_context(cannot("open", device))?;
-    let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    mounter
-        .bind(&source, target)
-        .with_context(cannot("bind onto", target))?;
-    if !read_only {
-        return Ok(());
-    }
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let args = [
-        "-o".to_owned(),
-        "bind,remount,ro".to_owned(),
-        text(device),
-        text(target),
-    ];
-    programs::mount(mounter, &args, BIND_LIMIT).map_err(|error| {
-        // It must not be used writable.
-        let _ = mounter.unmount(target);
-        anyhow!(error)
-    })
 }
 
 /// The facts about the pod for `mount`.
@@ -418,25 +402,29 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
     }
     let (mounter, sub_paths) = (manager.mounter.clone(), pod.sub_paths());
     spawn_blocking(move || unmount_beneath(&sub_paths, mounter.as_ref())).await??;
+    let mut torn_down = Ok(());
     for (driver, name) in found {
         let target = volumes.join(driver.directory()).join(&name);
         let unmounted = unmount(&manager, &driver, &target).await;
-        unmounted.map_err(|error| VolumeError::TearDown {
+        // A driver that fails keeps no other volume.
+        torn_down = torn_down.and(unmounted.map_err(|error| VolumeError::TearDown {
             volume: name,
             why: format!("{error:#}"),
-        })?;
+        }));
     }
-    Ok(())
+    torn_down
 }
 
 /// The volumes that have a directory of a driver, by the names of directories alone.
 fn volumes_in(volumes: &Path) -> Result<Vec<(DriverName, String)>, VolumeError> {
     let list = |directory: &Path| -> Result<Vec<String>, VolumeError> {
         let entries = if_exists(fs::read_dir(directory)).map_err(io_error("list", directory))?;
-        let entries = entries.into_iter().flatten().flatten();
-        Ok(entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect())
+        let mut names = Vec::new();
+        for entry in entries.into_iter().flatten() {
+            let entry = entry.map_err(io_error("list", directory))?;
+            names.extend(entry.file_name().into_string());
+        }
+        Ok(names)
     };
     let mut found = Vec::new();
     for plugin in list(volumes)? {

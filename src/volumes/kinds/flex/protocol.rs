@@ -3,7 +3,7 @@
 //! Upstream: `pkg/volume/flexvolume`.
 
 use crate::host::ProgramEnd;
-use crate::volumes::kinds::programs::status;
+use crate::volumes::{kinds::programs::status, paths::MOUNTS};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -17,14 +17,15 @@ const SHOWN: usize = 1024;
 pub(super) struct DriverName(String);
 
 impl DriverName {
-    /// `None` if it cannot be a driver's: it becomes part of paths, and plugins of the vendor `kubernetes.io` are upstream's.
+    /// `None` if it cannot be a driver's: it becomes part of paths, plugins of the vendor `kubernetes.io` are upstream's, and
+    /// the directory `mounts` of a vendor has the devices of the driver without a vendor.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let is_part =
             |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['~', '\0']);
         let parts: Vec<_> = name.split('/').collect();
         let is_name = match parts.as_slice() {
             [driver] => is_part(driver),
-            ["kubernetes.io", _] => false,
+            ["kubernetes.io", _] | [_, MOUNTS] => false,
             [vendor, driver] => is_part(vendor) && is_part(driver),
             _ => false,
         };
@@ -187,10 +188,18 @@ mod tests {
             ".a",
             "a~b",
             "kubernetes.io/nfs",
+            "acme/mounts",
         ] {
             assert_eq!(DriverName::parse(name), None, "{name}");
         }
-        for directory in ["kubernetes.io~nfs", "kubernetes.io~rbd", "a~b~c", ".x", ""] {
+        for directory in [
+            "kubernetes.io~nfs",
+            "kubernetes.io~rbd",
+            "acme~mounts",
+            "a~b~c",
+            ".x",
+            "",
+        ] {
             assert_eq!(DriverName::of_directory(directory), None, "{directory}");
         }
     }

@@ -15,7 +15,10 @@ use crate::{
     base::{panics::PanicScope, spawn},
     volumes::{
         HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin,
-        component, error::cannot, ownership, pod_volumes::ReadyVolume,
+        component,
+        error::cannot,
+        ownership::{self, OwnershipWalk},
+        pod_volumes::ReadyVolume,
     },
 };
 use anyhow::{Context as _, anyhow};
@@ -34,6 +37,7 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
+use tokio_util::sync::CancellationToken;
 
 /// How long the teardown of a pod waits for unmounting unused devices.
 pub(in crate::volumes) const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,6 +197,7 @@ impl LocalVolume<'_> {
             device: self.path,
             fs_type: &self.mount.fs_type,
             options: disk::options(options, self.claim.claim.read_only),
+            ended: CancellationToken::new(),
         };
         if let Err(error) = disk.format_and_mount(&target) {
             // The empty directory; if this fails, it is removed with the next device.
@@ -216,7 +221,8 @@ impl LocalVolume<'_> {
             let mounts = mounts.map_err(fail)?;
             let (pods, own) = (self.root.pods_dir(), &pod.directory);
             let shared = rules::is_bound(&mounts, &pods, self.name, Some(own.path()));
-            ownership::set_up(own, self.name, source, owner, || shared).map_err(fail)?;
+            let walk = OwnershipWalk::default();
+            ownership::set_up(own, self.name, source, owner, || shared, &walk).map_err(fail)?;
         }
         // Opened first, because this may hang, and the teardown waits for what follows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -239,7 +245,8 @@ impl LocalVolume<'_> {
         let Some(args) = rules::bind_args(&from, options, self.claim.claim.read_only, &to) else {
             return Ok(());
         };
-        programs::mount(self.mounter, &args, SHORT_LIMIT).map_err(|error| {
+        let never = CancellationToken::new();
+        programs::mount(self.mounter, &args, SHORT_LIMIT, &never).map_err(|error| {
             if let Err(error) = self.unbind(target) {
                 tracing::warn!(volume = self.name, err = %error, "Failed to unmount volume");
             }

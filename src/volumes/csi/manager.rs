@@ -13,7 +13,7 @@ use super::{
     mount_table::MountTable,
     paths::{self, PublishDir, StageDir},
     recovery::{self, Evidence, RecoveredVolume, UnknownVolume},
-    spec::CsiVolumeSpec,
+    setup_error::{setup_error, wait_error},
     volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
 };
 use crate::base::{DirtySet, panics::PanicScope, spawn};
@@ -33,8 +33,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// How long a setup waits for a driver that is not registered, before an event says so. The volume waits on.
-const DRIVER_WAIT: Duration = Duration::from_secs(3);
+/// How long a setup waits for a driver to register, or for another pod that has the volume alone, before an event says so.
+/// The volume waits on.
+const REPORT_WAIT: Duration = Duration::from_secs(3);
 /// How long the teardown of a pod waits for a volume that can do nothing, such as one whose driver is not registered.
 const TEARDOWN_WAIT: Duration = Duration::from_secs(10);
 /// How many changes of ownership are in progress at most, each on a thread: an eighth of the threads for blocking work.
@@ -264,13 +265,13 @@ impl Publish {
     /// may be for ever.
     ///
     /// # Errors
-    /// An attempt failed, or the driver has not been registered for a while.
+    /// An attempt failed, or for a while the driver has not been registered, or another pod has had the volume alone.
     pub(in crate::volumes) async fn finish(self) -> Result<PathBuf, VolumeError> {
         let Self { csi, request, .. } = self;
         let (volume, before) = self.wanted?;
         let (uid, began) = (&request.pod.uid, Instant::now());
         let mut changes = volume.changes.subscribe();
-        let driver_by = Instant::now() + DRIVER_WAIT;
+        let report_by = Instant::now() + REPORT_WAIT;
         loop {
             changes.borrow_and_update();
             {
@@ -286,15 +287,17 @@ impl Publish {
                     return Err(setup_error(&request.spec, &step, failure.error));
                 }
             }
-            let is_late = Instant::now() >= driver_by;
             let driver = csi.sources.drivers.require(volume.identity.driver());
-            if let (true, Err(error)) = (is_late, &driver) {
-                let step = Step::Publish(uid.clone());
-                return Err(setup_error(&request.spec, &step, error.to_string()));
+            let taken = volume.state.lock().machine.is_taken_from(uid);
+            let why = driver.err().map(|error| error.to_string());
+            let why = why.or(taken.map(str::to_owned));
+            let waits = why.is_some();
+            if let Some(why) = why.filter(|_| Instant::now() >= report_by) {
+                return Err(wait_error(&request.spec, why));
             }
             tokio::select! {
                 changed = changes.changed() => changed.map_err(|_| VolumeError::Cancelled)?,
-                () = sleep_until(driver_by), if driver.is_err() => {}
+                () = sleep_until(report_by), if waits => {}
             }
         }
         // A pod that does not want it any more has no directory.
@@ -314,26 +317,6 @@ fn remove_links(directory: &Path) {
     }
     // Fails if something is left.
     let _ = fs::remove_dir(directory);
-}
-
-/// The error of a pod's sync, with upstream's text.
-fn setup_error(spec: &CsiVolumeSpec, step: &Step, why: String) -> VolumeError {
-    let (volume, source) = (spec.spec_name.clone(), anyhow!(why));
-    let is_stage = matches!(step, Step::Stage | Step::Unstage);
-    match (step, spec.identity.is_block()) {
-        (Step::Expand(_), _) => VolumeError::Expand { volume, source },
-        (_, true) => VolumeError::Map {
-            step: if is_stage {
-                "SetUpDevice"
-            } else {
-                "MapPodDevice"
-            },
-            volume,
-            source,
-        },
-        (_, false) if is_stage => VolumeError::MountDevice { volume, source },
-        (_, false) => VolumeError::set_up(&volume, source),
-    }
 }
 
 impl CsiVolumesInner {

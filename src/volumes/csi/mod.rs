@@ -48,6 +48,7 @@ pub mod requests;
 pub mod inputs;
 pub mod volume;
 mod flex_devices;
+mod setup_error;
 pub mod manager;
 mod queries;
 mod drain;

@@ -26,6 +26,16 @@ impl NodeVolume {
         Some(self.explain(waiting, now))
     }
 
+    /// Why a pod may not have the volume: another one has it alone. As of the last [`Self::evaluate`].
+    pub fn is_taken_from(&self, uid: &PodUid) -> Option<&'static str> {
+        let mut waiting = self.waiting.iter();
+        let is_taken = waiting.any(|waiting| {
+            let is_other = matches!(waiting.reason, WaitReason::OtherPod(_));
+            is_other && waiting.step.pod() == Some(uid)
+        });
+        is_taken.then_some(SINGLE_POD)
+    }
+
     /// Whether a pod has what it wants.
     fn is_at_rest(&self, pod: Option<&PodUid>) -> bool {
         let Some(uid) = pod else { return false };

@@ -291,13 +291,13 @@ impl Publish {
             let taken = volume.state.lock().machine.is_taken_from(uid);
             let why = driver.err().map(|error| error.to_string());
             let why = why.or(taken.map(str::to_owned));
-            let waits = why.is_some();
-            if let Some(why) = why.filter(|_| Instant::now() >= report_by) {
+            let is_late = Instant::now() >= report_by;
+            if let Some(why) = why.filter(|_| is_late) {
                 return Err(wait_error(&request.spec, why));
             }
             tokio::select! {
                 changed = changes.changed() => changed.map_err(|_| VolumeError::Cancelled)?,
-                () = sleep_until(report_by), if waits => {}
+                () = sleep_until(report_by), if !is_late => {}
             }
         }
         // A pod that does not want it any more has no directory.

@@ -12,9 +12,7 @@ pub struct VolumesOfPod(Vec<Arc<CsiVolume>>);
 impl CsiVolumes {
     /// The volumes that a pod has. Has to be called before they are unpublished.
     pub fn of_pod(&self, uid: &PodUid) -> VolumesOfPod {
-        let volumes = self.0.volumes.lock();
-        let has = |volume: &&Arc<CsiVolume>| volume.state.lock().machine.pods().contains_key(uid);
-        VolumesOfPod(volumes.values().filter(has).cloned().collect())
+        VolumesOfPod(self.0.volumes_of_pod(uid))
     }
 }
 

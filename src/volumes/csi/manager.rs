@@ -180,7 +180,7 @@ impl CsiVolumes {
     pub(in crate::volumes) fn has_volumes_of(&self, uid: &PodUid) -> bool {
         let volumes = self.0.volumes.lock();
         let mut volumes = volumes.values();
-        volumes.any(|volume| volume.state.lock().machine.pods().contains_key(uid))
+        volumes.any(|volume| volume.is_of(uid))
     }
 
     /// The path of a volume that an earlier kubelet published for this pod, if it is mounted. Blocking.
@@ -203,9 +203,7 @@ impl CsiVolumes {
     /// # Errors
     /// A volume is still published: an attempt failed, or nothing can be done at the moment.
     pub(in crate::volumes) async fn unpublish(&self, uid: &PodUid) -> Result<(), VolumeError> {
-        let volumes: Vec<_> = self.0.volumes.lock().values().cloned().collect();
-        let has = |volume: &Arc<CsiVolume>| volume.state.lock().machine.pods().contains_key(uid);
-        let volumes: Vec<_> = volumes.into_iter().filter(has).collect();
+        let volumes = self.0.volumes_of_pod(uid);
         for volume in &volumes {
             volume.unwant(uid);
         }
@@ -320,6 +318,13 @@ fn remove_links(directory: &Path) {
 }
 
 impl CsiVolumesInner {
+    /// The volumes that a pod has or may have.
+    pub(super) fn volumes_of_pod(&self, uid: &PodUid) -> Vec<Arc<CsiVolume>> {
+        let volumes = self.volumes.lock();
+        let volumes = volumes.values().filter(|volume| volume.is_of(uid));
+        volumes.cloned().collect()
+    }
+
     /// The volume that a pod mounts by this name.
     pub(super) fn volume_of(&self, uid: &PodUid, name: &str) -> Option<Arc<CsiVolume>> {
         let volumes = self.volumes.lock();

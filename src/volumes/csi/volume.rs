@@ -210,6 +210,11 @@ impl CsiVolume {
         });
     }
 
+    /// Whether the pod has or may have it.
+    pub(super) fn is_of(&self, uid: &PodUid) -> bool {
+        self.state.lock().machine.pods().contains_key(uid)
+    }
+
     /// What has to be on disk before the next step; `None` if nothing is left of the volume.
     pub(super) fn record(&self) -> Option<VolumeRecord> {
         use super::machine::Known::No;

@@ -130,6 +130,17 @@ pub(crate) async fn joined_and_mounting() -> Option<(Node, FakeApiServer)> {
     Some((node, api))
 }
 
+/// Waits until the pod `web` is explained as waiting for its driver.
+pub(crate) async fn waits_for_driver(node: &Node) {
+    let waits = |report: &Value| {
+        report
+            .to_string()
+            .contains("for the CSI driver to register")
+    };
+    node.explained("web", "it waits for its driver", waits)
+        .await;
+}
+
 /// Waits until the driver has nothing staged, and asserts that nothing is left on disk.
 pub(crate) async fn all_undone(node: &Node, driver: &CsiDriver) {
     wait_for("the volume is unstaged", WAIT_LIMIT, async || {
@@ -158,13 +169,7 @@ async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
     api.put(&path("web"), of_claim("web"));
     node.start().await;
     // The driver comes later than its pod.
-    let waits = |report: &Value| {
-        report
-            .to_string()
-            .contains("for the CSI driver to register")
-    };
-    node.explained("web", "it waits for its driver", waits)
-        .await;
+    waits_for_driver(&node).await;
     let driver = start_driver(&node);
     let status = driver.registered().await;
     assert!(status.plugin_registered, "{status:?}");

@@ -9,6 +9,7 @@ use crate::api_source::{bound, path, stays_untouched, wait_runs};
 use crate::csi::driver::Behaviour;
 use crate::csi::{
     VOLUME, all_undone, delete, gone, joined_and_mounting, put_claim, put_driver, start_driver,
+    waits_for_driver,
 };
 use crate::node::WAIT_LIMIT;
 use crate::support::fake_runtime::FakeRuntime;
@@ -42,13 +43,7 @@ async fn containers_have_the_device_of_a_claim_until_nothing_of_it_is_left() {
     api.put(VOLUME_PATH, volume);
     api.put(&path("web"), with_device("web", false));
     node.start().await;
-    let waits = |report: &Value| {
-        report
-            .to_string()
-            .contains("for the CSI driver to register")
-    };
-    node.explained("web", "it waits for its driver", waits)
-        .await;
+    waits_for_driver(&node).await;
     let driver = start_driver(&node);
     let refused = Behaviour::fail(tonic::Code::Internal);
     driver.script.once("NodeStageVolume", refused);

@@ -217,7 +217,7 @@ impl PublishDir {
         link.unwrap_or_else(|| self.target())
     }
 
-    /// The path that the driver is asked about.
+    /// The path in calls that read the usage.
     pub fn for_stats(&self) -> PathBuf {
         let map = self.device.as_ref().map(|device| device.map.clone());
         map.unwrap_or_else(|| self.target())

@@ -159,7 +159,7 @@ async fn a_call_that_fails_is_an_event_and_a_driver_is_found_once_it_is_installe
         format!("{prefix}the driver neither mounts volumes nor attaches them")
     );
     fs::remove_file(base.join("answer-mount")).unwrap();
-    // Another executable is asked anew what it can do.
+    // Another executable is initialised again.
     fs::remove_file(base.join("flex/acme~disk/disk")).unwrap();
     install(base);
     node.prepare(&pod).await.unwrap();

@@ -245,7 +245,7 @@ async fn a_real_nfs_server_is_mounted_and_holds_up_nobody_when_it_is_silent() {
     while helper() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // A volume that nobody answers for is unmounted, perhaps by force.
+    // A volume whose server does not respond is unmounted, perhaps by force.
     manager.teardown(&read.uid()).await.unwrap();
     drop(silence);
     let mounts = mount::list().unwrap();

@@ -67,7 +67,7 @@ impl CsiVolumesInner {
             let is_same = now.identity == request.spec.identity;
             is_same && now.claim == request.spec.claim
         });
-        // One of this name that was made anew is for the next pod.
+        // One that was created again with this name is for the next pod.
         let Some(capacity) = now.and_then(|now| now.capacity) else {
             return true;
         };

@@ -97,7 +97,7 @@ async fn a_device_is_staged_once_mapped_for_each_pod_and_undone_after_the_last()
     ] {
         assert!(mapped.contains(&("pod-a", text)), "{mapped:?}");
     }
-    // The driver is asked about the kubelet's own path.
+    // The call has the kubelet's own path.
     world.csi.measure(Duration::ZERO).await;
     let stats = world.driver.journal.of("NodeGetVolumeStats");
     let mut asked: Vec<_> = stats

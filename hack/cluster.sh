@@ -143,18 +143,8 @@ metadata: {name: metrics-server, namespace: kube-system}
 spec:
   selector: {k8s-app: metrics-server}
   ports: [{port: 443, targetPort: 4443}]
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1beta1.metrics.k8s.io}
-spec:
-  group: metrics.k8s.io
-  version: v1beta1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  insecureSkipTLSVerify: true
-  service: {name: metrics-server, namespace: kube-system}
 END
+    metrics_api_service
 }
 
 both_nodes_are_measured() { [[ $(kubectl top nodes --no-headers | grep -c '^node[12] .*m .*Mi') == 2 ]]; }

@@ -229,18 +229,8 @@ metadata:
 addressType: IPv4
 ports: [{port: 4443, protocol: TCP}]
 endpoints: [{addresses: [$address], conditions: {ready: true}}]
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1beta1.metrics.k8s.io}
-spec:
-  group: metrics.k8s.io
-  version: v1beta1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  insecureSkipTLSVerify: true
-  service: {name: metrics-server, namespace: kube-system}
 EOF
+    metrics_api_service
 }
 
 metrics() {

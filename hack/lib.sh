@@ -95,3 +95,20 @@ stop_guardian() {
         kill -TERM -- "-$pid" 2>/dev/null
     fi
 }
+
+# The API of metrics-server, served by its Service.
+metrics_api_service() {
+    cat <<'END'
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  group: metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {name: metrics-server, namespace: kube-system}
+END
+}

@@ -164,6 +164,7 @@ class Node:
     """Namespaces with a container runtime, and the stand-in for systemd on PATH."""
 
     images = TARGET + "/images/e2e"
+    start_script = "namespaces.sh"
 
     def __init__(self, directory, kubelet):
         self.directory = directory
@@ -171,7 +172,7 @@ class Node:
         self.kubelet = kubelet
 
     def __enter__(self):
-        script("namespaces.sh", "start", self.directory, str(os.getpid()))
+        script(self.start_script, "start", self.directory, str(os.getpid()))
         try:
             self.prepare()
         except BaseException:
@@ -229,21 +230,13 @@ class StorageNode(Node):
     """The node of a cluster, with a CSI driver and what serves it as processes beside the control plane."""
 
     images = TARGET + "/images/e2e-storage"
+    start_script = "control-plane.sh"
 
     def __init__(self, directory, kubelet, driver, output):
         super().__init__(directory, kubelet)
         self.driver = driver
         self.output = output
         self.admin = directory + "/admin.conf"
-
-    def __enter__(self):
-        script("control-plane.sh", "start", self.directory, str(os.getpid()))
-        try:
-            self.prepare()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def prepare(self):
         os.makedirs(self.home)

@@ -60,6 +60,8 @@ pub struct Layers {
     pub file: Option<DocumentNode>,
     /// The files of `--config-dir`.
     pub drop_ins: Vec<DocumentNode>,
+    /// The mistakes found when the files were read; these values are marked as rejected.
+    pub problems: Vec<ConfigProblem>,
 }
 
 impl Layers {

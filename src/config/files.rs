@@ -20,7 +20,8 @@ const MAX_DEPTH: usize = 8;
 /// Reads `--config` and `--config-dir`; returns the parsed files, and warnings.
 ///
 /// # Errors
-/// A file that cannot be read, or all problems in all files.
+/// A file that cannot be read or is unusable as a whole, with all problems in all files. Mistaken values alone are
+/// returned as problems of the layers.
 pub(super) fn read_layers(
     config: Option<&Path>,
     config_dir: Option<&Path>,
@@ -39,6 +40,7 @@ pub(super) fn read_layers(
         }
     }
     let mut problems = Vec::new();
+    let mut all_usable = true;
     let mut layer = |path: &Path, part| -> anyhow::Result<Option<DocumentNode>> {
         let text = read_text(path)?;
         match read(&path.to_string_lossy(), &text, part, decoding) {
@@ -51,9 +53,10 @@ pub(super) fn read_layers(
                 }
                 Ok(Some(layer))
             }
-            Err(Problems(found)) => {
-                problems.extend(found);
-                Ok(None)
+            Err(mistaken) => {
+                problems.extend(mistaken.problems.0);
+                all_usable &= mistaken.rest.is_some();
+                Ok(mistaken.rest)
             }
         }
     };
@@ -64,7 +67,8 @@ pub(super) fn read_layers(
     for path in &drop_ins {
         layers.drop_ins.extend(layer(path, Part::DropIn)?);
     }
-    if problems.is_empty() {
+    if all_usable {
+        layers.problems = problems;
         Ok((layers, warnings))
     } else {
         Err(Problems(problems).into())

@@ -37,23 +37,24 @@ use crate::runtime::logs::rotation::{self, RotationPolicy};
 /// All problems at once, each with its field and where the value was given, in the order of the files and flags.
 pub fn resolve(
     flags: &Flags,
-    layers: Layers,
+    mut layers: Layers,
     facts: &HostFacts,
 ) -> Result<KubeletConfig, Problems> {
     let files = layers.files();
+    let mut problems = std::mem::take(&mut layers.problems);
     let tree = merge(flags, layers);
     // Unknown fields were reported when the files were read.
     let (given, _) = decode::<KubeletConfiguration>(&tree);
     let mut effective = given.map_err(Problems)?;
     defaults::apply(&mut effective);
-    let mut problems: Vec<ConfigProblem> = validate(&effective)
-        .into_iter()
-        .map(|(field, message)| ConfigProblem {
+    let invalid = validate(&effective).into_iter();
+    problems.extend(invalid.filter(|(field, _)| !is_rejected(&tree, field)).map(
+        |(field, message)| ConfigProblem {
             origin: tree.origin_of(&field),
             field,
             message,
-        })
-        .collect();
+        },
+    ));
     let node_name = node_name(flags, facts, &mut problems);
     let (node_ips, ipv6_first) = node_ips(flags, &mut problems);
     node::check(flags, &mut problems);
@@ -117,6 +118,13 @@ pub fn resolve(
         redacted_flags: redacted::flags(flags, &configuration),
         redacted: configuration,
     })
+}
+
+/// Whether the value at `path`, or what it is in, was rejected already.
+fn is_rejected(tree: &DocumentNode, path: &str) -> bool {
+    let (steps, _) = tree.steps_along(path);
+    tree.at(&steps)
+        .is_some_and(|(node, _, _)| node.value == DocumentValue::Rejected)
 }
 
 /// Merges the files in order, then the flags. Zeros that mean "not set" are removed before the flags are merged,

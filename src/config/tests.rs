@@ -852,7 +852,7 @@ fn the_effective_configuration_reads_back_the_same() {
     let (file, _) = read("json", &json, Part::File, Decoding::Strict).unwrap();
     let layers = Layers {
         file: Some(file),
-        drop_ins: Vec::new(),
+        ..Layers::default()
     };
     let again = resolve(&flags(&[]), layers, &facts()).unwrap();
     assert_eq!(again.effective, config.effective);

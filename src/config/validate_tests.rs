@@ -210,11 +210,11 @@ fn each_rule_is_broken_by_its_own_example() {
     for (body, expected) in cases {
         let text = format!("{HEADER}{body}\n");
         let said = match read("f", &text, Part::File, Decoding::Lenient) {
-            Err(problems) => problems.to_string(),
+            Err(mistaken) => mistaken.to_string(),
             Ok((file, _)) => {
                 let layers = Layers {
                     file: Some(file),
-                    drop_ins: Vec::new(),
+                    ..Layers::default()
                 };
                 let resolved = resolve(&Flags::default(), layers, &facts);
                 resolved.unwrap_err().to_string()

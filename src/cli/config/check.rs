@@ -69,7 +69,12 @@ pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
     );
     let config = match tokio::task::spawn_blocking(move || load(&own, &facts)).await? {
         Ok(config) => config,
-        Err(error) => return Ok(CheckReport::new(invalid(&error))),
+        Err(error) => {
+            let mut findings = invalid(&error);
+            let message = "not checked, because the configuration is invalid";
+            findings.push(Finding::warning("node", message));
+            return Ok(CheckReport::new(findings));
+        }
     };
     let warnings = config.warnings.iter();
     let mut findings: Vec<_> = warnings
@@ -140,11 +145,11 @@ mod tests {
         let report = check(&flags).await.unwrap();
         let text = report.text(Paint(false));
         assert!(report.has_failed(false), "{text}");
-        for place in ["c.yaml:4:16", "c.yaml:5:1"] {
+        for place in ["c.yaml:3:10", "c.yaml:4:16", "c.yaml:5:1"] {
             assert!(text.contains(place), "{place}: {text}");
         }
         flags.config = Some(directory.path().join("none"));
         let report = check(&flags).await.unwrap();
-        assert_eq!((report.errors, report.findings.len()), (1, 1));
+        assert_eq!((report.errors, report.warnings), (1, 1));
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use read::{Decoding, Part, read};
+pub use read::{Decoding, MistakenFile, Part, read};
 pub use sections::*;
 
 use crate::base::{GoDuration, SecretUrl};

@@ -27,6 +27,26 @@ pub enum Part {
     DropIn,
 }
 
+/// A file with mistakes.
+#[derive(Debug, thiserror::Error)]
+#[error("{problems}")]
+pub struct MistakenFile {
+    /// All of them.
+    pub problems: Problems,
+    /// The tree with the mistaken values marked as rejected, so that the rest can be checked; `None` if the document as
+    /// a whole is unusable.
+    pub rest: Option<DocumentNode>,
+}
+
+impl From<Problems> for MistakenFile {
+    fn from(problems: Problems) -> Self {
+        Self {
+            problems,
+            rest: None,
+        }
+    }
+}
+
 /// Parses a file or drop-in (`path` is its name in messages) and returns its tree for merging, and warnings.
 ///
 /// # Errors
@@ -37,8 +57,8 @@ pub fn read(
     text: &str,
     part: Part,
     decoding: Decoding,
-) -> Result<(DocumentNode, Vec<ConfigProblem>), Problems> {
-    let (tree, duplicates) = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
+) -> Result<(DocumentNode, Vec<ConfigProblem>), MistakenFile> {
+    let (mut tree, duplicates) = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
     header(&tree)?;
     let mut checked = tree.clone();
     if part == Part::DropIn {
@@ -55,6 +75,9 @@ pub fn read(
         )
         .collect();
     let mut problems = decoded.err().unwrap_or_default();
+    for problem in &problems {
+        reject(&mut tree, &problem.field);
+    }
     if decoding == Decoding::Strict {
         problems.append(&mut lenient);
     }
@@ -63,7 +86,18 @@ pub fn read(
         Ok((tree, lenient))
     } else {
         sort_by_place(&mut problems, &[]);
-        Err(Problems(problems))
+        Err(MistakenFile {
+            problems: Problems(problems),
+            rest: Some(tree),
+        })
+    }
+}
+
+/// Marks the value at `path` as rejected.
+fn reject(tree: &mut DocumentNode, path: &str) {
+    let (steps, _) = tree.steps_along(path);
+    if let Some(node) = tree.at_mut(&steps).filter(|_| !steps.is_empty()) {
+        node.value = DocumentValue::Rejected;
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct ApiConnection {
     pub(super) url: SecretUrl,
     /// The kubeconfig.
     pub(super) kubeconfig: PathBuf,
+    /// What the kubelet presents to the API server, without secrets.
+    pub(super) credentials: String,
     /// Host and port, as in metric labels.
     pub(super) host: Arc<str>,
     /// The files that the kubeconfig names: certificate, key, token and certificate authorities.
@@ -48,6 +50,7 @@ impl ApiConnection {
             transport: None,
             url: SecretUrl::from(String::new()),
             kubeconfig,
+            credentials: "nothing".to_owned(),
             host: "".into(),
             named,
             has_program: false,
@@ -168,11 +171,61 @@ pub(super) async fn read(
         transport,
         url,
         kubeconfig: identity.kubeconfig.clone(),
+        credentials: presented(&config.auth_info),
         host,
         named: named_files.clone(),
         has_program: needs_program,
         is_pending,
     })
+}
+
+/// What a user presents, for messages. Blocking.
+fn presented(user: &AuthInfo) -> String {
+    let certificate = client_certificate(user);
+    if let Some(certificate) = certificate {
+        let first = x509::certificates(&certificate).ok();
+        let first = first.as_ref().and_then(|chain| chain.first());
+        return match first.and_then(|der| x509::parse(der)) {
+            Some(facts) => format!(
+                "the client certificate of {}, valid until {}",
+                facts.common_name, facts.not_after
+            ),
+            None => "a client certificate that cannot be read".to_owned(),
+        };
+    }
+    match user {
+        AuthInfo {
+            exec: Some(exec), ..
+        } => {
+            let command = exec.command.as_deref().unwrap_or_default();
+            format!("what the credential plugin {command} returned")
+        }
+        AuthInfo {
+            token_file: Some(path),
+            ..
+        } => format!("the token in {path}"),
+        AuthInfo { token: Some(_), .. } => "the token in the kubeconfig".to_owned(),
+        AuthInfo {
+            username: Some(name),
+            ..
+        } => format!("a password of user {name}"),
+        _ => "no credentials".to_owned(),
+    }
+}
+
+/// The client certificate of a user, as PEM. Blocking.
+fn client_certificate(user: &AuthInfo) -> Option<Vec<u8>> {
+    data_or_file(
+        user.client_certificate_data.as_deref(),
+        user.client_certificate.as_ref(),
+    )
+}
+
+fn data_or_file(data: Option<&str>, path: Option<&String>) -> Option<Vec<u8>> {
+    match data {
+        Some(data) => STANDARD.decode(data).ok(),
+        None => path.and_then(|path| fs::read(path).ok()),
+    }
 }
 
 /// Removes the system's root certificates from a client that does not verify the server: the machine may have none.
@@ -269,14 +322,9 @@ pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
         return None;
     };
     cluster.server.as_ref()?;
-    let of = |data: Option<&str>, path: Option<&String>| match data {
-        Some(data) => STANDARD.decode(data).ok(),
-        None => path.and_then(|path| fs::read(path).ok()),
-    };
-    let data = user.client_certificate_data.as_deref();
-    let certificate = of(data, user.client_certificate.as_ref())?;
+    let certificate = client_certificate(user)?;
     let data = user.client_key_data.as_ref();
-    let key = of(
+    let key = data_or_file(
         data.map(|data| data.expose_secret()),
         user.client_key.as_ref(),
     )?;

@@ -151,6 +151,11 @@ impl ApiServer {
         }
     }
 
+    /// What the kubelet presents to the API server, without secrets.
+    pub fn credentials(&self) -> String {
+        self.connection.latest().credentials.clone()
+    }
+
     /// The URL of the API server, without credentials; empty while the kubeconfig is awaited.
     pub fn url(&self) -> String {
         self.connection.latest().url.to_string()

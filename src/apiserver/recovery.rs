@@ -1,10 +1,10 @@
-//! Notices when the API server stops responding and when it responds again: one line in the log for each, instead of one
-//! for each request that fails, and a few urgent requests need not wait for their back-off.
+//! Notices when the API server stops responding or rejects the credentials, and when that is over: one line in the log
+//! for each, instead of one for each request that fails, and a few urgent requests need not wait for their back-off.
 
 use super::{ApiError, ApiServer};
 use crate::base::error_chain;
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::{
@@ -24,6 +24,8 @@ pub type AwaySince = Option<Instant>;
 pub(super) struct Availability {
     away_since: watch::Sender<AwaySince>,
     answered: AtomicU64,
+    /// Whether the last answer was 401 Unauthorized.
+    is_rejected: AtomicBool,
 }
 
 /// What the result of a request changed.
@@ -64,6 +66,19 @@ impl Availability {
     }
 }
 
+impl Availability {
+    /// Whether the result changed whether the credentials are rejected; the new value.
+    fn observe_credentials<T>(&self, result: &Result<T, ApiError>) -> Option<bool> {
+        let is_rejected = match result {
+            Err(error) if error.is_unauthorized() => true,
+            Ok(_) | Err(ApiError::Status { .. }) => false,
+            Err(_) => return None,
+        };
+        let before = self.is_rejected.swap(is_rejected, Ordering::Relaxed);
+        (before != is_rejected).then_some(is_rejected)
+    }
+}
+
 /// Recoveries since the last wait.
 pub struct Recovery(watch::Receiver<AwaySince>);
 
@@ -96,14 +111,19 @@ impl ApiServer {
         self.availability.away_since.subscribe()
     }
 
-    /// Whether a request failed because of an outage that is in the log already.
+    /// Whether a request failed because of an outage or of rejected credentials that are in the log already.
     pub fn is_reported(&self, error: &ApiError) -> bool {
-        error.is_absence() && self.availability.away_since.borrow().is_some()
+        let availability = &self.availability;
+        error.is_absence() && availability.away_since.borrow().is_some()
+            || error.is_unauthorized() && availability.is_rejected.load(Ordering::Relaxed)
     }
 
-    /// Records the result of a request, and logs the begin and the end of an outage. `answered_before` is the number of
-    /// answered requests when it began.
+    /// Records the result of a request, and logs the begin and the end of an outage or of a time in which the
+    /// credentials are rejected. `answered_before` is the number of answered requests when it began.
     pub(super) fn observe<T>(&self, result: &Result<T, ApiError>, answered_before: u64) {
+        if let Some(is_rejected) = self.availability.observe_credentials(result) {
+            self.log_credentials(is_rejected);
+        }
         let Some(change) = self.availability.observe(result, answered_before) else {
             return;
         };
@@ -125,11 +145,28 @@ impl ApiServer {
             (AvailabilityChange::Lost, Ok(_)) => {}
         }
     }
+
+    fn log_credentials(&self, is_rejected: bool) {
+        let connection = self.connection.latest();
+        let (server, sent) = (&connection.url, &connection.credentials);
+        if is_rejected {
+            tracing::error!(
+                %server,
+                kubeconfig = %connection.kubeconfig.display(),
+                files = connection.file_names(),
+                sent,
+                "The API server rejects the credentials; requests are repeated until it accepts them"
+            );
+        } else {
+            tracing::info!(%server, sent, "The API server accepts the credentials again");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::StatusCode;
 
     #[test]
     fn the_server_recovers_only_from_an_absence_and_not_from_a_slow_request() {
@@ -149,5 +186,27 @@ mod tests {
         assert_eq!(availability.observe(&late(), began), None);
         assert!(recovered());
         assert!(!recovered());
+    }
+
+    #[test]
+    fn rejected_credentials_are_noticed_once_and_no_outage_says_otherwise() {
+        let availability = Availability::default();
+        let status = |status| {
+            Err::<(), _>(ApiError::from_response(
+                StatusCode::from_u16(status).unwrap(),
+                b"",
+            ))
+        };
+        for (result, change) in [
+            (Ok(()), None),
+            (status(401), Some(true)),
+            (status(401), None),
+            (Err(ApiError::Timeout(Duration::ZERO)), None),
+            (status(401), None),
+            (status(403), Some(false)),
+            (Ok(()), None),
+        ] {
+            assert_eq!(availability.observe_credentials(&result), change);
+        }
     }
 }

@@ -182,7 +182,8 @@ fn directories(config: &KubeletConfig) -> Vec<Finding> {
     findings
 }
 
-fn missing(field: &str, path: &Path) -> Option<String> {
+/// What to say of a path that cannot be found. Blocking.
+pub(super) fn missing(field: &str, path: &Path) -> Option<String> {
     let error = fs::metadata(path).err()?;
     Some(format!("{field}: {}: {error}", path.display()))
 }
@@ -353,12 +354,17 @@ async fn api_server(config: &KubeletConfig) -> Vec<Finding> {
     let node = ResourcePath::cluster(&config.node_name);
     let read = api.get::<LenientNode>(node).await.map(drop);
     let place = format!("{} ({})", api.url(), path.display());
-    findings.push(api_finding(&place, &config.node_name, &read));
+    findings.push(api_finding(
+        &place,
+        &config.node_name,
+        &api.credentials(),
+        &read,
+    ));
     findings
 }
 
-/// What reading the Node object says about the API server.
-fn api_finding(place: &str, node: &str, read: &Result<(), ApiError>) -> Finding {
+/// What reading the Node object says about the API server, to which `sent` was presented.
+fn api_finding(place: &str, node: &str, sent: &str, read: &Result<(), ApiError>) -> Finding {
     let Err(error) = read else {
         return Finding::ok("API server", format!("{place}: has node {node}"));
     };
@@ -369,10 +375,7 @@ fn api_finding(place: &str, node: &str, read: &Result<(), ApiError>) -> Finding 
             "API server",
             format!("{place}: answers; node {node} is not registered yet"),
         ),
-        Some(401) => Finding::error(
-            "API server",
-            format!("{place}: rejects the credentials: {text}"),
-        ),
+        Some(401) => Finding::error("API server", format!("{place}: rejects {sent}: {text}")),
         Some(403) => Finding::warning(
             "API server",
             format!("{place}: answers, but these credentials may not read node {node}: {text}"),
@@ -451,7 +454,7 @@ mod tests {
         for (read, level, part) in [
             (Ok(()), Level::Ok, "has node n"),
             (status(404), Level::Ok, "not registered"),
-            (status(401), Level::Error, "rejects"),
+            (status(401), Level::Error, "rejects the token"),
             (status(403), Level::Warning, "may not read"),
             (status(500), Level::Error, "why"),
             (
@@ -460,7 +463,7 @@ mod tests {
                 "10 s",
             ),
         ] {
-            let found = api_finding("https://a (k)", "n", &read);
+            let found = api_finding("https://a (k)", "n", "the token", &read);
             assert_eq!(found.level, level, "{found:?}");
             assert!(found.message.contains(part), "{found:?}");
             assert!(found.message.starts_with("https://a (k): "), "{found:?}");

@@ -89,10 +89,24 @@ fn messages(log: &str) -> Vec<Value> {
 
 #[tokio::test]
 async fn an_outage_of_the_api_server_is_logged_once_with_its_address_and_once_when_it_is_over() {
+    let over = "The API server responds again";
+    is_logged_once(503, "The API server does not respond", over).await;
+}
+
+#[tokio::test]
+async fn rejected_credentials_are_logged_once_with_what_was_sent_and_once_when_they_are_accepted() {
+    let over = "The API server accepts the credentials again";
+    let line = is_logged_once(401, "The API server rejects the credentials", over).await;
+    assert_eq!(line["sent"], "the token in the kubeconfig");
+}
+
+/// While the API server responds with `status`, the log has one error, which begins with `begin`, and afterwards one line
+/// that begins with `over`. Returns the error.
+async fn is_logged_once(status: u16, begin: &str, over: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::start(Options::default()).await;
     let api = FakeApiServer::start().await;
-    api.answer(Mode::Status(503));
+    api.answer(Mode::Status(status));
     let mut settings = Settings::new(&dir.path().join("kubelet"), &fake.endpoint());
     std::fs::create_dir(&settings.dir).unwrap();
     let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
@@ -111,7 +125,6 @@ async fn an_outage_of_the_api_server_is_logged_once_with_its_address_and_once_wh
             })
             .collect::<Vec<_>>()
     };
-    let lost = "The API server does not respond";
     // Longer than the back-off of the first few requests.
     wait_for(
         "requests have failed again and again",
@@ -119,13 +132,13 @@ async fn an_outage_of_the_api_server_is_logged_once_with_its_address_and_once_wh
         async || {
             let seen = api.seen().len();
             holds(
-                seen >= 12 && !says(lost).is_empty(),
+                seen >= 12 && !says(begin).is_empty(),
                 format!("{seen} requests: {}", kubelet.log()),
             )
         },
     )
     .await;
-    let outage = says(lost);
+    let outage = says(begin);
     assert_eq!(outage.len(), 1, "{outage:?}");
     assert_eq!(outage[0]["kubeconfig"], kubeconfig);
     let server = outage[0]["server"].as_str().unwrap();
@@ -136,10 +149,10 @@ async fn an_outage_of_the_api_server_is_logged_once_with_its_address_and_once_wh
     assert_eq!(errors, 1, "{}", kubelet.log());
     api.answer(Mode::Well);
     wait_for("it is over", WAIT_LIMIT, async || {
-        let count = says("The API server responds again").len();
-        holds(count == 1, kubelet.log())
+        holds(says(over).len() == 1, kubelet.log())
     })
     .await;
+    outage[0].clone()
 }
 
 #[tokio::test]

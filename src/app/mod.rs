@@ -296,7 +296,14 @@ impl App {
 
     fn serve(&mut self, tasks: &mut Tasks) {
         let counted = CheckMetrics::new(&self.opened.sli_metrics);
-        let healthz = HealthChecks::ping().with("log", || Ok(()));
+        let pods = self.opened.pods.handles.clone();
+        let warnings = move || {
+            pods.borrow()
+                .as_ref()
+                .map(PodsHandles::warnings)
+                .unwrap_or_default()
+        };
+        let healthz = HealthChecks::ping().with("log", || Ok(())).noting(warnings);
         let checks = healthz.clone().with("syncloop", self.sync_loop_check());
         let opened = &self.opened;
         let volumes_for_pending = opened.volumes.clone();
@@ -392,6 +399,10 @@ fn failed(end: TaskEnd) -> anyhow::Result<()> {
 fn report_settings(config: &KubeletConfig) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    let resolv_conf = config.dns.resolv_conf.as_deref();
+    if let Some(missing) = resolv_conf.and_then(|path| node_check::missing("resolvConf", path)) {
+        tracing::warn!("{missing}; pods that need it do not start");
     }
     if !config.unsupported.is_empty() {
         tracing::warn!(

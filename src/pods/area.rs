@@ -4,7 +4,7 @@
 use super::{
     mirror::{MirrorDeps, MirrorPods},
     pleg::{self, Pleg, PlegMetrics, RuntimeStateReader},
-    pod_config::{self, PodConfig, PostedPods, SourcesReadyReader},
+    pod_config::{self, MissingPath, PodConfig, PostedPods, SourcesReadyReader},
     pod_sync::{ClusterInputs, PodLister, PodStartMetrics, PodSync, StatusPublisher},
     pod_workers::{self, Delays, PodSyncObserver, PodWorkers, WorkerPhase},
     prober::{ProbeManager, ProberDeps, container_view},
@@ -99,6 +99,8 @@ pub struct PodsHandles {
     pub runtime_state: RuntimeStateReader,
     /// Which sources have delivered.
     pub sources: SourcesReadyReader,
+    /// `staticPodPath` while it does not exist.
+    pub missing_path: MissingPath,
 }
 
 impl PodsHandles {
@@ -111,13 +113,17 @@ impl PodsHandles {
             .collect()
     }
 
-    /// Errors of the runtime and its network.
-    pub fn runtime_errors(&self) -> Vec<String> {
+    /// What keeps pods from running: errors of the runtime and its network, and a missing `staticPodPath`.
+    pub fn warnings(&self) -> Vec<String> {
         let state = self.runtime_state.borrow();
-        [state.runtime_error(Instant::now()), state.network_error()]
-            .into_iter()
-            .flatten()
-            .collect()
+        [
+            state.runtime_error(Instant::now()),
+            state.network_error(),
+            self.missing_path.warning(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 
@@ -262,6 +268,7 @@ pub fn build(
         probes,
         runtime_state,
         sources: sources_ready.reader(),
+        missing_path: sources.missing_path(),
     };
     register_sizes(stores, &handles, status_publisher);
     let cluster = deps

@@ -13,11 +13,15 @@ use std::sync::Arc;
 /// A check; returns the reason of a failure. Must not block.
 type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// What a verbose response also says. Must not block.
+type Notes = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
 /// The checks of one port, in the order of the response.
 #[derive(Clone, Default)]
 pub struct HealthChecks {
     checks: Vec<(&'static str, HealthCheck)>,
     metrics: Option<CheckMetrics>,
+    notes: Option<Notes>,
 }
 
 /// Parameters of `/healthz`.
@@ -94,6 +98,13 @@ impl HealthChecks {
         self
     }
 
+    /// Adds what a verbose response also says. It fails no check.
+    #[must_use]
+    pub fn noting(self, notes: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
+        let notes: Option<Notes> = Some(Arc::new(notes));
+        Self { notes, ..self }
+    }
+
     /// Adds metrics of the results.
     #[must_use]
     pub fn counted(self, metrics: CheckMetrics) -> Self {
@@ -142,6 +153,9 @@ impl HealthChecks {
             let names = unknown.join(",");
             lines +=
                 &format!("warn: some health checks cannot be excluded: no matches for {names}\n");
+        }
+        if let Some(notes) = self.notes.as_ref().filter(|_| query.verbose) {
+            lines.extend(notes().iter().map(|note| format!("warn: {note}\n")));
         }
         let text = match (failures.is_empty(), query.verbose) {
             (false, _) => format!("{lines}healthz check failed\n"),

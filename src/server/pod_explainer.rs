@@ -87,7 +87,7 @@ impl PodExplainer {
         Overview {
             version,
             node: self.node_name.to_string(),
-            warnings: handles.map_or_else(waiting_for_runtime, |handles| handles.runtime_errors()),
+            warnings: handles.map_or_else(waiting_for_runtime, |handles| handles.warnings()),
             pods,
         }
     }

@@ -32,7 +32,9 @@ mod ready;
 mod static_pod;
 
 pub use api::ApiConfig;
-pub use file::{DuplicatePod, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
+pub use file::{
+    DuplicatePod, FileConfig, MissingPath, ReadError, dedup_by_name, manifests_at, read_manifest,
+};
 pub use http::HttpConfig;
 pub use manifest::{InvalidItem, InvalidManifest, Manifest, decode_file, decode_url};
 use merge::with_completeness;
@@ -100,6 +102,7 @@ pub struct PodConfig {
     config: Config,
     recorder: EventRecorder,
     updates: mpsc::Sender<PodUpdate>,
+    missing_path: MissingPath,
 }
 
 impl PodConfig {
@@ -121,8 +124,14 @@ impl PodConfig {
             config,
             recorder,
             updates,
+            missing_path: MissingPath::default(),
         };
         Ok((sources, receiver, ready))
+    }
+
+    /// `staticPodPath` while it does not exist.
+    pub fn missing_path(&self) -> MissingPath {
+        self.missing_path.clone()
     }
 
     /// Starts the task `pod_config` and one for each source.
@@ -131,18 +140,26 @@ impl PodConfig {
             config,
             recorder,
             updates,
+            missing_path,
         } = self;
         let (lists, to_merge) = mpsc::channel(1);
         let node = config.node_name;
-        for (name, files) in [
-            ("source.file", config.file),
-            ("source.posted", config.posted),
+        for (name, files, missing) in [
+            ("source.file", config.file, missing_path),
+            ("source.posted", config.posted, MissingPath::default()),
         ] {
             let Some(files) = files else {
                 continue;
             };
             let (node, recorder) = (node.clone(), recorder.clone());
-            let source = file::run(files, node, lists.clone(), recorder, tasks.shutdown());
+            let source = file::run(
+                files,
+                node,
+                lists.clone(),
+                missing,
+                recorder,
+                tasks.shutdown(),
+            );
             tasks.spawn(name, source);
         }
         if let Some(http) = config.http {

@@ -244,7 +244,16 @@ async fn metrics_are_text_of_prometheus() {
 async fn health_reads_as_upstreams_does() {
     let failing = read_only();
     let well = PortHandler::health(HealthChecks::ping().with("log", || Ok(())));
+    let noting = HealthChecks::ping().noting(|| vec!["a path is missing".to_owned()]);
+    let noting = PortHandler::health(noting);
     let rows = [
+        (&noting, "/healthz", 200, "ok"),
+        (
+            &noting,
+            "/healthz?verbose",
+            200,
+            "[+]ping ok\nwarn: a path is missing\nhealthz check passed\n",
+        ),
         (&well, "/healthz", 200, "ok"),
         (
             &well,

@@ -21,8 +21,15 @@ use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
 use futures::{FutureExt as _, StreamExt as _};
 use manifest_cache::Notice;
+use parking_lot::Mutex;
 use scan::{Scan, Scanner};
-use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 use watch::{Events, ManifestChange, ManifestWatcher, ScanScope};
@@ -56,11 +63,31 @@ pub struct FileConfig {
     pub config_maps_and_secrets: LocalConfigMapsAndSecrets,
 }
 
+/// The path of static pods while it does not exist; clones share it. The file source writes it.
+#[derive(Clone, Debug, Default)]
+pub struct MissingPath(Arc<Mutex<Option<PathBuf>>>);
+
+impl MissingPath {
+    fn set(&self, path: Option<&Path>) {
+        *self.0.lock() = path.map(Path::to_path_buf);
+    }
+
+    /// What to tell a user while it is missing.
+    pub fn warning(&self) -> Option<String> {
+        let path = self.0.lock().clone()?;
+        Some(format!(
+            "staticPodPath {} does not exist: no static pod runs",
+            path.display()
+        ))
+    }
+}
+
 /// The task of the source; ends only at shutdown.
 pub(super) async fn run(
     config: FileConfig,
     node_name: String,
     lists: mpsc::Sender<SourceList>,
+    missing: MissingPath,
     recorder: EventRecorder,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -94,6 +121,7 @@ pub(super) async fn run(
                     .await
                     .context("scanning the static pod path")?;
             source = returned;
+            missing.set(source.scanner.missing_root());
             let event_pause = started + event_pause(started.elapsed());
             report(&scan.notices, &recorder, &node);
             for pods in scan.without_restored.into_iter().chain(scan.pods) {

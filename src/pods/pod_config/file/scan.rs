@@ -85,6 +85,11 @@ impl Scanner {
         &self.root
     }
 
+    /// The path, if it did not exist at the last complete scan.
+    pub(super) fn missing_root(&self) -> Option<&Path> {
+        self.is_missing.then_some(&*self.root)
+    }
+
     /// Scans everything. `removed` are entries that left the directory since the last scan and may have been restored.
     pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
         let removed_pods = self.last_valid_pods(removed);

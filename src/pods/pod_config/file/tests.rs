@@ -28,6 +28,7 @@ fn scanner(directory: &Path) -> Scanner {
 
 struct Fixture {
     lists: mpsc::Receiver<SourceList>,
+    missing: MissingPath,
     recorder: EventRecorder,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
@@ -41,7 +42,7 @@ impl Fixture {
 
     fn with_period(path: &Path, check_period: Duration) -> Self {
         let (sender, lists) = mpsc::channel(1);
-        let recorder = EventRecorder::new();
+        let (missing, recorder) = (MissingPath::default(), EventRecorder::new());
         let shutdown = CancellationToken::new();
         let config = FileConfig {
             source: PodSource::File,
@@ -53,11 +54,13 @@ impl Fixture {
             config,
             "n".into(),
             sender,
+            missing.clone(),
             recorder.clone(),
             shutdown.clone(),
         );
         Self {
             lists,
+            missing,
             recorder,
             shutdown,
             task: tokio::spawn(task),
@@ -166,9 +169,15 @@ async fn a_missing_path_is_an_empty_list_and_is_awaited() {
     let path = dir.path().join("etc/manifests");
     let mut source = Fixture::start(&path);
     source.until(&[]).await;
+    let warning = source.missing.warning().unwrap();
+    assert!(
+        warning.contains(path.to_str().unwrap()) && warning.contains("does not exist"),
+        "{warning}"
+    );
     fs::create_dir_all(&path).unwrap();
     fs::write(path.join("a.yaml"), manifest("a", "1")).unwrap();
     source.until(&["a=1"]).await;
+    assert_eq!(source.missing.warning(), None);
     fs::remove_dir_all(dir.path().join("etc")).unwrap();
     source.until(&[]).await;
     fs::create_dir_all(&path).unwrap();

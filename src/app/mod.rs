@@ -38,11 +38,14 @@ use crate::{
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
-use node_check::machine_problems;
+use node_check::{machine_problems, missing_resolv_conf};
 use open::Opened;
 use service_status::ServiceStatus;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::spawn_blocking,
+};
 
 /// Time for the tasks to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,6 +83,14 @@ impl Default for Periods {
             pleg: pleg::Config::default(),
             housekeeping: HOUSEKEEPING_PERIOD,
         }
+    }
+}
+
+/// Warns if `resolvConf` is missing. Runs as a task, because it may be on a file system that hangs.
+async fn check_resolv_conf(path: PathBuf) {
+    let read = spawn_blocking(move || missing_resolv_conf(&path));
+    if let Ok(Some(missing)) = read.await {
+        tracing::warn!("{missing}");
     }
 }
 
@@ -121,6 +132,9 @@ impl App {
         ports
             .secure(server, name, addresses, api.clone(), &metrics)
             .await?;
+        if let Some(path) = config.dns.resolv_conf.clone() {
+            spawn(PanicScope::Other, check_resolv_conf(path));
+        }
         if let Some(path) = config.local_objects_dir.clone() {
             spawn(PanicScope::Other, check_local_objects(path));
         }
@@ -399,10 +413,6 @@ fn failed(end: TaskEnd) -> anyhow::Result<()> {
 fn report_settings(config: &KubeletConfig) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
-    }
-    let resolv_conf = config.dns.resolv_conf.as_deref();
-    if let Some(missing) = resolv_conf.and_then(|path| node_check::missing("resolvConf", path)) {
-        tracing::warn!("{missing}; pods that need it do not start");
     }
     if !config.unsupported.is_empty() {
         tracing::warn!(

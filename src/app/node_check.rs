@@ -153,37 +153,40 @@ fn directories(config: &KubeletConfig) -> Vec<Finding> {
             providers.map(|providers| &providers.bin_dir),
         ),
     ];
+    let static_pods = config.static_pods.path.as_deref();
+    let local_objects = config.local_objects_dir.as_deref();
     let expected = [
-        (
-            "staticPodPath",
-            config.static_pods.path.as_ref(),
-            "no static pod runs until it exists",
-        ),
-        (
-            "resolvConf",
-            config.dns.resolv_conf.as_ref(),
-            "pods that need it do not start",
-        ),
-        (
-            "--local-objects-dir",
-            config.local_objects_dir.as_ref(),
-            "lookups fail until it exists",
-        ),
+        static_pods.and_then(|path| {
+            missing_with_effect("staticPodPath", path, "no static pod runs until it exists")
+        }),
+        config
+            .dns
+            .resolv_conf
+            .as_deref()
+            .and_then(missing_resolv_conf),
+        local_objects.and_then(|path| {
+            missing_with_effect("--local-objects-dir", path, "lookups fail until it exists")
+        }),
     ];
     for (field, path) in needed {
         let missing = path.and_then(|path| missing(field, path));
         findings.extend(missing.map(|message| Finding::error("files", message)));
     }
-    for (field, path, effect) in expected {
-        let missing = path.and_then(|path| missing(field, path));
-        let with_effect = missing.map(|message| format!("{message}; {effect}"));
-        findings.extend(with_effect.map(|message| Finding::warning("files", message)));
-    }
+    let expected = expected.into_iter().flatten();
+    findings.extend(expected.map(|message| Finding::warning("files", message)));
     findings
 }
 
-/// What to say of a path that cannot be found. Blocking.
-pub(super) fn missing(field: &str, path: &Path) -> Option<String> {
+/// What to say about a missing `resolvConf`. Blocking.
+pub(super) fn missing_resolv_conf(path: &Path) -> Option<String> {
+    missing_with_effect("resolvConf", path, "pods that need it do not start")
+}
+
+fn missing_with_effect(field: &str, path: &Path, effect: &str) -> Option<String> {
+    Some(format!("{}; {effect}", missing(field, path)?))
+}
+
+fn missing(field: &str, path: &Path) -> Option<String> {
     let error = fs::metadata(path).err()?;
     Some(format!("{field}: {}: {error}", path.display()))
 }

@@ -45,7 +45,15 @@ pub fn resolve(
     let tree = merge(flags, layers);
     // Unknown fields were reported when the files were read.
     let (given, _) = decode::<KubeletConfiguration>(&tree);
-    let mut effective = given.map_err(Problems)?;
+    let mut effective = match given {
+        Ok(given) => given,
+        // More values than are rejected in one reading.
+        Err(more) => {
+            problems.extend(more);
+            sort_by_place(&mut problems, &files);
+            return Err(Problems(problems));
+        }
+    };
     defaults::apply(&mut effective);
     let invalid = validate(&effective).into_iter();
     problems.extend(invalid.filter(|(field, _)| !is_rejected(&tree, field)).map(

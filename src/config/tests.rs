@@ -382,6 +382,21 @@ evictionHard:
 }
 
 #[test]
+fn the_first_of_many_mistyped_values_are_named() {
+    let body: String = (0..60).map(|n| format!("  gate{n}: maybe\n")).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kubelet.yaml");
+    fs::write(&path, format!("{HEADER}featureGates:\n{body}")).unwrap();
+    let argument = format!("--config={}", path.display());
+    let error = load(&flags(&[&argument]), &facts())
+        .unwrap_err()
+        .to_string();
+    let fields: Vec<_> = error.lines().collect();
+    assert_eq!(fields.len(), 60, "{error}");
+    assert!(fields[0].contains("featureGates.gate0: "), "{error}");
+}
+
+#[test]
 fn a_node_starts_with_any_number_of_unknown_fields() {
     let body: String = (0..1000)
         .map(|n| format!("of-1-37-{n}: {{a: 1}}\n"))

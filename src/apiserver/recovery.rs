@@ -64,9 +64,7 @@ impl Availability {
         });
         before.map(|since| AvailabilityChange::Recovered(since.elapsed()))
     }
-}
 
-impl Availability {
     /// Whether the result changed whether the credentials are rejected; the new value.
     fn observe_credentials<T>(&self, result: &Result<T, ApiError>) -> Option<bool> {
         let is_rejected = match result {
@@ -111,15 +109,15 @@ impl ApiServer {
         self.availability.away_since.subscribe()
     }
 
-    /// Whether a request failed because of an outage or of rejected credentials that are in the log already.
+    /// Whether a request failed for a reason that is in the log already: an outage, or rejected credentials.
     pub fn is_reported(&self, error: &ApiError) -> bool {
         let availability = &self.availability;
         error.is_absence() && availability.away_since.borrow().is_some()
             || error.is_unauthorized() && availability.is_rejected.load(Ordering::Relaxed)
     }
 
-    /// Records the result of a request, and logs the begin and the end of an outage or of a time in which the
-    /// credentials are rejected. `answered_before` is the number of answered requests when it began.
+    /// Records the result of a request, and logs when an outage begins and ends, and when the credentials are rejected
+    /// and accepted again. `answered_before` is the number of answered requests when the request began.
     pub(super) fn observe<T>(&self, result: &Result<T, ApiError>, answered_before: u64) {
         if let Some(is_rejected) = self.availability.observe_credentials(result) {
             self.log_credentials(is_rejected);

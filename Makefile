@@ -75,7 +75,7 @@ test:
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics --storage || echo "going on without a cluster"
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh hack/tests.sh
 
 # The same on a machine that is kept busy by other processes: half an hour.
 test-busy:

@@ -1,15 +1,19 @@
 //! The sync loop: updates pod workers when sources, runtime statuses or probe results change.
 //!
+//! A source sends an update, and `dispatch` turns it into steps. A new pod gets its first status, is stored as desired,
+//! admitted by the rules of `admission`, and given a worker. From then on the loop only wakes the worker when something
+//! changed that a sync reads. When the pod has ended, the loop removes what is left in the background and forgets the
+//! worker. Two cases differ: a desired pod without a worker is *deferred*, because its UID or name may be in use in the
+//! runtime or its admission is pending; a pod that only the runtime has is an orphan, which housekeeping stops.
+//!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
 //! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed, and pods that
-//!   settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
-//!   a node shutdown; a runtime that is back; the housekeeping timer.
+//! settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
+//! a node shutdown; a runtime that is back; the housekeeping timer.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
 //! * Upstream: `syncLoopIteration` and `HandlePodCleanups`.
-//!
-//! A desired pod without a worker is *deferred*: its UID or name may be in use in the runtime, or its admission is pending.
 
 mod admit;
 pub mod admission;

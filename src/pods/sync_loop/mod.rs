@@ -8,8 +8,8 @@
 //!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
 //! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed, and pods that
-//! settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
-//! a node shutdown; a runtime that is back; the housekeeping timer.
+//!   settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
+//!   a node shutdown; a runtime that is back; the housekeeping timer.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.

@@ -461,6 +461,7 @@ impl SyncLoop {
         if !self.workers.has_worker(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
+        // A pod is counted once, although its admission may be tried many times before it has a worker.
         let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
         if self.pod_manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
@@ -469,6 +470,7 @@ impl SyncLoop {
         let runtime_status = self.cache.try_settled(&uid);
         // A pod that may be running already is not rejected for resources.
         let may_be_running = admit::may_be_running(runtime_status.as_deref());
+        // A pod that is over starts nothing, so it needs no admission; its worker only stops what is left.
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && is_over && may_be_running {

@@ -59,7 +59,7 @@ fn is_name(text: &str) -> bool {
         .all(|part| starts(part) && part.chars().all(is_word))
 }
 
-/// What is wrong with the paths and names in back-quotes. Names in parentheses after a path belong to that file; others
+/// What is wrong with the paths and names in backticks. Names in parentheses after a path belong to that file; others
 /// may be anywhere in the code.
 fn faults(repository: &Repository, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
@@ -87,7 +87,7 @@ fn faults(repository: &Repository, text: &str) -> Vec<String> {
     faults
 }
 
-/// The text in one line, without the parts between lines of three back-quotes.
+/// The text in one line, without the parts between lines of three backticks.
 fn without_code_blocks(text: &str) -> String {
     let prose = text.split("```").step_by(2).collect::<Vec<_>>().join(" ");
     prose.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -7,6 +7,7 @@
 )]
 
 mod documents;
+mod guides;
 mod imports;
 mod manifest;
 mod reexports;

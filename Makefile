@@ -159,7 +159,8 @@ bench-go:
 	KUBELET_UNDER_TEST=$(abspath hack/go-kubelet.sh) cargo bench --bench node; \
 		result=$$?; hack/go-kubelet.sh restore; exit $$result
 
-# The node of a real cluster beside the Go kubelet, alternating, into target/bench/cluster.md.
+# The node of a real cluster beside the Go kubelet, alternating, into target/bench/cluster.md. ARGS=--volumes measures pods
+# with CSI volumes instead: ten minutes once all is built.
 bench-cluster: measured-kubelet
 	hack/install-deps.sh --suite
 	hack/build-images.sh

@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 """Measures kubelets as the only node of a real cluster, alternating, and writes target/bench/cluster.md.
 
-    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [--managers | --pressure] NAME=KUBELET...
+    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [MODE] NAME=KUBELET...
 
 Each kubelet gets a new control plane and containerd in namespaces of its own, and the same pods. Times are those of a
 watch of the API server; memory and processor time are what the kernel counts for the kubelet's process; requests are
 those of the audit log. With several rounds a figure is the median of them, for "slowest" the largest. With --pressure,
-pods fill the memory of an otherwise empty node, and nothing else is measured.
+pods fill the memory of an otherwise empty node, and nothing else is measured. With --volumes, pods have a claim each, which
+is bound to a volume of the CSI driver of the tests; a kubelet's own time is then that in which neither that driver nor
+containerd works on a call, by the journal and the log of these two.
 """
 
 import argparse
 import base64
+import calendar
 import collections
+import concurrent.futures
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -24,6 +29,8 @@ import sys
 import tempfile
 import threading
 import time
+
+import csi_driver
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", ROOT + "/target"))
@@ -35,6 +42,14 @@ DEADLINE = 600
 SINGLE_PODS = 10
 UNLIMITED = [("memory", "available"), ("nodefs", "available"), ("nodefs", "inodesFree"), ("imagefs", "available"), ("imagefs", "inodesFree")]
 SIZES = (100, 200)
+# The driver's flags in programmes of CSI volumes.
+VOLUMES = {"volumes": ["--expand", "false"], "expandable-volumes": ["--expand", "true"]}
+# Pods with a claim each are created so many at once.
+BURSTS = (50, 50)
+# What kubelets read for a claim.
+CLAIM_OBJECTS = ("persistentvolumeclaims/", "persistentvolumes/", "volumeattachments/", "csidrivers/")
+# Wall-clock time, which others log, minus that of the clock here.
+EPOCH = time.time() - time.monotonic()
 # A pod that fills memory passes the threshold after so many MiB, and stops as many beyond it.
 HEADROOM = 2048
 FILLS = 3
@@ -61,7 +76,7 @@ def script(name, *arguments, **more):
     return subprocess.run([f"{ROOT}/hack/{name}", *arguments], check=True, **more)
 
 
-def measure(kubelet, chosen):
+def measure(kubelet, driver, chosen):
     """Runs one kubelet through the whole programme, and returns its figures by name."""
     directory = tempfile.mkdtemp(prefix="bench-cluster")
     environment = {**os.environ, "CARGO_TARGET_DIR": TARGET}
@@ -73,7 +88,7 @@ def measure(kubelet, chosen):
         endpoint = script(*inside, f"{ROOT}/hack/containerd.sh", "endpoint", containerd, env=environment, stdout=subprocess.PIPE, text=True)
         with open(directory + "/private/kubelet.conf", "w") as file:
             script("control-plane.sh", "kubeconfig", directory, NODE, env=environment, stdout=file)
-        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence), chosen.programme]
+        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence), chosen.programme, driver]
         printed = script(*inside, sys.executable, os.path.abspath(__file__), "--inside", *arguments, env=environment, stdout=subprocess.PIPE, text=True)
         return json.loads(printed.stdout)
     finally:
@@ -82,11 +97,15 @@ def measure(kubelet, chosen):
 
 
 def report(names, results):
-    """A table: a line per figure, a column per kubelet."""
-    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    """A table: a line per figure, a column per kubelet, and of two also the first one's share of the second."""
+    columns = names + ["share"] if len(names) == 2 else names
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for figure in results[names[0]][0]:
         combine = max if "slowest" in figure else statistics.median
-        cells = [f"{combine([one[figure] for one in results[name]]):.4g}" for name in names]
+        values = [combine([one[figure] for one in results[name]]) for name in names]
+        cells = [f"{value:.4g}" for value in values]
+        if len(values) == 2:
+            cells.append(f"{values[0] / values[1]:.2g}" if values[1] else "")
         lines.append(f"| {figure} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -101,15 +120,18 @@ def main():
     programme = parser.add_mutually_exclusive_group()
     programme.add_argument("--managers", dest="programme", action="store_const", const="managers", help="with static CPU and memory managers, evictions and shutdowns")
     programme.add_argument("--pressure", dest="programme", action="store_const", const="pressure", help="only how soon a pod that fills memory is evicted")
+    programme.add_argument("--volumes", dest="programme", action="store_const", const="volumes", help="only pods with CSI volumes; cargo builds the driver")
+    programme.add_argument("--expandable-volumes", dest="programme", action="store_const", const="expandable-volumes", help="the same with a driver that expands volumes")
     chosen = parser.parse_args()
     # Whatever stops this script stops its clusters.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = dict(one.split("=", 1) for one in chosen.kubelets)
+    driver = csi_driver.build() if chosen.programme in VOLUMES else ""
     results = collections.defaultdict(list)
     for number in range(chosen.rounds):
         for name, program in programs.items():
             print(f"==> round {number + 1}: {name}", file=sys.stderr, flush=True)
-            results[name].append(measure(os.path.abspath(program), chosen))
+            results[name].append(measure(os.path.abspath(program), driver, chosen))
     table = report(list(programs), results)
     path = TARGET + "/bench/cluster.md"
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -155,6 +177,8 @@ class Watched:
     def __init__(self, api, path):
         self.api, self.path = api, path
         self.objects = {}
+        # When each name came.
+        self.seen = {}
         self.changed = threading.Condition()
         threading.Thread(target=self.follow, daemon=True).start()
 
@@ -177,6 +201,7 @@ class Watched:
                 if event["type"] == "DELETED":
                     self.objects.pop(name, None)
                 elif event["type"] in ("ADDED", "MODIFIED"):
+                    self.seen.setdefault(name, time.monotonic())
                     self.objects[name] = event["object"]
                 self.changed.notify_all()
         connection.close()
@@ -254,9 +279,13 @@ class Kubelet:
         return found
 
 
-def rest(kubelet, seconds, pods, figures):
-    """Waits until the last change is over, then measures."""
+def settle():
+    """Waits until the last change is over."""
     time.sleep(30)
+
+
+def rest(kubelet, seconds, pods, figures):
+    """Measures a node at rest, and returns its requests a minute by name."""
     requests, used, since = len(kubelet.requests()), kubelet.processor_seconds(), time.monotonic()
     time.sleep(seconds)
     minutes = (time.monotonic() - since) / 60
@@ -265,6 +294,7 @@ def rest(kubelet, seconds, pods, figures):
     made = kubelet.requests()[requests:]
     figures[f"requests a minute at rest, {pods} pods"] = len(made) / minutes
     print(f"    {pods} pods at rest: {dict(collections.Counter(made))}", file=sys.stderr, flush=True)
+    return {name: number / minutes for name, number in collections.Counter(made).items()}
 
 
 def one_by_one(api, pods, figures):
@@ -389,22 +419,168 @@ def kill_container(endpoint, pod):
     os.kill(facts["info"]["pid"], signal.SIGKILL)
 
 
-def inside(directory, program, endpoint, seconds, away, programme):
+# -- inside: pods with CSI volumes ------------------------------------------------------------------------------
+
+
+class Driver:
+    """The CSI driver, with a volume for each pod that is to come."""
+
+    def __init__(self, program, flags, directory, volumes):
+        line = csi_driver.command(program, "--backend", "Bind", "--volumes", str(volumes), *flags)
+        with open(directory + "/driver.log", "w") as log:
+            self.process = subprocess.Popen(line, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def calls(self):
+        """The calls that have ended: method, volume, and when each began and ended."""
+        found = []
+        with open(csi_driver.JOURNAL) as file:
+            # The last line may not be whole.
+            for line in file.read().split("\n")[:-1]:
+                if line.startswith("violation: ") or not line.endswith(" Ok"):
+                    raise RuntimeError(f"the driver refused a call: {line}")
+                words = line.split(" ")
+                found.append((words[0], words[1], *(int(word) / 1e6 - EPOCH for word in words[-3:-1])))
+        return found
+
+    def unstaged(self, volume):
+        """Waits until the volume is unstaged, and returns when it was."""
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            for method, handle, _, ended in self.calls():
+                if (method, handle) == ("NodeUnstageVolume", volume):
+                    return ended
+            time.sleep(0.02)
+        raise RuntimeError(f"after {DEADLINE} s not seen: {volume} unstaged")
+
+
+def runtime_calls(directory):
+    """When each of containerd's calls that start and stop something began and ended, by its log."""
+    began, found = {}, []
+    methods = "RunPodSandbox|CreateContainer|StartContainer|StopContainer|StopPodSandbox"
+    line = re.compile(rf'time="(.+)\.(\d+)Z" level=\w+ msg="({methods}) (?:for|within sandbox) (\\"\w+|&\w+{{[^}}]*}})(.*)')
+    with open(directory + "/private/containerd/containerd.log") as file:
+        for whole, fraction, *call, rest_of_line in line.findall(file.read()):
+            at = calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float("0." + fraction) - EPOCH
+            if " returns " in rest_of_line or " failed" in rest_of_line:
+                found.append((began.pop(tuple(call), at), at))
+            else:
+                began.setdefault(tuple(call), at)
+    return found
+
+
+def time_without(calls, began, ended):
+    """Seconds of a period in which none of the calls was in progress, which are pairs of a beginning and an end."""
+    spent, until = 0, began
+    for call_began, call_ended in sorted(calls):
+        spent += max(min(call_began, ended) - until, 0)
+        until = max(until, call_ended)
+    return spent + max(ended - until, 0)
+
+
+def create_claims(api, volumes):
+    """Claims of the volumes, and waits until they are bound."""
+    api.call("POST", "/apis/storage.k8s.io/v1/csidrivers", {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": csi_driver.NAME}, "spec": {"attachRequired": False}})
+    path = "/api/v1/namespaces/default/persistentvolumeclaims"
+    claims = Watched(api, path)
+    for volume in volumes:
+        common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        source = {"csi": {"driver": csi_driver.NAME, "volumeHandle": volume}, "claimRef": {"namespace": "default", "name": volume}}
+        whole = {**common, **source, "capacity": {"storage": "1Gi"}}
+        api.call("POST", "/api/v1/persistentvolumes", {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": whole})
+        claim = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+        api.call("POST", path, {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": volume}, "spec": claim})
+    claims.wait("bound claims", lambda all: sum(one["status"].get("phase") == "Bound" for one in all.values()) == len(volumes))
+
+
+def create_user(api, volume):
+    """A pod that has the claim of the same name; no scheduler is in its way."""
+    using = {**spec(), "nodeName": NODE, "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": volume}}]}
+    using["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    api.call("POST", "/api/v1/namespaces/default/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": volume}, "spec": using})
+
+
+def is_running(pod):
+    return pod.get("status", {}).get("phase") == "Running"
+
+
+def users_one_by_one(api, pods, driver, volumes, directory, figures):
+    """Each pod is created when the last one and its volume are gone."""
+    starts, ends = [], []
+    for volume in volumes:
+        create_user(api, volume)
+        running = pods.wait(volume, lambda all: is_running(all.get(volume, {})))
+        starts.append((pods.seen[volume], running))
+        since = time.monotonic()
+        api.call("DELETE", f"/api/v1/namespaces/default/pods/{volume}")
+        ends.append((since, driver.unstaged(volume)))
+        pods.wait(volume + " gone", lambda all: volume not in all)
+    calls = [call[2:] for call in driver.calls()]
+    published = {volume: ended for method, volume, _, ended in driver.calls() if method == "NodePublishVolume"}
+    mounts = [(began, published[volume]) for volume, (began, _) in zip(volumes, starts)]
+    of_others = calls + runtime_calls(directory)
+    for name, periods, outside in (
+        ("pod to volume published, the kubelet's own", mounts, calls),
+        ("pod to Running", starts, []),
+        ("pod to Running, the kubelet's own", starts, of_others),
+        ("delete to volume unstaged", ends, []),
+        ("delete to volume unstaged, the kubelet's own", ends, of_others),
+    ):
+        taken = [time_without(outside, *period) * 1000 for period in periods]
+        figures[name + ", median, ms"], figures[name + ", slowest, ms"] = statistics.median(taken), max(taken)
+
+
+def of_claims(requests):
+    """How many requests, of numbers by name, are for claims and their volumes."""
+    return sum(number for name, number in requests.items() if name.split(" ")[1].startswith(CLAIM_OBJECTS))
+
+
+def volumes(api, kubelet, pods, directory, program, flags, seconds, figures):
+    names = [f"vol-{number + 1}" for number in range(SINGLE_PODS + sum(BURSTS))]
+    nodes = Watched(api, "/apis/storage.k8s.io/v1/csinodes")
+    driver = Driver(program, flags, directory, len(names))
+    create_claims(api, names)
+    nodes.wait("the driver", lambda all: all.get(NODE, {}).get("spec", {}).get("drivers"))
+    users_one_by_one(api, pods, driver, names[:SINGLE_PODS], directory, figures)
+    left = names[SINGLE_PODS:]
+    for burst in BURSTS:
+        requests, before, since = len(kubelet.requests()), len(pods.objects), time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda volume: create_user(api, volume), left[:burst]))
+        left = left[burst:]
+        seen = pods.wait(f"{burst} more pods", lambda all: sum(map(is_running, all.values())) == before + burst)
+        figures[f"{burst} pods with a claim each at once beside {before}, all Running, s"] = seen - since
+        made = collections.Counter(kubelet.requests()[requests:])
+        print(f"    {burst} pods started: {dict(made)}", file=sys.stderr, flush=True)
+        if before == 0:
+            figures["requests for claims and volumes until then, a pod"] = of_claims(made) / burst
+        settle()
+    calls = len(driver.calls())
+    made = rest(kubelet, seconds, len(pods.objects), figures)
+    figures["of them for claims and volumes"] = of_claims(made)
+    figures["calls of the driver a minute at rest"] = (len(driver.calls()) - calls) / seconds * 60
+    driver.process.kill()
+
+
+def inside(directory, program, endpoint, seconds, away, programme, driver):
     api = Api(directory)
     figures = {}
     nodes, pods = Watched(api, "/api/v1/nodes"), Watched(api, "/api/v1/namespaces/default/pods")
     threshold = available_memory() - HEADROOM
-    more = {"managers": MANAGERS, "plain": {}, "pressure": {"evictionHard": {"memory.available": f"{threshold}Mi"}, "evictionPressureTransitionPeriod": "1s"}}
+    more = {"managers": MANAGERS, "pressure": {"evictionHard": {"memory.available": f"{threshold}Mi"}, "evictionPressureTransitionPeriod": "1s"}}
     since = time.monotonic()
-    kubelet = Kubelet(program, directory, endpoint, more[programme])
+    kubelet = Kubelet(program, directory, endpoint, more.get(programme, {}))
     figures["start to node Ready, s"] = nodes.wait("Ready", lambda all: any(map(is_ready, all.values()))) - since
     if programme == "pressure":
         pressure(api, nodes, pods, threshold, figures)
+    elif programme in VOLUMES:
+        volumes(api, kubelet, pods, directory, driver, VOLUMES[programme], seconds, figures)
     else:
+        settle()
         rest(kubelet, seconds, 0, figures)
         one_by_one(api, pods, figures)
         for size in SIZES:
             scale(api, pods, size, figures)
+            settle()
             rest(kubelet, seconds, size, figures)
         absence(api, pods, nodes, kubelet, endpoint, away, figures)
     kubelet.process.kill()
@@ -413,6 +589,6 @@ def inside(directory, program, endpoint, seconds, away, programme):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]), sys.argv[7])
+        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]), *sys.argv[7:])
     else:
         main()

@@ -24,6 +24,8 @@ import tempfile
 import textwrap
 import time
 
+import csi_driver
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", ROOT + "/target"))
 PROGRAMS = TARGET + "/tools/kubernetes"
@@ -56,7 +58,6 @@ CONFIG = {
 # suite brings along. Left out is what this kubelet leaves to others or what no driver here can do.
 STORAGE_FOCUS = r"External.Storage|CSI.Mock"
 STORAGE_SKIP = r"[Ss]napshot|VolumeAttributesClass|SELinux|any volume data source|Disruptive|Windows|OffByDefault"
-DRIVER = "csi.example.com"
 # What the driver can do. `tests/cluster/csi_driver.rs` says the same to the kubelet and to the sidecars.
 TEST_DRIVER = {
     "ShortName": "tests",
@@ -64,7 +65,7 @@ TEST_DRIVER = {
     "InlineVolumes": [{"Attributes": {}}],
     "ClientNodeName": "node1",
     "DriverInfo": {
-        "Name": DRIVER,
+        "Name": csi_driver.NAME,
         "SupportedSizeRange": {"Min": "16Mi"},
         "MaxFileSize": 1 << 20,
         "RequiredAccessModes": ["ReadWriteOnce"],
@@ -91,7 +92,7 @@ STORAGE_OBJECTS = [
     {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",
-        "metadata": {"name": DRIVER},
+        "metadata": {"name": csi_driver.NAME},
         "spec": {
             "attachRequired": True,
             "podInfoOnMount": True,
@@ -103,7 +104,7 @@ STORAGE_OBJECTS = [
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": {"name": "tests"},
-        "provisioner": DRIVER,
+        "provisioner": csi_driver.NAME,
         "allowVolumeExpansion": True,
         "volumeBindingMode": "Immediate",
     },
@@ -271,29 +272,18 @@ class StorageNode(Node):
 
     def start_driver(self):
         self.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": STORAGE_OBJECTS}))
-        base = "/var/lib/kubelet/plugins/" + DRIVER
-        driver = [self.driver, "serve-csi-driver", "--node-id", "node-1", "--base", base, "--backend", "Tmpfs"]
-        self.background(self.output + "/driver.log", *driver, "--registry", "/var/lib/kubelet/plugins_registry")
+        self.background(self.output + "/driver.log", *csi_driver.command(self.driver, "--backend", "Tmpfs"))
         for program, flags in SIDECARS.items():
             log = f"{self.output}/{program}.log"
-            self.background(log, program, f"--csi-address={base}/csi.sock", f"--kubeconfig={self.admin}", "--timeout=60s", *flags)
+            self.background(log, program, f"--csi-address={csi_driver.BASE}/csi.sock", f"--kubeconfig={self.admin}", "--timeout=60s", *flags)
         self.wait("create", "csinode/node1")
-        self.wait(f"jsonpath={{.spec.drivers[0].name}}={DRIVER}", "csinode/node1")
-        self.journal = base + "/journal"
+        self.wait(f"jsonpath={{.spec.drivers[0].name}}={csi_driver.NAME}", "csinode/node1")
 
     def wait(self, condition, what):
         self.kubectl("wait", f"--for={condition}", what, "--timeout=120s")
 
     def kubectl(self, *words, **more):
         self.inside("kubectl", f"--kubeconfig={self.admin}", *words, text=True, **more)
-
-
-def test_driver():
-    """The test binary of tests/cluster, which is also its CSI driver."""
-    line = ["cargo", "test", "--test", "cluster", "--no-run", "--message-format=json"]
-    printed = subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    messages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return next(one["executable"] for one in messages if one.get("target", {}).get("name") == "cluster" and one.get("executable"))
 
 
 class Machine(Node):
@@ -402,7 +392,7 @@ def run_suite(node, chosen):
         line = ["sh", "-c", 'cd "$0" && exec "$@"', node.home, *ginkgo, program, "--", *suite]
         node.inside(*line, check=False, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     if chosen.storage:
-        node.inside("cp", node.journal, chosen.output, check=False)
+        node.inside("cp", csi_driver.JOURNAL, chosen.output, check=False)
     node.inside("cp", "-rL", "/run/units", chosen.output, check=False, stderr=subprocess.DEVNULL)
 
 
@@ -490,7 +480,7 @@ def main():
     if chosen.storage:
         script("build-kubernetes.sh", "--control-plane", "--storage", "--e2e", "--e2e-storage")
         script("build-images.sh", "--e2e-storage", StorageNode.images)
-        driver = test_driver()
+        driver = csi_driver.build()
     else:
         script("build-kubernetes.sh", "--e2e")
         script("build-images.sh", "--e2e", Node.images)

@@ -103,6 +103,12 @@ install_promtool() {
     (apt_install prometheus) || say "going on without promtool: what metrics look like is not checked"
 }
 
+install_proxy() {
+    have tinyproxy && return 0
+    $check_only && return 0
+    (apt_install tinyproxy-bin) || say "going on without tinyproxy: connections through a proxy are tested less"
+}
+
 # What only `make lint` needs, which goes on without it.
 install_lint_tools() {
     $lint && ! $check_only || return 0
@@ -156,5 +162,6 @@ install_packages
 install_runtime_packages
 install_crictl
 install_promtool
+install_proxy
 install_lint_tools
 say "all that is needed is installed"

@@ -4,7 +4,11 @@ use super::{
     ApiError, ClientIdentity,
     transport::{Transport, place},
 };
-use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, error_chain, x509};
+use crate::base::{
+    FileVersion, Reloaded, SecretUrl, atomic_file, error_chain,
+    proxy::{Proxy, ProxyEnvironment},
+    x509,
+};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{
@@ -34,6 +38,8 @@ pub(super) struct ApiConnection {
     pub(super) kubeconfig: PathBuf,
     /// What the kubelet presents to the API server, without secrets.
     pub(super) credentials: String,
+    /// The proxy on the way there.
+    pub(super) proxy: Option<String>,
     /// Host and port, as in metric labels.
     pub(super) host: Arc<str>,
     /// The files that the kubeconfig names: certificate, key, token and certificate authorities.
@@ -51,6 +57,7 @@ impl ApiConnection {
             url: SecretUrl::from(String::new()),
             kubeconfig,
             credentials: "nothing".to_owned(),
+            proxy: None,
             host: "".into(),
             named,
             has_program: false,
@@ -137,10 +144,8 @@ pub(super) async fn read(
     let mut file = parsed(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
-    anyhow::ensure!(
-        proxy.is_none_or(str::is_empty),
-        "proxy-url of the cluster is not supported"
-    );
+    let proxy = proxy.filter(|url| !url.is_empty()).map(Proxy::at);
+    let proxy = proxy.transpose().context("proxy-url of the cluster")?;
     // Recorded before the files are read, so that a change during the read causes another one.
     *named_files = named(cluster, user);
     let own = match user {
@@ -158,6 +163,10 @@ pub(super) async fn read(
     }
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     without_unused_roots(&mut config);
+    let proxy = match proxy {
+        Some(proxy) => Some(proxy),
+        None => ProxyEnvironment::read().proxy_of(&config.cluster_url)?,
+    };
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
@@ -165,13 +174,14 @@ pub(super) async fn read(
     let transport = if is_pending {
         None
     } else {
-        Some(Transport::new(&config)?)
+        Some(Transport::new(&config, proxy.clone())?)
     };
     Ok(ApiConnection {
         transport,
         url,
         kubeconfig: identity.kubeconfig.clone(),
         credentials: presented(&config.auth_info),
+        proxy: proxy.as_ref().map(Proxy::to_string),
         host,
         named: named_files.clone(),
         has_program: needs_program,

@@ -132,6 +132,7 @@ impl ApiServer {
                     server = %connection.url,
                     kubeconfig = %connection.kubeconfig.display(),
                     files = connection.file_names(),
+                    proxy = connection.proxy,
                     err = %error_chain(error),
                     "The API server does not respond; requests are repeated until it does"
                 );

@@ -5,7 +5,11 @@
 //! and the status of the node have their own connection, so that they never wait.
 
 use super::ApiError;
-use crate::base::{panics::PanicScope, spawn, x509};
+use crate::base::{
+    panics::PanicScope,
+    proxy::{Proxy, ProxyConnector},
+    spawn, x509,
+};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -51,7 +55,7 @@ const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
 
 /// A service that returns the request with credentials added.
 type Authorizer = BoxService<Request<Body>, Response<Request<Body>>, BoxError>;
-type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+type Pool = legacy::Client<HttpsConnector<ProxyConnector>, Body>;
 
 /// The connections with one set of credentials.
 pub(super) struct Transport {
@@ -60,6 +64,7 @@ pub(super) struct Transport {
     authorizer: Arc<AsyncMutex<Authorizer>>,
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
+    proxy: Option<Proxy>,
     /// Never empty; the first one also carries requests that are not watches.
     lanes: Mutex<Vec<ConnectionLane>>,
     /// For the lease and the status of the node.
@@ -117,11 +122,11 @@ impl Drop for WatchSlot {
 }
 
 impl Transport {
-    /// Builds the client; it connects with the first request. Blocking: it may run a credential plugin.
+    /// Builds the client; it connects with the first request, through `proxy`. Blocking: it may run a credential plugin.
     ///
     /// # Errors
     /// The credentials or certificate authorities cannot be used.
-    pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
+    pub(super) fn new(config: &Config, proxy: Option<Proxy>) -> anyhow::Result<Self> {
         let tls = config.rustls_client_config();
         let tls = tls.map_err(|error| redacted(error.into()))?;
         let name = config.tls_server_name.clone();
@@ -138,7 +143,7 @@ impl Transport {
             .option_layer(auth)
             .map_err(BoxError::from)
             .service(service_fn(enclosed));
-        let lane = || ConnectionLane::new(&tls, server_name.as_ref());
+        let lane = || ConnectionLane::new(&tls, server_name.as_ref(), proxy.as_ref());
         let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
             credentials: CredentialState::new(&tls),
@@ -147,6 +152,7 @@ impl Transport {
             urgent,
             tls,
             server_name,
+            proxy,
             lanes,
         })
     }
@@ -217,7 +223,8 @@ impl Transport {
         if let Some(lane) = lanes.iter().find(free) {
             return lane.occupy();
         }
-        let lane = ConnectionLane::new(&self.tls, self.server_name.as_ref());
+        let server_name = self.server_name.as_ref();
+        let lane = ConnectionLane::new(&self.tls, server_name, self.proxy.as_ref());
         let occupied = lane.occupy();
         lanes.push(lane);
         occupied
@@ -295,9 +302,12 @@ async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError
 }
 
 impl ConnectionLane {
-    fn new(tls: &ClientConfig, server_name: Option<&ServerName<'static>>) -> Self {
+    fn new(
+        tls: &ClientConfig,
+        server_name: Option<&ServerName<'static>>,
+        proxy: Option<&Proxy>,
+    ) -> Self {
         let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.set_keepalive(Some(KEEPALIVE_IDLE));
@@ -310,7 +320,10 @@ impl ConnectionLane {
             let resolver = FixedServerNameResolver::new(name.clone());
             connector = connector.with_server_name_resolver(resolver);
         }
-        let connector = connector.enable_http1().enable_http2().wrap_connector(tcp);
+        let connector = connector
+            .enable_http1()
+            .enable_http2()
+            .wrap_connector(ProxyConnector::new(tcp, proxy.cloned(), tls));
         let pool = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())

@@ -2,7 +2,7 @@
 //!
 //! * Owns: back-off per key, rate limits, locks per key, semaphores with early release, coalescing dirty sets, work
 //!   queues, atomic files, values reloaded from files, named tasks with a common shutdown, caught panics, limited
-//!   blocking work on files, URLs with credentials, Go's durations and quoting, enumerations with names, YAML and JSON
+//!   blocking work on files, URLs with credentials, proxies, Go's durations and quoting, enumerations with names, YAML and JSON
 //!   as trees with positions.
 //! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
 //! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
@@ -18,6 +18,7 @@ mod early_release;
 mod encoding;
 mod file_io;
 mod path_authority;
+pub mod proxy;
 mod go_duration;
 mod go_quote;
 mod http1;

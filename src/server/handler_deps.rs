@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 /// Maximum time that a response waits for the disk.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Returns all known pods with their current status; see [`PodWithStatus`].
+/// Returns all known pods with their current status; see [`PodWithStatus`]. `area.rs` makes it from
+/// [`PodLister`](crate::pods::pod_sync::PodLister).
 pub type ListPods = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
 /// Waits for the first list of each source, complete or not, until a few seconds after the start at the latest.
 pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;

@@ -1,5 +1,14 @@
 //! The HTTP server of the kubelet.
 //!
+//! The listener accepts a connection and gives it one of a limited number of places; on the main port TLS follows. The
+//! route of a request is found in the table first. Then the request passes the layers (`layers`, assembled in
+//! `port_handler.rs`), outermost first: metrics, panics, authentication, authorization by the route's subresources,
+//! trace. The dispatcher calls the handler, which reads stores and streams its response. Exec, attach and port-forward
+//! are copied byte by byte between the client and the runtime.
+//!
+//! A slow client holds its own connection, until a timeout or until another client needs the place. A panic in a
+//! handler is a 500 for one request. If the API server cannot review a token, the request is refused, not let through.
+//!
 //! * Owns: the health port, the read-only port, the main port with its certificate, authentication and authorization,
 //!   the local socket, and their connections; the socket of the Pods API.
 //! * Woken by: requests, and by shutdown.
@@ -8,8 +17,6 @@
 //! * Must never decide about pods, call the runtime for data that a store has, hold a whole list in memory as text,
 //!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
 //! * Upstream: `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
-//!
-//! A request passes through the listener, the layers (`layers`, assembled in `port_handler.rs`) and the dispatcher.
 
 mod query;
 mod response;

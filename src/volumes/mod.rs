@@ -1,5 +1,16 @@
 //! The volumes and the directory of a pod.
 //!
+//! Each sync calls `prepare`. The plan says which volumes the containers use, and of which kind each is (`kinds`). What
+//! will be created below the pod's directory is recorded there first, so that a later kubelet can undo it. Each volume
+//! that is not ready gets a task, which looks up the API objects that the volume needs and has its kind set it up. The
+//! sync waits for all of them and gets their paths; the runtime mounts these into containers. Sub-paths are bound
+//! before each start of a container. After the last container has ended, `teardown` ends what drivers and programs have
+//! mounted, unmounts what the kernel still lists, and removes the directories.
+//!
+//! A setup that fails is an event, and the next sync tries again. A setup that hangs is left running: the sync gives up
+//! after 123 s, and the pod is synced once the volume is ready. A file system that does not respond keeps only threads
+//! of its own mount (`mount_threads`).
+//!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
 //!   (emptyDir on disk, in memory and in huge pages, hostPath, content volumes, sub-paths), and the mounted devices of
 //!   `local` volumes.

@@ -77,6 +77,7 @@ impl VolumeManagerInner {
                 work @ (VolumeWork::SetUp | VolumeWork::Refresh) => begin.push((planned, work)),
             }
         }
+        // Before anything is created: without a record, a later kubelet takes what is mounted there for another's.
         if begin.iter().any(|(_, work)| *work == VolumeWork::SetUp) {
             record_plan(pod, plan).await?;
         }

@@ -143,7 +143,7 @@ fn rows(text: &str) -> Vec<(usize, Vec<&str>)> {
         .collect()
 }
 
-/// What stands between back-quotes.
+/// Text inside backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }

@@ -65,9 +65,11 @@ fn config(base: &Path) -> DriverConfig {
     }
 }
 
-/// Serves until it is told to end, with the arguments behind [`WORD`].
+/// Serves until it is told to end, with the arguments behind [`WORD`]. With `--volumes` there are so many volumes from the
+/// start, `vol-1` and so on, and a node may have all of them without a controller that attaches them.
 pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
     let mut config = config(Path::new(""));
+    let mut volumes = 0;
     while let Some(flag) = args.next() {
         let value = args
             .next()
@@ -76,6 +78,12 @@ pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
             "--node-id" => config.node_id = value,
             "--base" => config.base = value.into(),
             "--registry" => config.registry = Some(value.into()),
+            "--expand" => config.expand = value.parse().unwrap(),
+            "--volumes" => {
+                volumes = value.parse().unwrap();
+                config.attach = false;
+                config.max_volumes = 0;
+            }
             "--backend" => {
                 let all = [Mounts::None, Mounts::Bind, Mounts::Tmpfs];
                 let named = all.into_iter().find(|one| format!("{one:?}") == value);
@@ -91,7 +99,10 @@ pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
     runtime.block_on(async {
         // The first process of a container ends only by what it handles.
         let mut end = signal(SignalKind::terminate()).unwrap();
-        let _driver = CsiDriver::start(config);
+        let driver = CsiDriver::start(config);
+        for number in 1..=volumes {
+            driver.add_volume(&format!("vol-{number}"));
+        }
         end.recv().await;
     });
     ExitCode::SUCCESS

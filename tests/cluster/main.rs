@@ -3,7 +3,7 @@
 //! kubelet requests, through the API server's audit log.
 //!
 //! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
-//! skipped with a loud line, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
+//! skipped with a warning, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
 //! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics` builds them, and with `--storage` those that
 //! serve a CSI driver, without which the scenarios of CSI volumes are left out.
 #![allow(

@@ -2,7 +2,7 @@
 //! crictl and `/pods`.
 //!
 //! Each scenario gets a runtime and a kubelet of its own, so they run beside one another, and runs once on each
-//! flavour of runtime. Without root, containerd or crictl they are skipped with a loud line, unless `CI=true`:
+//! flavour of runtime. Without root, containerd or crictl they are skipped with a warning, unless `CI=true`:
 //! there they fail. The same holds for a flavour that is not built; a machine whose Go is too old to build it is
 //! excused.
 //! `KUBELET_UNDER_TEST` runs them against another kubelet with the same flags.

@@ -221,7 +221,7 @@ impl Runtime {
         self.containers_where(&["--label", &label])
     }
 
-    /// Kills the main process of a container behind the runtime's back, which may be away.
+    /// Kills the main process of a container directly, without the runtime, which may be down.
     pub fn kill(&self, process: MainProcess) {
         self.signal("KILL", process);
     }

@@ -1,4 +1,4 @@
-//! The loop: take an input, mangle it, hand it over, keep it if it led somewhere new.
+//! The loop: mutate an input, run the target, keep the input if the behaviour is new.
 //!
 //! Without instrumentation of the code the target itself says where an input led: with a number that is
 //! equal for inputs that were treated alike, such as a hash of the error. That keeps the search moving

@@ -123,7 +123,7 @@ pub(crate) fn attach(api: &FakeApiServer, driver: &CsiDriver) {
     api.put(NODE, object);
 }
 
-/// A node with an API server; `None`, with a loud line, where the test may not mount.
+/// A node with an API server; `None`, with a warning, where the test may not mount.
 pub(crate) async fn joined_and_mounting() -> Option<(Node, FakeApiServer)> {
     let (node, api) = joined().await;
     ForeignMount::new(node.path("may-mount"))?;

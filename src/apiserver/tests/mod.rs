@@ -2,6 +2,7 @@
 pub(crate) mod pki;
 mod connections;
 mod identity;
+mod proxies;
 mod renewed;
 mod requests;
 mod secrets;
@@ -149,7 +150,9 @@ async fn a_kubeconfig_that_is_of_no_use_is_an_error_that_names_it() {
         Some(cluster(
             "server: \"https://h\", certificate-authority-data: \"%\"",
         )),
-        Some(cluster("server: \"https://h\", proxy-url: \"http://p\"")),
+        Some(cluster(
+            "server: \"https://h\", proxy-url: \"ftp://u:s3cret@p\"",
+        )),
     ];
     for text in rows {
         if let Some(text) = &text {

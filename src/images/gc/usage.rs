@@ -62,7 +62,7 @@ impl<'a> ImageNames<'a> {
     }
 }
 
-/// All images that a pod names: those of its containers of all kinds, and of its volumes.
+/// Images referenced by a pod's init, regular and ephemeral containers and image volumes.
 fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.init_containers().iter().chain(pod.containers());
     let containers = containers.filter_map(|container| container.image.as_deref());

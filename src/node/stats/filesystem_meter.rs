@@ -39,8 +39,8 @@ impl Default for FilesystemMeter {
 
 impl FilesystemMeter {
     /// Measures the file systems of `paths`, and removes the results of all others, unless the last measurement is less
-    /// than a second old. Each result is available as soon as it is measured; that of a file system that hangs is the
-    /// one of before. Returns after a second at the latest.
+    /// than a second old. Each result is available as soon as it is measured; a file system that does not respond keeps
+    /// its previous result. Returns after a second at the latest.
     pub(super) async fn measure(&self, paths: &BTreeSet<PathBuf>) {
         let read = || {
             let (meter, paths) = (self.clone(), paths.clone());

@@ -234,7 +234,7 @@ impl MirrorPods {
         Some(now + self.creations.remaining(key, last, now)?)
     }
 
-    /// Nothing is to be done for a name: what was remembered of it is kept only while it counts.
+    /// Drops the bookkeeping of a name without pending work, except a creation mark that has not expired.
     fn forget(&mut self, name: &PodFullName, now: Instant) {
         self.reported.remove(name);
         if let Some((_, until)) = self.created.get(name) {

@@ -1,4 +1,4 @@
-//! The syncs of one pod: start it, stop it, clean up after it.
+//! The syncs of one pod: start it, stop it, clean up after it. The header of `syncer` tells the order and the failures.
 //!
 //! * Owns, in [`StatusPublisher`]: the inputs of statuses that no store has: start failures of containers (upstream's
 //!   reason cache), the stage of the pod, and why the node failed or rejected it.

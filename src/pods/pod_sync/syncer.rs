@@ -1,4 +1,18 @@
 //! The trait that a pod worker calls (upstream's `podSyncer`). Tests implement it with a syncer that blocks on command.
+//!
+//! The life of a pod is a series of these calls, one at a time:
+//!
+//! 1. `sync_pod`, again and again: wait until the runtime status is settled, publish the status, set up the volumes,
+//!    make the runtime match the pod, publish again. It returns the time of the next call. The series ends with a
+//!    status of a terminal phase, or when the pod's deadline is over.
+//! 2. `sync_terminating_pod`, until it succeeds: publish, stop the liveness and startup probes, run preStop hooks and
+//!    stop the containers within the grace period, release claims of devices. An orphan has no spec and is stopped by
+//!    `sync_terminating_runtime_pod`.
+//! 3. `sync_terminated_pod`, until it succeeds: release devices, volumes, the cgroup and the user namespace, and record
+//!    the last status if it is terminal.
+//!
+//! A failure is the result of its call. The worker logs it and calls again; nobody else receives it. Containers, logs
+//! and records stay for users until no source has the pod any more: then `PodSync::remove_pod` removes them.
 
 use crate::{
     base::named_enum,

@@ -1,5 +1,17 @@
 //! One worker per pod: syncs of a pod never overlap, the latest update wins, kills are never dropped.
 //!
+//! The first update of a pod makes an entry with a state machine (`state`). A static pod then waits in the start gate
+//! until no other pod of its name runs. The entry gets a task, and the task a message, which is only the kind of
+//! update. The task asks the state machine for the next call of the syncer, runs it, reports how it ended, and waits
+//! for a message or for the time that the call returned. Messages that arrive during a call merge to the strongest one.
+//!
+//! A kill cancels the running sync. The next calls stop the containers until one call succeeds; after that they clean
+//! up. The finished entry stays until the sync loop has removed the rest of the pod, so that no pod of the same UID
+//! starts before.
+//!
+//! A call that fails or panics is logged and repeated after a delay. One that hangs holds only its own task: the newest
+//! pod and the earliest end of the grace period are kept in the state meanwhile.
+//!
 //! * Owns: the phase of each pod; its worker task, with a channel of one update and a slot in which later updates are
 //!   merged (upstream's `pendingUpdate`); and the start gate, which lets one static pod of a full name run at a time.
 //! * Woken by: `update_pod`, each worker's timer for its next sync, and syncs that end.

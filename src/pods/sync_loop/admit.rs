@@ -233,8 +233,7 @@ impl SyncLoop {
         });
     }
 
-    /// Applies the admission rules. Allocates the devices of a pod, with its CPUs and memory, because one of the rules is
-    /// that this succeeds.
+    /// Applies the admission rules. Also allocates devices, CPUs and memory: a failed allocation rejects the pod.
     fn run_admit_handlers(&self, pod: &Pod, may_be_running: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
         let node = admission.node.borrow().clone();
@@ -265,6 +264,7 @@ impl SyncLoop {
             }
             return Ok(());
         }
+        // The other rules first: a pod that one of them rejects must not make a device plugin prepare devices.
         let device_error = if admit_before_devices(pod, &before).is_ok() {
             self.allocate_devices(pod).err()
         } else {

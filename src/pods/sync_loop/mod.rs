@@ -1,5 +1,11 @@
 //! The sync loop: updates pod workers when sources, runtime statuses or probe results change.
 //!
+//! A source sends an update, and `dispatch` turns it into steps. A new pod gets its first status, is stored as desired,
+//! admitted by the rules of `admission`, and given a worker. From then on the loop only wakes the worker when something
+//! changed that a sync reads. When the pod has ended, the loop removes what is left in the background and forgets the
+//! worker. Two cases differ: a desired pod without a worker is *deferred*, because its UID or name may be in use in the
+//! runtime or its admission is pending; a pod that only the runtime has is an orphan, which housekeeping stops.
+//!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
 //! * Woken by: updates of sources; pods whose runtime status, probe results, volumes or devices changed, and pods that
 //!   settled; workers and removals that ended; orphans found by a record or a cgroup; completed resizes; the Node object;
@@ -8,8 +14,6 @@
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
 //! * Upstream: `syncLoopIteration` and `HandlePodCleanups`.
-//!
-//! A desired pod without a worker is *deferred*: its UID or name may be in use in the runtime, or its admission is pending.
 
 mod admit;
 pub mod admission;
@@ -457,6 +461,7 @@ impl SyncLoop {
         if !self.workers.has_worker(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
+        // A pod is counted once, although its admission may be tried many times before it has a worker.
         let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
         if self.pod_manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
@@ -465,6 +470,7 @@ impl SyncLoop {
         let runtime_status = self.cache.try_settled(&uid);
         // A pod that may be running already is not rejected for resources.
         let may_be_running = admit::may_be_running(runtime_status.as_deref());
+        // A pod that is over starts nothing, so it needs no admission; its worker only stops what is left.
         let is_over =
             pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && is_over && may_be_running {

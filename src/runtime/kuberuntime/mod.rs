@@ -259,7 +259,8 @@ impl KubeGenericRuntimeManager {
         &self.devices
     }
 
-    /// Summary of the pod's next actions, for its status.
+    /// Summary of the pod's next actions, for its status. Computed anew for each status, because a status may be older
+    /// or newer than the last sync; only the actions that a sync computes itself are executed.
     pub fn action_summary(&self, pod: &Pod, status: &PodStatus) -> PodActionSummary {
         let actions = self.compute_pod_actions(pod, status);
         PodActionSummary {

@@ -9,7 +9,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// `None`, with a loud line, where this machine has none to give.
+    /// `None`, with a warning, where this machine has none to give.
     pub(super) fn new() -> Option<Self> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 << 20).unwrap();

@@ -262,7 +262,8 @@ fn uid_of(item: &ApiItem<Pod>) -> PodUid {
     PodUid::from(metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// Notes when a pod was first seen: here, so that all share this one copy of it. `before` is its earlier version.
+/// Sets the first-seen annotation, keeping the value of the previous version. Done once here because the object is
+/// shared from here on.
 fn note_first_seen(pod: &mut Pod, before: Option<&Pod>, now: Timestamp) {
     let seen = before.and_then(|before| before.annotation(keys::CONFIG_SEEN));
     let seen = seen.or_else(|| pod.annotation(keys::CONFIG_SEEN));

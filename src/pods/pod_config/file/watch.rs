@@ -56,7 +56,7 @@ pub(super) fn interests_for_root(root: &Path) -> DirectoryInterests {
     wanted
 }
 
-/// Adds the directories to watch for one path: that of its last component, of every symbolic link in it, and of its
+/// Adds the directories to watch for `path`: its parent, the parent of each symlink on the way, and the parent of the
 /// first missing component.
 pub(super) fn add_path_interests(path: &Path, wanted: &mut DirectoryInterests) {
     let Ok(path) = std::path::absolute(path) else {

@@ -1,19 +1,24 @@
 //! One GET: connect, send, follow redirects, read a bounded body. The caller sets the deadline.
 
 use super::request::{ManifestEndpoint, ManifestRequest};
-use crate::base::Http1;
+use crate::base::{
+    Http1,
+    proxy::{ProxiedStream, ProxyConnector, ProxyEnvironment},
+};
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use anyhow::{Context as _, bail};
 use http::header::LOCATION;
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tower::{Service as _, ServiceExt as _};
 
 /// Most redirects followed.
 const MAX_REDIRECTS: usize = 10;
@@ -54,14 +59,15 @@ impl Fetcher {
 
     async fn send(&mut self, target: &ManifestRequest) -> anyhow::Result<Fetched> {
         let endpoint = target.endpoint()?;
-        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
-            .await
-            .with_context(|| format!("connecting to {}:{}", endpoint.host, endpoint.port))?;
+        let connecting = || format!("connecting to {}:{}", endpoint.host, endpoint.port);
         if !endpoint.tls {
-            return exchange(stream, target).await;
+            let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
+            return exchange(stream.with_context(connecting)?, target).await;
         }
         let connector = self.connector().await?;
-        let stream = handshake(&connector, &endpoint, stream).await?;
+        let stream = connect(target.uri(), connector.config()).await;
+        let stream = stream.with_context(connecting)?;
+        let stream = handshake(&connector, &endpoint, TokioIo::new(stream)).await?;
         exchange(stream, target).await
     }
 
@@ -77,6 +83,15 @@ impl Fetcher {
     }
 }
 
+/// Connects to the server of a URL, through the proxy that the environment names for it.
+async fn connect(url: &Uri, tls: &ClientConfig) -> anyhow::Result<ProxiedStream> {
+    let proxy = ProxyEnvironment::read().proxy_of(url)?;
+    let mut connector = ProxyConnector::new(HttpConnector::new(), proxy, tls);
+    let connected = connector.ready().await.map_err(anyhow::Error::from_boxed)?;
+    let connected = connected.call(url.clone()).await;
+    connected.map_err(anyhow::Error::from_boxed)
+}
+
 /// What a response comes to.
 enum Fetched {
     Body(Bytes),
@@ -87,11 +102,11 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-async fn handshake(
+async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     connector: &TlsConnector,
     endpoint: &ManifestEndpoint,
-    stream: TcpStream,
-) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    stream: S,
+) -> anyhow::Result<tokio_rustls::client::TlsStream<S>> {
     let name = ServerName::try_from(endpoint.host.clone()).context("server name for TLS")?;
     let stream = connector.connect(name, stream).await;
     stream.with_context(|| format!("TLS with {}:{}", endpoint.host, endpoint.port))

@@ -53,6 +53,10 @@ impl ManifestRequest {
         Ok(target)
     }
 
+    pub(super) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
     pub(super) fn endpoint(&self) -> anyhow::Result<ManifestEndpoint> {
         let tls = match self.uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,

@@ -392,7 +392,7 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// The end of a container of which it is only known that it no longer runs.
+/// Terminated state for a container that disappeared without an exit code.
 pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
     terminated(ContainerStateTerminated {
         exit_code: UNKNOWN_EXIT_CODE,

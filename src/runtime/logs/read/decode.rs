@@ -18,7 +18,7 @@ pub struct Decoder {
     /// Bytes that may still be given.
     remain: u64,
     at: At,
-    /// What there is of the head of the line at hand.
+    /// Bytes of the current line's header read so far.
     head: Vec<u8>,
     /// What was given last did not end a line.
     inside_line: bool,
@@ -39,7 +39,7 @@ enum At {
 const LINE_START: At = At::Head { spaces: 0 };
 
 impl Decoder {
-    /// A decoder for what the options select; `tail_lines` and `follow` are not its business.
+    /// A decoder for what the options select. The caller handles `tail_lines` and `follow`.
     pub fn new(options: &LogOptions) -> Self {
         Self {
             since: options.since,
@@ -58,8 +58,8 @@ impl Decoder {
         self.remain == 0
     }
 
-    /// Takes the next bytes and appends what they say to `out`: never more than they are themselves
-    /// and a timestamp for each line. Lines that are not of the format are left out.
+    /// Decodes `input` and appends the selected content to `out`: at most `input` and one timestamp per line. Malformed
+    /// lines are skipped.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let mut rest = input;
         while !rest.is_empty() && !self.is_done() {

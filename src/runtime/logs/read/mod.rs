@@ -41,8 +41,8 @@ pub enum SelectedStreams {
 /// What to read, as `PodLogOptions` have it. `previous` is the choice of another file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// So many lines from the end; `None` for all. The pieces that the runtime split a line into are one line. Lines of
-    /// both streams count, as upstream has it.
+    /// Number of lines to return from the end; `None` returns all. A line that the runtime split counts once. Lines of
+    /// both streams count, as upstream.
     pub tail_lines: Option<u64>,
     /// Most bytes to give, timestamps included.
     pub limit_bytes: Option<u64>,

@@ -22,8 +22,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A rotated file whose close was not seen is complete once nothing was written for so long. The
-/// runtime writes to it until it has opened the new one, and a little longer what it had in hand.
+/// How long a rotated file must be unchanged before it counts as complete, if no close event arrived. The runtime may
+/// still flush buffered lines after it has opened the new file.
 const QUIET_BEFORE_COMPLETE: Duration = Duration::from_secs(1);
 /// When to check again in the middle of a rotation.
 const RETRY: Duration = Duration::from_millis(10);

@@ -19,8 +19,7 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// After some events were handled, others are left to gather for so long: a container that writes much
-/// wakes its followers so often and no more.
+/// Minimum interval between wake-ups, so that a busy container does not wake its followers for each write.
 const GATHER: Duration = Duration::from_millis(5);
 /// How many closed files of a directory are remembered.
 const CLOSED: usize = 16;

@@ -8,9 +8,8 @@
 //!   and the runtime's ReopenContainerLog; call the runtime about logs that need no rotation.
 //! * Upstream: `pkg/kubelet/logs/container_log_manager.go`.
 //!
-//! A rotation removes what is too much, renames the log, has it reopened, and compresses the file that
-//! was rotated before. Upstream compresses first, so that a log grows on meanwhile, and for ever when the
-//! disk is full.
+//! A rotation deletes surplus files, renames the log, has the runtime reopen it, and compresses the file that was
+//! rotated before. Upstream compresses first, so its log keeps growing meanwhile, and indefinitely if the disk is full.
 
 pub(super) mod plan;
 pub(super) mod rotate;

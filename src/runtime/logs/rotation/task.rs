@@ -56,7 +56,7 @@ struct RunningLog {
     path: PathBuf,
     seen: Option<Sighting>,
     due: Instant,
-    /// A job is at it.
+    /// A rotation job is running for this log.
     busy: bool,
     /// How often it was missing in a row.
     missing: u32,

@@ -8,7 +8,7 @@ use std::{path::Path, process::Command};
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// A root directory as the kubelet makes it, with space for this many files more. `None`, with a loud line, where the
+    /// A root directory as the kubelet makes it, with space for this many files more. `None`, with a warning, where the
     /// test may not mount.
     fn mount(path: &'a Path, inodes: u64) -> Option<Self> {
         if !mount(path, &["-t", "tmpfs", "none"]) {

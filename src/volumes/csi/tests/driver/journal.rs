@@ -3,6 +3,7 @@
 use super::proto::{
     VolumeCapability, volume_capability::AccessType, volume_capability::access_mode::Mode,
 };
+use jiff::Timestamp;
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -25,6 +26,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct JournalEntry {
     /// `NodeStageVolume` and the like.
     pub(crate) method: &'static str,
+    pub(super) began: Timestamp,
     pub(crate) volume: String,
     pub(crate) staging_path: String,
     /// Of publish, unpublish, stats and expand.
@@ -49,6 +51,7 @@ impl JournalEntry {
     pub(super) fn new(method: &'static str, volume: &str) -> Self {
         Self {
             method,
+            began: Timestamp::now(),
             volume: volume.into(),
             ..Self::default()
         }
@@ -114,7 +117,7 @@ fn keys(map: &BTreeMap<String, String>) -> Vec<String> {
 pub(crate) struct Journal {
     entries: watch::Sender<Vec<JournalEntry>>,
     violations: Arc<Mutex<Vec<String>>>,
-    /// A line for each call that has ended, and for each violation.
+    /// A line for each call that has ended, with the microseconds of its start and its end, and for each violation.
     file: Option<Arc<File>>,
 }
 
@@ -153,13 +156,15 @@ impl Journal {
             entry.code = Some(code);
             let JournalEntry {
                 method,
+                began,
                 volume,
                 staging_path,
                 target_path,
                 ..
             } = entry;
+            let (began, ended) = (began.as_microsecond(), Timestamp::now().as_microsecond());
             self.write(&format!(
-                "{method} {volume} {staging_path} {target_path} {code:?}"
+                "{method} {volume} {staging_path} {target_path} {began} {ended} {code:?}"
             ));
         });
     }

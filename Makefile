@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -108,6 +108,15 @@ test-machine:
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover
 	hack/cgroup-golden.py --vm --cgroup-v1 --driver systemd
+
+# The pages of metrics of busy nodes of a cluster, with this kubelet and the Go kubelet, beside the recorded facts and the
+# expressions of kubernetes-mixin; deploy/monitoring with a real Prometheus: every expression has data, each alert fires.
+# RENEW_METRIC_FACTS=1 writes tests/metrics/go-kubelet.txt anew. Ten minutes with all that is built.
+test-monitoring:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics
+	TEST_MONITORING=1 CI=true $(if $(RENEW_METRIC_FACTS),RENEW_METRIC_FACTS=1) cargo test --no-fail-fast --test cluster --test simulated -- monitoring:: of_a_busy_node --include-ignored
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.

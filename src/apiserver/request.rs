@@ -4,6 +4,7 @@ use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, rate_limit::
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Body as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
 use k8s_openapi::{Metadata, Resource};
 use kube::client::Body;
@@ -239,7 +240,12 @@ impl ApiServer {
         kind: &'static str,
     ) -> Result<Bytes, ApiError> {
         let counted = Counted::of(&method);
+        let started_at = Instant::now();
         self.admitted(class).await?;
+        if let Some(metrics) = &self.metrics {
+            let host = &self.connection.latest().host;
+            metrics.observe_rate_limit(host, counted, started_at.elapsed());
+        }
         let request = request(method, path, body, kind)?;
         let exchanged = self.exchange(counted, request, TIMEOUT).await;
         self.release_unreached(&exchanged);
@@ -254,6 +260,7 @@ impl ApiServer {
         deadline: Duration,
     ) -> Result<Bytes, ApiError> {
         let answered = self.availability.answered();
+        let sent = request.body().size_hint().exact().unwrap_or_default();
         let exchange = async {
             let connection = self.connected(deadline).await?;
             let mut observed = self.observed(counted);
@@ -267,6 +274,11 @@ impl ApiServer {
         let exchanged = timeout(deadline, exchange).await;
         let exchanged = exchanged.unwrap_or(Err(ApiError::Timeout(deadline)));
         self.observe(&exchanged, answered);
+        if let Some(metrics) = &self.metrics {
+            let received = exchanged.as_ref().ok().map(Bytes::len);
+            let host = &self.connection.latest().host;
+            metrics.observe_sizes(host, counted, sent, received);
+        }
         exchanged
     }
 

@@ -140,6 +140,7 @@ impl App {
         }
         let opened = open::open(&config, machine, api, metrics)?;
         process_metrics::register(&config.node_name, opened.machine.cgroup_v2, &opened.metrics);
+        process_metrics::feature_gates(|gate| config.is_on(gate), &opened.metrics);
         host_process_metrics::register(&opened.metrics);
         host_process_metrics::register_start_time(&opened.probe_metrics);
         host_process_metrics::register_start_time(&opened.sli_metrics);

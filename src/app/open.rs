@@ -153,7 +153,7 @@ pub(super) fn open(
         .add("csi_volumes", move || csi_for_sizes.count());
     let posted =
         settings::posted_pods(config).context("cannot open the directory of posted pods")?;
-    let (pods, pods_writers) = pods::open(&stores, posted);
+    let (pods, pods_writers) = pods::open(&stores, posted, &metrics);
     let pods_cgroup = watch::Sender::new(None);
     let volumes_for_stats = volumes.clone();
     let (root_dir, root_of_logs) = (config.root_dir.clone(), config.root_dir.clone());

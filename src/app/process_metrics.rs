@@ -3,7 +3,7 @@
 use crate::{
     base::metrics::{AtScrape, Metrics},
     base::panics,
-    config::{COMMIT, KUBERNETES_VERSION, NODE_VERSION, logging::LogControl},
+    config::{COMMIT, FeatureGate, KUBERNETES_VERSION, NODE_VERSION, logging::LogControl},
     host::go_architecture,
 };
 
@@ -48,6 +48,23 @@ pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
             let sample = |(place, count)| (vec![("where", String::from(place))], count as f64);
             panics::counts().map(sample).collect()
         }),
+    );
+}
+
+/// Registers the metric of the feature gates that have an effect here.
+pub(super) fn feature_gates(is_on: impl Fn(FeatureGate) -> bool, metrics: &Metrics) {
+    let samples = FeatureGate::ALL.iter().map(|gate| {
+        let labels = vec![
+            ("name", gate.name().to_owned()),
+            ("stage", gate.stage().to_owned()),
+        ];
+        (labels, f64::from(u8::from(is_on(*gate))))
+    });
+    let samples: Vec<_> = samples.collect();
+    metrics.register(
+        "kubernetes_feature_enabled",
+        "This metric records the data about the stage and enablement of a k8s feature.",
+        AtScrape::gauge(move || samples.clone()),
     );
 }
 

@@ -15,6 +15,17 @@ enum GateStage {
     Deprecated,
 }
 
+impl GateStage {
+    /// As metrics show it.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Deprecated => "DEPRECATED",
+        }
+    }
+}
+
 /// Declares the gates, each with its name in the configuration, its stage in v1.36, and whether it is on by default.
 macro_rules! feature_gates {
     ($($(#[$doc:meta])* $gate:ident = $name:literal, $stage:ident, $default:literal;)*) => {
@@ -25,7 +36,8 @@ macro_rules! feature_gates {
         }
 
         impl FeatureGate {
-            const ALL: &[Self] = &[$(Self::$gate),*];
+            /// In the order of their declaration.
+            pub const ALL: &[Self] = &[$(Self::$gate),*];
 
             /// The name in the configuration, the stage, and whether the gate is on by default.
             fn spec(self) -> (&'static str, GateStage, bool) {
@@ -84,6 +96,11 @@ impl FeatureGate {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         self.spec().0
+    }
+
+    /// The stage in v1.36, as metrics show it.
+    pub fn stage(self) -> &'static str {
+        self.spec().1.label()
     }
 
     /// Whether the gate is on: by its own setting, else by that of its stage's group, else by default.

@@ -1,6 +1,6 @@
 //! Counters and statistics in `/proc`. The parsers are pure; functions that read files block.
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{collections::HashMap, fs, io, path::Path, time::Duration};
 
 /// `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,8 +167,14 @@ pub struct OwnProcess {
     pub open_files: u64,
     /// The limit of open file descriptors.
     pub max_files: u64,
+    /// The limit of the address space in bytes; the largest number without one.
+    pub max_virtual: u64,
+    /// Bytes that the network namespace of the process has received and sent over IP.
+    pub network: [u64; 2],
     /// Start time in seconds since the epoch.
     pub started: f64,
+    /// Seconds from the start of the machine to that of the process.
+    pub after_boot: f64,
 }
 
 /// Clock ticks per second in `/proc/<pid>/stat`.
@@ -180,11 +186,23 @@ pub fn own_process() -> OwnProcess {
     let boot = parse_boot_time(&text("/proc/stat")).unwrap_or_default();
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     let mut own = parse_own_stat(&text("/proc/self/stat"), boot, page).unwrap_or_default();
-    own.max_files = parse_max_files(&text("/proc/self/limits")).unwrap_or_default();
+    let limits = text("/proc/self/limits");
+    own.max_files = parse_limit(&limits, "Max open files").unwrap_or_default();
+    own.max_virtual = parse_limit(&limits, "Max address space").unwrap_or(u64::MAX);
+    own.network = parse_ip_octets(&text("/proc/self/net/netstat")).unwrap_or_default();
     let open = fs::read_dir(Path::new("/proc/self/fd")).map(Iterator::count);
     // Without the descriptor that lists the directory.
     own.open_files = u64::try_from(open.unwrap_or(1).saturating_sub(1)).unwrap_or_default();
     own
+}
+
+/// How long after the machine this process started, and how long ago that was.
+pub fn process_start() -> [Duration; 2] {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split(' ').next().and_then(|text| text.parse().ok());
+    let after_boot = own_process().after_boot;
+    let age = uptime.unwrap_or(after_boot) - after_boot;
+    [after_boot, age].map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 fn parse_own_stat(text: &str, boot: u64, page: u64) -> Option<OwnProcess> {
@@ -197,22 +215,46 @@ fn parse_own_stat(text: &str, boot: u64, page: u64) -> Option<OwnProcess> {
     Some(OwnProcess {
         cpu_seconds: seconds(field(14)?.saturating_add(field(15)?)),
         started: boot as f64 + seconds(field(22)?),
+        after_boot: seconds(field(22)?),
         virtual_bytes: field(23)?,
         resident: field(24)?.saturating_mul(page),
         ..OwnProcess::default()
     })
 }
 
-fn parse_max_files(limits: &str) -> Option<u64> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
+/// The soft limit of a line; `None` without one.
+fn parse_limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// `InOctets` and `OutOctets` of `IpExt`, whose names and values are two lines.
+fn parse_ip_octets(netstat: &str) -> Option<[u64; 2]> {
+    let mut lines = netstat
+        .lines()
+        .filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let value = |wanted: &str| {
+        let at = names.split(' ').position(|name| name == wanted)?;
+        values.split(' ').nth(at)?.parse().ok()
+    };
+    Some([value("InOctets")?, value("OutOctets")?])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_and_bytes_of_the_network_are_read_by_their_names() {
+        let limits = "Max open files   1024   4096   files\nMax address space   unlimited   unlimited   bytes\n";
+        assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
+        assert_eq!(parse_limit(limits, "Max address space"), None);
+        let netstat =
+            "TcpExt: A InOctets\nTcpExt: 1 2\nIpExt: A InOctets OutOctets\nIpExt: 3 4 5\n";
+        assert_eq!(parse_ip_octets(netstat), Some([4, 5]));
+        assert_eq!(parse_ip_octets("IpExt: A\nIpExt: 1\n"), None);
+    }
 
     #[test]
     fn memory_is_in_bytes_and_what_is_missing_is_zero() {
@@ -268,7 +310,7 @@ mod tests {
         assert_eq!((own.virtual_bytes, own.resident), (4096, 8192));
         assert_eq!(parse_own_stat("7 (a", 0, 1), None);
         assert_eq!(
-            parse_max_files("Max open files   1024  4096 files\n"),
+            parse_limit("Max open files   1024  4096 files\n", "Max open files"),
             Some(1024)
         );
     }

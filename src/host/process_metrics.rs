@@ -52,6 +52,26 @@ pub fn register(metrics: &Metrics) {
     );
     for (name, help, value) in [
         (
+            "process_network_receive_bytes_total",
+            "Number of bytes received by the process over the network.",
+            (|[received, _]| received) as fn([u64; 2]) -> u64,
+        ),
+        (
+            "process_network_transmit_bytes_total",
+            "Number of bytes sent by the process over the network.",
+            |[_, sent]| sent,
+        ),
+    ] {
+        let own = reader.clone();
+        let bytes = move || value(own.now().network);
+        metrics.register(
+            name,
+            help,
+            AtScrape::counter(move || vec![(Vec::new(), bytes() as f64)]),
+        );
+    }
+    for (name, help, value) in [
+        (
             "process_resident_memory_bytes",
             "Resident memory size in bytes.",
             (|own| own.resident) as fn(OwnProcess) -> u64,
@@ -60,6 +80,11 @@ pub fn register(metrics: &Metrics) {
             "process_virtual_memory_bytes",
             "Virtual memory size in bytes.",
             |own| own.virtual_bytes,
+        ),
+        (
+            "process_virtual_memory_max_bytes",
+            "Maximum amount of virtual memory available in bytes.",
+            |own| own.max_virtual,
         ),
         (
             "process_open_fds",

@@ -110,7 +110,15 @@ impl ImageGetter {
     /// Pulls the image if its pull policy requires it, and emits the events.
     pub(super) async fn get(&self, request: &ImageRequest<'_>) -> Result<ReadyImage, ImageError> {
         let object = request.object;
-        let plan = match self.decide(request).await {
+        let decided = self.decide(request).await;
+        let (present, pull_required) = match &decided {
+            Ok(ImageDecision::Use(_)) => (Some(true), Some(false)),
+            Ok(ImageDecision::Pull(plan)) => (Some(plan.present), Some(true)),
+            Err(_) => (None, None),
+        };
+        let metrics = &self.shared.metrics;
+        metrics.requested(request.policy.label(), present, pull_required);
+        let plan = match decided {
             Ok(ImageDecision::Use(image)) => return Ok(self.report_present(request, image)),
             Ok(ImageDecision::Pull(plan)) => plan,
             Err(ImageProblem { event, error }) => {

@@ -60,7 +60,8 @@ impl Images {
     ) -> anyhow::Result<Self> {
         let records = match &config.verification {
             Some(policy) => PullRecords::open(root_dir, policy.clone())
-                .context("cannot open the records of image pulls in the root directory")?,
+                .context("cannot open the records of image pulls in the root directory")?
+                .measured(metrics),
             None => PullRecords::disabled(),
         };
         let keyring = keyring(config, root_dir, api, metrics)?;

@@ -3,7 +3,7 @@
 use crate::base::metrics::{Labels, Metrics};
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use prometheus_client::metrics::{family::Family, histogram::Histogram};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,7 @@ type Pulls = Vec<(Instant, Instant)>;
 #[derive(Clone)]
 pub struct PullMetrics {
     duration: Family<Labels, Histogram>,
+    requests: Family<Labels<3>, Counter>,
     pulls: Arc<Mutex<HashMap<PodUid, Pulls>>>,
 }
 
@@ -56,8 +57,32 @@ impl PullMetrics {
                 "Duration in seconds to pull an image.",
                 Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             ),
+            requests: metrics.register_default(
+                "kubelet_image_manager_ensure_image_requests_total",
+                "Number of ensure-image requests processed by the kubelet.",
+            ),
             pulls: Arc::default(),
         }
+    }
+
+    /// Counts a request for an image. What was not found out is `None`.
+    pub(super) fn requested(
+        &self,
+        pull_policy: &'static str,
+        present: Option<bool>,
+        pull_required: Option<bool>,
+    ) {
+        let text = |known: Option<bool>| match known {
+            Some(true) => "true",
+            Some(false) => "false",
+            None => "unknown",
+        };
+        let labels = [
+            ("pull_policy", pull_policy),
+            ("present_locally", text(present)),
+            ("pull_required", text(pull_required)),
+        ];
+        self.requests.get_or_create_owned(&labels).inc();
     }
 
     /// Records the pull of an image of `size` bytes for a pod, which requested it at `requested`.

@@ -25,6 +25,15 @@ impl PullPolicy {
             _ => PullPolicy::IfNotPresent,
         }
     }
+
+    /// As metrics show it.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            PullPolicy::Always => "always",
+            PullPolicy::IfNotPresent => "ifnotpresent",
+            PullPolicy::Never => "never",
+        }
+    }
 }
 
 /// A request for the image of a container or of an image volume.

@@ -8,6 +8,7 @@ use super::{
     oom,
     reclaim::Reclaim,
     shutdown::{ShutdownDeps, ShutdownManager, plan::ShutdownPhase},
+    startup_latency::StartupLatency,
     stats::Stats,
 };
 use crate::{
@@ -100,6 +101,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             devices: &deps.resources.devices.plugins,
             csi_node: deps.csi_node,
             events: deps.events,
+            startup: StartupLatency::new(deps.metrics),
         };
         membership::start(&config.profile, membership, tasks).await?;
     }

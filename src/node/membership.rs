@@ -11,6 +11,7 @@ use super::{
     },
     registration::{self, RegistrationConfig, RegistrationSettings},
     runtime_facts::RuntimeFactsReader,
+    startup_latency::StartupLatency,
 };
 use crate::{
     apiserver::ApiServer,
@@ -109,6 +110,8 @@ pub(super) struct MembershipDeps<'a> {
     pub(super) csi_node: Option<NodeInfoManager>,
     /// The events since the kubelet started.
     pub(super) events: Option<EventQueue>,
+    /// Follows a new node until it is ready.
+    pub(super) startup: StartupLatency,
 }
 
 /// Starts the tasks of a node with an API server.
@@ -148,6 +151,7 @@ pub(super) async fn start(
         api: api.unlimited(),
         node: deps.node_object,
         events: stores.events.clone(),
+        startup: deps.startup,
         runtime,
         state: deps.runtime_state,
         pressure: stores.pressure.clone(),

@@ -13,6 +13,7 @@ pub mod certificates;
 pub mod node_status;
 pub mod registration;
 pub mod runtime_facts;
+pub mod startup_latency;
 pub mod node_manager;
 pub mod lease;
 pub mod event_sink;

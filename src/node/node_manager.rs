@@ -21,6 +21,7 @@ use crate::{
         StatusSettings,
     },
     node::registration::{self, RegistrationSettings},
+    node::startup_latency::{StartupLatency, is_ready},
     pods::pleg::RuntimeStateReader,
     state::device_capacity::DeviceCapacity,
     state::events::{EventRecorder, ObjectRef},
@@ -69,6 +70,8 @@ pub struct NodeManagerDeps {
     pub default_route_ip: fn() -> Option<IpAddr>,
     /// Why the CSINode object is not there yet; `None` once it is. The node is not ready before.
     pub csi_node: watch::Receiver<Option<String>>,
+    /// Follows a new node until it is ready.
+    pub startup: StartupLatency,
     /// The attachable volumes in use.
     pub volumes_in_use: VolumesInUse,
     /// Whether volumes of an earlier kubelet may be mounted. Blocking. Read until the volumes in use are known.
@@ -264,6 +267,7 @@ impl NodeManager {
                     self.reconcile(&node).await?;
                 }
                 let node = self.deps.node.get().unwrap_or(node);
+                self.deps.startup.reported(&node);
                 self.report(&node).await
             }
         }
@@ -271,6 +275,7 @@ impl NodeManager {
 
     async fn create(&mut self) -> Result<(), SyncFailure> {
         tracing::info!(node = self.name(), "Attempting to register node");
+        self.deps.startup.attempted();
         let generated = self.generate(&Node::default(), false);
         self.recorded_conditions = Some(Vec::new());
         self.record_transitions(&generated);
@@ -287,6 +292,7 @@ impl NodeManager {
         let node = self.readable(node);
         if is_own {
             self.volumes.answered(&node);
+            self.deps.startup.registered();
         }
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
@@ -474,13 +480,6 @@ impl NodeManager {
 }
 
 /// The reasons for which the node is not ready.
-fn is_ready(node: &Node) -> bool {
-    let status = node.status.as_ref();
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|one| one.type_ == node_status::READY && one.status == "True")
-}
-
 fn not_ready_reasons(state: &mut RuntimeStateReader) -> Vec<String> {
     let state = state.borrow_and_update();
     let network = state.network_error();

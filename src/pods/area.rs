@@ -60,9 +60,14 @@ pub struct PodsWriters {
 }
 
 /// Opens the stores of the area.
-pub fn open(stores: &Stores, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
+pub fn open(
+    stores: &Stores,
+    posted: Option<PostedPods>,
+    metrics: &Metrics,
+) -> (PodsReader, PodsWriters) {
     let changed = stores.changes.as_ref();
-    let status_manager = StatusManager::new(changed.map(|changes| changes.pods.clone()));
+    let status_manager =
+        StatusManager::new(changed.map(|changes| changes.pods.clone())).measured(metrics);
     let writers = PodsWriters {
         status_manager,
         all_sources_seen: watch::Sender::new(false),
@@ -214,12 +219,14 @@ pub fn build(
         deps.features,
         PlegMetrics::new(deps.metrics, &stores.pod_cache),
     );
+    let start_metrics = PodStartMetrics::new(deps.metrics);
+    let rejections = start_metrics.rejections.clone();
     let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.status_manager,
         stores,
-        PodStartMetrics::new(deps.metrics),
+        start_metrics,
         deps.api.as_ref().map(|_| ClusterInputs {
             pod_manager: stores.pod_manager.clone(),
             host_ips: deps.host_ips,
@@ -271,13 +278,20 @@ pub fn build(
         missing_path: sources.missing_path(),
     };
     register_sizes(stores, &handles, status_publisher);
-    let cluster = deps
-        .api
-        .and_then(|api| cluster_writers(api, config.node_name, reader, &handles, stores));
+    let cluster = deps.api.and_then(|api| {
+        cluster_writers(
+            api,
+            config.node_name,
+            reader,
+            &handles,
+            stores,
+            deps.metrics,
+        )
+    });
     let sync_loop = SyncLoop {
         updates,
         sources: sources_ready,
-        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
+        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers, rejections),
         pod_manager: deps.pod_manager,
         workers,
         cache: stores.pod_cache.clone(),
@@ -326,6 +340,7 @@ fn cluster_writers(
     reader: &PodsReader,
     handles: &PodsHandles,
     stores: &Stores,
+    metrics: &Metrics,
 ) -> Option<(MirrorPods, StatusWriter)> {
     let changes = stores.changes.as_ref()?;
     let mirror_pods = MirrorPods::new(MirrorDeps {
@@ -356,6 +371,7 @@ fn cluster_writers(
             Box::new(move |uid| workers.could_have_running_containers(uid))
         },
         changed: changes.pods.clone(),
+        metrics: metrics.clone(),
     });
     Some((mirror_pods, status_writer))
 }

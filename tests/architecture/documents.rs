@@ -98,6 +98,7 @@ const CLUSTERS: &[List] = &[
     ("RUST:", &["cluster"]),
     ("STORAGE:", &["cluster"]),
     ("STORAGE_EVERYWHERE:", &["cluster"]),
+    ("MONITORING:", &["cluster"]),
 ];
 
 /// The scenarios in the lists of a file.

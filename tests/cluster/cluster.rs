@@ -98,6 +98,11 @@ impl Cluster {
         self.machine.dir.path()
     }
 
+    /// The node's runtime: `unix://...`, inside.
+    pub fn runtime(&self) -> &str {
+        &self.machine.runtime
+    }
+
     /// kubectl of a cluster administrator.
     pub fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut command = self.machine.command("kubectl");

@@ -107,14 +107,7 @@ impl Kubelet {
             .append(true)
             .open(&log)
             .unwrap();
-        let mut command = Command::new("setpriv");
-        // It dies with the thread that started it, also when that is killed.
-        command.args(["--pdeathsig", "KILL", "--"]);
-        command.arg(script("control-plane.sh").get_program());
-        command
-            .arg("exec")
-            .arg(dir)
-            .arg(Flavour::current().program());
+        let mut command = beside_control_plane(dir, &Flavour::current().program());
         command.arg("--config").arg(&config);
         command.arg("--kubeconfig").arg(&kubeconfig);
         if join == Join::Token {
@@ -124,8 +117,6 @@ impl Kubelet {
         }
         command.args(["--hostname-override", NODE, "--node-ip", ADDRESS]);
         command.args(flags);
-        command.env("CARGO_TARGET_DIR", scripts::target());
-        command.stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);
         Kubelet {
             nsenter: command.spawn().expect("start the kubelet"),
@@ -166,6 +157,17 @@ impl Drop for Kubelet {
         let _ = self.nsenter.kill();
         let _ = self.nsenter.wait();
     }
+}
+
+/// A command of a program beside the control plane, which is killed when the thread that starts it ends.
+pub fn beside_control_plane(dir: &Path, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.arg(script("control-plane.sh").get_program());
+    command.arg("exec").arg(dir).arg(program);
+    command.env("CARGO_TARGET_DIR", scripts::target());
+    command.stdin(Stdio::null());
+    command
 }
 
 /// As kubeadm configures a kubelet, but for what this machine may lack.

@@ -69,6 +69,9 @@ async fn a_pod_over_the_attachment_limit_is_rejected_and_no_other_is() {
         events.contains(reason) && events.contains(message),
         "{events}"
     );
+    let (_, metrics) = node.get("/metrics").await;
+    let counted = format!("kubelet_admission_rejections_total{{reason=\"{reason}\"}} 1");
+    assert!(metrics.contains(&counted), "{metrics}");
     wait_for("the limit is read again", WAIT_LIMIT, async || {
         holds(count() == 3, count().to_string())
     })

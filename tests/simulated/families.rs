@@ -1,4 +1,4 @@
-//! Every family of metrics is written by something that happens to a node.
+//! Every family of metrics is written by something that happens to a node, and is like that of the Go kubelet.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::node::{Node, WAIT_LIMIT, is_ready, waits_for};
 use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
+use crate::support::metric_facts;
 use crate::support::wait::{holds, wait_for};
 
 /// What does not happen here: by the first part of their names, and what would write them.
@@ -148,6 +149,34 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_orphaned_runtime_pods_total",
         "what an earlier kubelet left in the runtime",
     ),
+    (
+        "apiserver_client_certificate_",
+        "an API server; tests of the secured port",
+    ),
+    (
+        "kubelet_pod_status_sync_duration_seconds",
+        "an API server; tests of status_writer",
+    ),
+    (
+        "kubelet_node_startup_",
+        "a node that is registered; tests of node::startup_latency",
+    ),
+    (
+        "kubelet_image_volume_",
+        "an image volume; tests of kuberuntime",
+    ),
+    (
+        "kubelet_imagemanager_ondisk_pullintents",
+        "a pull that goes on; tests of images::records",
+    ),
+    (
+        "kubelet_sleep_action_terminated_early_total",
+        "a preStop hook that is cut short; tests of handlers",
+    ),
+    (
+        "kubelet_terminated_containers_total",
+        "a container that ends; tests of status::terminations",
+    ),
     ("kubelet_panics_total", "a panic; tests of base::panics"),
     (
         "kubelet_prober_overdue_probes",
@@ -221,10 +250,14 @@ async fn each_family_is_written_by_what_happens_to_a_node() {
     let waits = |pod: &Pod| waits_for(pod, "main") == "InvalidImageName";
     node.wait_pod("imageless", "waits", WAIT_LIMIT, waits).await;
     node.get("/healthz").await;
+    let recorded = metric_facts::recorded();
     wait_for("every family is written", WAIT_LIMIT, || async {
         let mut missing = Vec::new();
         for page in ["/metrics", "/metrics/probes", "/metrics/slis"] {
             let (_, text) = node.get(page).await;
+            let served = metric_facts::of_page(page, &text);
+            let differences = metric_facts::differences(&served, &recorded);
+            assert!(differences.is_empty(), "{differences:#?}");
             let written = written(&text);
             let elsewhere =
                 |name: &String| ELSEWHERE.iter().any(|(first, _)| name.starts_with(first));

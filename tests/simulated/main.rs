@@ -71,6 +71,7 @@ mod log_backpressure;
 mod logs;
 mod lost_containers;
 mod manifests;
+mod monitoring;
 mod names;
 mod node;
 mod orphans;

@@ -48,7 +48,7 @@ fn a_counter_whose_name_has_no_total_keeps_its_name() {
 fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
     let metrics = Metrics::new();
     metrics
-        .register("took_seconds", "Time", Histogram::new([0.5, 1.0]))
+        .register("took_seconds", "Time", Histogram::new([0.5, 3600.0]))
         .observe(0.7);
     metrics
         .register("level", "Level", Gauge::<i64>::default())
@@ -57,7 +57,7 @@ fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
     for line in [
         "# TYPE took_seconds histogram",
         "took_seconds_bucket{le=\"0.5\"} 0",
-        "took_seconds_bucket{le=\"1.0\"} 1",
+        "took_seconds_bucket{le=\"3600\"} 1",
         "took_seconds_bucket{le=\"+Inf\"} 1",
         "took_seconds_sum 0.7",
         "took_seconds_count 1",
@@ -69,6 +69,51 @@ fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
         );
     }
     assert!(!text.contains("EOF"));
+}
+
+#[test]
+fn bounds_of_buckets_are_written_as_go_writes_them_and_labels_stay() {
+    let bounds = [
+        -1.0,
+        0.0,
+        0.00001,
+        0.0001,
+        0.005,
+        1.0,
+        100_000.0,
+        1e6,
+        1_048_576.0,
+    ];
+    let metrics = Metrics::new();
+    let family = Family::<Labels, _, _>::new_with_constructor(move || Histogram::new(bounds));
+    let family = metrics.register("odd_bucket", "Odd", family);
+    family.get_or_create(&labels("a,le=\"1.0\"")).observe(0.7);
+    let text = metrics.text();
+    let before = "odd_bucket_bucket{le=\"";
+    let found: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(before)?.split_once('"'))
+        .collect();
+    let written: Vec<_> = found.iter().map(|(bound, _)| *bound).collect();
+    let as_go = [
+        "-1",
+        "0",
+        "1e-05",
+        "0.0001",
+        "0.005",
+        "1",
+        "100000",
+        "1e+06",
+        "1.048576e+06",
+        "+Inf",
+    ];
+    assert_eq!(written, as_go, "{text}");
+    for (_, rest) in found {
+        assert!(
+            rest.starts_with(",operation=\"a,le=\\\"1.0\\\"\"} "),
+            "{rest}"
+        );
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 
 /// Handles to the metrics. Clones share them.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl EventMetrics {
             latency: metrics.register(
                 "kubelet_evented_pleg_connection_latency_seconds",
                 "The latency of streaming connection with the CRI runtime, measured in seconds.",
-                Histogram::new(exponential_buckets(0.001, 2.5, 14)),
+                Histogram::new(DEFAULT_BUCKETS),
             ),
         }
     }

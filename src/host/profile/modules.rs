@@ -84,7 +84,7 @@ fn open(mapping: &Mapping) -> io::Result<File> {
 /// The difference between a segment's addresses in memory and in the file, if the segment is the mapped one. The
 /// mapping starts at the segment's first page, which the segment may fill only in part.
 fn bias<'data>(mapping: &Mapping, segment: &impl ObjectSegment<'data>) -> Option<u64> {
-    let SegmentFlags::Elf { p_flags } = segment.flags() else {
+    let SegmentFlags::Elf { p_flags, .. } = segment.flags() else {
         return None;
     };
     let (at, size) = segment.file_range();
@@ -95,7 +95,7 @@ fn bias<'data>(mapping: &Mapping, segment: &impl ObjectSegment<'data>) -> Option
             .checked_sub(mapping.offset)?
             .checked_sub(segment.address())
     };
-    (p_flags & PF_X != 0 && overlaps).then(bias).flatten()
+    ((p_flags & PF_X).0 != 0 && overlaps).then(bias).flatten()
 }
 
 /// All executable mappings with their unwind information. Unreadable ones are skipped.

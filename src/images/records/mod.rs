@@ -28,7 +28,10 @@ use self::disk::{PullRecordDirs, RecordFileName};
 use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
 use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
-use crate::base::run_file_io;
+use crate::base::{
+    metrics::{AtScrape, Metrics},
+    run_file_io,
+};
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
@@ -114,6 +117,29 @@ impl PullRecords {
         Ok(PullRecords {
             inner: Some(Arc::new(inner)),
         })
+    }
+
+    /// Registers the numbers of records.
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        let Some(inner) = &self.inner else {
+            return self;
+        };
+        let number = |name, help, count: fn(&PullRecordFiles) -> usize| {
+            let inner = inner.clone();
+            let read = move || count(&inner.state.lock()) as f64;
+            metrics.register(name, help, AtScrape::number(read));
+        };
+        number(
+            "kubelet_imagemanager_ondisk_pulledrecords",
+            "Number of ImagePulledRecords stored on disk.",
+            |files| files.pulled.len(),
+        );
+        number(
+            "kubelet_imagemanager_ondisk_pullintents",
+            "Number of ImagePullIntents stored on disk.",
+            |files| files.intents.len(),
+        );
+        self
     }
 
     /// Whether pulls are recorded and verified.

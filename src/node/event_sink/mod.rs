@@ -56,6 +56,16 @@ pub struct EventSink {
     next_try: Instant,
 }
 
+/// Why events are not sent.
+const DROP_REASONS: [&str; 6] = [
+    "namespace_terminating",
+    "queue_full",
+    "rate",
+    "rejected",
+    "retries",
+    "too_many",
+];
+
 /// The events that wait for the sink. Opened before the first event is recorded, so that none is missed.
 pub struct EventQueue {
     outbox: Outbox,
@@ -69,6 +79,10 @@ impl EventQueue {
             "kubelet_events_dropped_total",
             "Total number of events that were not sent to the API server, by reason",
         );
+        // From the start on: what appears with its first event has no increase for Prometheus.
+        for reason in DROP_REASONS {
+            drop(dropped.get_or_create(&[("reason", reason)]));
+        }
         let counted = dropped.clone();
         let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
         let outbox = recorder.outbox(CAPACITY, on_overflow)?;

@@ -1,6 +1,7 @@
 mod volumes;
 
 use super::*;
+use crate::base::metrics::Metrics;
 use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
@@ -176,6 +177,7 @@ impl World {
             state: reader,
             devices: devices.reader(),
             default_route_ip: || None,
+            startup: StartupLatency::new(&Metrics::new()),
             csi_node: csi_node.subscribe(),
             volumes_in_use: volumes.clone(),
             volumes_mounted: Arc::new(|| true),

@@ -1,12 +1,14 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
 use crate::{
-    base::metrics::Metrics,
+    base::metrics::{Labels, Metrics},
     model::{Pod, PodExt, keys},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
+use prometheus_client::metrics::{
+    counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
+};
 use std::{
     sync::{
         Arc,
@@ -47,6 +49,8 @@ pub struct PodStartMetrics {
     without_pulls: Histogram,
     first: Gauge<f64, AtomicU64>,
     first_measured: Arc<AtomicBool>,
+    /// Of pods that the sync loop, or later the sync of a pod, rejects.
+    pub(in crate::pods) rejections: Family<Labels, Counter>,
 }
 
 impl PodStartMetrics {
@@ -71,7 +75,17 @@ impl PodStartMetrics {
                 "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
             ),
             first_measured: Arc::default(),
+            rejections: metrics.register_default(
+                "kubelet_admission_rejections_total",
+                "Cumulative number pod admission rejections by the Kubelet.",
+            ),
         }
+    }
+
+    /// The node rejects a pod although the sync loop has admitted it.
+    pub(super) fn rejected(&self, reason: &'static str) {
+        let rejections = self.rejections.get_or_create_owned(&[("reason", reason)]);
+        rejections.inc();
     }
 
     /// This status of a pod was published. `pulling` returns for how long its images were pulled.

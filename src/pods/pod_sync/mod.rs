@@ -165,6 +165,7 @@ impl PodSync {
                 if let Some(limit) = volumes.and_then(VolumesNotReady::attachment_limit) {
                     let reason = event::VOLUME_ATTACHMENT_LIMIT_EXCEEDED;
                     self.reject(&pod, reason.into(), &error_chain(limit));
+                    self.status_publisher.starts.rejected(reason);
                     return self.end_published(&pod).await;
                 }
                 let delay = if volumes.is_some_and(VolumesNotReady::is_unsupported) {

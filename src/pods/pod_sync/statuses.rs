@@ -73,7 +73,7 @@ pub struct StatusPublisher {
     cache: PodCache,
     results: ProbeResults,
     state_store: PodStateStore,
-    starts: PodStartMetrics,
+    pub(super) starts: PodStartMetrics,
     cluster: Option<ClusterInputs>,
     recorded: Mutex<HashMap<PodUid, RecordedInputs>>,
 }

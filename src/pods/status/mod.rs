@@ -11,6 +11,7 @@
 pub mod generate;
 mod restored;
 mod terminate;
+mod terminations;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ pub use generate::generate_api_pod_status;
 pub use restored::{differs_only_in_ignored_start_time, lacks_container_statuses, restored};
 
 use crate::{
-    base::DirtySet,
+    base::{DirtySet, metrics::Metrics},
     model::{Pod, PodExt, PodUid},
 };
 use generate::{PodPhase, carry_transition_times, whole_seconds};
@@ -26,7 +27,8 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
 use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
-use tokio::sync::watch;
+use terminations::Terminations;
+use tokio::{sync::watch, time::Instant};
 
 /// The status of one pod.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct VersionedPodStatus {
     pub status: Arc<PodStatus>,
     /// The store's version when the status last changed.
     pub version: u64,
+    /// When it last changed.
+    pub changed_at: Instant,
     /// The pod is terminated: its containers have ended, and its volumes are torn down. It may be deleted from the API
     /// server.
     pub pod_is_finished: bool,
@@ -55,6 +59,7 @@ struct StatusStore {
 #[derive(Debug)]
 pub struct StatusManager {
     store: Arc<StatusStore>,
+    terminations: Terminations,
 }
 
 /// The reading end; cheap to clone.
@@ -72,6 +77,17 @@ impl StatusManager {
                 version: watch::Sender::new(0),
                 changed,
             }),
+            terminations: Terminations::default(),
+        }
+    }
+
+    /// Registers the metric of terminated containers.
+    #[must_use]
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        let terminations = Terminations::new(metrics);
+        Self {
+            terminations,
+            ..self
         }
     }
 
@@ -136,7 +152,9 @@ impl StatusManager {
                 return false;
             }
             Some(entry) => {
+                self.terminations.count(&entry.status, &status);
                 entry.pod = pod.clone();
+                entry.changed_at = Instant::now();
                 entry.status = Arc::new(status);
                 entry.version = self.next_version();
             }
@@ -145,6 +163,7 @@ impl StatusManager {
                     pod: pod.clone(),
                     status: Arc::new(status),
                     version: self.next_version(),
+                    changed_at: Instant::now(),
                     pod_is_finished: false,
                 };
                 entries.insert(pod.uid(), entry);

@@ -21,12 +21,14 @@ use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
         DirtySet, WorkQueue, error_chain,
+        metrics::Metrics,
         panics::{self, catch_panic},
     },
     model::{Pod, PodExt, PodUid},
     state::pod_manager::PodManager,
 };
 use plan::{NextStatusRequest, SentStatuses, StatusVersion};
+use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
@@ -49,6 +51,8 @@ pub struct StatusWriterDeps {
     pub may_be_running: Box<dyn Fn(&PodUid) -> bool + Send>,
     /// Pods whose status, object or mirror changed.
     pub changed: Arc<DirtySet<PodUid>>,
+    /// Registry of the metrics.
+    pub metrics: Metrics,
 }
 
 /// The writer.
@@ -57,7 +61,13 @@ pub struct StatusWriter {
     queue: WorkQueue<PodUid>,
     sent_statuses: HashMap<PodUid, SentStatuses>,
     requests: JoinSet<EndedRequest>,
+    /// From the change of a status to its arrival.
+    sync_duration: Histogram,
 }
+
+/// Upper bounds in seconds; upstream's.
+const SYNC_DURATION_BUCKETS: [f64; 11] =
+    [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 /// A request about a pod.
 #[derive(Clone, Debug)]
@@ -70,6 +80,8 @@ struct EndedRequest {
     uid: PodUid,
     object: Arc<Pod>,
     request: StatusRequest,
+    /// When the status that is sent changed.
+    changed_at: Instant,
     /// The object as it is now, unless it was deleted; no result at all is a panic.
     result: Option<Result<Option<Pod>, ApiError>>,
 }
@@ -79,6 +91,11 @@ impl StatusWriter {
     pub fn new(deps: StatusWriterDeps) -> Self {
         Self {
             queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
+            sync_duration: deps.metrics.register(
+                "kubelet_pod_status_sync_duration_seconds",
+                "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intervening changes to pod status occur.",
+                Histogram::new(SYNC_DURATION_BUCKETS),
+            ),
             deps,
             sent_statuses: HashMap::new(),
             requests: JoinSet::new(),
@@ -169,7 +186,7 @@ impl StatusWriter {
                 return self.queue.done(&uid);
             }
         };
-        let api = self.deps.api.clone();
+        let (api, changed_at) = (self.deps.api.clone(), entry.changed_at);
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
             let result = catch_panic(panics::PanicScope::Other, sending).await.ok();
@@ -177,6 +194,7 @@ impl StatusWriter {
                 uid,
                 object,
                 request,
+                changed_at,
                 result,
             }
         });
@@ -187,6 +205,7 @@ impl StatusWriter {
             uid,
             object,
             request,
+            changed_at,
             result,
         } = ended;
         let (uid, request) = (&uid, &request);
@@ -195,6 +214,8 @@ impl StatusWriter {
         };
         let error = match (result, request) {
             (Some(Ok(Some(response))), StatusRequest::Patch(version_sent, patch)) => {
+                let took = now.saturating_duration_since(changed_at);
+                self.sync_duration.observe(took.as_secs_f64());
                 sent_statuses.patched(*version_sent, patch, &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);

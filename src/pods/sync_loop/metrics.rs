@@ -29,7 +29,12 @@ pub struct LoopMetrics {
 
 impl LoopMetrics {
     /// Registers the metrics.
-    pub fn new(metrics: &Metrics, pod_manager: &PodManager, workers: &PodWorkers) -> Self {
+    pub fn new(
+        metrics: &Metrics,
+        pod_manager: &PodManager,
+        workers: &PodWorkers,
+        rejections: Family<Labels, Counter>,
+    ) -> Self {
         let pods = pod_manager.clone();
         metrics.register(
             "kubelet_desired_pods",
@@ -60,11 +65,13 @@ impl LoopMetrics {
             "Current number of ephemeral containers in pods managed by this kubelet.",
             AtScrape::number(move || ephemeral(&pods.pods())),
         );
+        let restarts = Family::<Labels, Counter>::default();
+        for is_static in [false, true] {
+            let label = [("static", static_label(is_static))];
+            drop(restarts.get_or_create(&label));
+        }
         Self {
-            rejections: metrics.register_default(
-                "kubelet_admission_rejections_total",
-                "Cumulative number pod admission rejections by the Kubelet.",
-            ),
+            rejections,
             preemptions: metrics.register_default(
                 "kubelet_preemptions",
                 "Cumulative number of pod preemptions by preemption resource.",
@@ -73,9 +80,10 @@ impl LoopMetrics {
                 "kubelet_orphaned_runtime_pods_total",
                 "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
             ),
-            restarts: metrics.register_default(
+            restarts: metrics.register(
                 "kubelet_restarted_pods_total",
                 "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
+                restarts,
             ),
             containers: metrics.register(
                 "kubelet_containers_per_pod_count",

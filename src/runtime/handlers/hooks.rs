@@ -23,6 +23,7 @@ pub struct Hooks {
     exec: ExecFn,
     events: EventRecorder,
     http_fallbacks: Counter,
+    sleeps_cut_short: Counter,
 }
 
 /// The container of a hook.
@@ -96,6 +97,10 @@ impl Hooks {
             exec,
             events,
             http_fallbacks,
+            sleeps_cut_short: metrics.register_default(
+                "kubelet_sleep_action_terminated_early_total",
+                "The number of times lifecycle sleep handler got terminated before it finishes",
+            ),
         }
     }
 
@@ -121,7 +126,12 @@ impl Hooks {
         }
         match tokio::time::timeout(budget, Box::pin(self.run(hook, target, budget))).await {
             Ok(result) => result,
-            Err(_) => Err(over),
+            Err(_) => {
+                if matches!(Handler::of_hook(hook), Some(Handler::Sleep(_))) {
+                    self.sleeps_cut_short.inc();
+                }
+                Err(over)
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! The metric families of starting pods and containers, named as upstream names them.
 
-use super::{generate::user_namespaces, sync::StartFailure};
+use super::{
+    generate::user_namespaces,
+    sync::{StartContainerError, StartFailure},
+};
 use crate::{
     base::metrics::{DEFAULT_BUCKETS, Labels, Metrics},
     model::{Pod, PodExt, reasons},
@@ -8,6 +11,9 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::time::Duration;
+
+/// What runtimes write into the error of a container whose image volume cannot be mounted.
+const IMAGE_VOLUME_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
 
 /// Handles to the metrics. Clones share them.
 #[derive(Clone)]
@@ -20,6 +26,9 @@ pub(super) struct StartMetrics {
     container_errors: Family<Labels<2>, Counter>,
     sandbox_duration: Family<Labels<1, String>, Histogram>,
     sandbox_errors: Family<Labels<1, String>, Counter>,
+    image_volumes: Counter,
+    image_volumes_mounted: Counter,
+    image_volume_errors: Counter,
 }
 
 impl StartMetrics {
@@ -57,6 +66,18 @@ impl StartMetrics {
                 "kubelet_run_podsandbox_errors_total",
                 "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
             ),
+            image_volumes: counter(
+                "kubelet_image_volume_requested_total",
+                "Number of requested image volumes.",
+            ),
+            image_volumes_mounted: counter(
+                "kubelet_image_volume_mounted_succeed_total",
+                "Number of successful image volume mounts.",
+            ),
+            image_volume_errors: counter(
+                "kubelet_image_volume_mounted_errors_total",
+                "Number of failed image volume mounts.",
+            ),
         }
     }
 
@@ -89,6 +110,26 @@ impl StartMetrics {
         if failed {
             self.sandbox_errors.get_or_create_owned(&handler).inc();
         }
+    }
+
+    /// Counts the image volumes of a container that is created next.
+    pub(super) fn image_volumes_requested(&self, count: usize) {
+        self.image_volumes
+            .inc_by(u64::try_from(count).unwrap_or_default());
+    }
+
+    /// Counts the same volumes when the container was started, or when the runtime says that they cannot be mounted.
+    pub(super) fn image_volumes_mounted(&self, count: usize, error: Option<&StartContainerError>) {
+        let counter = match error {
+            None => &self.image_volumes_mounted,
+            Some(StartContainerError::Failed(failure))
+                if failure.message.contains(IMAGE_VOLUME_MOUNT_FAILED) =>
+            {
+                &self.image_volume_errors
+            }
+            Some(_) => return,
+        };
+        counter.inc_by(u64::try_from(count).unwrap_or_default());
     }
 
     /// Counts a start attempt and its failure, if any. A container in back-off counts as neither.

@@ -214,6 +214,7 @@ impl KubeGenericRuntimeManager {
             back_off: back_off.clone(),
             resources: deps.resources.managers,
             allocations: deps.resources.allocations.clone(),
+            metrics: metrics.clone(),
         };
         Self {
             images: deps.images,

@@ -18,6 +18,8 @@ const VERIFICATION_TTL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
+    /// The end of the first certificate, if it can be read.
+    not_after: Option<SystemTime>,
     last_verification: Mutex<Option<Verification>>,
 }
 
@@ -32,10 +34,18 @@ struct Verification {
 impl Peer {
     /// The client of a connection; `None` if it presented no certificate.
     pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
-        (!chain.is_empty()).then(|| Self {
+        let leaf = chain.first()?;
+        Some(Self {
+            not_after: x509::parse(leaf).map(|facts| SystemTime::from(facts.not_after)),
             chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
             last_verification: Mutex::new(None),
         })
+    }
+
+    /// For how long the certificate is still valid.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        let left = self.not_after?.duration_since(SystemTime::now());
+        Some(left.unwrap_or_default())
     }
 
     /// The user, if the certificate is signed by this CA bundle and currently valid.
@@ -57,11 +67,10 @@ impl Peer {
                 "verifying the client certificate failed: {error}"
             )),
         };
-        let not_after = x509::parse(leaf).map(|facts| SystemTime::from(facts.not_after));
         *last_verification = Some(Verification {
             ca,
             from: now,
-            until: (now + VERIFICATION_TTL).min(not_after.unwrap_or(now)),
+            until: (now + VERIFICATION_TTL).min(self.not_after.unwrap_or(now)),
             outcome: outcome.clone(),
         });
         outcome

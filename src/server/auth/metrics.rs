@@ -1,21 +1,41 @@
-//! The metrics of the token cache, with upstream's names.
+//! The metrics of authentication, with upstream's names.
 
 use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Handles to the metrics; clones share them.
 #[derive(Clone)]
-pub(super) struct TokenMetrics {
+pub(super) struct AuthMetrics {
     requests: Family<Labels, Counter>,
     duration: Family<Labels, Histogram, fn() -> Histogram>,
     fetches: Family<Labels, Counter>,
     active: Family<Labels, Gauge>,
+    certificate_expiration: Histogram,
 }
 
-impl TokenMetrics {
+/// Upper bounds in seconds, from half an hour to a year; upstream's.
+const EXPIRATION_BUCKETS: [f64; 14] = [
+    0.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    21_600.0,
+    43_200.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+
+impl AuthMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(DEFAULT_BUCKETS);
         Self {
@@ -36,7 +56,17 @@ impl TokenMetrics {
                 "authentication_token_cache_active_fetch_count",
                 "Number of reviews in flight, and of requests that wait for one",
             ),
+            certificate_expiration: metrics.register(
+                "apiserver_client_certificate_expiration_seconds",
+                "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+                Histogram::new(EXPIRATION_BUCKETS),
+            ),
         }
+    }
+
+    /// Records a request that was authenticated by a certificate, with the rest of its lifetime.
+    pub(super) fn certificate(&self, remaining: Duration) {
+        self.certificate_expiration.observe(remaining.as_secs_f64());
     }
 
     pub(super) fn lookup(&self, hit: bool, started_at: Instant) {

@@ -24,7 +24,7 @@ pub use user::User;
 use self::{
     attributes::{access_review, allows, forbidden, review_failed, verb},
     cache::{ReviewCache, ReviewKey},
-    metrics::TokenMetrics,
+    metrics::AuthMetrics,
     review_limiter::ReviewLimiter,
     user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
 };
@@ -91,7 +91,7 @@ pub struct KubeletAuth {
     api: Option<ApiServer>,
     limiter: ReviewLimiter,
     token_reviews: ReviewCache<AuthenticationOutcome, ReviewFailure>,
-    metrics: Option<TokenMetrics>,
+    metrics: Option<AuthMetrics>,
     access_reviews: ReviewCache<bool, ReviewFailure>,
 }
 
@@ -131,10 +131,10 @@ impl KubeletAuth {
         })
     }
 
-    /// Adds metrics of the token cache.
+    /// Adds metrics of authentication.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(TokenMetrics::new(metrics));
+        let metrics = Some(AuthMetrics::new(metrics));
         Self { metrics, ..self }
     }
 
@@ -151,6 +151,11 @@ impl KubeletAuth {
             (Some(client_ca), Some(peer)) => peer.user(client_ca.current().await),
             _ => AuthenticationOutcome::NoCredentials,
         };
+        if let (Some(metrics), AuthenticationOutcome::User(_)) = (&self.metrics, &certificate)
+            && let Some(remaining) = peer.and_then(Peer::remaining)
+        {
+            metrics.certificate(remaining);
+        }
         let token = match &certificate {
             AuthenticationOutcome::User(_) => AuthenticationOutcome::NoCredentials,
             _ => self.by_token(headers).await?,
@@ -199,7 +204,7 @@ impl KubeletAuth {
             let (api, token, limiter) = (api.clone(), token.to_owned(), self.limiter.clone());
             let metrics = self.metrics.clone();
             async move {
-                let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
+                let in_flight = metrics.as_ref().map(AuthMetrics::in_flight);
                 let is_known = limiter.was_accepted(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
                 let outcome = with_deadline(limiter.run(is_known, reviewed)).await;
@@ -218,7 +223,7 @@ impl KubeletAuth {
                 max_ttl.min(REJECTED_TTL)
             }
         };
-        let blocked = metrics.map(TokenMetrics::blocked);
+        let blocked = metrics.map(AuthMetrics::blocked);
         let outcome = self.token_reviews.get(key, review, ttl).await;
         drop(blocked);
         metrics.inspect(|metrics| metrics.lookup(false, started_at));

@@ -12,6 +12,7 @@ mod kubeadm;
 mod leaving;
 mod local_devices;
 mod mirrors;
+mod monitoring;
 mod node;
 mod objects;
 mod pods;
@@ -31,7 +32,19 @@ pub fn tests() -> Vec<Test<Flavour>> {
     let mut tests = storage_tests();
     tests.extend(on(&[Flavour::Rust], RUST));
     tests.extend(on(&[Flavour::Go, Flavour::Rust], EVERYWHERE));
+    tests.extend(monitoring_tests());
     tests
+}
+
+fn monitoring_tests() -> Vec<Test<Flavour>> {
+    let tests = on(&[Flavour::Go, Flavour::Rust], MONITORING);
+    if std::env::var_os("TEST_MONITORING").is_some() {
+        return tests;
+    }
+    let tests = tests
+        .into_iter()
+        .map(|test| test.left_out("`make test-monitoring` runs it"));
+    tests.collect()
 }
 
 fn storage_tests() -> Vec<Test<Flavour>> {
@@ -101,4 +114,9 @@ scenarios! {
     csi::volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api_server_is_away,
     csi::a_claim_grows_while_its_pod_runs_and_before_the_next_one,
     csi_sanity::the_driver_of_these_tests_is_one_by_upstreams_judgement,
+}
+
+scenarios! {
+    MONITORING:
+    monitoring::families_of_a_busy_node_are_those_of_the_go_kubelet,
 }

@@ -115,6 +115,7 @@ impl Cluster {
             pod_manager: pod_manager.reader(),
             may_be_running: Box::new(move |_| runs.load(Ordering::SeqCst)),
             changed: changes.pods.clone(),
+            metrics: crate::base::metrics::Metrics::new(),
         });
         Self {
             server,

@@ -63,6 +63,7 @@ impl World {
         let pod = pod("api");
         Self {
             entry: VersionedPodStatus {
+                changed_at: tokio::time::Instant::now(),
                 pod: Arc::new(pod.clone()),
                 status: Arc::new(PodStatus {
                     container_statuses: Some(vec![container(None)]),

@@ -17,6 +17,7 @@ fn entry(status: PodStatus, pod_is_finished: bool) -> VersionedPodStatus {
         pod: Arc::new(pod("api")),
         status: Arc::new(status),
         version: 1,
+        changed_at: tokio::time::Instant::now(),
         pod_is_finished,
     }
 }

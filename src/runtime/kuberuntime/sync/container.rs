@@ -16,6 +16,7 @@ use crate::{
     },
     resources::{allocation::Allocations, managers::ResourceManagers},
     runtime::kuberuntime::{
+        StartMetrics,
         container_log_files::ContainerLogFiles,
         exits::ExitRecords,
         gc::ContainerGc,
@@ -49,6 +50,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
     pub(in crate::runtime::kuberuntime) resources: ResourceManagers,
     pub(in crate::runtime::kuberuntime) allocations: Allocations,
+    pub(in crate::runtime::kuberuntime) metrics: StartMetrics,
 }
 
 impl ContainerStarter {
@@ -126,7 +128,11 @@ impl ContainerStarter {
         let removal = Box::pin(self.remove_never_started(request, container));
         let removed = request.cancel.run_until_cancelled(removal).await;
         removed.ok_or(StartContainerError::Cancelled)??;
-        let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
+        self.metrics.image_volumes_requested(images.len());
+        let created = Box::pin(self.create_and_start(pod, sandbox, container, config)).await;
+        self.metrics
+            .image_volumes_mounted(images.len(), created.as_ref().err());
+        let id = created?;
         Box::pin(self.post_start.run(request, container, &id)).await
     }
 

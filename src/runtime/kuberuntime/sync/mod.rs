@@ -35,6 +35,7 @@ pub(super) use container::ContainerStarter;
 pub(super) use images::ContainerImages;
 pub(super) use pod_cgroups::PodCgroups;
 pub(super) use post_start::PostStart;
+pub(super) use request::StartContainerError;
 pub(super) use resize::PodResizer;
 pub(super) use restart_all::AllContainersRestarter;
 pub(super) use sandbox::SandboxCreator;

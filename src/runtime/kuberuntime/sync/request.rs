@@ -39,7 +39,7 @@ pub(super) struct ReadySandbox {
 
 /// Why the start of a container did not complete. The container may run: the postStart hook comes after StartContainer.
 #[derive(Debug)]
-pub(super) enum StartContainerError {
+pub(in crate::runtime::kuberuntime) enum StartContainerError {
     /// The sync was cancelled.
     Cancelled,
     /// The start failed.

@@ -25,6 +25,8 @@ pub enum Subcommand {
     Validate(Box<Validate>),
     /// `kubelet config`.
     Config(ConfigArgs),
+    /// `kubelet preflight`.
+    Preflight(Box<Preflight>),
     /// `kubelet pods`.
     Pods(Pods),
     /// `kubelet explain`.
@@ -77,6 +79,17 @@ pub enum ConfigAction {
     Default,
 }
 
+/// Arguments of `kubelet preflight`.
+#[derive(Debug, PartialEq)]
+pub struct Preflight {
+    /// The process of the kubelet that is to be replaced.
+    pub process: Option<u32>,
+    /// Output format.
+    pub output: Output,
+    /// The kubelet's flags; `None` if none are given.
+    pub flags: Option<Box<Flags>>,
+}
+
 /// Arguments of `kubelet pods`.
 #[derive(Debug, PartialEq)]
 pub struct Pods {
@@ -126,6 +139,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
         "validate" => Subcommand::Validate(Box::new(validate(rest)?)),
         "config" => Subcommand::Config(config(rest)?),
+        "preflight" => Subcommand::Preflight(Box::new(preflight(rest)?)),
         "pods" => Subcommand::Pods(pods(rest)?),
         "explain" => Subcommand::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
@@ -240,6 +254,20 @@ fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
     })
 }
 
+fn preflight(args: Vec<OsString>) -> Result<Preflight, ArgsError> {
+    let pid = Arg::new("pid").long("pid").num_args(1);
+    let (flags, matches) = parse_subcommand_args(args, [output(), pid])?;
+    let process = text(&matches, "pid").map(|id| {
+        let id = id.parse::<u32>();
+        id.map_err(|error| ArgsError(vec![format!("--pid: {error}")]))
+    });
+    Ok(Preflight {
+        process: process.transpose()?,
+        output: output_of(&matches, false)?,
+        flags: (flags != Flags::default()).then(|| Box::new(flags)),
+    })
+}
+
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
     let watch = switch("watch").short('w');
     let (flags, matches) = parse_subcommand_args(args, [output(), socket(), namespace(), watch])?;
@@ -296,6 +324,17 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
              default  prints a configuration file with all fields, their documentation and their defaults.",
             &[OUTPUT],
         ),
+        "preflight" => (
+            "Looks at the kubelet that runs here, its unit, configuration, checkpoints and pods, and says what this kubelet\n\
+             would do in its place: per pod, whether it is kept, restarted or refused, and why. Without flags of the\n\
+             kubelet, they are those of the process, or of the unit if none runs. Nothing is changed.\n\n\
+             The exit code is 0 if the node can be moved and every pod is kept, 1 if not, and 2 if something could not\n\
+             be found out: no API server, no permission, a damaged checkpoint. Run it as root.",
+            &[
+                OUTPUT,
+                ("--pid NUMBER", "The process of the kubelet, if several run"),
+            ],
+        ),
         "pods" => (
             "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
              rows are appended.",
@@ -348,6 +387,20 @@ mod tests {
         let run = parsed("--root-dir /r -v 4");
         assert!(matches!(run, Ok(Command::Run(flags)) if flags.root_dir.as_os_str() == "/r"));
         assert!(matches!(parsed("--version"), Ok(Command::Print(text)) if text.contains("v1.36")));
+    }
+
+    #[test]
+    fn a_preflight_has_the_flags_that_are_given_or_none() {
+        let preflight = |line: &str| match parsed(line) {
+            Ok(Command::Subcommand(Subcommand::Preflight(preflight))) => *preflight,
+            other => panic!("{line}: {other:?}"),
+        };
+        let bare = preflight("preflight --pid 7 -o json");
+        assert_eq!((bare.process, bare.flags), (Some(7), None));
+        let given = preflight("preflight --root-dir /r");
+        assert_eq!(given.flags.unwrap().root_dir.as_os_str(), "/r");
+        assert!(parsed("preflight --pid x").is_err());
+        assert!(parsed("preflight now").is_err());
     }
 
     #[test]

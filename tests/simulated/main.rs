@@ -79,6 +79,7 @@ mod panics;
 mod pending_volumes;
 mod pods;
 mod posted;
+mod preflight;
 mod preemption;
 mod profile;
 mod pulls;

@@ -74,8 +74,11 @@ pub async fn preflight(request: PreflightRequest) -> anyhow::Result<PreflightRep
         }
     };
     findings.extend(configuration_findings(&config));
-    let found = node_findings(&config).await?;
-    findings.extend(found.into_iter().map(unknown_if_unreachable));
+    let found = node_findings(&config).await?.into_iter();
+    // Without the rights to read the process, other rights may be missing, too.
+    let is_hidden = |one: &Finding| one.level == Level::Unknown && one.subject == "process";
+    let is_powerless = findings.iter().any(is_hidden);
+    findings.extend(found.map(|finding| known_or_not(finding, is_powerless)));
     Ok(look(&config, machine, findings).await)
 }
 
@@ -116,14 +119,18 @@ fn configuration_findings(config: &KubeletConfig) -> Vec<Finding> {
     findings
 }
 
-/// A server that does not answer now may answer later, so it is not known what would happen.
-fn unknown_if_unreachable(finding: Finding) -> Finding {
-    match (finding.level, finding.subject) {
-        (Level::Error, "API server" | "runtime") => Finding {
-            level: Level::Unknown,
-            ..finding
+/// A server that does not answer now may answer later, and what may not be read may be as it should: then it is not known
+/// what would happen.
+fn known_or_not(finding: Finding, is_powerless: bool) -> Finding {
+    let is_server = matches!(finding.subject, "API server" | "runtime");
+    let is_error = finding.level == Level::Error;
+    Finding {
+        level: if is_error && (is_server || is_powerless) {
+            Level::Unknown
+        } else {
+            finding.level
         },
-        _ => finding,
+        ..finding
     }
 }
 
@@ -297,14 +304,19 @@ mod tests {
             let error = Err::<(), _>(io::Error::from(kind)).context("cannot read /c");
             assert_eq!(unusable(&error.unwrap_err())[0].level, level);
         }
-        for (subject, level) in [
-            ("API server", Level::Unknown),
-            ("runtime", Level::Unknown),
-            ("ports", Level::Error),
+        for (subject, is_powerless, level) in [
+            ("API server", false, Level::Unknown),
+            ("runtime", false, Level::Unknown),
+            ("ports", false, Level::Error),
+            ("ports", true, Level::Unknown),
         ] {
-            let finding = unknown_if_unreachable(Finding::error(subject, "m"));
+            let finding = known_or_not(Finding::error(subject, "m"), is_powerless);
             assert_eq!(finding.level, level, "{subject}");
         }
+        assert_eq!(
+            known_or_not(Finding::ok("ports", "m"), true).level,
+            Level::Ok
+        );
     }
 
     #[tokio::test]

@@ -90,19 +90,6 @@ fn snapshot(cluster: &Cluster) -> String {
     format!("{files}\n{sandboxes:#}\n{containers:#}")
 }
 
-/// Stops or continues the kubelet: while it is stopped, whatever changes was changed by something else.
-fn signal_kubelet(cluster: &Cluster, signal: &str) {
-    let pid = cluster
-        .kubelet
-        .pid()
-        .expect("a running kubelet")
-        .to_string();
-    let sent = std::process::Command::new("kill")
-        .args([signal, &pid])
-        .status();
-    assert!(sent.unwrap().success());
-}
-
 fn assert_said(report: &Value, code: i32, expected: i32, words: &[&str]) {
     assert_eq!(code, expected, "{report:#}");
     let text = report.to_string();
@@ -175,7 +162,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     cluster.wait("jsonpath={.status.phase}=Failed", "pod/once");
     is_safe(&cluster);
 
-    signal_kubelet(&cluster, "-STOP");
+    cluster.kubelet.pause();
     let (before, since) = (snapshot(&cluster), Timestamp::now());
     is_safe(&cluster);
     let after = snapshot(&cluster);
@@ -192,12 +179,12 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
         requests.iter().any(|one| one.resource == "pods"),
         "{requests:#?}"
     );
-    signal_kubelet(&cluster, "-CONT");
+    cluster.kubelet.resume();
     bad_input_is_never_safe(&cluster);
     is_safe(&cluster);
 
     // A static pod that has another image by then, and a pod that is not admitted.
-    signal_kubelet(&cluster, "-STOP");
+    cluster.kubelet.pause();
     let changed = STATIC_POD.replace("name: main", "name: other");
     cluster.manifests().put("static.yaml", &changed);
     cluster.create(REFUSED);

@@ -11,6 +11,7 @@
 mod collect;
 mod forecast;
 mod locate;
+mod metrics;
 mod node;
 mod pods;
 mod report;
@@ -155,6 +156,7 @@ async fn look(
         }
     };
     findings.extend(node::runtime_findings(&features));
+    findings.push(metrics::finding());
     let own = config.clone();
     let (own_machine, machine) = (machine.clone(), Arc::new(machine));
     let reading = spawn_blocking(move || state::read(&own, &own_machine)).await;

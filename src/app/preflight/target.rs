@@ -92,6 +92,14 @@ pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
         target.findings.extend(process_findings(process));
         target.process = Some(process.id);
         target.proxies(&format!("process {}", process.id), &process.proxies);
+        if found.unit.is_none() && target.findings.iter().all(|one| one.subject != "unit") {
+            let message = format!(
+                "there is no {}: what starts the kubelet again has to start it with the flags of process {}",
+                super::UNIT,
+                process.id
+            );
+            target.findings.push(Finding::warning("unit", message));
+        }
     } else if let Some(unit) = &found.unit {
         let names = unit.variables.iter();
         let proxies = names.filter(|(name, value)| is_proxy(name) && !value.is_empty());
@@ -357,6 +365,7 @@ mod tests {
         };
         let two = with(vec![process(1, "--v=1"), process(2, "--v=2")]);
         assert_eq!(levels(&two, "process"), [Level::Error, Level::Ok]);
+        assert_eq!(levels(&two, "unit"), [Level::Warning]);
         let mut moved = process(1, "");
         moved.program = Some("/usr/bin/kubelet (deleted)".into());
         assert_eq!(levels(&with(vec![moved]), "process"), [Level::Warning]);

@@ -150,6 +150,46 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     assert_said(&report, code, 1, &["2 kubelets run on this node", "--pid"]);
 }
 
+/// The families of the Go kubelet's pages are those of this kubelet or named as lost.
+fn metric_families_that_go_are_named(cluster: &Cluster) {
+    let documented = include_str!("../../../docs/metrics.md");
+    let (report, _) = look(cluster, &[], &[]);
+    let findings = report["findings"].as_array().unwrap().iter();
+    let mut lost = findings.filter(|one| one["subject"] == "metrics");
+    let lost = lost.next().expect("a finding about metrics")["message"].clone();
+    let lost: Vec<_> = lost.as_str().unwrap().split(' ').collect();
+    let is_named = |family: &str| {
+        let is = |name: &&str| match name.strip_suffix('*') {
+            Some(prefix) => family.starts_with(prefix),
+            None => family == *name,
+        };
+        lost.iter().any(is)
+    };
+    let mut unnamed = BTreeSet::new();
+    for page in [
+        "metrics",
+        "metrics/cadvisor",
+        "metrics/resource",
+        "metrics/probes",
+    ] {
+        let text = cluster.kubectl(&[
+            "get",
+            "--raw",
+            &format!("/api/v1/nodes/{NODE}/proxy/{page}"),
+        ]);
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let families = types.filter_map(|line| line.split(' ').next());
+        let is_there =
+            |family: &str| documented.contains(&format!("`{family}`")) || is_named(family);
+        unnamed.extend(
+            families
+                .filter(|family| !is_there(family))
+                .map(str::to_owned),
+        );
+    }
+    assert_eq!(unnamed, BTreeSet::new());
+}
+
 pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     Flavour::Go.make_current();
     let mut cluster = Cluster::start();
@@ -161,6 +201,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     cluster.wait("condition=Ready", "pod/static-node1");
     cluster.wait("jsonpath={.status.phase}=Failed", "pod/once");
     is_safe(&cluster);
+    metric_families_that_go_are_named(&cluster);
 
     cluster.kubelet.pause();
     let (before, since) = (snapshot(&cluster), Timestamp::now());

@@ -32,6 +32,8 @@ const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 pub enum Level {
     /// The kubelet would not start, or pods of the node would not run.
     Error,
+    /// It could not be found out; only a preflight says so.
+    Unknown,
     /// It works, and probably not as intended.
     Warning,
     /// It is as it should be.
@@ -53,6 +55,11 @@ impl Finding {
     /// An error.
     pub fn error(subject: &'static str, message: impl Into<String>) -> Self {
         Self::new(Level::Error, subject, message)
+    }
+
+    /// Something that could not be found out.
+    pub fn unknown(subject: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Level::Unknown, subject, message)
     }
 
     /// A warning.

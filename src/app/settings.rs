@@ -194,30 +194,46 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     .map(Some)
 }
 
+fn manifest_files(config: &KubeletConfig) -> Option<FileConfig> {
+    let path = config.static_pods.path.clone()?;
+    Some(file_source(config, PodSource::File, path))
+}
+
+fn posted_files(config: &KubeletConfig) -> Option<FileConfig> {
+    let path = config.allow_posted_pods.then(|| posted_dir(config))?;
+    Some(file_source(config, PodSource::Posted, path))
+}
+
+fn file_source(config: &KubeletConfig, source: PodSource, path: PathBuf) -> FileConfig {
+    FileConfig {
+        source,
+        path,
+        check_period: config.static_pods.file_check_frequency,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some()),
+    }
+}
+
+/// The sources of pods whose manifests are files.
+pub(super) fn manifest_sources(config: &KubeletConfig) -> impl Iterator<Item = FileConfig> {
+    manifest_files(config)
+        .into_iter()
+        .chain(posted_files(config))
+}
+
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, stores: &Stores) -> pod_config::Config {
     let sources = &config.static_pods;
     let config_maps_and_secrets =
         LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
-        file: sources.path.clone().map(|path| FileConfig {
-            source: PodSource::File,
-            path,
-            check_period: sources.file_check_frequency,
-            config_maps_and_secrets,
-        }),
+        file: manifest_files(config),
         http: sources.url.clone().map(|url| HttpConfig {
             url,
             headers: headers(sources),
             check_period: sources.http_check_frequency,
             config_maps_and_secrets,
         }),
-        posted: config.allow_posted_pods.then(|| FileConfig {
-            source: PodSource::Posted,
-            path: posted_dir(config),
-            check_period: sources.file_check_frequency,
-            config_maps_and_secrets,
-        }),
+        posted: posted_files(config),
         api: api.map(|api| ApiConfig {
             api,
             directory: config.root_dir.join("api-pods"),

@@ -25,6 +25,8 @@ pub enum Subcommand {
     Validate(Box<Validate>),
     /// `kubelet config`.
     Config(ConfigArgs),
+    /// `kubelet preflight`.
+    Preflight(Box<Preflight>),
     /// `kubelet pods`.
     Pods(Pods),
     /// `kubelet explain`.
@@ -77,6 +79,17 @@ pub enum ConfigAction {
     Default,
 }
 
+/// Arguments of `kubelet preflight`.
+#[derive(Debug, PartialEq)]
+pub struct Preflight {
+    /// The process of the kubelet that is to be replaced.
+    pub process: Option<u32>,
+    /// Output format.
+    pub output: Output,
+    /// The kubelet's flags; `None` if none are given.
+    pub flags: Option<Box<Flags>>,
+}
+
 /// Arguments of `kubelet pods`.
 #[derive(Debug, PartialEq)]
 pub struct Pods {
@@ -126,6 +139,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
         "validate" => Subcommand::Validate(Box::new(validate(rest)?)),
         "config" => Subcommand::Config(config(rest)?),
+        "preflight" => Subcommand::Preflight(Box::new(preflight(rest)?)),
         "pods" => Subcommand::Pods(pods(rest)?),
         "explain" => Subcommand::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
@@ -240,6 +254,20 @@ fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
     })
 }
 
+fn preflight(args: Vec<OsString>) -> Result<Preflight, ArgsError> {
+    let pid = Arg::new("pid").long("pid").num_args(1);
+    let (flags, matches) = parse_subcommand_args(args, [output(), pid])?;
+    let process = text(&matches, "pid").map(|id| {
+        let id = id.parse::<u32>();
+        id.map_err(|error| ArgsError(vec![format!("--pid: {error}")]))
+    });
+    Ok(Preflight {
+        process: process.transpose()?,
+        output: output_of(&matches, false)?,
+        flags: (flags != Flags::default()).then(|| Box::new(flags)),
+    })
+}
+
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
     let watch = switch("watch").short('w');
     let (flags, matches) = parse_subcommand_args(args, [output(), socket(), namespace(), watch])?;
@@ -296,6 +324,17 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
              default  prints a configuration file with all fields, their documentation and their defaults.",
             &[OUTPUT],
         ),
+        "preflight" => (
+            "Looks at the kubelet that runs here, its unit, configuration, checkpoints and pods, and says what this kubelet\n\
+             would do in its place: per pod, whether it is kept, restarted or refused, and why. Without flags of the\n\
+             kubelet, they are those of the process, or of the unit if none runs. Nothing is changed.\n\n\
+             The exit code is 0 if the node can be moved and every pod is kept, 1 if not, and 2 if something could not\n\
+             be found out: no API server, no permission, a damaged checkpoint. Run it as root.",
+            &[
+                OUTPUT,
+                ("--pid NUMBER", "The process of the kubelet, if several run"),
+            ],
+        ),
         "pods" => (
             "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
              rows are appended.",
@@ -328,128 +367,4 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(line: &str) -> Result<Command, String> {
-        parse(line.split_whitespace().map(Into::into)).map_err(|error| error.0.join("; "))
-    }
-
-    fn pods(line: &str) -> Pods {
-        match parsed(line) {
-            Ok(Command::Subcommand(Subcommand::Pods(pods))) => pods,
-            other => panic!("{line}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn without_a_verb_the_arguments_are_the_node_agents() {
-        assert!(matches!(parsed(""), Ok(Command::Run(flags)) if *flags == Flags::default()));
-        let run = parsed("--root-dir /r -v 4");
-        assert!(matches!(run, Ok(Command::Run(flags)) if flags.root_dir.as_os_str() == "/r"));
-        assert!(matches!(parsed("--version"), Ok(Command::Print(text)) if text.contains("v1.36")));
-    }
-
-    #[test]
-    fn a_verb_knows_its_own_flags_and_the_kubelets() {
-        let expected = Pods {
-            namespace: Some("shop".into()),
-            watch: true,
-            output: Output::Wide,
-            socket: "/r/kubelet.sock".into(),
-        };
-        assert_eq!(
-            pods("pods -n shop -w -o wide --root-dir=/r --v=2"),
-            expected
-        );
-        assert_eq!(pods("pods --socket /s").socket, PathBuf::from("/s"));
-        assert_eq!(
-            pods("pods").socket,
-            PathBuf::from("/var/lib/kubelet/kubelet.sock")
-        );
-        let Ok(Command::Subcommand(Subcommand::Validate(validate))) =
-            parsed("validate a.yaml --hostname-override n1 - --url -o json")
-        else {
-            panic!();
-        };
-        assert_eq!(
-            validate.files,
-            [PathBuf::from("a.yaml"), PathBuf::from("-")]
-        );
-        assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
-        assert!(validate.url && validate.output == Output::Json);
-        let Ok(Command::Subcommand(Subcommand::Config(config))) =
-            parsed("config --strict check --config /c -o json")
-        else {
-            panic!();
-        };
-        assert_eq!(
-            (config.action, config.output),
-            (ConfigAction::Check, Output::Json)
-        );
-        assert!(config.flags.strict && config.flags.config.is_some());
-        let Ok(Command::Subcommand(Subcommand::Explain(explain))) = parsed("explain shop/web")
-        else {
-            panic!();
-        };
-        assert_eq!(explain.pod, "shop/web");
-    }
-
-    #[test]
-    fn invalid_arguments_are_named() {
-        for (line, expected) in [
-            (
-                "valdate x",
-                "unknown subcommand \"valdate\"; did you mean validate?",
-            ),
-            (
-                "frob",
-                "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
-            ),
-            (
-                "help frob",
-                "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
-            ),
-            ("validate", "FILE is missing"),
-            ("explain", "POD is missing"),
-            ("config", "ACTION is missing"),
-            (
-                "config lint",
-                "\"lint\" is not known; there are check, show, default",
-            ),
-            ("explain a b", "unexpected argument \"b\""),
-            ("pods x", "unexpected argument \"x\""),
-            (
-                "pods -o yaml",
-                "--output: \"yaml\" is not known, there is json or wide",
-            ),
-            (
-                "explain a -o wide",
-                "--output: \"wide\" is not known, there is json",
-            ),
-            ("pods --wath", "unknown flag: --wath; did you mean --watch?"),
-            ("pods --socket", "--socket: needs a value"),
-        ] {
-            assert_eq!(parsed(line).unwrap_err(), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn help_names_every_verb_and_each_verb_has_its_own() {
-        let Ok(Command::Print(all)) = parsed("help") else {
-            panic!();
-        };
-        assert_eq!(parsed("--help"), Ok(Command::Print(all.clone())));
-        for (verb, _, what) in SUBCOMMANDS {
-            assert!(all.contains(&format!("\n  {verb}")), "{verb}");
-            let Ok(Command::Print(own)) = parsed(&format!("help {verb}")) else {
-                panic!("{verb}");
-            };
-            assert_eq!(
-                parsed(&format!("{verb} --help")),
-                Ok(Command::Print(own.clone()))
-            );
-            assert!(*verb == "help" || own.starts_with(what), "{verb}");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! The subcommands.
 //!
-//! * Owns: `validate`, `config`, `pods` and `explain`: their arguments and their output.
+//! * Owns: `validate`, `config`, `preflight`, `pods` and `explain`: their arguments and their output.
 //! * Woken by: the command line, once; `pods --watch` also by changes in the kubelet.
 //! * Publishes: text or JSON on standard output, and an exit code.
 //! * Must never change anything: files and the runtime are only read, and the running kubelet only gets GET
@@ -18,6 +18,7 @@ mod explain;
 mod pods;
 mod validate;
 mod config;
+mod preflight;
 
 pub use args::{Command, Subcommand, parse};
 
@@ -40,6 +41,7 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
                 match subcommand {
                     Subcommand::Validate(args) => validate::run(*args).await,
                     Subcommand::Config(args) => config::run(args).await,
+                    Subcommand::Preflight(args) => preflight::run(*args).await,
                     Subcommand::Pods(args) => pods::run(args).await,
                     Subcommand::Explain(args) => explain::run(args).await,
                 }

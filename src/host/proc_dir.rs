@@ -1,7 +1,14 @@
 //! Information in `/proc/<pid>` about other processes, and their OOM score adjustment. Blocking.
 
 use super::cgroup::ProcessCgroups;
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::PathBuf,
+};
+
+/// Limit of a command line or an environment that is read, bytes.
+const MAX_STRINGS: u64 = 4 << 20;
 
 /// `/proc`, or a directory that stands in for it in tests.
 #[derive(Clone, Debug)]
@@ -46,6 +53,82 @@ impl ProcDir {
     pub fn is_on_host(&self, process: u32) -> io::Result<bool> {
         let namespace = |process| fs::read_link(self.file(process, "ns/pid"));
         Ok(namespace(1)? == namespace(process)?)
+    }
+
+    /// The ids of all processes, in ascending order.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn processes(&self) -> io::Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let name = entry?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// The command line of a process, with the name of its program; empty for a process without memory.
+    ///
+    /// # Errors
+    /// The process has ended, or the file cannot be read.
+    pub fn command_line(&self, process: u32) -> io::Result<Vec<String>> {
+        self.strings(process, "cmdline")
+    }
+
+    /// The names of the environment variables of a process for which `is_wanted` is true. The values may be secret.
+    ///
+    /// # Errors
+    /// The process has ended, or the file cannot be read.
+    pub fn variables(
+        &self,
+        process: u32,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<Vec<String>> {
+        let all = self.strings(process, "environ")?;
+        let set = all.iter().filter_map(|one| one.split_once('='));
+        let names = set.filter(|(name, value)| !value.is_empty() && is_wanted(name));
+        Ok(names.map(|(name, _)| name.to_owned()).collect())
+    }
+
+    /// Strings that end with a zero byte.
+    fn strings(&self, process: u32, name: &str) -> io::Result<Vec<String>> {
+        let file = fs::File::open(self.file(process, name))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_STRINGS).read_to_end(&mut bytes)?;
+        let mut strings: Vec<_> = bytes
+            .split(|byte| *byte == 0)
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+            .collect();
+        // After the last zero byte.
+        strings.pop_if(|last| last.is_empty());
+        Ok(strings)
+    }
+
+    /// The program of a process. ` (deleted)` is appended by the kernel if the file was removed or replaced.
+    ///
+    /// # Errors
+    /// The process has ended or has no program, or this process may not read it.
+    pub fn program(&self, process: u32) -> io::Result<PathBuf> {
+        fs::read_link(self.file(process, "exe"))
+    }
+
+    /// The working directory of a process.
+    ///
+    /// # Errors
+    /// The process has ended, or this process may not read it.
+    pub fn directory(&self, process: u32) -> io::Result<PathBuf> {
+        fs::read_link(self.file(process, "cwd"))
+    }
+
+    /// Whether a process is in the mount namespace of this one.
+    ///
+    /// # Errors
+    /// A namespace cannot be read.
+    pub fn has_own_mounts(&self, process: u32) -> io::Result<bool> {
+        let own = fs::read_link(self.0.join("self/ns/mnt"))?;
+        Ok(fs::read_link(self.file(process, "ns/mnt"))? == own)
     }
 
     /// Sets `oom_score_adj` of a process, unless it has this value.

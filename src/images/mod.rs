@@ -31,7 +31,7 @@ pub(crate) use gc::sandbox_image;
 pub use getter::ImageManagerParts;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::{ImageManager, ImageToPrefetch};
-pub use open::{CredentialProviders, Images, ImagesConfig};
+pub use open::{CredentialProviders, Images, ImagesConfig, check_credential_providers};
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;
 pub use request::{ImageRequest, PullPolicy, ReadyImage};

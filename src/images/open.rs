@@ -106,6 +106,19 @@ impl Images {
     }
 }
 
+/// Checks the configuration of the credential provider plugins as a start does. Blocking.
+///
+/// # Errors
+/// It cannot be used.
+pub fn check_credential_providers(config: &ImagesConfig) -> anyhow::Result<()> {
+    let Some(providers) = &config.credential_providers else {
+        return Ok(());
+    };
+    let (config, bin_dir) = (&providers.config, &providers.bin_dir);
+    let (tokens, metrics) = (providers.account_tokens, Metrics::new());
+    CredentialPlugins::load(config, bin_dir, tokens, None, &metrics).map(drop)
+}
+
 /// Builds the keyring of docker's configuration files and credential provider plugins.
 fn keyring(
     config: &ImagesConfig,

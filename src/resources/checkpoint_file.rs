@@ -45,6 +45,20 @@ impl CheckpointFile {
         bytes.map(|bytes| decode(&bytes)).transpose()
     }
 
+    /// Whether the file can be read, and no damaged one was renamed. Blocking.
+    pub(super) fn check<T>(
+        &self,
+        decode: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<(), String> {
+        let place = |path: &Path, why: &str| format!("{}: {why}", path.display());
+        self.read(decode)
+            .map_err(|error| place(&self.path, &error))?;
+        if self.has_damaged() {
+            return Err(place(&self.damaged, "an earlier kubelet could not read it"));
+        }
+        Ok(())
+    }
+
     /// Renames a file that cannot be used; a failure is logged. Blocking.
     pub(super) fn rename_damaged(&self) {
         if let Err(error) = fs::rename(&self.path, &self.damaged) {

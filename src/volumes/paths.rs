@@ -46,6 +46,11 @@ impl KubeletRoot {
         Ok(Self(fs::canonicalize(path)?.into()))
     }
 
+    /// An existing root, of which nothing is created.
+    pub fn existing(path: &Path) -> io::Result<Self> {
+        Ok(Self(fs::canonicalize(path)?.into()))
+    }
+
     /// The root itself.
     pub fn path(&self) -> &Path {
         &self.0

@@ -168,9 +168,16 @@ impl Cluster {
         self.kubectl(&["rollout", "status", &object, &timeout()]);
     }
 
+    /// A command that runs beside the kubelet.
+    pub fn inside_command(&self, command: &[&str]) -> Command {
+        let mut inside = self.machine.command("exec");
+        inside.args(command);
+        inside
+    }
+
     /// What a command prints that runs beside the kubelet.
     pub fn inside(&self, command: &[&str]) -> String {
-        let result = printed(self.machine.command("exec").args(command));
+        let result = printed(&mut self.inside_command(command));
         result.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 

@@ -133,10 +133,27 @@ impl Kubelet {
 
     /// Kills the kubelet as kill -9 does, and waits for its end.
     pub fn kill(&mut self) {
-        let pid = self.pid().expect("a running kubelet").to_string();
-        let killed = Command::new("kill").args(["-9", &pid]).status();
-        assert!(killed.unwrap().success(), "kill -9 {pid}");
+        self.signal("-9", self.pid());
+        // It stops with a kubelet that is paused, and waits for its end only when it runs.
+        self.signal("-CONT", Some(self.nsenter.id()));
         self.nsenter.wait().unwrap();
+    }
+
+    /// Stops the kubelet in the middle of whatever it does: what changes then was changed by something else.
+    pub fn pause(&self) {
+        self.signal("-STOP", self.pid());
+    }
+
+    /// Lets a paused kubelet go on.
+    pub fn resume(&self) {
+        self.signal("-CONT", self.pid());
+        self.signal("-CONT", Some(self.nsenter.id()));
+    }
+
+    fn signal(&self, signal: &str, pid: Option<u32>) {
+        let pid = pid.expect("a running kubelet").to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.unwrap().success(), "kill {signal} {pid}");
     }
 
     pub fn ended(&mut self) -> bool {

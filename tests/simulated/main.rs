@@ -80,6 +80,7 @@ mod panics;
 mod pending_volumes;
 mod pods;
 mod posted;
+mod preflight;
 mod preemption;
 mod profile;
 mod pulls;

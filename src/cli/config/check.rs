@@ -37,7 +37,7 @@ impl CheckReport {
         let mut text = String::new();
         for finding in &self.findings {
             let level = match finding.level {
-                Level::Error => paint.red("error    "),
+                Level::Error | Level::Unknown => paint.red("error    "),
                 Level::Warning => paint.yellow("warning  "),
                 Level::Ok => "ok       ".to_owned(),
             };

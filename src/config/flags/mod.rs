@@ -165,6 +165,11 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
         "Check the configuration and the node without starting, or show the effective or the default settings",
     ),
     (
+        "preflight",
+        "",
+        "Tell what would happen if this kubelet replaced the one that runs here, pod by pod",
+    ),
+    (
         "pods",
         "",
         "Show the pods of the kubelet that runs here; --watch follows them",

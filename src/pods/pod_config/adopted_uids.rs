@@ -16,7 +16,7 @@ const GENERATED_UID_DIGITS: usize = 32;
 
 /// The UIDs that may be adopted, and those that were.
 #[derive(Debug, Default)]
-pub(super) struct AdoptedUids {
+pub struct AdoptedUids {
     /// The generated UIDs under which pods of a name are in the runtime, while no manifest of the name was decided.
     candidates: HashMap<PodFullName, Vec<PodUid>>,
     /// Sources whose list was complete: a manifest that is added later is a new pod and adopts nothing.
@@ -35,7 +35,7 @@ struct AdoptedPod {
 
 impl AdoptedUids {
     /// The candidates for adoption among the pods of the runtime at the start of the kubelet, read or not.
-    pub(super) fn new(pods: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {
+    pub fn new(pods: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {
         let mut candidates: HashMap<_, Vec<PodUid>> = HashMap::new();
         for status in pods.into_iter().filter(|status| is_generated(&status.uid)) {
             let name = PodFullName::of(&status.name, &status.namespace);
@@ -49,7 +49,7 @@ impl AdoptedUids {
 
     /// The pods of the runtime whose statuses decide which UID the pod of a manifest gets. Empty if nothing has to be
     /// read for that: most pods run under the UID that this kubelet generates, and must not wait for their statuses.
-    pub(super) fn candidates(&self, source: PodSource, pod: &Pod) -> &[PodUid] {
+    pub fn candidates(&self, source: PodSource, pod: &Pod) -> &[PodUid] {
         let uid = pod.uid();
         if self.complete.contains(&source) || self.adopted.contains_key(&uid) || !is_generated(&uid)
         {
@@ -63,7 +63,7 @@ impl AdoptedUids {
 
     /// The pod of a manifest, with the UID of the running pod that was started from this manifest. `statuses` are those
     /// of its [candidates](Self::candidates).
-    pub(super) fn adopt(
+    pub fn adopt(
         &mut self,
         source: PodSource,
         pod: Arc<Pod>,

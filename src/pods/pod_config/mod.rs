@@ -31,9 +31,12 @@ mod posted;
 mod ready;
 mod static_pod;
 
-pub use api::ApiConfig;
+pub use adopted_uids::AdoptedUids;
+use adopted_uids::sandbox_decides;
+pub use api::{ApiConfig, accept as accept_api_pod, pods_of};
 pub use file::{
-    DuplicatePod, FileConfig, MissingPath, ReadError, dedup_by_name, manifests_at, read_manifest,
+    DuplicatePod, FileConfig, FoundManifests, MissingPath, ReadError, dedup_by_name,
+    find_manifests, manifests_at, read_manifest,
 };
 pub use http::HttpConfig;
 pub use manifest::{InvalidItem, InvalidManifest, Manifest, decode_file, decode_url};
@@ -47,7 +50,6 @@ use crate::base::Tasks;
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::{ItemId, PodCache, StaleItem};
-use adopted_uids::{AdoptedUids, sandbox_decides};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};

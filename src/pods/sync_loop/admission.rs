@@ -148,10 +148,7 @@ pub fn admit(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), Admis
 }
 
 /// The first rule about the pod's own spec that a running pod breaks: it would not be admitted now.
-pub(super) fn broken_by_running(
-    pod: &Pod,
-    attributes: &PodAdmitAttributes<'_>,
-) -> Option<Rejection> {
+pub fn broken_by_running(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Option<Rejection> {
     let rules = [
         sysctls(pod, attributes.sysctls),
         operating_system(pod),

@@ -30,6 +30,9 @@ mod removals;
 mod resize;
 mod pending_admission;
 
+pub use admission::{
+    AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, broken_by_running,
+};
 pub use housekeeping::HOUSEKEEPING_PERIOD;
 pub(in crate::pods) use housekeeping::HousekeepingSchedule;
 pub use metrics::LoopMetrics;

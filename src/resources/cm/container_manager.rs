@@ -278,6 +278,25 @@ impl ContainerManager {
     }
 }
 
+/// The cgroup of a QoS class below that of all pods.
+fn qos_cgroup(all_pods: &CgroupName, class: QosClass) -> CgroupName {
+    match class {
+        QosClass::Guaranteed => all_pods.clone(),
+        QosClass::Burstable => all_pods.child("burstable"),
+        QosClass::BestEffort => all_pods.child("besteffort"),
+    }
+}
+
+/// The name of a pod's cgroup; `root` is `cgroupRoot`.
+///
+/// # Errors
+/// The pod's QoS class cannot be determined.
+pub fn pod_cgroup_name(root: &str, pod: &Pod) -> anyhow::Result<CgroupName> {
+    let all_pods = CgroupName::of_cgroupfs(root).child(ALL_PODS);
+    let class = qos_cgroup(&all_pods, pod_qos(pod)?);
+    Ok(class.child(&format!("{POD_PREFIX}{}", pod.uid())))
+}
+
 impl ContainerManagerInner {
     /// Runs blocking work that changes cgroups. With systemd, the concurrency is limited, because its calls may take
     /// long and would use up the threads for short work.
@@ -313,11 +332,7 @@ impl ContainerManagerInner {
     }
 
     fn qos_cgroup(&self, class: QosClass) -> CgroupName {
-        match class {
-            QosClass::Guaranteed => self.all_pods.clone(),
-            QosClass::Burstable => self.all_pods.child("burstable"),
-            QosClass::BestEffort => self.all_pods.child("besteffort"),
-        }
+        qos_cgroup(&self.all_pods, class)
     }
 
     /// The pod's cgroup name in each QoS class, for when the class is unknown.

@@ -16,7 +16,10 @@ const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 /// The driver that the runtime reports; `configured` if it cannot report one.
-pub(super) async fn driver(
+///
+/// # Errors
+/// The runtime does not answer, or reports a driver that is not known.
+pub async fn driver(
     runtime: &RuntimeClient,
     metrics: &Metrics,
     configured: CgroupDriver,

@@ -26,7 +26,8 @@ mod tests;
 mod resource_config_tests;
 
 pub use config::CgroupsConfig;
-pub use container_manager::{ContainerManager, SandboxResources};
+pub use container_manager::{ContainerManager, SandboxResources, pod_cgroup_name};
+pub use driver::driver as cgroup_driver;
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
 pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup};

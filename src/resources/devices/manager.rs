@@ -38,7 +38,16 @@ use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's. A damaged one is renamed and kept; as long as it exists, running containers
 /// may have unknown devices.
-pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+pub const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+
+/// Whether the device manager's checkpoint below this root directory can be read; a file that does not exist can. Blocking.
+///
+/// # Errors
+/// It is damaged, or an earlier kubelet renamed a damaged one.
+pub fn check_device_checkpoint(root: &Path) -> Result<(), String> {
+    let file = CheckpointFile::new(root.join("device-plugins").join(CHECKPOINT));
+    file.check(checkpoint::decode)
+}
 
 /// The pod whose devices changed; `None` for all pods that wait for devices.
 pub type DeviceChange = Option<PodUid>;

@@ -23,7 +23,7 @@ pub mod state;
 mod tests;
 
 pub use error::{AllocateError, DeviceAllocationError};
-pub use manager::{DeviceChange, DeviceManager};
+pub use manager::{CHECKPOINT, DeviceChange, DeviceManager, check_device_checkpoint};
 pub use request::{Affinities, is_claimed, is_dra_extended_resource, is_extended_resource};
 pub use run_options::RunOptions;
 pub use state::DeviceHints;

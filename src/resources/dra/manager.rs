@@ -38,7 +38,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's.
-const CHECKPOINT: &str = "dra_manager_state";
+pub const CHECKPOINT: &str = "dra_manager_state";
+
+/// Whether the DRA manager's checkpoint below this root directory can be read; a file that does not exist can. Blocking.
+///
+/// # Errors
+/// It is damaged, or an earlier kubelet renamed a damaged one.
+pub fn check_claim_checkpoint(root: &Path) -> Result<(), String> {
+    CheckpointFile::new(root.join(CHECKPOINT)).check(checkpoint::decode)
+}
 
 /// The DRA manager; cheap to clone.
 #[derive(Clone)]

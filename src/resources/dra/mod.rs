@@ -26,7 +26,7 @@ mod unrecovered;
 mod tests;
 
 pub use error::DraError;
-pub use manager::DraManager;
+pub use manager::{CHECKPOINT, DraManager, check_claim_checkpoint};
 pub use state::ContainerClaim;
 
 /// The generated messages, clients and servers of drivers.

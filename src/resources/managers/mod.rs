@@ -16,7 +16,7 @@ pub(super) mod tests;
 mod updates;
 
 pub use metrics::ManagerMetrics;
-pub use open::{ManagersConfig, NodeReserved, open};
+pub use open::{ManagersConfig, NodeReserved, open, open_errors};
 pub use state_files::StateFiles;
 
 use super::{

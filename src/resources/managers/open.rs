@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// Configuration of the managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,6 +83,31 @@ pub async fn open(
     };
     let managers = tokio::task::spawn_blocking(build).await?;
     managers.context("Failed to start ContainerManager")
+}
+
+/// What would keep [`open`] from opening the managers: the machine or its checkpoints do not fit their configuration.
+/// Blocking.
+pub fn open_errors(
+    config: &ManagersConfig,
+    reserved: &NodeReserved,
+    sys: &Path,
+    root_dir: &Path,
+) -> Vec<anyhow::Error> {
+    let machine = if config.is_off() {
+        MachineTopology::default()
+    } else {
+        match MachineTopology::read(sys).context("cannot read the CPU topology") {
+            Ok(machine) => machine,
+            Err(error) => return vec![error],
+        }
+    };
+    let files = StateFiles::new(root_dir);
+    let opened = [
+        topology(config, &machine).map(drop),
+        cpu_manager(config, reserved.milli_cpu, &machine, &files).map(drop),
+        memory_manager(config, &reserved.memory, &machine, &files).map(drop),
+    ];
+    opened.into_iter().filter_map(Result::err).collect()
 }
 
 fn topology(config: &ManagersConfig, machine: &MachineTopology) -> anyhow::Result<TopologyManager> {

@@ -6,6 +6,8 @@ use crate::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid,
         container_should_restart,
     },
+    resources::allocation::PodResourceInfo,
+    runtime::kuberuntime::actions::RecordedFacts,
     state::pod_cache::PodCache,
     state::pod_state_store::{PodRecord, PodStateStore, is_newest_exit},
 };
@@ -13,11 +15,24 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// The recorded last exit codes, by container name. A container that was killed to be restarted has none: its exit code
 /// decides nothing.
-pub(super) fn last_exit_codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
+fn last_exit_codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
     let last = record.exits.last();
     last.filter(|(name, exit)| record.killed_to_restart.get(*name) != Some(&exit.id))
         .map(|(name, exit)| (name.into(), exit.exit_code))
         .collect()
+}
+
+/// The recorded facts that [`compute_pod_actions`](super::actions::compute_pod_actions) needs, by the pod's record and its
+/// actuated amounts.
+pub fn recorded_facts(record: &PodRecord, actuated: Option<Arc<PodResourceInfo>>) -> RecordedFacts {
+    RecordedFacts {
+        actuated,
+        initialized_in: record.initialized_sandbox(),
+        terminal: record.terminal.is_some(),
+        restart_all_instances: record.restart_all_instances(),
+        exits: last_exit_codes(record),
+        killed_to_restart: record.killed_to_restart.clone(),
+    }
 }
 
 /// The newest instance of a container, if it has ended.

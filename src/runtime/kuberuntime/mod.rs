@@ -58,6 +58,7 @@ use sync::{
 };
 use tokio::sync::watch;
 
+pub use exits::recorded_facts;
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
 pub use generate::{GenerateSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;

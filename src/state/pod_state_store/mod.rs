@@ -372,6 +372,17 @@ fn write_file(path: &Path, bytes: Option<&[u8]>) -> io::Result<()> {
 
 /// Reads all records. A file that cannot be decoded is logged and skipped; temporary files of interrupted writes are
 /// passed to `leftover`.
+/// Reads the records in a directory without opening a store; none if the directory does not exist. Blocking.
+///
+/// # Errors
+/// The directory cannot be listed.
+pub fn read_pod_records(directory: &Path) -> anyhow::Result<HashMap<PodUid, PodRecord>> {
+    if !directory.exists() {
+        return Ok(HashMap::new());
+    }
+    read_records(directory, |_| {})
+}
+
 fn read_records(
     directory: &Path,
     leftover: impl Fn(&Path),

@@ -1,6 +1,8 @@
 //! Which volumes a pod needs, and how each is set up. Pure.
 
 use super::KINDS;
+use crate::apiserver::claim::PersistentVolumeClaimKey;
+use crate::base::error_chain;
 use crate::model::{NodeFacts, Pod, PodExt, Quantity, requests};
 use crate::volumes::{
     Unsupported, VolumeError, VolumeGroup,
@@ -10,7 +12,7 @@ use crate::volumes::{
 };
 use anyhow::Context as _;
 use futures::future::ready;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::sync::Arc;
 
@@ -41,6 +43,49 @@ pub fn plan(
         Some(kind.map(|kind| PlannedVolume { name, kind }))
     });
     planned.collect()
+}
+
+/// The claims that a pod mounts, and why volumes of it cannot be set up on this node.
+#[derive(Debug, Default)]
+pub struct VolumeCheck {
+    /// The claims, by the name of the volume in the pod.
+    pub claims: Vec<(String, PersistentVolumeClaimKey)>,
+    /// The errors that every attempt to set up the volumes has, which name the volume.
+    pub errors: Vec<String>,
+}
+
+/// Checks the volumes of a pod without setting them up. `bound` is the PersistentVolume of a claim, if it is known.
+pub fn check(
+    pod: &Pod,
+    facts: &NodeFacts,
+    node: Option<&Node>,
+    bound: &dyn Fn(&PersistentVolumeClaimKey) -> Option<Arc<PersistentVolume>>,
+) -> VolumeCheck {
+    let mut check = VolumeCheck::default();
+    let planned = match plan(pod, facts, true) {
+        Ok(planned) => planned,
+        Err(error) => {
+            check.errors.push(error_chain(&error));
+            return check;
+        }
+    };
+    for PlannedVolume { name, kind } in planned {
+        if !kind.is_supported() {
+            check.errors.push(format!(
+                "volume {name}: its kind is not supported by this kubelet"
+            ));
+        }
+        let Some(key) = kind.claim() else { continue };
+        if let Some(volume) = bound(key)
+            && let Err(error) = kind.check_claim(&name, &volume, node)
+        {
+            check
+                .errors
+                .push(format!("volume {name}: {}", error_chain(&error)));
+        }
+        check.claims.push((name, key.clone()));
+    }
+    check
 }
 
 /// What has to be looked up for these volumes.

@@ -16,6 +16,7 @@ use crate::volumes::{
     state,
 };
 use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use std::{any::Any, borrow::Cow, fmt::Debug, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +65,16 @@ pub(in crate::volumes) trait Kind: Any + Debug + Send + Sync + SameKind {
     /// Its plugin in metrics, once it is set up at this path; `None` if it counts itself.
     fn metric_plugin(&self, _path: Option<&VolumePath>) -> Option<&'static str> {
         Some(self.directory().map_or(NO_PLUGIN, |(plugin, _)| plugin.0))
+    }
+
+    /// Why the volume of the claim cannot be set up on this node, if it is one.
+    fn check_claim(
+        &self,
+        _name: &str,
+        _volume: &PersistentVolume,
+        _node: Option<&Node>,
+    ) -> Result<(), VolumeError> {
+        Ok(())
     }
 
     /// False if each attempt fails, because this kubelet lacks something.

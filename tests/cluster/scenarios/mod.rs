@@ -16,6 +16,7 @@ mod monitoring;
 mod node;
 mod objects;
 mod pods;
+mod preflight;
 mod pressure;
 mod refusals;
 mod resize;
@@ -94,6 +95,7 @@ scenarios! {
     certificates::a_pod_has_the_certificates_of_a_signer_or_an_event_says_why_not,
     claims::a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back,
     resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,
+    preflight::a_preflight_changes_nothing_and_the_exchange_does_what_it_said,
     swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
     swap::devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the_kubelet_changes,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,

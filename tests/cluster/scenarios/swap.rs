@@ -11,6 +11,7 @@ use kubelet::resources::devices::proto;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::preflight::is_safe;
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::inventory::{instances, nothing_is_leaked};
 use crate::kubelet::Flavour;
@@ -19,7 +20,7 @@ use crate::support::wait::{holds, wait_for};
 use plugin::{FakePlugin, VERSION};
 
 /// Each with something that a kubelet prepares and could prepare in another way than the one before.
-const PODS: &str = "
+pub const PODS: &str = "
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: words}
@@ -59,7 +60,7 @@ spec:
   containers: [{name: main, image: 'localhost/busybox:dev', command: ['false']}]
 ";
 
-const STATIC_POD: &str = "
+pub const STATIC_POD: &str = "
 apiVersion: v1
 kind: Pod
 metadata: {name: static, namespace: default}
@@ -102,6 +103,7 @@ pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restar
     let before = instances(&cluster, "part=all");
     let containers = running(&cluster);
 
+    is_safe(&cluster);
     Flavour::Rust.make_current();
     cluster.restart_kubelet();
     wait_for("this kubelet reports the node", DEADLINE, || async {
@@ -301,6 +303,9 @@ pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the
         let (before, containers) = (handed_out(&cluster, &names), running(&cluster));
         assert_eq!(before.cpus[0], "1", "{before:?}");
         let reported = version(&cluster);
+        if flavour == Flavour::Rust {
+            is_safe(&cluster);
+        }
         drop(plugin);
         flavour.make_current();
         cluster.restart_kubelet_with(&FLAGS);

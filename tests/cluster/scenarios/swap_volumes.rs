@@ -6,6 +6,7 @@ use super::csi_objects::{
     block_claim, block_pod, check_programs, claim, create_daemon_set, create_objects, inline,
     journal, mount_points, no_volume_is_left, of_claim, pod, volume_name, wait_registered,
 };
+use super::preflight::is_safe;
 use super::swap::{running, version};
 use crate::cluster::{Cluster, DEADLINE};
 use crate::csi_driver::NAME;
@@ -89,6 +90,9 @@ async fn change_to(cluster: &mut Cluster, flavour: Flavour, pods: &[String]) {
         points.iter().all(|pair| pair[0] != pair[1]),
         "mounted twice: {before:#?}"
     );
+    if flavour == Flavour::Rust {
+        is_safe(cluster);
+    }
     let reported = version(cluster);
     flavour.make_current();
     cluster.restart_kubelet();

@@ -13,7 +13,7 @@ const OWN_PREFIX: &str = "kubelet.rs/";
 ///
 /// # Errors
 /// The pod is not of this node, or a name in it is invalid.
-pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
+pub fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
     let wrong = api_pod_names(&pod);
     if !wrong.is_empty() {
         let fields = wrong.iter().map(ToString::to_string);

@@ -16,7 +16,7 @@ pub(super) struct Confirmation {
 }
 
 /// The pods that are bound to a node.
-pub(super) fn pods_of(node_name: &str) -> Selection {
+pub fn pods_of(node_name: &str) -> Selection {
     Selection {
         namespace: None,
         field_selector: Some(format!("spec.nodeName={node_name}")),

@@ -24,9 +24,10 @@ use crate::{
     state::node_object::NodeObject,
     state::pod_cache::PodCache,
 };
-use accept::accept;
+pub use accept::accept;
 use anyhow::Context as _;
-use confirm::{Confirmation, cluster, confirm, pods_of};
+pub use confirm::pods_of;
+use confirm::{Confirmation, cluster, confirm};
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use jiff::Timestamp;
 use known::{ApiPods, RefusedPod};

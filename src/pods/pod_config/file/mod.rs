@@ -82,6 +82,41 @@ impl MissingPath {
     }
 }
 
+/// The pods that a starting kubelet finds at the manifest path.
+#[derive(Clone, Debug, Default)]
+pub struct FoundManifests {
+    /// The valid pods; `None` if the path could not be listed.
+    pub pods: Option<Vec<Arc<Pod>>>,
+    /// What is wrong with manifests or the path, each with its file.
+    pub problems: Vec<String>,
+    /// Which pods may be missing from `pods`, because their manifests are invalid or unreadable.
+    pub completeness: Completeness,
+}
+
+/// Reads the manifests as the source does when the kubelet starts. Blocking.
+pub fn find_manifests(config: &FileConfig, node_name: &str) -> FoundManifests {
+    let mut scanner = Scanner::new(
+        config.source,
+        config.path.clone(),
+        node_name.to_owned(),
+        config.config_maps_and_secrets,
+    );
+    let none = BTreeSet::new();
+    let first = scanner.scan(&none);
+    // An invalid file is reported by the second scan that finds it.
+    let second = scanner.scan(&none);
+    let notices = first.notices.into_iter().chain(second.notices);
+    let problems = notices.filter_map(|notice| match notice {
+        Notice::Unusable(text) | Notice::Warning(text) => Some(text),
+        Notice::Missing(_) => None,
+    });
+    FoundManifests {
+        problems: problems.collect(),
+        pods: second.pods,
+        completeness: second.completeness,
+    }
+}
+
 /// The task of the source; ends only at shutdown.
 pub(super) async fn run(
     config: FileConfig,

@@ -25,10 +25,10 @@ use crate::{
     runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         actions::{
-            ContainerStart, KillPodReason, PodActionInputs, PodActions, RecordedFacts,
-            SandboxChange, compute_pod_actions,
+            ContainerStart, KillPodReason, PodActionInputs, PodActions, SandboxChange,
+            compute_pod_actions,
         },
-        exits::last_exit_codes,
+        exits::recorded_facts,
         kill::StopCause,
     },
     state::events::ObjectRef,
@@ -49,14 +49,9 @@ impl KubeGenericRuntimeManager {
     pub fn compute_pod_actions(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let actuated = self.allocations.actuated(&uid);
-        let facts = self.state_store.read(&uid, |record| RecordedFacts {
-            actuated,
-            initialized_in: record.initialized_sandbox(),
-            terminal: record.terminal.is_some(),
-            restart_all_instances: record.restart_all_instances(),
-            exits: last_exit_codes(record),
-            killed_to_restart: record.killed_to_restart.clone(),
-        });
+        let facts = self
+            .state_store
+            .read(&uid, |record| recorded_facts(record, actuated));
         let probe_results = |id: &_| self.results.get(id);
         compute_pod_actions(&PodActionInputs {
             pod,

@@ -20,6 +20,7 @@ use crate::volumes::{
     pod_dirs,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 pub(super) const KIND: KindRow = KindRow {
@@ -92,6 +93,15 @@ impl Kind for ClaimVolume {
 
     fn claim(&self) -> Option<&PersistentVolumeClaimKey> {
         Some(&self.key)
+    }
+
+    fn check_claim(
+        &self,
+        name: &str,
+        volume: &PersistentVolume,
+        node: Option<&Node>,
+    ) -> Result<(), VolumeError> {
+        resolve::resolve(name, self, Ok(volume), node, None).map(drop)
     }
 
     fn add_keys(&self, keys: &mut VolumeKeys) {

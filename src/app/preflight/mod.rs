@@ -1,0 +1,341 @@
+//! What would happen if this kubelet started in place of the one that runs on this node.
+//!
+//! 1. [`locate`]: the kubelet that runs, its unit and their flags, of which [`target`] chooses.
+//! 2. The configuration and what `kubelet config check` checks.
+//! 3. [`collect`] and [`state`]: the pods of the runtime, of the manifests and of the API server, and the checkpoints.
+//! 4. [`pods`] and [`forecast`]: what would become of each pod, by the functions with which a running kubelet decides.
+//! 5. [`report`]: the verdict. What could not be found out is never safe.
+//!
+//! Nothing is changed: files are only read, calls of the runtime and of the API server are those that read.
+
+mod collect;
+mod forecast;
+mod locate;
+mod metrics;
+mod node;
+mod pods;
+mod report;
+mod state;
+mod target;
+mod unit;
+
+pub use report::{Outcome, PodForecast, PreflightReport, Verdict};
+
+use super::{Finding, Level, node_findings, settings};
+use crate::{
+    apiserver::ApiServer,
+    base::{error_chain, metrics::Metrics, otel::Tracer},
+    config::{Flags, HostFacts, KubeletConfig, Problems, load},
+    cri::{self, RuntimeClient, RuntimeConfig, RuntimeFeatures},
+    host::{HostMachine, ProcDir},
+    model::{AddressOrder, Completeness, PodSource},
+    node::certificates::client_identity,
+};
+use node::NodeChecks;
+use pods::{RuntimePods, SourceList, StaticPod, adopt, forecasts, way_back};
+use state::LeftState;
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::task::spawn_blocking;
+
+/// The name of the kubelet's unit.
+pub(super) const UNIT: &str = "kubelet.service";
+/// How long the runtime may take for one call.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct PreflightRequest {
+    /// The process of the kubelet; `None` to search for it.
+    pub process: Option<u32>,
+    /// The kubelet's flags; `None` to take those of the process or of the unit.
+    pub flags: Option<Flags>,
+}
+
+/// Looks at the node.
+///
+/// # Errors
+/// The machine cannot be read.
+pub async fn preflight(request: PreflightRequest) -> anyhow::Result<PreflightReport> {
+    let machine = spawn_blocking(HostMachine::read).await??;
+    let (hostname, process) = (machine.hostname.clone(), request.process);
+    let find = move || locate::find(&ProcDir::default(), Path::new("/"), process, &hostname);
+    let target = target::choose(spawn_blocking(find).await?, request.flags);
+    let mut findings = target.findings;
+    let Some(flags) = target.flags else {
+        return Ok(PreflightReport::new(None, findings, Vec::new()));
+    };
+    let facts = HostFacts {
+        hostname: machine.hostname.clone(),
+    };
+    let config = match spawn_blocking(move || load(&flags, &facts)).await? {
+        Ok(config) => config,
+        Err(error) => {
+            findings.extend(unusable(&error));
+            return Ok(PreflightReport::new(None, findings, Vec::new()));
+        }
+    };
+    findings.extend(configuration_findings(&config));
+    let found = node_findings(&config).await?.into_iter();
+    // Without the rights to read the process, other rights may be missing, too.
+    let is_hidden = |one: &Finding| one.level == Level::Unknown && one.subject == "process";
+    let is_powerless = findings.iter().any(is_hidden);
+    findings.extend(found.map(|finding| known_or_not(finding, is_powerless)));
+    Ok(look(&config, machine, findings).await)
+}
+
+/// The findings about a configuration that cannot be used. A file that may not be read is not a wrong one.
+fn unusable(error: &anyhow::Error) -> Vec<Finding> {
+    if let Some(Problems(problems)) = error.downcast_ref::<Problems>() {
+        let problems = problems.iter();
+        return problems
+            .map(|problem| Finding::error("configuration", problem.to_string()))
+            .collect();
+    }
+    let is_denied = error.chain().any(|cause| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+    });
+    let text = error_chain(error.as_ref());
+    vec![if is_denied {
+        Finding::unknown("configuration", text)
+    } else {
+        Finding::error("configuration", text)
+    }]
+}
+
+fn configuration_findings(config: &KubeletConfig) -> Vec<Finding> {
+    let warnings = config.warnings.iter();
+    let mut findings: Vec<_> = warnings
+        .map(|warning| Finding::warning("configuration", warning))
+        .collect();
+    if !config.unsupported.is_empty() {
+        let names = config.unsupported.join(", ");
+        let message = format!("accepted and without effect in this kubelet: {names}");
+        findings.push(Finding::warning("configuration", message));
+    }
+    if config.static_pods.url.is_some() {
+        let message = "the pods of staticPodURL are not looked at";
+        findings.push(Finding::unknown("configuration", message));
+    }
+    findings
+}
+
+/// A server that does not answer now may answer later, and what may not be read may be as it should: then it is not known
+/// what would happen.
+fn known_or_not(finding: Finding, is_powerless: bool) -> Finding {
+    let is_server = matches!(finding.subject, "API server" | "runtime");
+    let is_error = finding.level == Level::Error;
+    Finding {
+        level: if is_error && (is_server || is_powerless) {
+            Level::Unknown
+        } else {
+            finding.level
+        },
+        ..finding
+    }
+}
+
+/// What of the node's pods and objects could be read.
+struct NodePods {
+    runtime: Option<RuntimePods>,
+    sources: Vec<SourceList>,
+    static_pods: Vec<StaticPod>,
+}
+
+async fn look(
+    config: &KubeletConfig,
+    machine: HostMachine,
+    mut findings: Vec<Finding>,
+) -> PreflightReport {
+    let (client, features) = match runtime(config).await {
+        Ok(found) => found,
+        Err(None) => return PreflightReport::new(None, findings, Vec::new()),
+        Err(Some(finding)) => {
+            findings.push(finding);
+            return PreflightReport::new(None, findings, Vec::new());
+        }
+    };
+    findings.extend(node::runtime_findings(&features));
+    findings.push(metrics::finding());
+    let own = config.clone();
+    let (own_machine, machine) = (machine.clone(), Arc::new(machine));
+    let reading = spawn_blocking(move || state::read(&own, &own_machine)).await;
+    let left: LeftState = match reading {
+        Ok(left) => left,
+        Err(error) => {
+            findings.push(Finding::unknown("checkpoints", error.to_string()));
+            return PreflightReport::new(None, findings, Vec::new());
+        }
+    };
+    let api = api_server(config).await;
+    let found = node_pods(config, &client, api.as_ref(), &left, &mut findings).await;
+    findings.extend(left.findings.iter().cloned());
+    let Some(runtime) = &found.runtime else {
+        return PreflightReport::new(None, findings, Vec::new());
+    };
+    let back = way_back(&found.static_pods, runtime);
+    let desired = || {
+        found
+            .sources
+            .iter()
+            .flat_map(|list| list.pods.iter().flatten())
+    };
+    let pods: Vec<_> = desired().cloned().collect();
+    let checks = NodeChecks::new(
+        config,
+        machine,
+        &client,
+        features,
+        api.as_ref(),
+        &pods,
+        runtime,
+        &left,
+    );
+    let checks = match checks.await {
+        Ok((checks, more)) => {
+            findings.extend(more);
+            checks
+        }
+        Err(error) => {
+            findings.push(Finding::unknown("node", error_chain(error.as_ref())));
+            return PreflightReport::new(None, findings, back);
+        }
+    };
+    let forecasts = forecasts(
+        &found.sources,
+        runtime,
+        &|uid| checks.recorded(uid),
+        &|pod, status| checks.of(pod, status),
+    );
+    PreflightReport::new(Some(forecasts), findings, back)
+}
+
+/// The runtime, if it is ready; a failure without a finding is among those of the node.
+async fn runtime(
+    config: &KubeletConfig,
+) -> Result<(RuntimeClient, RuntimeFeatures), Option<Finding>> {
+    let settings = RuntimeConfig {
+        request_timeout: config.runtime.request_timeout.min(TIMEOUT),
+        ..config.runtime.clone()
+    };
+    let connected = cri::connect(&settings, false, &Tracer::disabled(), &Metrics::new());
+    let Ok((client, _)) = connected else {
+        return Err(None);
+    };
+    match cri::runtime_info(&client).await {
+        Ok(info) => Ok((client, RuntimeFeatures::of(&info.status))),
+        Err(why) => Err(Some(Finding::unknown("runtime", why))),
+    }
+}
+
+/// The API server, if its kubeconfig can be used; what is wrong with it is among the findings of the node.
+async fn api_server(config: &KubeletConfig) -> Option<ApiServer> {
+    let kubeconfig = config.kubeconfig.clone()?;
+    let identity = client_identity(kubeconfig, &config.identity);
+    ApiServer::open(identity).await.ok()
+}
+
+async fn node_pods(
+    config: &KubeletConfig,
+    client: &RuntimeClient,
+    api: Option<&ApiServer>,
+    left: &LeftState,
+    findings: &mut Vec<Finding>,
+) -> NodePods {
+    let order = AddressOrder::new(config.ipv6_first);
+    let runtime = match collect::runtime_pods(client, order).await {
+        Ok(runtime) => Some(runtime),
+        Err(error) => {
+            findings.push(Finding::unknown("runtime", error_chain(&error)));
+            None
+        }
+    };
+    let mut sources = Vec::new();
+    let mut static_pods = Vec::new();
+    for files in settings::manifest_sources(config) {
+        let (mut list, problems) = collect::manifests(files, &config.node_name).await;
+        let problems = problems.into_iter();
+        findings.extend(problems.map(|why| Finding::error("manifests", why)));
+        if let (Some(pods), Some(runtime)) = (list.pods.take(), &runtime) {
+            let adopted = adopt(list.source, pods, runtime);
+            list.pods = Some(adopted.iter().map(|one| one.pod.clone()).collect());
+            static_pods.extend(adopted);
+        }
+        sources.push(list);
+    }
+    if config.kubeconfig.is_some() {
+        let listed = match api {
+            Some(api) => collect::api_pods(api, &config.node_name).await,
+            None => Err("the kubeconfig cannot be used".to_owned()),
+        };
+        sources.push(listed.unwrap_or_else(|why| {
+            findings.push(Finding::unknown("API server", format!("its pods: {why}")));
+            SourceList {
+                source: PodSource::Api,
+                pods: None,
+                completeness: Completeness::Partial,
+                refused: Vec::new(),
+            }
+        }));
+    }
+    // A pod runs with the amounts that it is allocated, which may be others than those in its spec.
+    for pod in sources
+        .iter_mut()
+        .flat_map(|list| list.pods.iter_mut().flatten())
+    {
+        *pod = left.allocations.apply(pod);
+    }
+    NodePods {
+        runtime,
+        sources,
+        static_pods,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn what_may_not_be_read_is_not_known_and_what_is_wrong_is_not_safe() {
+        for (kind, level) in [
+            (io::ErrorKind::PermissionDenied, Level::Unknown),
+            (io::ErrorKind::NotFound, Level::Error),
+        ] {
+            let error = Err::<(), _>(io::Error::from(kind)).context("cannot read /c");
+            assert_eq!(unusable(&error.unwrap_err())[0].level, level);
+        }
+        for (subject, is_powerless, level) in [
+            ("API server", false, Level::Unknown),
+            ("runtime", false, Level::Unknown),
+            ("ports", false, Level::Error),
+            ("ports", true, Level::Unknown),
+        ] {
+            let finding = known_or_not(Finding::error(subject, "m"), is_powerless);
+            assert_eq!(finding.level, level, "{subject}");
+        }
+        assert_eq!(
+            known_or_not(Finding::ok("ports", "m"), true).level,
+            Level::Ok
+        );
+    }
+
+    #[tokio::test]
+    async fn a_configuration_that_cannot_be_used_is_not_safe() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut flags = Flags::default();
+        flags.config = Some(directory.path().join("none"));
+        let request = PreflightRequest {
+            process: None,
+            flags: Some(flags),
+        };
+        let report = preflight(request).await.unwrap();
+        assert_eq!(report.verdict, Verdict::NotSafe, "{report:?}");
+        let mut findings = report.findings.iter();
+        assert!(
+            findings.any(|one| one.subject == "configuration"),
+            "{report:?}"
+        );
+    }
+}

@@ -4,15 +4,8 @@
 #
 #   hack/quota-test.sh [FILES]     in a volume of so many files (default: 2000)
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=unit-tests.sh
+source "$(dirname "${BASH_SOURCE[0]}")/unit-tests.sh"
 
-cd "$repo_root"
-cargo test --lib --no-run
-tests=$(cargo test --lib --no-run 2>&1 | sed -n 's/.*unittests .*(\(.*\))$/\1/p')
-[[ -n $tests ]] || die "cargo does not say where the tests are"
-stage=$(mktemp -d)
-trap 'rm -rf "$stage"' EXIT
-ln -s "$(realpath "$tests")" "$stage/tests"
-hack/vm.sh run "$stage" -- "QUOTA_FILES=${1:-2000} ./tests --nocapture quota project" | tee "$stage/output"
+"$repo_root/hack/vm.sh" run "$stage" -- "QUOTA_FILES=${1:-2000} ./tests --nocapture quota project" | tee "$stage/output"
 ! grep -q 'SKIPPED, no project quotas by mke2fs' "$stage/output" || die "the machine has no project quotas"

@@ -23,7 +23,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 vm_dir=$target_dir/vm
 packages=systemd,systemd-sysv,udev,dbus,kmod,iproute2,iptables,procps,util-linux,mount,containerd,runc
-packages+=,containernetworking-plugins,busybox-static,python3,numactl,nfs-kernel-server
+packages+=,containernetworking-plugins,busybox-static,python3,numactl,nfs-kernel-server,open-iscsi,tgt,multipath-tools
 # Debian's kernel has them as modules: the disks, and the console that carries the output.
 modules="virtio_pci virtio_blk virtio_console"
 work=
@@ -107,7 +107,7 @@ EOF
     ln -s ../command.service "$units/multi-user.target.wants/"
     ln -s /lib/systemd/system/systemd-logind.service "$units/multi-user.target.wants/"
     # Their tests start them.
-    rm -f "$units"/*.wants/{nfs-,rpc}*
+    rm -f "$units"/*.wants/{nfs-,rpc,iscsi,open-iscsi,tgt,multipath}*
     # What would only cost time in a machine that lives for a minute.
     for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service \
         fstrim.timer getty@tty1.service serial-getty@ttyS0.service serial-getty@hvc0.service containerd.service \

@@ -106,6 +106,10 @@ pub(super) fn open(
     let facts = node::facts(&settings::profile(config), &machine)?;
     let facts = Arc::new(NodeFacts {
         volume_plugin_dir: settings::volume_plugin_dir(config),
+        controller_attach: config
+            .effective
+            .enable_controller_attach_detach
+            .unwrap_or(true),
         ..facts
     });
     let pods_to_sync = objects.configmaps_and_secrets.pods_to_sync();

@@ -27,6 +27,8 @@ pub struct NodeFacts {
     pub selinux_file_context: Option<String>,
     /// The directory with the drivers of flexVolumes.
     pub volume_plugin_dir: PathBuf,
+    /// The controller attaches volumes, and says so in the Node object.
+    pub controller_attach: bool,
 }
 
 impl NodeFacts {

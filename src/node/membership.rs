@@ -215,6 +215,7 @@ fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAd
         selinux_file_context: machine.selinux_file_context.clone(),
         // From the configuration.
         volume_plugin_dir: PathBuf::new(),
+        controller_attach: true,
     }
 }
 

@@ -48,6 +48,14 @@ pub enum VolumeError {
         /// Why.
         source: anyhow::Error,
     },
+    /// A disk cannot be attached or found.
+    #[error("MountVolume.WaitForAttach failed for volume {volume:?} ")]
+    WaitForAttach {
+        /// Name of the PersistentVolume, or of the pod's volume.
+        volume: String,
+        /// Why.
+        source: anyhow::Error,
+    },
     /// A device cannot be formatted, checked or mounted.
     #[error("MountVolume.MountDevice failed for volume {volume:?} ")]
     MountDevice {

@@ -13,7 +13,7 @@
 //!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
 //!   (emptyDir on disk, in memory and in huge pages, hostPath, content volumes, sub-paths), and the mounted devices of
-//!   `local` volumes.
+//!   `local` volumes and of iSCSI and Fibre Channel disks.
 //! * Woken by its callers. Each setup or update of a volume is a task, which continues if the sync
 //!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the configmaps,
 //!   secrets and tokens in them if there are any. Content volumes are also updated while a pod's containers are being
@@ -23,10 +23,12 @@
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a volume of another
 //!   plugin, nor log the content of a volume.
 //! * Upstream: `pkg/kubelet/volumemanager`,
-//!   `pkg/volume/{emptydir,hostpath,local,configmap,secret,downwardapi,projected}`, `pkg/volume/util` and the
+//!   `pkg/volume/{emptydir,hostpath,local,configmap,secret,downwardapi,projected,iscsi,fc}`, `pkg/volume/util` and the
 //!   directory half of `pkg/kubelet/kubelet_volumes.go`.
 
 mod paths;
+mod disk_dirs;
+mod devices_in_use;
 mod project_files;
 mod project_quotas;
 mod error;
@@ -71,13 +73,14 @@ use crate::model::{
     ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
 };
 use csi::{manager::CsiVolumes, requests::MountingPod};
-use kinds::{KINDS, flex::FlexDrivers, plan};
+use kinds::{KINDS, flex::FlexDrivers, plan, releases::Releases};
 use mount_threads::MountThreads;
 use parking_lot::Mutex;
 use pod_volumes::{PlannedVolume, PodVolumes, TIMEOUT, VolumePod};
 use state::VolumeState;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs::File,
     path::PathBuf,
     sync::{
         Arc,
@@ -121,6 +124,11 @@ struct VolumeManagerInner {
     csi: CsiVolumes,
     /// The drivers of flexVolumes.
     flex: FlexDrivers,
+    /// Mounted devices that are being released.
+    releases: Releases,
+    /// The devices of disks that are mapped into pods, by the files that they are bound onto: as long as one is open, no
+    /// other device gets its number.
+    open_devices: Mutex<BTreeMap<PathBuf, File>>,
     /// What an earlier kubelet left mounted for no pod has been released.
     leftovers_are_released: AtomicBool,
 }
@@ -164,6 +172,7 @@ impl VolumeManager {
                     configmaps_and_secrets.pods_to_sync(),
                 ),
                 flex: FlexDrivers::new(node.volume_plugin_dir.clone(), mounter.clone()),
+                releases: Releases::default(),
                 root,
                 node,
                 pods_to_sync: configmaps_and_secrets.pods_to_sync(),
@@ -172,6 +181,7 @@ impl VolumeManager {
                 quotas,
                 threads: Arc::new(MountThreads::new(mounter.clone())),
                 leftovers_are_released: AtomicBool::default(),
+                open_devices: Mutex::default(),
                 mounter,
                 locks: KeyedLock::default(),
                 pods: Mutex::default(),

@@ -36,6 +36,10 @@ pub trait Mounter: Send + Sync + 'static {
     fn run(&self, program: Program) -> io::Result<ProgramEnd>;
     /// The same without a thread: it may wait for another machine. Does not block.
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>>;
+    /// The directory with `dev` and `sys`. Does not block.
+    fn machine_root(&self) -> &Path {
+        Path::new("/")
+    }
 }
 
 /// Performs the operations on the host.

@@ -126,7 +126,7 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
 }
 
 /// An attached volume of a flexVolume driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FlexDevice {
     pub(super) driver: String,
     /// Name of the PersistentVolume, or of the pod's volume.

@@ -39,7 +39,7 @@ const AREAS: Areas = &[
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "volumes_in_use", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
     ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "pod_level", "cpu", "devices", "dra", "device_managers", "memory", "managers", "cm", "pod_resources", "area"]),
     ("images", &["backoff", "credentials", "error", "image_name", "pull_metrics", "records", "gc", "puller", "request", "getter", "manager", "open"]),
-    ("volumes", &["paths", "project_files", "project_quotas", "error", "mounter", "pod_dirs", "group", "ownership", "metrics", "csi", "prepared", "state", "mount_threads", "cluster", "pod_volumes", "kinds", "record", "sub_path", "container_start", "set_up", "refresh", "steps", "teardown", "totals", "repair"]),
+    ("volumes", &["paths", "disk_dirs", "devices_in_use", "project_files", "project_quotas", "error", "mounter", "pod_dirs", "group", "ownership", "metrics", "csi", "prepared", "state", "mount_threads", "cluster", "pod_volumes", "kinds", "record", "sub_path", "container_start", "set_up", "refresh", "steps", "teardown", "totals", "repair"]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "startup_latency", "node_manager", "lease", "event_sink", "csi_node", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),

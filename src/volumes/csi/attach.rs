@@ -9,7 +9,11 @@ use super::{
     volume::CsiVolume,
 };
 use crate::state::node_object::has_reached;
-use crate::volumes::{FlexDevice, VolumeError, metrics::StorageOperation};
+use crate::volumes::{
+    FlexDevice, VolumeError,
+    disk_dirs::{self, DiskDir},
+    metrics::StorageOperation,
+};
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Node;
 use std::{io, time::Duration};
@@ -92,17 +96,36 @@ impl CsiVolumes {
     /// # Errors
     /// They cannot be listed; those that were in use stay so.
     pub(in crate::volumes) fn read_flex_devices(&self) -> io::Result<Vec<FlexDevice>> {
-        let (inner, devices) = (&self.0, &self.0.flex_devices);
-        devices.update(|| inner.root.flex_devices(), || inner.report_in_use())
+        let (inner, devices) = (&self.0, &self.0.devices.flex);
+        let list = || inner.root.flex_devices();
+        devices.update(list, None, || inner.report_in_use())
     }
 
-    /// The same at the start of the kubelet; whether it succeeded.
-    pub(super) fn recover_flex_devices(&self) -> bool {
-        let devices = self.read_flex_devices();
-        if let Err(error) = &devices {
-            tracing::warn!(err = %error, "Failed to list the devices of flexVolumes");
-        }
-        devices.is_ok()
+    /// Reads from disk which iSCSI and Fibre Channel disks are in use, and reports them. `named` is one that has a directory,
+    /// with the unique name of its volume. Blocking.
+    ///
+    /// # Errors
+    /// They cannot be listed; those that were in use stay so.
+    pub(in crate::volumes) fn read_disks(
+        &self,
+        named: Option<(DiskDir, String)>,
+    ) -> io::Result<Vec<DiskDir>> {
+        let (inner, disks) = (&self.0, &self.0.devices.disks);
+        let list = || disk_dirs::list_all(&inner.root);
+        disks.update(list, named, || inner.report_in_use())
+    }
+
+    /// The same for all at the start of the kubelet; whether it succeeded.
+    pub(super) fn recover_devices(&self) -> bool {
+        let (flex, disks) = (
+            self.read_flex_devices().map(drop),
+            self.read_disks(None).map(drop),
+        );
+        let errors = [flex, disks].into_iter().filter_map(Result::err);
+        let failed = errors.map(|error| {
+            tracing::warn!(err = %error, "Failed to list the devices in use");
+        });
+        failed.count() == 0
     }
 
     /// Waits until a volume in use is attached, without a limit. Returns the path of its device, which may be empty.

@@ -4,8 +4,9 @@ use super::{
     devices,
     identity::VolumeMode,
     machine::CallOutcome,
-    manager::CsiVolumesInner,
+    manager::{CsiVolumes, CsiVolumesInner},
     paths::{PublishDir, StageDir},
+    requests::MountingPod,
     steps::{StepResult, chain, create, not_called, unknown},
     vol_data::{self, PublishData},
     volume::{CsiVolume, PublishRequest},
@@ -15,6 +16,19 @@ use crate::state::events::ObjectRef;
 use crate::volumes::error::cannot;
 use anyhow::Context as _;
 use std::{path::Path, sync::Arc};
+
+impl CsiVolumes {
+    /// Upstream's event about the device of a pod.
+    pub(in crate::volumes) fn report_map(
+        &self,
+        pod: &MountingPod,
+        volume: &str,
+        what: &str,
+        path: Option<&Path>,
+    ) {
+        self.0.report_map(pod, volume, what, path);
+    }
+}
 
 impl CsiVolumesInner {
     /// Refuses to stage a volume while another one has its directories, which are named after the PersistentVolume: that
@@ -86,21 +100,21 @@ impl CsiVolumesInner {
         let opened = mapped.map_err(|error| unknown(chain(&error)))?;
         let uid = &request.pod.uid;
         volume.state.lock().devices.insert(uid.clone(), opened);
-        self.report_map(request, "globalMapPath", device.map.parent());
-        self.report_map(request, "volumeMapPath", device.link.parent());
+        let (pod, name) = (&request.pod, &request.spec.spec_name);
+        self.report_map(pod, name, "globalMapPath", device.map.parent());
+        self.report_map(pod, name, "volumeMapPath", device.link.parent());
         Ok(())
     }
 
     /// Upstream's event.
-    fn report_map(&self, request: &PublishRequest, what: &str, path: Option<&Path>) {
+    fn report_map(&self, pod: &MountingPod, volume: &str, what: &str, path: Option<&Path>) {
         let pod = ObjectRef {
             kind: "Pod",
-            namespace: request.pod.namespace.clone(),
-            name: request.pod.name.clone(),
-            uid: request.pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
             field_path: String::new(),
         };
-        let volume = &request.spec.spec_name;
         let path = path.unwrap_or(Path::new(""));
         let text =
             format!("MapVolume.MapPodDevice succeeded for volume {volume:?} {what} {path:?}");

@@ -108,13 +108,20 @@ fn bind(source: &Path, number: u64, map: &Path, mounter: &dyn Mounter) -> anyhow
 /// # Errors
 /// Something is left.
 pub fn unmap(device: &DevicePaths, mounter: &dyn Mounter) -> anyhow::Result<()> {
-    let map = &device.map;
+    let removed = if_exists(fs::remove_file(&device.link));
+    removed.with_context(cannot("remove", &device.link))?;
+    unmap_device(&device.map, mounter)
+}
+
+/// Unmounts the device that [`map`] has bound onto a file, and removes the file.
+///
+/// # Errors
+/// Something is left.
+pub fn unmap_device(map: &Path, mounter: &dyn Mounter) -> anyhow::Result<()> {
     // First: as long as it is attached, what it is attached to cannot be unmounted.
     for name in loop_devices(Path::new(BLOCK_DEVICES), map)? {
         detach(&name, map, mounter)?;
     }
-    let removed = if_exists(fs::remove_file(&device.link));
-    removed.with_context(cannot("remove", &device.link))?;
     for _ in 0..MAX_STACKED {
         let mounts = mounter.list().context("cannot list the mounts")?;
         if !MountTable::new(Ok(mounts)).is_mount_point(map) {

@@ -6,7 +6,6 @@
 
 use super::{
     files,
-    flex_devices::{self, FlexDevices},
     identity::VolumeIdentity,
     inputs::CsiSources,
     machine::{NodeVolume, Step, StepFailure},
@@ -18,11 +17,11 @@ use super::{
 };
 use crate::base::{DirtySet, panics::PanicScope, spawn};
 use crate::model::PodUid;
-use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError};
+use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError, devices_in_use::DevicesInUse};
 use anyhow::anyhow;
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -54,8 +53,8 @@ pub(super) struct CsiVolumesInner {
     /// What an earlier kubelet left and this one cannot undo: such volumes stay in use. `None` until what is on disk has been
     /// read: until then the Node keeps its list.
     unknown: Mutex<Option<Vec<UnknownVolume>>>,
-    /// The attached volumes of flexVolume drivers that are in use.
-    pub(super) flex_devices: FlexDevices,
+    /// What is in use beside volumes of CSI drivers.
+    pub(super) devices: DevicesInUse,
     pub(super) pods_are_known: watch::Sender<bool>,
     /// The drivers whose reports of usage are awaited.
     pub(super) measuring: Mutex<HashSet<String>>,
@@ -79,7 +78,7 @@ impl CsiVolumes {
             sources,
             volumes: Mutex::default(),
             unknown: Mutex::default(),
-            flex_devices: FlexDevices::default(),
+            devices: DevicesInUse::default(),
             pods_are_known: watch::Sender::new(false),
             measuring: Mutex::default(),
             walks: Arc::new(Semaphore::new(MAX_WALKS)),
@@ -130,7 +129,7 @@ impl CsiVolumes {
             let path = leftover.path().display();
             tracing::warn!(%path, err = %error, "Failed to remove the directory of a CSI volume");
         }
-        let has_unknown = !self.recover_flex_devices() || !unknown.is_empty();
+        let has_unknown = !self.recover_devices() || !unknown.is_empty();
         *inner.unknown.lock() = Some(unknown);
         if has_unknown {
             // Which of the Node's volumes in use these may be is known when the Node is.
@@ -409,9 +408,9 @@ impl CsiVolumesInner {
         let Some(unknown) = &*unknown else {
             return;
         };
-        let devices = self.flex_devices.names();
-        let mut names: BTreeSet<String> = BTreeSet::new();
-        if !unknown.is_empty() || devices.is_none() {
+        let devices = &self.devices;
+        let mut names = devices.names();
+        if !unknown.is_empty() || !devices.are_known() {
             let Some(node) = self.sources.node.borrow().clone() else {
                 return;
             };
@@ -421,8 +420,7 @@ impl CsiVolumesInner {
                 .and_then(|status| status.volumes_in_use.as_ref());
             let in_use = in_use.into_iter().flatten();
             let may_be = |name: &&String| {
-                unknown.iter().any(|unknown| unknown.may_be(name))
-                    || (devices.is_none() && flex_devices::may_be(name))
+                unknown.iter().any(|unknown| unknown.may_be(name)) || devices.may_have(name)
             };
             names.extend(in_use.filter(may_be).cloned());
         }
@@ -431,7 +429,6 @@ impl CsiVolumesInner {
             volume.has_to_be_attached() && volume.state.lock().machine.is_in_use()
         });
         names.extend(in_use.map(|(name, _)| name.clone()));
-        names.extend(devices.into_iter().flatten());
         self.sources.in_use.set(names);
     }
 

@@ -47,7 +47,6 @@ pub mod recovery;
 pub mod requests;
 pub mod inputs;
 pub mod volume;
-mod flex_devices;
 mod setup_error;
 pub mod manager;
 mod queries;

@@ -7,15 +7,20 @@
 
 pub mod plan;
 mod programs;
+mod bind;
 mod disk;
 mod git_repo;
 mod claim;
 pub mod content;
 mod csi;
 pub(super) mod empty_dir;
-pub(super) mod flex;
 pub(super) mod host_path;
 pub(super) mod local;
+pub(super) mod releases;
+pub(super) mod flex;
+mod scsi;
+mod iscsi;
+mod fc;
 mod nfs;
 
 use super::{
@@ -36,6 +41,8 @@ pub(super) const KINDS: &[KindRow] = &[
     csi::KIND,
     local::KIND,
     nfs::KIND,
+    iscsi::KIND,
+    fc::KIND,
     flex::KIND,
     git_repo::KIND,
     content::KIND,
@@ -98,6 +105,8 @@ mod tests {
             "configmap",
             "downward-api",
             "empty-dir",
+            "fc",
+            "iscsi",
             "local-volume",
             "nfs",
             "projected",

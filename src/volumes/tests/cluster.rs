@@ -48,6 +48,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         (201, reply)
     });
     let api = Some(server.client().await);
+    let of_csi = api.clone();
     let objects = ConfigMapSecretReader::new(None, api.clone());
     let labelled = json!({"metadata": {"name": "node1", "uid": "n1", "labels": {"zone": "a"}}});
     let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
@@ -64,7 +65,10 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         .without_jitter(),
         claims: ApiPersistentVolumeClaims::new(api, objects.pods_to_sync()),
         node: object.subscribe(),
-        csi: super::csi_sources(),
+        csi: CsiSources {
+            api: of_csi,
+            ..super::csi_sources()
+        },
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {

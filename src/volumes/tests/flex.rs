@@ -67,15 +67,6 @@ fn was_called(base: &Path, call: &str) -> bool {
     fs::read_to_string(base.join("calls")).is_ok_and(|calls| calls.contains(call))
 }
 
-/// Waits for something that threads and programs do.
-async fn until(what: &str, mut fact: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !fact() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 fn names(base: &Path) -> Vec<String> {
     calls(base).into_iter().map(|(call, _)| call).collect()
 }

@@ -6,7 +6,7 @@ use crate::host::mount;
 use std::process::Command;
 
 /// A manager that really mounts, on a node with a mebibyte of memory.
-fn real(base: &Path) -> VolumeManager {
+pub(super) fn real(base: &Path) -> VolumeManager {
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 20,
@@ -166,17 +166,17 @@ fn nfs_pod(uid: &str, export: &str, read_only: bool) -> Pod {
     pod
 }
 
-/// Drops what is sent to the NFS server, until it is dropped itself.
-struct Silence;
+/// Drops what is sent to a port of this machine, until it is dropped itself.
+pub(super) struct Silence(&'static str);
 
 impl Silence {
-    fn new() -> Self {
-        Self::rule("-I");
-        Self
+    pub(super) fn new(port: &'static str) -> Self {
+        Self::rule("-I", port);
+        Self(port)
     }
 
-    fn rule(action: &str) {
-        let rule = ["INPUT", "-p", "tcp", "--dport", "2049", "-j", "DROP"];
+    fn rule(action: &str, port: &str) {
+        let rule = ["INPUT", "-p", "tcp", "--dport", port, "-j", "DROP"];
         let status = Command::new("iptables").arg(action).args(rule).status();
         assert!(status.unwrap().success(), "{action}");
     }
@@ -184,7 +184,7 @@ impl Silence {
 
 impl Drop for Silence {
     fn drop(&mut self) {
-        Self::rule("-D");
+        Self::rule("-D", self.0);
     }
 }
 
@@ -223,7 +223,7 @@ async fn a_real_nfs_server_is_mounted_and_holds_up_nobody_when_it_is_silent() {
             |path: &PathBuf| path.starts_with(next.root().pods_dir().join(pod.uid().as_str()));
         assert!(!left(&next, pod).await.iter().any(is_of_pod));
     }
-    let silence = Silence::new();
+    let silence = Silence::new("2049");
     let hung = nfs_pod("d", &export, false);
     let (of_hung, pod) = (manager.clone(), hung.clone());
     let prepare = tokio::spawn(async move { of_hung.prepare(&pod, &never()).await.map(drop) });

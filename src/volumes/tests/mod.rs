@@ -26,15 +26,18 @@ mod crashes;
 mod dirs;
 mod disk;
 mod empty_dir;
+mod fc;
 mod flex;
 mod host_path;
 mod hung;
+mod iscsi;
 mod kernel;
 mod local;
 mod nfs;
 mod ownership;
 mod pending;
 mod project_quotas;
+mod real_iscsi;
 mod sub_path;
 mod teardown;
 
@@ -77,12 +80,22 @@ fn never() -> CancellationToken {
     CancellationToken::new()
 }
 
+/// Waits for something that threads and programs do.
+async fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !fact() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// For [`Fake::format`]: an empty disk.
 const EMPTY_DISK: &str = "nothing";
 
-/// Pretends to mount: records what was asked and shows it in the list.
+/// Pretends to mount: records what was asked and shows it in the list. Programs that are in `bin` of its machine's root
+/// are run.
 #[derive(Clone, Default)]
-struct FakeMounter(Arc<Mutex<Fake>>, Arc<Condvar>);
+struct FakeMounter(Arc<Mutex<Fake>>, Arc<Condvar>, PathBuf);
 
 #[derive(Default)]
 struct Fake {
@@ -163,9 +176,19 @@ impl FakeMounter {
     }
 
     fn add(&self, point: &Path, fs_type: &str) {
+        self.add_device(point, fs_type, "0:1");
+    }
+
+    /// The program of this name that is run.
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        let path = self.2.join("bin").join(name);
+        path.is_file().then_some(path)
+    }
+
+    fn add_device(&self, point: &Path, fs_type: &str, device: &str) {
         self.0.lock().mounts.push(MountEntry {
             mount_point: point.into(),
-            device: "0:1".into(),
+            device: device.into(),
             root: "/".into(),
             fs_type: fs_type.into(),
             source: fs_type.into(),
@@ -212,19 +235,44 @@ impl Mounter for FakeMounter {
         self.wait(target);
         self.0.lock().spend()?;
         let real = fs::read_link(source)?;
+        let mut mounts = self.list()?.into_iter();
+        let device = mounts.find(|mount| mount.mount_point == real);
+        let device = device.map_or("0:1".into(), |mount| mount.device);
         self.0.lock().bound.push((real, target.into()));
-        self.add(target, "ext4");
+        self.add_device(target, "ext4", &device);
         Ok(())
     }
 
+    fn machine_root(&self) -> &Path {
+        &self.2
+    }
+
     fn run(&self, program: Program) -> io::Result<ProgramEnd> {
+        if let Some(path) = self.program(&program.name) {
+            let name = path.to_str().unwrap().to_owned();
+            return program::run(Program { name, ..program });
+        }
         let end = self.begin(&program)?;
-        let mut fake = self.0.lock();
-        while fake.hanging_program == Some(&*program.name) {
-            if program.ended.is_cancelled() {
-                return Err(io::ErrorKind::Interrupted.into());
+        {
+            let mut fake = self.0.lock();
+            while fake.hanging_program == Some(&*program.name) {
+                if program.ended.is_cancelled() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                self.1.wait_for(&mut fake, Duration::from_millis(1));
             }
-            self.1.wait_for(&mut fake, Duration::from_millis(1));
+        }
+        let args: Vec<_> = program.args.iter().map(String::as_str).collect();
+        if let ("mount", Some(0), ["-t", fs_type, .., device, target]) =
+            (&*program.name, end.code, &*args)
+            && self.2.join("bin").is_dir()
+            && !self.is_mounted(Path::new(target))?
+        {
+            let name = fs::canonicalize(device).unwrap_or_default();
+            let name = name.file_name().unwrap_or_default();
+            let numbers = self.2.join("sys/block").join(name).join("dev");
+            let numbers = fs::read_to_string(numbers).unwrap_or("0:1".into());
+            self.add_device(Path::new(target), fs_type, numbers.trim());
         }
         Ok(end)
     }
@@ -232,6 +280,10 @@ impl Mounter for FakeMounter {
     fn execute(&self, program: Program) -> BoxFuture<'static, io::Result<ProgramEnd>> {
         if program.name.starts_with('/') {
             return Box::pin(program::execute(program));
+        }
+        if let Some(path) = self.program(&program.name) {
+            let name = path.to_str().unwrap().to_owned();
+            return Box::pin(program::execute(Program { name, ..program }));
         }
         let fake = self.clone();
         Box::pin(async move {
@@ -285,7 +337,7 @@ struct Node {
 fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap();
-    let mounter = FakeMounter::default();
+    let mounter = FakeMounter(Arc::default(), Arc::default(), base.clone());
     Node {
         manager: manager(&base, &mounter),
         mounter,

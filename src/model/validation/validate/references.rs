@@ -151,6 +151,11 @@ fn volume_references(
         let at = path.child("flexVolume");
         forbid(&at.child("secretRef"), "secrets", errors);
     }
+    let iscsi = volume.iscsi.as_ref();
+    if iscsi.is_some_and(|iscsi| iscsi.secret_ref.is_some()) {
+        let at = path.child("iscsi");
+        forbid(&at.child("secretRef"), "secrets", errors);
+    }
     if let Some(projected) = &volume.projected {
         projected_references(
             projected,

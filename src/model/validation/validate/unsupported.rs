@@ -11,13 +11,15 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 const NOT_YET: &str = "not supported yet by this kubelet";
 
 /// Supported volume sources.
-const VOLUME_KINDS: [&str; 9] = [
+const VOLUME_KINDS: [&str; 11] = [
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "fc",
     "flexVolume",
     "hostPath",
     "image",
+    "iscsi",
     "nfs",
     "projected",
     "secret",

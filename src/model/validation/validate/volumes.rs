@@ -1,5 +1,6 @@
 //! Validates volumes and volume mounts.
 
+mod disks;
 mod sources;
 
 use super::rules::{local_path, pull_policy, unique};
@@ -98,6 +99,12 @@ pub(super) fn validate<'a>(
         }
         if let Some(source) = &volume.nfs {
             nfs(source, &at.child("nfs"), errors);
+        }
+        if let Some(source) = &volume.iscsi {
+            disks::iscsi(source, &at.child("iscsi"), errors);
+        }
+        if let Some(source) = &volume.fc {
+            disks::fc(source, &at.child("fc"), errors);
         }
         if let Some(source) = &volume.flex_volume {
             flex_volume(source, &at.child("flexVolume"), errors);

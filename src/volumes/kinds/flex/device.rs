@@ -8,38 +8,31 @@ use super::{
     drivers::FlexDriver,
     protocol::{CallError, DriverName},
 };
-use crate::base::{panics::PanicScope, run_file_io, spawn};
+use crate::base::run_file_io;
 use crate::volumes::{
     FlexDevice, VolumeError, VolumeManagerInner,
     error::{cannot, io_error},
     kinds::{
+        bind::{ended_or, is_mounted},
         disk::{self, Disk},
-        local::RELEASE_TIMEOUT,
+        releases::MountedDevices,
     },
     pod_dirs,
     pod_volumes::Attempt,
 };
 use anyhow::{Context as _, anyhow};
-use futures::future::join_all;
+use futures::future::BoxFuture;
 use std::{
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use tokio::{
     sync::OwnedMutexGuard,
     task::{JoinError, spawn_blocking},
-    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-
-/// How long after a failure a device is released again, and at most; upstream's back-off.
-const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(122);
-/// Stands for the list of devices among the [`releases`](super::releases); no device has this name.
-const LISTING: &str = "";
 
 /// Waits until the volume is attached, and mounts its device unless it is mounted for another pod. `options` are the
 /// volume's, as drivers are given them.
@@ -84,7 +77,7 @@ pub(super) async fn set_up(
         Err(CallError::Failed(why)) => return Err(done(why)),
     };
     let (mounter, at) = (manager.mounter.clone(), target.clone());
-    let is_mounted = run_file_io(move || super::is_mounted(mounter.as_ref(), &at)).await?;
+    let is_mounted = run_file_io(move || is_mounted(mounter.as_ref(), &at)).await?;
     if is_mounted.map_err(fail)? {
         return Ok(target);
     }
@@ -98,15 +91,6 @@ pub(super) async fn set_up(
             mounted.await?.map_err(done)?;
             Ok(target)
         }
-    }
-}
-
-/// What a program that was killed because its pod has ended has to say is nobody's.
-pub(super) fn ended_or(ended: &CancellationToken, error: VolumeError) -> VolumeError {
-    if ended.is_cancelled() {
-        VolumeError::Cancelled
-    } else {
-        error
     }
 }
 
@@ -160,90 +144,37 @@ impl VolumeManagerInner {
     }
 }
 
-/// Unmounts the devices that no pod uses any more. If that takes long or fails, it continues in the background.
-pub(super) async fn release(manager: Arc<VolumeManagerInner>) {
-    let release = spawn(PanicScope::Sync, release_all(manager));
-    let _ = timeout(RELEASE_TIMEOUT, release).await;
-}
+/// The devices of drivers.
+pub(super) struct FlexDevices;
 
-async fn release_all(manager: Arc<VolumeManagerInner>) {
-    if release_listed(&manager).await || !manager.flex.releases.begin(LISTING) {
-        return;
+impl MountedDevices for FlexDevices {
+    type Device = FlexDevice;
+
+    fn kind(&self) -> &'static str {
+        "flexVolume"
     }
-    let repeat = async move {
-        let mut interval = RETRY_INTERVAL;
-        loop {
-            sleep(interval).await;
-            interval = MAX_RETRY_INTERVAL.min(interval * 2);
-            if release_listed(&manager).await && manager.flex.releases.end(LISTING) {
-                return;
-            }
-        }
-    };
-    spawn(PanicScope::Sync, repeat);
-}
 
-/// Begins to release each device; false if they cannot be listed.
-async fn release_listed(manager: &Arc<VolumeManagerInner>) -> bool {
-    let devices = manager.read_devices().await;
-    match devices.map_err(io::Error::other).flatten() {
-        Ok(devices) => {
-            let devices = devices.into_iter();
-            join_all(devices.map(|device| release_device(manager.clone(), device))).await;
-            true
-        }
-        Err(error) => {
-            tracing::warn!(err = %error, "Failed to list the devices of flexVolumes");
-            false
-        }
+    fn list(
+        &self,
+        manager: Arc<VolumeManagerInner>,
+    ) -> BoxFuture<'static, io::Result<Vec<FlexDevice>>> {
+        Box::pin(async move { manager.read_devices().await.map_err(io::Error::other)? })
+    }
+
+    fn lock_key(&self, _manager: &VolumeManagerInner, device: &FlexDevice) -> String {
+        device.unique_name()
+    }
+
+    fn release<'a>(
+        &'a self,
+        manager: &'a Arc<VolumeManagerInner>,
+        device: &'a FlexDevice,
+    ) -> BoxFuture<'a, anyhow::Result<()>> {
+        Box::pin(unmount(manager, device))
     }
 }
 
-/// Releases a device, unless that is in progress. Who holds its lock may need it for long, so the lock is waited for in the
-/// background, and a failure is retried there.
-async fn release_device(manager: Arc<VolumeManagerInner>, device: FlexDevice) {
-    let name = device.unique_name();
-    if !manager.flex.releases.begin(&name) {
-        return;
-    }
-    let mut has_failed = false;
-    if let Some(_lock) = manager.locks.try_lock(&name) {
-        has_failed = !try_release(&manager, &device).await;
-        if !has_failed && manager.flex.releases.end(&name) {
-            return;
-        }
-    }
-    let repeat = async move {
-        let mut interval = RETRY_INTERVAL;
-        loop {
-            if has_failed {
-                sleep(interval).await;
-                interval = MAX_RETRY_INTERVAL.min(interval * 2);
-            }
-            let _lock = manager.locks.lock(&name).await;
-            has_failed = !try_release(&manager, &device).await;
-            if !has_failed && manager.flex.releases.end(&name) {
-                return;
-            }
-        }
-    };
-    spawn(PanicScope::Sync, repeat);
-}
-
-/// Unmounts a device unless a pod uses it; false if that failed.
-async fn try_release(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> bool {
-    let Err(error) = unmount(manager, device).await else {
-        return true;
-    };
-    let (volume, why) = (device.unique_name(), format!("{error:#}"));
-    tracing::warn!(
-        volume,
-        err = why,
-        "Failed to unmount the device of a flexVolume"
-    );
-    false
-}
-
+/// Unmounts a device unless a pod uses it.
 async fn unmount(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> anyhow::Result<()> {
     let target = manager.root.flex_device(device);
     let check = {
@@ -252,7 +183,7 @@ async fn unmount(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> anyh
             if is_used(&manager, &device)? {
                 return Ok(None);
             }
-            super::is_mounted(manager.mounter.as_ref(), &target).map(Some)
+            is_mounted(manager.mounter.as_ref(), &target).map(Some)
         }
     };
     let Some(is_mounted) = run_file_io(check).await?? else {

@@ -2,10 +2,7 @@
 //!
 //! A driver is looked for when a volume needs it, so one that is installed, replaced or removed is seen at the next attempt.
 
-use super::{
-    protocol::{Answer, CallError, Capabilities, DriverName, read_answer},
-    releases::Releases,
-};
+use super::protocol::{Answer, CallError, Capabilities, DriverName, read_answer};
 use crate::base::run_file_io;
 use crate::host::program::Program;
 use crate::volumes::{Mounter, kinds::programs};
@@ -46,8 +43,6 @@ pub(in crate::volumes) struct FlexDrivers {
     directory: PathBuf,
     mounter: Arc<dyn Mounter>,
     known: Mutex<BTreeMap<DriverName, Arc<FlexDriver>>>,
-    /// Of their devices.
-    pub(super) releases: Releases,
 }
 
 impl FlexDrivers {
@@ -57,7 +52,6 @@ impl FlexDrivers {
             directory,
             mounter,
             known: Mutex::default(),
-            releases: Releases::default(),
         }
     }
 

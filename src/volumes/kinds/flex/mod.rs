@@ -3,36 +3,35 @@
 //! A driver is called with a timeout and ends with the pod that it works for. What is to be undone is found on disk: the
 //! directories of a pod's volumes, and the directories of devices.
 
-mod bind;
 mod device;
 mod drivers;
 mod protocol;
-mod releases;
 
 pub(in crate::volumes) use drivers::FlexDrivers;
 
 use super::{
     KindRow,
+    bind::{bind, ended_or, is_mounted, prepare, remount, set_group, unbind},
     claim::{ClaimAttempt, NodePath, PersistentSource},
+    local::bind_args,
     plan::Planning,
+    releases,
 };
 use crate::apiserver::ResourcePath;
 use crate::apiserver::claim::ClaimError;
 use crate::base::{error_chain, if_exists, run_file_io};
 use crate::model::{PodExt as _, PodUid};
 use crate::volumes::{
-    HostPathCheck, Mounter, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
+    HostPathCheck, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
     component,
     error::{cannot, io_error},
     mounter::unmount_beneath,
-    ownership::{self, ChangePolicy, OwnershipWalk},
-    pod_dirs,
+    ownership::ChangePolicy,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::{Context as _, anyhow};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bind::{bind, remount_read_only};
-use device::{ended_or, remove_directory};
+use device::{FlexDevices, remove_directory};
 use drivers::FlexDriver;
 use k8s_openapi::api::core::v1::Secret;
 use protocol::{CallError, DriverName};
@@ -43,16 +42,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 /// The plugin in metrics: the names of drivers would be labels without a limit.
 const PLUGIN: &str = "kubernetes.io/flexvolume";
 const KEY: &str = "flexVolume";
-/// How long a walk over the files of a volume may take to end with its pod.
-const WALK_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) const KIND: KindRow = KindRow {
     plan,
@@ -60,7 +56,7 @@ pub(super) const KIND: KindRow = KindRow {
     key: KEY,
     set_up_claim: |claim| Box::pin(set_up_claim(claim)),
     tear_down: |manager, uid| Box::pin(tear_down(manager, uid)),
-    release: |manager| Box::pin(device::release(manager)),
+    release: |manager| Box::pin(releases::release(manager, &FlexDevices)),
     ..KindRow::NONE
 };
 
@@ -236,7 +232,7 @@ async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, Volume
         return Err(error);
     }
     if spec.owner.0.0.is_some() && !spec.read_only && driver.capabilities.fs_group {
-        set_group(attempt, spec, &target).await?;
+        set_group(attempt, &spec.name, spec.owner, &target).await?;
     }
     Ok(VolumePath {
         managed: !spec.read_only && driver.capabilities.selinux_relabel,
@@ -244,48 +240,6 @@ async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, Volume
         measured: driver.capabilities.supports_metrics,
         ..VolumePath::of(target)
     })
-}
-
-/// Gives the files to the pod's group. That ends with the pod.
-async fn set_group(attempt: &Attempt, spec: &FlexSpec, target: &Path) -> Result<(), VolumeError> {
-    let (directory, name, owner) = (attempt.pod.directory.clone(), spec.name.clone(), spec.owner);
-    let (path, walk) = (target.to_owned(), Arc::new(OwnershipWalk::default()));
-    let (threads, ended) = attempt.threads();
-    let give = {
-        let walk = walk.clone();
-        move || ownership::set_up(&directory, &name, &path, owner, || false, &walk)
-    };
-    let mut given = std::pin::pin!(threads.run(target.to_owned(), &[], &ended, give));
-    let given = tokio::select! {
-        given = &mut given => given?,
-        () = ended.cancelled() => {
-            walk.cancel();
-            // What is being read cannot be unmounted. A file system that hangs keeps the thread.
-            let _ = timeout(WALK_END_TIMEOUT, given).await;
-            return Err(VolumeError::Cancelled);
-        }
-    };
-    given.map_err(|error| VolumeError::set_up(&spec.name, error))
-}
-
-/// Makes the directory, unless something is mounted there; whether that is so.
-fn prepare(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
-    if is_mounted(mounter, target)? {
-        return Ok(true);
-    }
-    if let Some(plugin) = target.parent() {
-        pod_dirs::create_dir(plugin, 0o750)?;
-    }
-    pod_dirs::create_dir(target, 0o750)?;
-    Ok(false)
-}
-
-/// Whether the path is a mount point, as the kernel lists it: the path itself may hang.
-fn is_mounted(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
-    let mounts = mounter
-        .list()
-        .with_context(cannot("read the mounts of", target))?;
-    Ok(mounts.iter().any(|mount| mount.mount_point == target))
 }
 
 async fn mount(
@@ -338,8 +292,13 @@ async fn mount(
             if !spec.read_only {
                 return Ok(());
             }
-            let remounted = remount_read_only(attempt, &device, target).await?;
-            remounted.map_err(|why| ended_or(ended, fail(anyhow!(why))))
+            let [device, at] = [&device, target].map(Path::to_string_lossy);
+            let args = bind_args(&device, &[], true, &at).unwrap_or_default();
+            let Err(why) = remount(attempt, &args).await else {
+                return Ok(());
+            };
+            unbind(attempt, target).await?;
+            Err(ended_or(ended, fail(anyhow!(why))))
         }
     }
 }

@@ -5,6 +5,8 @@
 
 mod rules;
 
+pub(super) use rules::bind_args;
+
 use super::{
     KindRow,
     claim::{ClaimAttempt, NodePath, PersistentSource},

@@ -19,7 +19,7 @@ pub(super) struct LocalMount {
 
 /// The arguments of `mount` that remounts a bind mount with options; `None` if there are none. A bind mount takes its
 /// options only when remounted.
-pub(super) fn bind_args(
+pub(in crate::volumes::kinds) fn bind_args(
     source: &str,
     options: &[String],
     read_only: bool,

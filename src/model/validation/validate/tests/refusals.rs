@@ -44,6 +44,10 @@ fn static_pods_name_no_api_objects() {
             "spec.volumes[0].flexVolume.secretRef: Forbidden: static pods may not reference secrets",
         ),
         (
+            json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "h", "iqn": "iqn.2001-04.com.example:a", "lun": 0, "secretRef": {"name": "s"}}}]}),
+            "spec.volumes[0].iscsi.secretRef: Forbidden: static pods may not reference secrets",
+        ),
+        (
             json!({"volumes": [{"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"clusterTrustBundle": {"path": "p"}}]}}]}),
             "spec.volumes[0].projected.sources[1].clusterTrustBundle: Forbidden: static pods may not reference clustertrustbundles",
         ),

@@ -88,11 +88,11 @@ fn invalid_arguments_are_named() {
         ),
         (
             "frob",
-            "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
         ),
         (
             "help frob",
-            "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
         ),
         ("validate", "FILE is missing"),
         ("explain", "POD is missing"),

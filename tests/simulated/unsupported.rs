@@ -24,9 +24,9 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
             "source rbd",
         ),
         (
-            "iscsi",
-            json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0}}),
-            "source iscsi",
+            "cephfs",
+            json!({"cephfs": {"monitors": ["m"]}}),
+            "source cephfs",
         ),
         (
             "git",

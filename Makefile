@@ -72,7 +72,7 @@ dist:
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
-	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	@hack/build-containerd.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics --storage || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh hack/tests.sh
@@ -91,6 +91,19 @@ test-versions:
 	set -e; for version in $(VERSIONS); do \
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
+
+# The runtimes that people have: the machine's containerd (Debian's is 1.6), containerd 1.7 and 2, CRI-O. 1.7 has
+# a quarter of an hour to itself.
+CONTAINERD_VERSIONS ?= v1.7.35
+test-runtimes:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-containerd.sh
+	@hack/build-crio.sh
+	CI=true cargo test --test containerd
+	set -e; for version in $(CONTAINERD_VERSIONS); do \
+		CONTAINERD_VERSION=$$version hack/build-containerd.sh; \
+		CI=true CONTAINERD_VERSION=$$version cargo test --test containerd -- containerd::; done
 
 # What needs systemd, logind, cgroup v2, project quotas, or servers of NFS and iSCSI, in a virtual machine: a node that is
 # shut down, the usage of volumes by project quotas, volumes of those servers, a node that kubeadm makes with no check
@@ -148,7 +161,7 @@ test-release: measured-kubelet
 faults: measured-kubelet
 	@hack/install-deps.sh
 	@hack/build-images.sh
-	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	@hack/build-containerd.sh || echo "going on without containerd 2"
 	KUBELET_UNDER_TEST=$(MEASURED) FAULTS_KILLS=$${FAULTS_KILLS:-1000} FAULTS_OTHERS=$${FAULTS_OTHERS:-100} \
 		FAULTS_CSI_KILLS=$${FAULTS_CSI_KILLS:-500} \
 		FAULTS_CONTAINERD_KILLS=$${FAULTS_CONTAINERD_KILLS:-100} \

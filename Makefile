@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -92,8 +92,7 @@ test-versions:
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
 
-# The runtimes that people have: the machine's containerd (Debian's is 1.6), containerd 1.7 and 2, CRI-O. 1.7 has
-# a quarter of an hour to itself.
+# The runtimes that people have: the machine's containerd (Debian's is 1.6), containerd 1.7 and 2, CRI-O.
 CONTAINERD_VERSIONS ?= v1.7.35
 test-runtimes:
 	@hack/install-deps.sh

@@ -43,14 +43,9 @@ impl Flavour {
         matches!(self, Flavour::Crio | Flavour::CrioEvents)
     }
 
-    /// Whether it sends events of its own CRI.
+    /// Whether the kubelet takes events of its CRI: not those of containerd 1.7, of which each goes to one client alone.
     pub fn has_cri_events(self) -> bool {
-        match self {
-            // Those that are named are newer than 1.6.
-            Flavour::Containerd => named_version().is_some(),
-            Flavour::Containerd2 | Flavour::CrioEvents => true,
-            Flavour::Crio => false,
-        }
+        matches!(self, Flavour::Containerd2 | Flavour::CrioEvents)
     }
 
     /// What starts and stops it.

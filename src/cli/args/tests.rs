@@ -88,7 +88,7 @@ fn invalid_arguments_are_named() {
         ),
         (
             "frob",
-            "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
         ),
         (
             "help frob",

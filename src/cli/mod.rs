@@ -37,7 +37,7 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| {
-            runtime.block_on(async {
+            let done = runtime.block_on(async {
                 match subcommand {
                     Subcommand::Validate(args) => validate::run(*args).await,
                     Subcommand::Config(args) => config::run(args).await,
@@ -45,7 +45,10 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
                     Subcommand::Pods(args) => pods::run(args).await,
                     Subcommand::Explain(args) => explain::run(args).await,
                 }
-            })
+            });
+            // A read from a file system that does not respond may never return.
+            runtime.shutdown_background();
+            done
         });
     match done {
         Ok(code) => code,

@@ -122,7 +122,7 @@ test-versions:
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
 
 # What needs systemd, logind, cgroup v2, project quotas, or servers of NFS and iSCSI, in a virtual machine: a node that is
-# shut down, the usage of volumes by project quotas, volumes of those servers, a node that kubeadm makes
+# shut down, the usage of volumes by project quotas, volumes of those servers, the Debian package, a node that kubeadm makes
 # with no check ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one
 # kubelet takes the node of the other over, both ways.
 # Software emulation: most of an hour.
@@ -135,6 +135,7 @@ test-machine:
 	hack/quota-test.sh
 	hack/nfs-test.sh
 	hack/iscsi-test.sh
+	hack/package-test.sh
 	hack/kubeadm-test.sh
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover

@@ -202,7 +202,7 @@ pack() {
     "$nfpm" package --packager deb --config deploy/package/nfpm.yaml --target "$out/" >&2
     "$nfpm" package --packager rpm --config deploy/package/nfpm.yaml --target "$out/" >&2
 
-    hack/build-images.sh --kubelet "$program" "$name" "$root" "localhost/kubelet-rs:v${version/+/-}" "$out/$prefix.oci.tar"
+    hack/build-images.sh --kubelet "$STAGE" "$name" "$root" "localhost/kubelet-rs:v${version/+/-}" "$out/$prefix.oci.tar"
     # It writes beside Cargo.toml.
     "$cyclonedx" cyclonedx --quiet --format json --target "$architecture-unknown-linux-gnu" --no-build-deps \
         --spec-version 1.5 --override-filename "$prefix.cdx" >&2

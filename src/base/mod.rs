@@ -18,7 +18,6 @@ mod early_release;
 mod encoding;
 mod file_io;
 mod path_authority;
-pub mod proxy;
 mod go_duration;
 mod go_quote;
 mod http1;
@@ -33,6 +32,7 @@ mod single_flight;
 mod string_interner;
 mod tasks;
 mod url;
+pub mod proxy;
 pub mod x509;
 mod work_queue;
 

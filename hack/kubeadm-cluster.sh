@@ -80,7 +80,7 @@ make_node() {
     own=$(files "$1")
     "$repo_root/hack/namespaces.sh" start "$dir/node$1" $$ "${@:2}"
     # shellcheck disable=SC2154 # set by those that source this file
-    make -s install "PREFIX=$own" "KUBELET=$kubelet" DESTDIR=
+    make -s install-program "PREFIX=$own" "KUBELET=$kubelet" DESTDIR=
     mkdir -p "$own/shims"
     ln -s "$repo_root/hack/units.sh" "$own/shims/systemctl"
     # Where `kubelet preflight` looks for the unit; /etc is the node's own.

@@ -58,6 +58,9 @@ find_crictl() {
     fi
 }
 
+# The names of the libraries that a program is linked to, also one for another machine. Without one it is static.
+needed_libraries() { readelf -dW "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
+
 # wait_until SECONDS COMMAND...: runs COMMAND until it succeeds, at most so long.
 wait_until() {
     local deadline=$((SECONDS + $1))

@@ -1,6 +1,7 @@
 //! The subcommands.
 //!
-//! * Owns: `validate`, `config`, `preflight`, `pods` and `explain`: their arguments and their output.
+//! * Owns: `validate`, `config`, `preflight`, `pods` and `explain`: their arguments and their output; the manual page
+//!   and what completes the command line in a shell.
 //! * Woken by: the command line, once; `pods --watch` also by changes in the kubelet.
 //! * Publishes: text or JSON on standard output, and an exit code.
 //! * Must never change anything: files and the runtime are only read, and the running kubelet only gets GET
@@ -10,6 +11,8 @@
 //! Output is made from data by pure functions (`render.rs` of each subcommand, [`table`],
 //! [`crate::server::explain::times`]); the rest fetches the data and writes.
 
+mod verbs;
+mod manual;
 mod args;
 mod client;
 pub mod table;

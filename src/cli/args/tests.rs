@@ -92,7 +92,7 @@ fn invalid_arguments_are_named() {
         ),
         (
             "help frob",
-            "unknown subcommand \"frob\"; there are validate, config, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
         ),
         ("validate", "FILE is missing"),
         ("explain", "POD is missing"),

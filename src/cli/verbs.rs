@@ -119,11 +119,11 @@ pub(super) fn details(verb: &str) -> &'static str {
              default  prints a configuration file with all fields, their documentation and their defaults."
         }
         "preflight" => {
-            "Looks at the kubelet that runs here, its unit, configuration, checkpoints and pods, and says what this kubelet\n\
+            "Checks the kubelet that runs here, its unit, configuration, checkpoints and pods, and reports what this kubelet\n\
              would do in its place: per pod, whether it is kept, restarted or refused, and why. Without flags of the\n\
              kubelet, they are those of the process, or of the unit if none runs. Nothing is changed.\n\n\
-             The exit code is 0 if the node can be moved and every pod is kept, 1 if not, and 2 if something could not\n\
-             be found out: no API server, no permission, a damaged checkpoint. Run it as root."
+             The exit code is 0 if the node can be moved and nothing that runs stops, 1 if not, and 2 if something could\n\
+             not be found out: no API server, no permission, a damaged checkpoint. Run it as root."
         }
         "pods" => {
             "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\

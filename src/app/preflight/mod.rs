@@ -43,7 +43,7 @@ use tokio::task::spawn_blocking;
 /// How long the runtime may take for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to look at.
+/// What to check.
 #[derive(Clone, Debug)]
 pub struct PreflightRequest {
     /// The process of the kubelet; `None` to search for it.
@@ -52,38 +52,41 @@ pub struct PreflightRequest {
     pub flags: Option<Flags>,
 }
 
-/// Looks at the node. If the flags are those of a process or a unit, the directory of this process becomes theirs.
+/// Checks the node. Enters the working directory of the process or the unit whose flags are taken.
 ///
 /// # Errors
 /// The machine cannot be read.
 pub async fn preflight(request: PreflightRequest) -> anyhow::Result<PreflightReport> {
-    let mut seen = Seen::default();
-    if let Err(finding) = look(request, &mut seen).await? {
-        seen.findings.push(finding);
+    let mut checked = Checked::default();
+    if let Err(finding) = check(request, &mut checked).await? {
+        checked.findings.push(finding);
     }
     // Without the rights to read the process, other rights may be missing, too.
     let is_hidden = |one: &Finding| one.level == Level::Unknown && one.subject == "process";
-    let is_powerless = seen.findings.iter().any(is_hidden);
-    let findings = seen.findings.into_iter();
+    let is_powerless = checked.findings.iter().any(is_hidden);
+    let findings = checked.findings.into_iter();
     let findings = findings.map(|finding| known_or_not(finding, is_powerless));
     Ok(PreflightReport::new(
-        seen.pods,
+        checked.pods,
         findings.collect(),
-        seen.way_back,
+        checked.way_back,
     ))
 }
 
-/// What was seen until something could not be found out.
+/// The results, until something could not be found out.
 #[derive(Default)]
-struct Seen {
+struct Checked {
     findings: Vec<Finding>,
     /// `None` if they are not known.
     pods: Option<Vec<PodForecast>>,
     way_back: Vec<String>,
 }
 
-/// Looks as far as possible. The inner error is what keeps it from looking further.
-async fn look(request: PreflightRequest, seen: &mut Seen) -> anyhow::Result<Result<(), Finding>> {
+/// Checks as much as possible. The inner error is what keeps it from checking more.
+async fn check(
+    request: PreflightRequest,
+    checked: &mut Checked,
+) -> anyhow::Result<Result<(), Finding>> {
     let machine = spawn_blocking(HostMachine::read).await??;
     let (hostname, process) = (machine.hostname.clone(), request.process);
     let find = move || locate::find(&ProcDir::default(), Path::new("/"), process, &hostname);
@@ -92,7 +95,7 @@ async fn look(request: PreflightRequest, seen: &mut Seen) -> anyhow::Result<Resu
         Err(finding) => return Ok(Err(finding)),
     };
     let target = target::choose(found, request.flags);
-    seen.findings.extend(target.findings);
+    checked.findings.extend(target.findings);
     let Some(flags) = target.flags else {
         return Ok(Ok(()));
     };
@@ -110,15 +113,15 @@ async fn look(request: PreflightRequest, seen: &mut Seen) -> anyhow::Result<Resu
     let mut config = match blocking("configuration", load).await {
         Ok(Ok(config)) => config,
         Ok(Err(error)) => {
-            seen.findings.extend(unusable(&error));
+            checked.findings.extend(unusable(&error));
             return Ok(Ok(()));
         }
         Err(finding) => return Ok(Err(finding)),
     };
     config.identity.proxies = target.proxies;
-    seen.findings.extend(configuration_findings(&config));
-    seen.findings.extend(node_findings(&config).await?);
-    Ok(look_at_pods(&config, machine, seen).await)
+    checked.findings.extend(configuration_findings(&config));
+    checked.findings.extend(node_findings(&config).await?);
+    Ok(check_pods(&config, machine, checked).await)
 }
 
 /// The findings about a configuration that cannot be used. A file that may not be read is not a wrong one.
@@ -176,30 +179,30 @@ struct NodePods {
     static_pods: Vec<StaticPod>,
 }
 
-async fn look_at_pods(
+async fn check_pods(
     config: &KubeletConfig,
     machine: HostMachine,
-    seen: &mut Seen,
+    checked: &mut Checked,
 ) -> Result<(), Finding> {
     let Some((client, features)) = runtime(config).await? else {
         return Ok(());
     };
-    seen.findings.extend(node::runtime_findings(&features));
-    seen.findings.push(metrics::finding());
+    checked.findings.extend(node::runtime_findings(&features));
+    checked.findings.push(metrics::finding());
     let own = config.clone();
     let (own_machine, machine) = (machine.clone(), Arc::new(machine));
     let left = blocking("checkpoints", move || state::read(&own, &own_machine)).await?;
     let api = api_server(config).await;
     if let Some(proxy) = api.as_ref().and_then(ApiServer::proxy) {
         let message = format!("requests to the API server go through {proxy}");
-        seen.findings.push(Finding::ok("proxies", message));
+        checked.findings.push(Finding::ok("proxies", message));
     }
-    let found = node_pods(config, &client, api.as_ref(), &left, &mut seen.findings).await;
-    seen.findings.extend(left.findings.iter().cloned());
+    let found = node_pods(config, &client, api.as_ref(), &left, &mut checked.findings).await;
+    checked.findings.extend(left.findings.iter().cloned());
     let Some(runtime) = &found.runtime else {
         return Ok(());
     };
-    seen.way_back = way_back(&found.static_pods, runtime);
+    checked.way_back = way_back(&found.static_pods, runtime);
     let desired = found.sources.iter();
     let desired = desired.flat_map(|list| list.pods.iter().flatten());
     let pods: Vec<_> = desired.cloned().collect();
@@ -216,8 +219,8 @@ async fn look_at_pods(
     let (checks, more) = checks
         .await
         .map_err(|error| Finding::unknown("node", error_chain(error.as_ref())))?;
-    seen.findings.extend(more);
-    seen.pods = Some(forecasts(&found.sources, runtime, &checks));
+    checked.findings.extend(more);
+    checked.pods = Some(forecasts(&found.sources, runtime, &checks));
     Ok(())
 }
 

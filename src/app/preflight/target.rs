@@ -152,8 +152,8 @@ fn conflicts(process: &KubeletProcess, others: &[KubeletProcess]) -> Vec<Finding
     let own = root(process);
     let others = others.iter().map(|other| {
         let id = other.id;
-        match root(other) {
-            Some(root) if Some(&root) != own.as_ref() => {
+        match (root(other), &own) {
+            (Some(root), Some(own)) if root != *own => {
                 let message = format!(
                     "another kubelet runs here, process {id}, with the root directory {}; on the same runtime they undo each other's work",
                     root.display()

@@ -167,7 +167,7 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
     (
         "preflight",
         "",
-        "Tell what would happen if this kubelet replaced the one that runs here, pod by pod",
+        "Report what would happen if this kubelet replaced the one that runs here, pod by pod",
     ),
     (
         "pods",

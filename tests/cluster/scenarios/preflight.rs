@@ -25,7 +25,7 @@ spec:
 ";
 
 /// The report of a preflight beside the kubelet, and its exit code. `front` comes before the program.
-fn look(cluster: &Cluster, front: &[&str], args: &[&str]) -> (Value, i32) {
+fn preflight(cluster: &Cluster, front: &[&str], args: &[&str]) -> (Value, i32) {
     let program = Flavour::Rust.program();
     let program = [program.to_str().unwrap(), "preflight", "-o", "json"];
     let mut command = cluster.inside_command(&[front, &program, args].concat());
@@ -44,9 +44,9 @@ fn outcomes(report: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Has a preflight look, which says that the node can be moved and that everything that runs is kept.
+/// Runs a preflight, which reports that the node can be moved and that everything that runs is kept.
 fn is_safe(cluster: &Cluster) {
-    let (report, code) = look(cluster, &[], &[]);
+    let (report, code) = preflight(cluster, &[], &[]);
     assert_eq!(
         (code, &report["verdict"]),
         (0, &json!("safe")),
@@ -140,13 +140,13 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     };
     let away = flags("private/away.conf");
     let away: Vec<_> = away.iter().map(String::as_str).collect();
-    let (report, code) = look(cluster, &[], &away);
+    let (report, code) = preflight(cluster, &[], &away);
     assert_said(&report, code, 2, &["notKnown", "API server"]);
     std::fs::remove_file(dir.join("private/away.conf")).unwrap();
 
     // No permission.
     let powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    let (report, code) = look(cluster, &powerless, &[]);
+    let (report, code) = preflight(cluster, &powerless, &[]);
     assert_said(&report, code, 2, &["notKnown", "run this as root"]);
 
     // A checkpoint that was cut short, and one that cannot be read.
@@ -155,7 +155,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     let backup = backup.to_str().unwrap();
     cluster.inside(&["cp", "-p", &state, backup]);
     cluster.inside(&["sh", "-c", &format!("head -c 20 {backup} >{state}")]);
-    let (report, code) = look(cluster, &[], &[]);
+    let (report, code) = preflight(cluster, &[], &[]);
     assert_said(&report, code, 1, &["notSafe", &state]);
     cluster.inside(&["cp", "-p", backup, &state]);
 
@@ -164,20 +164,34 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&wrong, format!("{text}maxPods: many\n")).unwrap();
     let flag = format!("--config={}", wrong.display());
-    let (report, code) = look(cluster, &[], &[&flag]);
+    let (report, code) = preflight(cluster, &[], &[&flag]);
     let line = format!("wrong.yaml:{}", text.lines().count() + 1);
     assert_said(&report, code, 1, &["notSafe", &line]);
     let second = "(exec -a kubelet sleep -- 1000) &
         until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet -- 1000 ' ]; do sleep 0.1; done
         \"$@\"; code=$?; kill $!; exit $code";
-    let (report, code) = look(cluster, &["bash", "-c", second, "bash"], &[]);
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &[]);
     assert_said(&report, code, 1, &["2 kubelets run on this node", "--pid"]);
     // Another user's process is no kubelet: its flags would have root run that user's programs.
     let second = "setpriv --reuid=65534 --clear-groups bash -c 'exec -a kubelet sleep -- 1000' &
         until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet -- 1000 ' ]; do sleep 0.1; done
         \"$@\"; code=$?; kill $!; exit $code";
-    let (report, code) = look(cluster, &["bash", "-c", second, "bash"], &[]);
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &[]);
     assert_said(&report, code, 0, &["runs as another user"]);
+
+    // One of two that was chosen, and its proxy, which does not answer.
+    let second = "HTTPS_PROXY=http://127.0.0.1:9 bash -c 'exec -a kubelet sleep 1000' &
+        until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet 1000 ' ]; do sleep 0.1; done
+        \"$@\" --pid $!; code=$?; kill $!; exit $code";
+    let own = flags("private/kubelet.conf");
+    let own: Vec<_> = own.iter().map(String::as_str).collect();
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &own);
+    let words = [
+        "another kubelet runs on this node",
+        "requests to the API server go through http://127.0.0.1:9",
+        "the API server could not be read",
+    ];
+    assert_said(&report, code, 1, &words);
 
     // A unit with quotes, variables and a drop-in, which would start other flags than the process has.
     let unit = "/etc/systemd/system/kubelet.service";
@@ -188,7 +202,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
          printf '[Service]\\nEnvironment=A=--v=3\\n' >{unit}.d/10.conf"
     );
     cluster.inside(&["sh", "-c", &script, "sh", text]);
-    let (report, code) = look(cluster, &[], &[]);
+    let (report, code) = preflight(cluster, &[], &[]);
     let places = [
         &format!("{unit}.d/10.conf:2: A is given here and at {unit}:2; this one counts"),
         &format!("{unit}:3: a restart of the unit starts other flags"),
@@ -228,7 +242,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     // Without the rotated certificate, which would replace it.
     let none = format!("--cert-dir={}", dir.join("none").display());
     flags.push(&none);
-    let (report, code) = look(cluster, &[], &flags);
+    let (report, code) = preflight(cluster, &[], &flags);
     assert_said(&report, code, 1, &["p521.conf: ", "invalid private key"]);
 }
 
@@ -251,7 +265,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     let changed = STATIC_POD.replace("name: main", "name: other");
     cluster.manifests().put("static.yaml", &changed);
     cluster.create(REFUSED);
-    let (report, code) = look(&cluster, &[], &[]);
+    let (report, code) = preflight(&cluster, &[], &[]);
     assert_eq!(code, 1, "{report:#}");
     let said = outcomes(&report);
     let outcome = |name: &str| said.get(name).map(String::as_str);

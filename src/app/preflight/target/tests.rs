@@ -106,6 +106,7 @@ fn two_kubelets_are_not_safe_and_one_that_was_replaced_or_cannot_be_read_is_said
     for (other, level) in [
         ("--v=2", Level::Error),
         ("--root-dir=/other", Level::Warning),
+        ("--root-dir=/other --max-pods=many", Level::Error),
     ] {
         let found = Found {
             processes: vec![process(1, "--v=1")],

@@ -38,10 +38,11 @@ add_blob() {
 
 # The one that images are for (IMAGE_ARCHITECTURE), or this machine's.
 architecture() {
-    case ${IMAGE_ARCHITECTURE:-$(uname -m)} in
+    local architecture=${IMAGE_ARCHITECTURE:-$(uname -m)}
+    case $architecture in
     x86_64) echo amd64 ;;
     aarch64) echo arm64 ;;
-    *) uname -m ;;
+    *) echo "$architecture" ;;
     esac
 }
 

@@ -248,7 +248,7 @@ mod tests {
         fn failed() -> Result<(), String> {
             Err(TEXT.to_owned())
         }
-        let table: [(fn(), &str); 8] = [
+        let table: [(fn(), &str); 7] = [
             (
                 || {
                     panic!("a literal: `as` it is");
@@ -260,10 +260,6 @@ mod tests {
                 "called `Result::unwrap()` on an `Err` value…",
             ),
             (|| failed().expect("read the key"), "read the key…"),
-            (
-                || drop(TEXT[..TEXT.len() + 1].to_owned()),
-                "end byte index 9 is out of bounds of …",
-            ),
             (|| assert_eq!(TEXT, "other"), "assertion …"),
             (
                 || {
@@ -281,5 +277,13 @@ mod tests {
             let payload = panic::catch_unwind(panics).unwrap_err();
             assert_eq!(message(payload.as_ref()), shown);
         }
+        // Newer standard libraries say the length in place of the text.
+        let sliced = panic::catch_unwind(|| drop(TEXT[..TEXT.len() + 1].to_owned()));
+        let shown = message(sliced.unwrap_err().as_ref());
+        assert!(
+            shown.starts_with("end byte index 9 is out of bounds"),
+            "{shown}"
+        );
+        assert!(!shown.contains(TEXT), "{shown}");
     }
 }

@@ -134,9 +134,9 @@ test-runtimes:
 		CI=true CONTAINERD_VERSION=$$version cargo test --test containerd -- containerd::; done
 
 # What needs systemd, logind, cgroup v2, project quotas, or servers of NFS and iSCSI, in a virtual machine: a node that is
-# shut down, the usage of volumes by project quotas, volumes of those servers, the Debian package, a node that kubeadm makes
-# with no check ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one
-# kubelet takes the node of the other over, both ways.
+# shut down, the usage of volumes by project quotas, volumes of those servers, the Debian package, a node that kubeadm
+# makes with no check ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs
+# and swap; then one kubelet takes the node of the other over, both ways.
 # Software emulation: most of an hour.
 test-machine:
 	@hack/install-deps.sh
@@ -185,8 +185,9 @@ test-release: measured-kubelet
 	KUBELET_UNDER_TEST=$(MEASURED) cargo test --test simulated -- kubelet_restarts:: service::
 
 # The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime, there also with
-# volumes of CSI drivers that hang, fail, crash and lie, and on private containerds. Prints what it counts, into target/faults, and fails when a goal is missed; the story of
-# each episode that failed is there too. FAULTS_SEED and FAULTS_EPISODE repeat one.
+# volumes of CSI drivers that hang, fail, crash and lie, and on private containerds. Prints what it counts, into
+# target/faults, and fails when a goal is missed; the story of each episode that failed is there too. FAULTS_SEED and
+# FAULTS_EPISODE repeat one.
 faults: measured-kubelet
 	@hack/install-deps.sh
 	@hack/build-images.sh

@@ -3,7 +3,7 @@
 # image and a bill of materials (CycloneDX); SHA256SUMS of all of them. Prints that directory.
 #
 #   hack/release.sh                    for x86_64 and aarch64, or those that ARCHITECTURES names
-#   hack/release.sh test ARCHITECTURE  run the tests for it by qemu-user: those of the rules and on a simulated runtime
+#   hack/release.sh test ARCHITECTURE  run the unit tests for it by qemu-user
 #
 # Programs are linked with zig against glibc 2.28 (docs/adr/0011-programs.md). Where the machine's Rust has no standard
 # library for an architecture, that of a Debian is used, which is made below target/release-tools once.

@@ -30,9 +30,12 @@ need_root
 
 # Everything that lives outside of DIR is named after one number, the bridge's.
 slot_file=$dir/slot
+dir_sum() { printf '%s' "$dir" | cksum | cut -d' ' -f1; }
 read_slot() { slot=$(cat "$slot_file" 2>/dev/null) && [[ -n $slot ]]; }
 network() { printf 'kt%s' "$slot"; }
-runtime_dir() { printf '/run/kt%s' "$slot"; }
+# The directory's own name too: in another network namespace somebody may have the same number, and by the path of the
+# socket its processes are found.
+runtime_dir() { printf '/run/kt%s_%s' "$slot" "$(dir_sum)"; }
 # shellcheck disable=SC2154 # set by those that source this file
 socket() { printf '%s/%s.sock' "$(runtime_dir)" "$runtime"; }
 
@@ -43,7 +46,7 @@ crictl() { "$crictl_path" -c /dev/null -r "unix://$(socket)" "$@"; }
 claim_slot() {
     local try alias
     for ((try = 0; try < 250; try++)); do
-        slot=$((($(printf '%s' "$dir" | cksum | cut -d' ' -f1) + try) % 250 + 1))
+        slot=$((($(dir_sum) + try) % 250 + 1))
         alias=$(cat "/sys/class/net/$(network)/ifalias" 2>/dev/null || true)
         if [[ -n $alias && ! -d $alias ]]; then
             ip link delete "$(network)" 2>/dev/null || true

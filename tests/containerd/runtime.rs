@@ -84,7 +84,7 @@ impl Runtime {
         &self.endpoint
     }
 
-    /// The name that is this runtime's alone, for cgroups: `ktN` in `unix:///run/ktN/...`.
+    /// The name that is this runtime's alone, for cgroups: `ktN_SUM` in `unix:///run/ktN_SUM/...`.
     pub fn name(&self) -> &str {
         self.endpoint.split('/').rev().nth(1).unwrap()
     }

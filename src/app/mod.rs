@@ -15,9 +15,11 @@ mod pod_certificates;
 mod open;
 mod start;
 mod node_check;
+mod manager_check;
 mod preflight;
 mod service_status;
 
+pub use manager_check::manager_findings;
 pub use node_check::{Finding, Level, node_findings};
 pub use preflight::{
     Outcome, PodForecast, PreflightReport, PreflightRequest, Verdict, families_not_served,

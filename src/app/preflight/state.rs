@@ -1,15 +1,15 @@
 //! Checks the state that the other kubelet has left below its root directory. Blocking, and only reads.
 
 use crate::{
-    app::{Finding, settings},
+    app::{Finding, manager_check::manager_problems, settings},
     base::error_chain,
     config::KubeletConfig,
-    host::{HostMachine, System},
+    host::HostMachine,
     images,
     model::PodUid,
     resources::{
         allocation::{ACTUATED_FILE, ALLOCATED_FILE, Allocations},
-        cpu, devices, dra, managers, memory,
+        cpu, devices, dra, memory,
     },
     state::pod_state_store::{PodRecord, read_pod_records},
     volumes::{
@@ -53,15 +53,8 @@ pub(super) fn read(config: &KubeletConfig, machine: &HostMachine) -> LeftState {
             Ok(allocations) => state.allocations = allocations,
             Err(error) => findings.push(Finding::error(CHECKPOINTS, error_chain(error.as_ref()))),
         }
-        let resources = settings::resources(config, machine);
-        let errors = managers::open_errors(
-            &resources.managers,
-            &resources.reserved,
-            &System::default().sys,
-            root,
-        );
-        let errors = errors.iter().map(|error| error_chain(error.as_ref()));
-        findings.extend(errors.map(|why| Finding::error(CHECKPOINTS, why)));
+        let problems = manager_problems(config, machine).into_iter();
+        findings.extend(problems.map(|why| Finding::error(CHECKPOINTS, why)));
         for (checked, effect) in [
             (
                 devices::check_device_checkpoint(root),

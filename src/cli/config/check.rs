@@ -2,7 +2,7 @@
 
 use super::host_facts;
 use crate::{
-    app::{Finding, Level, node_findings},
+    app::{Finding, Level, manager_findings, node_findings},
     base::error_chain,
     cli::{table::plain, term::Paint},
     config::{Flags, Problems, load},
@@ -88,6 +88,7 @@ pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
     if findings.is_empty() {
         findings.push(Finding::ok("configuration", "is valid"));
     }
+    findings.extend(manager_findings(&config).await?);
     findings.extend(node_findings(&config).await?);
     Ok(CheckReport::new(findings))
 }

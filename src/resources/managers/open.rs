@@ -143,7 +143,9 @@ fn cpu_manager(
         &reserved,
         config.topology_policy,
     );
-    let policy = policy.map_err(anyhow::Error::msg)?;
+    let policy = policy
+        .map_err(anyhow::Error::msg)
+        .context("cpuManagerPolicy")?;
     let manager = CpuManager::new(policy, files.cpu("static")?).map_err(anyhow::Error::msg);
     manager
         .map(|manager| manager.with_pod_level(config.pod_level))
@@ -161,7 +163,9 @@ fn memory_manager(
         return Ok(MemoryManager::default());
     };
     let policy = memory::StaticMemoryPolicy::new(machine, reserved, of_node);
-    let policy = policy.map_err(anyhow::Error::msg)?;
+    let policy = policy
+        .map_err(anyhow::Error::msg)
+        .context("memoryManagerPolicy: Static: reservedMemory")?;
     let manager = MemoryManager::new(&policy, files.memory("Static")?).map_err(anyhow::Error::msg);
     manager
         .map(|manager| manager.with_pod_level(config.pod_level))

@@ -33,9 +33,10 @@ slot_file=$dir/slot
 dir_sum() { printf '%s' "$dir" | cksum | cut -d' ' -f1; }
 read_slot() { slot=$(cat "$slot_file" 2>/dev/null) && [[ -n $slot ]]; }
 network() { printf 'kt%s' "$slot"; }
-# The directory's own name too: in another network namespace somebody may have the same number, and by the path of the
-# socket its processes are found.
-runtime_dir() { printf '/run/kt%s_%s' "$slot" "$(dir_sum)"; }
+# The same number may be somebody's in another network namespace, where the rest is shared: what is found or removed by
+# its name has the directory's sum too.
+unique_name() { printf '%s_%s' "$(network)" "$(dir_sum)"; }
+runtime_dir() { printf '/run/%s' "$(unique_name)"; }
 # shellcheck disable=SC2154 # set by those that source this file
 socket() { printf '%s/%s.sock' "$(runtime_dir)" "$runtime"; }
 
@@ -198,24 +199,24 @@ make_cgroups() {
         for name in $(</sys/fs/cgroup/cgroup.controllers); do
             printf '+%s\n' "$name" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
         done
-        mkdir -p "/sys/fs/cgroup/$(network)"
+        mkdir -p "/sys/fs/cgroup/$(unique_name)"
         return
     fi
     awk '{ for (i = 7; i < NF; i++) if ($i == "-" && $(i + 1) == "cgroup" && $4 == "/") print $5 }' /proc/self/mountinfo |
         while read -r point; do
-            mkdir -p "$point/$(network)"
+            mkdir -p "$point/$(unique_name)"
             # No process can run where there are no CPUs or memory nodes.
             for name in cpuset.cpus cpuset.mems; do
-                [[ ! -e $point/$name ]] || cat "$point/$name" >"$point/$(network)/$name"
+                [[ ! -e $point/$name ]] || cat "$point/$name" >"$point/$(unique_name)/$name"
             done
         done
 }
 
 remove_cgroups() {
-    find /sys/fs/cgroup -maxdepth 2 -type d -name "$(network)" 2>/dev/null | while read -r root; do
+    find /sys/fs/cgroup -maxdepth 2 -type d -name "$(unique_name)" 2>/dev/null | while read -r root; do
         find "$root" -depth -type d -exec rmdir {} + 2>/dev/null
     done
-    ! compgen -G "/sys/fs/cgroup/*/$(network)" >/dev/null || failures+=("its cgroups stay")
+    ! compgen -G "/sys/fs/cgroup/*/$(unique_name)" >/dev/null || failures+=("its cgroups stay")
 }
 
 remove_network() {

@@ -681,8 +681,10 @@ async fn a_check_finds_everything_that_a_start_would_meet_and_changes_nothing() 
         })
         .collect::<Vec<_>>()
         .join("\n");
-    let (code, found) = check(&format!("{bad}\nnewField: 1\n"), &[]).await;
+    let bad = format!("{bad}\nmemoryManagerPolicy: Static\nnewField: 1\n");
+    let (code, found) = check(&bad, &[]).await;
     assert_eq!(code, Some(1));
+    has(&found, "error", "resources", "reservedMemory");
     has(&found, "error", "runtime", "not a socket");
     has(
         &found,

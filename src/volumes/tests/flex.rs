@@ -4,13 +4,12 @@ use super::{
     cluster::{cluster, pod_with_claim},
     *,
 };
-use crate::apiserver::tests::stored::Stored;
 use serde_json::from_str;
 use std::{
     io::Write as _,
     process::{Command, Stdio},
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 const NAME: &str = "acme/disk/v";
 
@@ -337,7 +336,8 @@ async fn attaching() -> Attaching {
     let (node, server) = (node(), Stored::start().await);
     install(&node.base);
     let (in_use, object) = (VolumesInUse::default(), watch::Sender::new(None));
-    let manager = cluster_manager(&node, &server, &in_use, &object).await;
+    let facts = node.manager.shared.node.clone();
+    let manager = cluster_manager(&node, facts, &server, &in_use, &object).await;
     Attaching {
         node,
         manager,
@@ -347,42 +347,11 @@ async fn attaching() -> Attaching {
     }
 }
 
-/// A manager that has read what is on disk.
-async fn cluster_manager(
-    node: &Node,
-    server: &Stored,
-    in_use: &VolumesInUse,
-    object: &watch::Sender<Option<Arc<k8s_openapi::api::core::v1::Node>>>,
-) -> VolumeManager {
-    let cluster = super::super::ClusterSources {
-        csi: CsiSources {
-            api: Some(server.client().await),
-            node: object.subscribe(),
-            in_use: in_use.clone(),
-            ..csi_sources()
-        },
-        ..Default::default()
-    };
-    let shared = &node.manager.shared;
-    let manager = VolumeManager::new(
-        shared.root.clone(),
-        shared.node.clone(),
-        ConfigMapSecretReader::new(None, None),
-        cluster,
-        None,
-        node.mounter.clone(),
-    );
-    let csi = manager.csi().clone();
-    tokio::task::spawn_blocking(move || csi.recover())
-        .await
-        .unwrap();
-    manager
-}
-
 impl Attaching {
     /// The manager of the next kubelet.
     async fn restarted(&self) -> VolumeManager {
-        cluster_manager(&self.node, &self.server, &self.in_use, &self.object).await
+        let facts = self.node.manager.shared.node.clone();
+        cluster_manager(&self.node, facts, &self.server, &self.in_use, &self.object).await
     }
 
     fn is_in_use(&self) -> bool {

@@ -5,7 +5,6 @@ use super::{
     disk::Disk,
     *,
 };
-use crate::apiserver::tests::stored::Stored;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use std::{
     io::Write as _,
@@ -411,41 +410,12 @@ async fn a_disk_that_cannot_be_detached_stays_in_use_until_it_can() {
 #[tokio::test]
 async fn a_disk_is_in_use_by_its_unique_name_and_attached_before_the_login() {
     let (node, server) = (iscsi_node(), Stored::start().await);
-    let (in_use, object) = (
-        VolumesInUse::default(),
-        tokio::sync::watch::Sender::new(None),
-    );
-    let shared = &node.manager.shared;
-    let facts = NodeFacts {
+    let (in_use, object) = (VolumesInUse::default(), watch::Sender::new(None));
+    let facts = Arc::new(NodeFacts {
         controller_attach: true,
-        ..(*shared.node).clone()
-    };
-    let api = server.client().await;
-    let start = async || {
-        let cluster = super::super::ClusterSources {
-            csi: CsiSources {
-                api: Some(api.clone()),
-                node: object.subscribe(),
-                in_use: in_use.clone(),
-                ..csi_sources()
-            },
-            ..Default::default()
-        };
-        let (root, objects) = (shared.root.clone(), ConfigMapSecretReader::new(None, None));
-        let manager = VolumeManager::new(
-            root,
-            Arc::new(facts.clone()),
-            objects,
-            cluster,
-            None,
-            node.mounter.clone(),
-        );
-        let csi = manager.csi().clone();
-        tokio::task::spawn_blocking(move || csi.recover())
-            .await
-            .unwrap();
-        manager
-    };
+        ..(*node.manager.shared.node).clone()
+    });
+    let start = async || cluster_manager(&node, facts.clone(), &server, &in_use, &object).await;
     let names = || {
         let wanted = in_use.wanted().borrow().clone().unwrap();
         wanted.iter().cloned().collect::<Vec<_>>()

@@ -1,6 +1,7 @@
 //! The whole module on a pretended, and in `kernel` on the real, mount table.
 
 use super::*;
+use crate::apiserver::tests::stored::Stored;
 use crate::base::error_chain;
 use crate::base::metrics::Metrics;
 use crate::host::{
@@ -18,6 +19,7 @@ use std::{
     path::Path,
     time::Duration,
 };
+use tokio::sync::watch;
 
 mod certificates;
 mod cluster;
@@ -49,7 +51,7 @@ impl Default for ClusterSources {
             bundles: Default::default(),
             certificates: Default::default(),
             claims: Default::default(),
-            node: tokio::sync::watch::Sender::new(None).subscribe(),
+            node: watch::Sender::new(None).subscribe(),
             csi: csi_sources(),
         }
     }
@@ -64,7 +66,7 @@ fn csi_sources() -> CsiSources {
         attachments: Default::default(),
         api: None,
         tokens: Default::default(),
-        node: tokio::sync::watch::Sender::new(None).subscribe(),
+        node: watch::Sender::new(None).subscribe(),
         node_name: "node1".into(),
         in_use: VolumesInUse::default(),
         full_drivers: Arc::default(),
@@ -383,6 +385,38 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
         None,
         mounter.clone(),
     )
+}
+
+/// A manager with an API server and the Node object, which has read what is on disk.
+async fn cluster_manager(
+    node: &Node,
+    facts: Arc<NodeFacts>,
+    server: &Stored,
+    in_use: &VolumesInUse,
+    object: &watch::Sender<Option<Arc<k8s_openapi::api::core::v1::Node>>>,
+) -> VolumeManager {
+    let cluster = ClusterSources {
+        csi: CsiSources {
+            api: Some(server.client().await),
+            node: object.subscribe(),
+            in_use: in_use.clone(),
+            ..csi_sources()
+        },
+        ..Default::default()
+    };
+    let manager = VolumeManager::new(
+        node.manager.shared.root.clone(),
+        facts,
+        ConfigMapSecretReader::new(None, None),
+        cluster,
+        None,
+        node.mounter.clone(),
+    );
+    let csi = manager.csi().clone();
+    tokio::task::spawn_blocking(move || csi.recover())
+        .await
+        .unwrap();
+    manager
 }
 
 /// A pod whose one container mounts every volume.

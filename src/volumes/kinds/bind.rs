@@ -27,7 +27,7 @@ const BIND_LIMIT: Duration = Duration::from_secs(60);
 /// How long a walk over the files of a volume may take to end with its pod.
 const WALK_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a program that was killed because its pod has ended has to say is nobody's.
+/// The output of a program that was killed because its pod has ended is dropped.
 pub(super) fn ended_or(ended: &CancellationToken, error: VolumeError) -> VolumeError {
     if ended.is_cancelled() {
         VolumeError::Cancelled

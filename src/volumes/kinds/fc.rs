@@ -6,7 +6,7 @@ use super::{
     disk::fs_type,
     plan::Planning,
     releases,
-    scsi::{self, DiskKind, DiskVolume, ScsiDisks, disks_of, preferred},
+    scsi::{self, DiskKind, DiskVolume, RecordedDisk, ScsiDisks, disks_of, preferred},
 };
 use crate::base::run_file_io;
 use crate::volumes::{
@@ -16,8 +16,6 @@ use crate::volumes::{
 };
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::FCVolumeSource;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 use tokio::task::spawn_blocking;
 
@@ -127,13 +125,6 @@ struct FcVolume {
     volume: DiskVolume,
 }
 
-/// What is recorded for the volume of a claim.
-#[derive(Serialize, Deserialize)]
-struct RecordedFc {
-    source: FCVolumeSource,
-    options: Vec<String>,
-}
-
 fn dir(name: &FcName, is_block: bool) -> DiskDir {
     DiskDir {
         plugin: DiskPlugin::Fc,
@@ -152,16 +143,8 @@ fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
         return Ok(Some(Arc::new(Unsupported(wanted))));
     };
     let (name, unique_name) = name_of(source)?;
-    let (read_only, owner) = (source.read_only.unwrap_or_default(), planning.owner()?);
-    let volume = DiskVolume {
-        dir: dir(&name, false),
-        unique_name,
-        name: planning.volume.name.clone(),
-        fs_type,
-        options: Vec::new(),
-        read_only,
-        owner: (!read_only).then_some(owner),
-    };
+    let (dir, read_only) = (dir(&name, false), source.read_only.unwrap_or_default());
+    let volume = DiskVolume::of_pod(planning, dir, unique_name, fs_type, read_only)?;
     Ok(Some(Arc::new(FcVolume { name, volume })))
 }
 
@@ -188,33 +171,17 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
         return source.unsupported(&format!("spec.fc.fsType {wanted:?}"));
     }
     name_of(fc).map_err(|error| VolumeError::set_up(source.name, error))?;
-    let recorded = RecordedFc {
-        source: fc.clone(),
-        options: source.options.clone(),
-    };
-    let is_written = !source.claim.read_only && !source.is_device;
-    Ok(Some(NodePath {
-        managed: is_written,
-        owned: is_written,
-        measured: !source.is_device,
-        ..source.path_of_kind(KEY, json!(recorded))
-    }))
+    Ok(Some(scsi::node_path(source, KEY, fc)))
 }
 
 async fn set_up_claim(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeError> {
     let resolved = &claim.resolved;
     let recorded = resolved.at.of_kind(KEY);
-    let RecordedFc { source, options } = recorded.map_err(|error| claim.fail(error))?;
+    let RecordedDisk::<FCVolumeSource> { source, options } =
+        recorded.map_err(|error| claim.fail(error))?;
     let (name, unique_name) = name_of(&source).map_err(|error| claim.fail(error))?;
-    let volume = DiskVolume {
-        dir: dir(&name, resolved.at.is_device),
-        unique_name,
-        name: resolved.volume.clone(),
-        fs_type: fs_type(source.fs_type.as_deref()).unwrap_or_default(),
-        options,
-        read_only: claim.claim.read_only,
-        owner: claim.owner(),
-    };
+    let (dir, fs_type) = (dir(&name, resolved.at.is_device), source.fs_type.as_deref());
+    let volume = DiskVolume::of_claim(&claim, dir, unique_name, fs_type, options);
     let path = set_up(&claim.attempt, &name, &volume).await?.host_path;
     run_file_io(move || claim.finish(path, HostPathCheck::None)).await?
 }
@@ -235,7 +202,7 @@ async fn set_up(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::from_value;
+    use serde_json::{from_value, json};
 
     #[test]
     fn a_disk_is_found_by_the_names_of_its_links() {

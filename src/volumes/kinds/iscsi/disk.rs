@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Upstream's file about a disk, in its directory.
 pub(super) const FILE: &str = "iscsi.json";
-/// The keys of a secret for the discovery of targets.
+/// A secret's keys for target discovery.
 pub(super) const DISCOVERY_KEYS: [&str; 4] = [
     "discovery.sendtargets.auth.username",
     "discovery.sendtargets.auth.password",
@@ -27,7 +27,7 @@ pub(super) const SESSION_KEYS: [&str; 4] = [
 const TCP: &str = "tcp";
 const DEFAULT_IFACE: &str = "default";
 
-/// The source of a volume as the API has it, of a pod or of a PersistentVolume. Recorded for the volume of a claim.
+/// A volume's source as pods and PersistentVolumes have it. Recorded for claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct IscsiSource {
@@ -67,7 +67,7 @@ pub(super) struct IscsiDisk {
     pub(super) lun: i32,
     /// The interface that is configured, which has the transport.
     pub(super) init_iface: String,
-    /// The interface of the sessions: the same, or its copy with another name of the initiator.
+    /// The sessions' interface: the same, or its copy with another initiator name.
     pub(super) iface: String,
     pub(super) initiator_name: Option<String>,
     pub(super) chap_discovery: bool,
@@ -77,7 +77,7 @@ pub(super) struct IscsiDisk {
 }
 
 impl IscsiDisk {
-    /// The disk of a volume with this name. `namespace` is that of a secret without its own.
+    /// The disk of a volume with this name. `namespace` is for a secret that names none.
     pub(super) fn new(name: &str, namespace: &str, source: &IscsiSource) -> Self {
         let portals = std::iter::once(&source.target_portal).chain(&source.portals);
         let portals: Vec<_> = portals.map(|it| disk_dirs::with_port(it)).collect();

@@ -11,24 +11,21 @@ use super::{
     disk::fs_type,
     plan::Planning,
     releases,
-    scsi::{self, DiskKind, DiskVolume},
+    scsi::{self, DiskKind, DiskVolume, RecordedDisk},
 };
 use crate::apiserver::ResourcePath;
 use crate::base::{atomic_file, error_chain, if_exists, run_file_io};
 use crate::model::PodExt as _;
 use crate::volumes::{
-    HostPathCheck, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
-    VolumePlugin,
+    HostPathCheck, Unsupported, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin,
     disk_dirs::{DiskDir, DiskPlugin, IscsiName},
     error::cannot,
-    ownership::ChangePolicy,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::Context as _;
 use disk::{FILE, IscsiDisk, IscsiFile, IscsiLogin, IscsiSource};
 use k8s_openapi::api::core::v1::Secret;
-use serde::{Deserialize, Serialize};
-use serde_json::{from_value, json, to_value};
+use serde_json::{from_value, to_value};
 use session::Initiator;
 use std::{borrow::Cow, collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
@@ -65,13 +62,6 @@ struct IscsiVolume {
     volume: DiskVolume,
 }
 
-/// What is recorded for the volume of a claim.
-#[derive(Serialize, Deserialize)]
-struct RecordedIscsi {
-    source: IscsiSource,
-    options: Vec<String>,
-}
-
 fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
     let Some(source) = &planning.volume.iscsi else {
         return Ok(None);
@@ -82,24 +72,9 @@ fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
         return Ok(Some(Arc::new(Unsupported(wanted))));
     };
     let disk = IscsiDisk::new(&planning.volume.name, planning.pod.namespace(), &source);
-    let volume = DiskVolume {
-        dir: disk.dir(false)?,
-        unique_name: disk.unique_name(),
-        name: planning.volume.name.clone(),
-        fs_type,
-        options: Vec::new(),
-        read_only: source.read_only,
-        owner: owner(planning.owner()?, source.read_only),
-    };
+    let (dir, unique_name) = (disk.dir(false)?, disk.unique_name());
+    let volume = DiskVolume::of_pod(planning, dir, unique_name, fs_type, source.read_only)?;
     Ok(Some(Arc::new(IscsiVolume { disk, volume })))
-}
-
-/// Files of volumes that are mounted read-only keep their group.
-fn owner(
-    owner: (VolumeGroup, ChangePolicy),
-    read_only: bool,
-) -> Option<(VolumeGroup, ChangePolicy)> {
-    (!read_only).then_some(owner)
 }
 
 impl Kind for IscsiVolume {
@@ -130,35 +105,19 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     }
     let disk = IscsiDisk::new(source.name, &source.claim.key.namespace, &of);
     disk.dir(source.is_device).map_err(fail)?;
-    let recorded = RecordedIscsi {
-        source: of,
-        options: source.options.clone(),
-    };
-    let is_written = !source.claim.read_only && !source.is_device;
-    Ok(Some(NodePath {
-        managed: is_written,
-        owned: is_written,
-        measured: !source.is_device,
-        ..source.path_of_kind(KEY, json!(recorded))
-    }))
+    Ok(Some(scsi::node_path(source, KEY, of)))
 }
 
 async fn set_up_claim(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeError> {
     let (of_pod, resolved) = (&claim.claim, &claim.resolved);
     let recorded = resolved.at.of_kind(KEY);
-    let RecordedIscsi { source, options } = recorded.map_err(|error| claim.fail(error))?;
+    let RecordedDisk::<IscsiSource> { source, options } =
+        recorded.map_err(|error| claim.fail(error))?;
     let disk = IscsiDisk::new(&resolved.volume, &of_pod.key.namespace, &source);
-    let volume = DiskVolume {
-        dir: disk
-            .dir(resolved.at.is_device)
-            .map_err(|error| claim.fail(error))?,
-        unique_name: disk.unique_name(),
-        name: resolved.volume.clone(),
-        fs_type: fs_type(source.fs_type.as_deref()).unwrap_or_default(),
-        options,
-        read_only: of_pod.read_only,
-        owner: claim.owner(),
-    };
+    let dir = disk.dir(resolved.at.is_device);
+    let dir = dir.map_err(|error| claim.fail(error))?;
+    let (unique_name, fs_type) = (disk.unique_name(), source.fs_type.as_deref());
+    let volume = DiskVolume::of_claim(&claim, dir, unique_name, fs_type, options);
     let path = set_up(&claim.attempt, &disk, &volume).await?.host_path;
     run_file_io(move || claim.finish(path, HostPathCheck::None)).await?
 }

@@ -18,8 +18,10 @@ pub(super) use sysfs::ScsiDisks;
 
 use super::{
     bind::{self, ended_or, is_mounted},
+    claim::{ClaimAttempt, NodePath, PersistentSource},
     disk::{self, Disk},
     local::bind_args,
+    plan::Planning,
     programs::{self, ProgramFailure},
     releases::MountedDevices,
 };
@@ -34,6 +36,8 @@ use crate::volumes::{
 };
 use anyhow::{Context as _, anyhow};
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -64,7 +68,73 @@ pub(super) struct DiskVolume {
     pub(super) owner: Option<(VolumeGroup, ChangePolicy)>,
 }
 
+/// What is recorded for the volume of a claim.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RecordedDisk<S> {
+    /// The disk as the PersistentVolume has it.
+    pub(super) source: S,
+    pub(super) options: Vec<String>,
+}
+
+/// Where the volume of a claim is, with the record of its kind.
+pub(super) fn node_path<S: Serialize>(
+    claimed: &PersistentSource<'_>,
+    key: &str,
+    source: S,
+) -> NodePath {
+    let options = claimed.options.clone();
+    let is_written = !claimed.claim.read_only && !claimed.is_device;
+    NodePath {
+        managed: is_written,
+        owned: is_written,
+        measured: !claimed.is_device,
+        ..claimed.path_of_kind(key, json!(RecordedDisk { source, options }))
+    }
+}
+
 impl DiskVolume {
+    /// A volume that a pod defines. If it is mounted read-only, its files keep their group.
+    ///
+    /// # Errors
+    /// The pod's security context is invalid.
+    pub(super) fn of_pod(
+        planning: &Planning<'_>,
+        dir: DiskDir,
+        unique_name: String,
+        fs_type: String,
+        read_only: bool,
+    ) -> anyhow::Result<Self> {
+        let owner = planning.owner()?;
+        Ok(Self {
+            dir,
+            unique_name,
+            name: planning.volume.name.clone(),
+            fs_type,
+            options: Vec::new(),
+            read_only,
+            owner: (!read_only).then_some(owner),
+        })
+    }
+
+    /// The volume of a claim. Its file system was found to be supported when the claim was resolved.
+    pub(super) fn of_claim(
+        claim: &ClaimAttempt,
+        dir: DiskDir,
+        unique_name: String,
+        fs_type: Option<&str>,
+        options: Vec<String>,
+    ) -> Self {
+        Self {
+            dir,
+            unique_name,
+            name: claim.resolved.volume.clone(),
+            fs_type: disk::fs_type(fs_type).unwrap_or_default(),
+            options,
+            read_only: claim.claim.read_only,
+            owner: claim.owner(),
+        }
+    }
+
     fn wait_failed(&self, source: anyhow::Error) -> VolumeError {
         let volume = self.name.clone();
         if self.dir.is_block {
@@ -379,12 +449,12 @@ fn path_of(disks: &ScsiDisks, device: &str) -> String {
     disks.path(device).to_string_lossy().into_owned()
 }
 
-/// The disks of the machine of this mounter.
+/// The disks of the mounter's machine.
 pub(super) fn disks_of(mounter: &dyn Mounter) -> ScsiDisks {
     ScsiDisks::new(mounter.machine_root().to_owned())
 }
 
-/// The device to mount, of the paths to a disk: the multipath device that has one of them as a path, if there is one.
+/// The device to mount, given the paths to a disk: a multipath device that has one of them, if there is one.
 pub(super) fn preferred(disks: &ScsiDisks, devices: &[PathBuf]) -> Option<PathBuf> {
     let names = devices.iter().filter_map(|path| disks.device(path));
     let mut multipath = names.filter_map(|name| disks.multipath(&name));

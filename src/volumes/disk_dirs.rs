@@ -1,4 +1,4 @@
-//! The directories of iSCSI and Fibre Channel disks, which are upstream's, and the unique names of their volumes.
+//! Directories of iSCSI and Fibre Channel disks, as upstream has them, and the volumes' unique names.
 //!
 //! The directory of a disk is the record that it is in use: it is created before the disk is attached, and removed once it
 //! is detached. So the next kubelet knows what to undo, also of pods that it never sees.
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The directory of the devices of volumes of mode Block, below a plugin's.
+/// Directory below a plugin's, for devices of block volumes.
 pub(super) const BLOCK_DIRECTORY: &str = "volumeDevices";
 const IFACE: &str = "iface-";
 const LUN: &str = "-lun-";
@@ -34,7 +34,7 @@ impl DiskPlugin {
         }
     }
 
-    /// Whether this is the unique name of a volume of the plugin.
+    /// Whether a volume of the plugin has this unique name.
     pub(super) fn has(self, unique_name: &str) -> bool {
         let rest = unique_name.strip_prefix(self.plugin().0);
         rest.is_some_and(|rest| rest.starts_with('/'))
@@ -100,7 +100,7 @@ pub(super) fn list_all(root: &KubeletRoot) -> io::Result<Vec<DiskDir>> {
     Ok(found)
 }
 
-/// The directories of all disks of a plugin. Blocking.
+/// All disk directories of a plugin. Blocking.
 ///
 /// # Errors
 /// A directory cannot be read, so there may be more of them.
@@ -148,12 +148,12 @@ pub(super) fn with_port(portal: &str) -> String {
     format!("{portal}{ISCSI_PORT}")
 }
 
-/// The name of the directory of an iSCSI disk.
+/// The directory name of an iSCSI disk.
 pub(super) fn iscsi_name(portal: &str, iqn: &str, lun: i32) -> String {
     format!("{portal}-{iqn}{LUN}{lun}")
 }
 
-/// What the name of the directory of an iSCSI disk says.
+/// What an iSCSI disk's directory name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IscsiName {
     pub(super) portal: String,

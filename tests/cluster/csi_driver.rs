@@ -65,7 +65,7 @@ fn config(base: &Path) -> DriverConfig {
     }
 }
 
-/// Serves until it is told to end, with the arguments behind [`WORD`]. With `--volumes` there are so many volumes from the
+/// Serves until it is terminated, with the arguments behind [`WORD`]. With `--volumes` there are so many volumes from the
 /// start, `vol-1` and so on, and a node may have all of them without a controller that attaches them.
 pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
     let mut config = config(Path::new(""));

@@ -93,7 +93,7 @@ struct Kubelets {
     node: Node,
     api: FakeApiServer,
     driver: CsiDriver,
-    /// Its log goes into a pipe that nobody reads.
+    /// Its log goes into a pipe that is not read.
     unread: KubeletProcess,
     unread_runtime: FakeRuntime,
     /// Its client certificate ends within an hour; its runtime has no events.

@@ -13,10 +13,10 @@ use crate::support::wait::{holds, wait_for};
 /// The Go kubelet measures volumes each minute.
 const MEASURED: Duration = Duration::from_secs(180);
 
-/// Writes the facts from the Go kubelet anew.
+/// Writes the Go kubelet's facts again.
 const RENEW: &str = "RENEW_METRIC_FACTS";
 
-/// Pods of most kinds, with most of what has metrics.
+/// Most kinds of pods, with most of what has metrics.
 const PODS: &str = "
 apiVersion: v1
 kind: PersistentVolume

@@ -257,8 +257,10 @@ impl DriverService {
         let service = self.clone();
         let running = tokio::spawn(async move {
             let (method, volume) = (entry.method, entry.volume.clone());
+            // Before the journal shows the call and the work its effect: a release that follows either counts.
+            let release = service.script.next_release();
             let number = service.journal.begin(entry);
-            let result = service.scripted(method, &volume, work).await;
+            let result = service.scripted(method, &volume, release, work).await;
             let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
             service.journal.end(number, code);
             result.map(Response::new)
@@ -271,6 +273,7 @@ impl DriverService {
         &self,
         method: &'static str,
         volume: &str,
+        release: impl Future<Output = ()>,
         work: impl FnOnce(&Self) -> Result<T, Status>,
     ) -> Result<T, Status> {
         let _busy = self.begin(volume)?;
@@ -282,11 +285,11 @@ impl DriverService {
                 work(self)
             }
             Behaviour::Hang => {
-                self.script.released().await;
+                release.await;
                 work(self)
             }
             Behaviour::HangThenFail(code, text) => {
-                self.script.released().await;
+                release.await;
                 Err(Status::new(code, text))
             }
             Behaviour::Skip => Ok(T::default()),
@@ -296,7 +299,7 @@ impl DriverService {
             }
             Behaviour::DoThenHang => {
                 let done = work(self);
-                self.script.released().await;
+                release.await;
                 done
             }
         }

@@ -93,14 +93,17 @@ impl Script {
         self.rules.lock().unwrap().clear();
     }
 
-    /// Lets all calls go on that hang now.
+    /// Lets all calls go on that have begun.
     pub(crate) fn release(&self) {
         self.releases.send_modify(|number| *number += 1);
     }
 
-    pub(super) async fn released(&self) {
+    /// Waits for the first release after this call.
+    pub(super) fn next_release(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut releases = self.releases.subscribe();
-        let _ = releases.changed().await;
+        async move {
+            let _ = releases.changed().await;
+        }
     }
 
     pub(super) fn take(&self, method: &str, volume: &str) -> Behaviour {

@@ -13,6 +13,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
+    base::clock,
     base::{DirtySet, error_chain},
     model::PodUid,
 };
@@ -22,7 +23,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// The delay before the next read, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -177,7 +177,7 @@ async fn read_until_bound(
             }
         }
         let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
-        recovery.wait(&mut (Instant::now() + wait)).await;
+        recovery.wait(&mut (clock::instant() + wait)).await;
         delay = (delay * 2).min(MAX_DELAY);
     }
 }

@@ -22,6 +22,7 @@ use super::quote::{Chain, Style, quote};
 use super::record::LogRecord;
 use super::vmodule::{VModule, verbosity_at};
 use super::{LogFormat, json, text};
+use crate::base::clock;
 
 /// klog verbosities of this crate's `debug!` and `trace!`, and of events of libraries.
 const DEBUG: u32 = 4;
@@ -108,7 +109,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
     let record = LogRecord {
         level: Level::WARN,
         verbosity: 0,
-        time: Timestamp::now(),
+        time: clock::timestamp(),
         zone,
         pid: std::process::id(),
         file: caller(file!()),

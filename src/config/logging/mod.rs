@@ -22,6 +22,7 @@ mod tests;
 mod text;
 mod vmodule;
 
+use crate::base::clock;
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     let (format, zone) = (config.format, TimeZone::system());
     let report = move |count| layer::dropped_line(format, &zone, count);
     let queue = LogQueue::start(std::io::stderr(), report).context("cannot start the log")?;
-    let (layer, control) = build(config, queue.clone(), jiff::Timestamp::now);
+    let (layer, control) = build(config, queue.clone(), clock::timestamp);
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("cannot install the log")?;
     let (own, previous) = (queue.clone(), std::panic::take_hook());
@@ -137,7 +138,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
 
 /// The handle of a log without output, for a kubelet inside another program.
 pub fn detached(config: &LoggingConfig) -> LogControl {
-    build(config, std::io::sink(), jiff::Timestamp::now).1
+    build(config, std::io::sink(), clock::timestamp).1
 }
 
 fn build<W: Write + Send + 'static>(

@@ -1,6 +1,7 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
 use crate::{
+    base::clock,
     base::metrics::{Labels, Metrics},
     model::{Pod, PodExt, keys},
 };
@@ -97,7 +98,7 @@ impl PodStartMetrics {
         pulling: impl FnOnce() -> Duration,
     ) {
         let due = advance(start, status);
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let since = |at: Timestamp| now.duration_since(at).as_secs_f64().max(0.0);
         let seen = pod.annotation(keys::CONFIG_SEEN);
         let seen: Option<Timestamp> = seen.and_then(|seen| seen.parse().ok());

@@ -19,6 +19,7 @@ pub use generate::generate_api_pod_status;
 pub use restored::{differs_only_in_ignored_start_time, lacks_container_statuses, restored};
 
 use crate::{
+    base::clock::{self, Instant},
     base::{DirtySet, metrics::Metrics},
     model::{Pod, PodExt, PodUid},
 };
@@ -28,7 +29,7 @@ use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::T
 use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
 use terminations::Terminations;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// The status of one pod.
 #[derive(Clone, Debug)]
@@ -102,7 +103,7 @@ impl StatusManager {
     /// transition times of unchanged conditions are carried over, and a terminal phase is kept with
     /// its reason and message.
     pub fn set_pod_status(&self, pod: &Arc<Pod>, status: PodStatus) -> bool {
-        self.set_at(pod, status, Timestamp::now())
+        self.set_at(pod, status, clock::timestamp())
     }
 
     /// Publishes the last status of a terminated pod (upstream's `TerminatePod`): every container has a terminated state,
@@ -154,7 +155,7 @@ impl StatusManager {
             Some(entry) => {
                 self.terminations.count(&entry.status, &status);
                 entry.pod = pod.clone();
-                entry.changed_at = Instant::now();
+                entry.changed_at = clock::instant();
                 entry.status = Arc::new(status);
                 entry.version = self.next_version();
             }
@@ -163,7 +164,7 @@ impl StatusManager {
                     pod: pod.clone(),
                     status: Arc::new(status),
                     version: self.next_version(),
-                    changed_at: Instant::now(),
+                    changed_at: clock::instant(),
                     pod_is_finished: false,
                 };
                 entries.insert(pod.uid(), entry);

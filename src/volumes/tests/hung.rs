@@ -1,15 +1,16 @@
 //! File systems and devices that hang.
 
 use super::{kinds::local::RELEASE_TIMEOUT, *};
-use std::time::Instant as RealTime;
+use std::time::SystemTime;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Waits for something that threads do, also on a paused clock.
-async fn wait_until(what: &str, fact: impl Fn() -> bool) {
-    let begun = RealTime::now();
+#[expect(clippy::disallowed_methods, reason = "threads take real time")]
+pub(super) async fn wait_until(what: &str, fact: impl Fn() -> bool) {
+    let begun = SystemTime::now();
     while !fact() {
-        assert!(begun.elapsed() < LIMIT, "{what}");
+        assert!(begun.elapsed().is_ok_and(|waited| waited < LIMIT), "{what}");
         std::thread::yield_now();
         tokio::task::yield_now().await;
     }

@@ -1,8 +1,8 @@
 //! The whole module on a pretended, and in `kernel` on the real, mount table.
 
 use super::*;
-use crate::base::error_chain;
 use crate::base::metrics::Metrics;
+use crate::base::{clock, error_chain};
 use crate::host::{
     MountEntry, ProgramEnd,
     program::{self, Program},
@@ -82,9 +82,9 @@ fn never() -> CancellationToken {
 
 /// Waits for something that threads and programs do.
 async fn until(what: &str, mut fact: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     while !fact() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(clock::since(begun) < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

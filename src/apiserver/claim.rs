@@ -13,8 +13,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
-    base::clock,
-    base::{DirtySet, error_chain},
+    base::{DirtySet, clock, error_chain},
     model::PodUid,
 };
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};

@@ -21,9 +21,8 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
 use crate::{
-    base::clock,
     base::{
-        DirtySet, error_chain,
+        DirtySet, clock, error_chain,
         metrics::{AtScrape, Metrics, ScrapeSample},
     },
     model::PodUid,

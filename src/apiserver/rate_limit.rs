@@ -77,7 +77,6 @@ impl RateLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use std::sync::Arc;
 
     #[tokio::test(start_paused = true)]

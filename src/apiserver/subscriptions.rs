@@ -1,9 +1,9 @@
 //! Values from the API server that pods use: one task per value keeps it up to date while a pod uses it.
 
 use crate::{
-    base::clock::{self, Instant},
     base::{
         DirtySet, ScopedTask,
+        clock::{self, Instant},
         panics::{PanicScope, catch_panic},
         spawn_scoped,
     },

@@ -10,11 +10,9 @@ use super::{
     ApiError, ApiServer, ResourcePath,
     subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
-use crate::{
-    base::clock::{self, Instant},
-    base::{DirtySet, SingleFlight, error_chain},
-    model::PodUid,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::{DirtySet, SingleFlight, error_chain};
+use crate::model::PodUid;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -369,7 +367,6 @@ impl TokenExpiry {
 mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
-    use crate::base::clock;
     use serde_json::json;
 
     fn key() -> TokenKey {

@@ -72,7 +72,6 @@ fn accepted<T, F: Future<Output = io::Result<T>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use futures::StreamExt as _;
     use std::{cell::Cell, pin::pin};
 

@@ -131,7 +131,6 @@ fn union_duration(mut pulls: Pulls) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
 
     #[test]
     fn sizes_have_upstreams_labels() {

@@ -19,8 +19,7 @@ use super::{
     streaming::{StreamDeps, StreamMetrics, StreamTable},
 };
 use crate::{
-    base::clock,
-    base::{metrics::Metrics, otel::Tracer},
+    base::{clock, metrics::Metrics, otel::Tracer},
     cri::RuntimeClient,
     host::HostMachine,
     node::stats::{ClaimMeter, ClaimVolumes, Stats},

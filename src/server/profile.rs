@@ -7,8 +7,7 @@ use super::{
     route_parts::RequestParams,
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
 };
 use hyper::{

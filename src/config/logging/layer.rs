@@ -6,7 +6,6 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
@@ -128,24 +127,17 @@ pub(super) struct KlogLayer<W> {
     format: LogFormat,
     zone: TimeZone,
     pid: u32,
-    clock: fn() -> Timestamp,
     out: Mutex<W>,
 }
 
 impl<W: Write + Send> KlogLayer<W> {
-    pub(super) fn new(
-        shared: Arc<LayerState>,
-        format: LogFormat,
-        out: W,
-        clock: fn() -> Timestamp,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<LayerState>, format: LogFormat, out: W) -> Self {
         let (zone, pid) = (TimeZone::system(), std::process::id());
         Self {
             shared,
             format,
             zone,
             pid,
-            clock,
             out: Mutex::new(out),
         }
     }
@@ -286,7 +278,7 @@ where
             let record = LogRecord {
                 level: *metadata.level(),
                 verbosity: needed_verbosity(metadata),
-                time: (self.clock)(),
+                time: clock::timestamp(),
                 zone: &self.zone,
                 pid: self.pid,
                 file: caller(path),

@@ -132,7 +132,6 @@ impl ConnectBackOff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
 
     #[test]
     fn waits_double_from_a_tenth_of_a_second_to_three_seconds_and_start_over_after_a_success() {

@@ -97,7 +97,6 @@ fn seconds_to(end: Option<SystemTime>, now: SystemTime) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
 
     #[test]
     fn the_time_to_live_is_infinite_without_a_certificate_and_negative_after_its_end() {

@@ -144,7 +144,6 @@ pub(super) fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T
 mod tests {
     use super::super::{decide::Observation, thresholds::EvictionSignal};
     use super::*;
-    use crate::base::clock;
     use parking_lot::{Condvar, Mutex};
 
     /// A disk that answers only while it is open.

@@ -18,9 +18,10 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::clock::{self, Instant},
     base::{
-        ScopedTask, error_chain,
+        ScopedTask,
+        clock::{self, Instant},
+        error_chain,
         metrics::{Labels, Metrics},
         panics::PanicScope,
         spawn_scoped,

@@ -8,8 +8,13 @@ use super::{
     thresholds::EvictionThreshold,
 };
 use crate::{
-    base::clock::{self, Instant},
-    base::{ScopedTask, error_chain, panics::PanicScope, spawn_scoped},
+    base::{
+        ScopedTask,
+        clock::{self, Instant},
+        error_chain,
+        panics::PanicScope,
+        spawn_scoped,
+    },
     node::eviction::observe::MeasuredSignals,
 };
 use std::time::Duration;

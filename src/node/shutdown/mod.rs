@@ -13,8 +13,11 @@ mod record;
 mod tests;
 
 use crate::{
-    base::clock::{self, Instant},
-    base::{error_chain, metrics::Metrics},
+    base::{
+        clock::{self, Instant},
+        error_chain,
+        metrics::Metrics,
+    },
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
     node::active_pods::{TERMINATION_CHECK_INTERVAL, active_pods, until_all, until_finished},

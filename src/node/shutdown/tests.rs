@@ -1,8 +1,7 @@
 use super::*;
 use crate::node::active_pods::TERMINATION_CHECK_INTERVAL;
 use crate::{
-    base::clock,
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     host::{
         SystemBus,
         systemd_fake::{FakeState, FakeSystemd},

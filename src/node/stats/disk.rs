@@ -2,8 +2,10 @@
 //! time, the oldest measurement first, and at most once per period.
 
 use crate::{
-    base::clock::{self, Instant},
-    base::if_exists,
+    base::{
+        clock::{self, Instant},
+        if_exists,
+    },
     host::{
         DiskUsage, DiskWalk, FilesystemUsage, MountEntry, files_usage, filesystem_usage, mount,
         project_usage,
@@ -221,7 +223,6 @@ impl DiskMeasurement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use crate::host::{quota_disk::QuotaDisk, set_project};
     use std::fs;
 

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
-    base::clock,
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{CriConnection, CriMetrics, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus},
     state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, PodRef, pod_cache},

@@ -2,10 +2,10 @@
 
 use super::{PlegContext, termination_message};
 use crate::{
-    base::clock::{self, Instant},
     base::{
         EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
+        clock::{self, Instant},
         panics::{PanicScope, Panicked, catch_panic},
     },
     cri::{

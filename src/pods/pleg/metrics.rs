@@ -1,8 +1,10 @@
 //! The metric families of the PLEG, named as upstream names them.
 
 use crate::{
-    base::clock::{self, Instant},
-    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
+    base::{
+        clock::{self, Instant},
+        metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
+    },
     model::ContainerState,
     state::pod_cache::PodCache,
 };

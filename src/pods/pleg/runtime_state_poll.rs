@@ -118,7 +118,6 @@ pub(super) fn state_of(reply: &StatusResponse, now: Instant) -> RuntimeState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use crate::cri::{
         Rpc,
         v1::{RuntimeCondition, RuntimeStatus},

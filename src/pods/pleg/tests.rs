@@ -5,8 +5,7 @@ use tonic::Code;
 
 use super::{Config, PlegContext, PlegMetrics, RelistTask, RelistTrigger};
 use crate::{
-    base::clock,
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{
         events::RuntimeEventSource,
         test_server::{Reply, TestRuntime, until},

@@ -1,8 +1,10 @@
 //! `activeDeadlineSeconds`: how long a pod may be active on the node.
 
 use crate::{
-    base::clock::{self, Instant},
-    base::wait_until,
+    base::{
+        clock::{self, Instant},
+        wait_until,
+    },
     model::{Pod, PodExt},
 };
 use jiff::Timestamp;
@@ -53,7 +55,6 @@ fn left(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use k8s_openapi::api::core::v1::PodSpec;
 
     #[test]

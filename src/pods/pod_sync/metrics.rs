@@ -1,8 +1,10 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
 use crate::{
-    base::clock,
-    base::metrics::{Labels, Metrics},
+    base::{
+        clock,
+        metrics::{Labels, Metrics},
+    },
     model::{Pod, PodExt, keys},
 };
 use jiff::Timestamp;

@@ -20,8 +20,7 @@ mod stale;
 mod volume_repair;
 
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,

@@ -15,8 +15,7 @@
 //! and records stay for users until no source has the pod any more: then `PodSync::remove_pod` removes them.
 
 use crate::{
-    base::clock::Instant,
-    base::named_enum,
+    base::{clock::Instant, named_enum},
     model::{GraceDeadline, Pod, PodStatus},
     pods::status::generate::PodFailure,
 };

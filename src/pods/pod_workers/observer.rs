@@ -2,9 +2,8 @@
 
 use super::state::PodSyncCall;
 use crate::{
-    base::clock,
     base::{
-        error_chain,
+        clock, error_chain,
         metrics::{DEFAULT_BUCKETS, Labels, Metrics},
         otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,

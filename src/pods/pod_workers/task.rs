@@ -5,9 +5,8 @@ use super::{
     state::{PodSyncCall, SyncOutcome},
 };
 use crate::{
-    base::clock,
     base::{
-        error_chain,
+        clock, error_chain,
         panics::{PanicScope, catch_panic, catch_panic_sync},
         wait_until,
     },

@@ -30,8 +30,7 @@ mod tests;
 pub use container_view::container_view;
 
 use crate::{
-    base::clock::Instant,
-    base::metrics::Metrics,
+    base::{clock::Instant, metrics::Metrics},
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeResult,
     },

@@ -8,8 +8,8 @@ use super::{
     state::{Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use crate::{
-    base::clock::{self, Instant},
     base::{
+        clock::{self, Instant},
         panics::{PanicScope, catch_panic},
         wait_until,
     },

@@ -109,7 +109,6 @@ async fn end_of(running: &mut Option<JoinHandle<Result<(), Panicked>>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use std::sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},

@@ -15,8 +15,10 @@ use super::{
 use feasible::{ResizeRejection, infeasible, needs_more};
 
 use crate::{
-    base::clock::{self, Instant},
-    base::named_enum,
+    base::{
+        clock::{self, Instant},
+        named_enum,
+    },
     model::{Pod, PodExt, PodUid, reasons::event},
     pods::{pod_sync::syncer::SyncPodType, pod_workers::UpdatePodOptions},
     resources::{

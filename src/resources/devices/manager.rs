@@ -13,9 +13,8 @@ use super::{
     },
 };
 use crate::{
-    base::clock,
     base::{
-        DirtySet, ScopedTask,
+        DirtySet, ScopedTask, clock,
         metrics::Metrics,
         panics::{PanicScope, catch_panic},
         spawn_scoped,

@@ -10,8 +10,8 @@ use super::{
     state::{DeviceMap, PluginDevice, PluginId},
 };
 use crate::{
-    base::clock,
     base::{
+        clock,
         panics::{PanicScope, catch_panic},
         spawn_scoped,
     },

@@ -14,8 +14,7 @@ use super::{
     slices,
 };
 use crate::{
-    base::clock,
-    base::{panics::PanicScope, spawn_scoped, wait_until},
+    base::{clock, panics::PanicScope, spawn_scoped, wait_until},
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
         Deregister, PluginHandler, RegisteredPlugin,

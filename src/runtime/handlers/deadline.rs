@@ -65,7 +65,6 @@ pub(super) async fn within<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use std::future::pending;
 
     const S: Duration = Duration::from_secs(1);

@@ -125,7 +125,6 @@ impl<V> ExpiringMap<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use futures::future::FutureExt as _;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::oneshot;

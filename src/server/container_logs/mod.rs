@@ -15,8 +15,7 @@ use super::{
     streaming::{ContainerName, lookup},
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     model::PodExt as _,
     runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
 };

@@ -120,7 +120,6 @@ impl StreamObserver for Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
         task::JoinHandle,

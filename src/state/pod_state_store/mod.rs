@@ -14,9 +14,8 @@ mod record;
 mod records;
 
 use crate::{
-    base::clock,
     base::{
-        DirtySet, atomic_file, error_chain, if_exists,
+        DirtySet, atomic_file, clock, error_chain, if_exists,
         panics::{PanicScope, catch_panic_sync},
         run_file_io, wait_until,
     },

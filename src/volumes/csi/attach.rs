@@ -173,7 +173,6 @@ pub(super) fn attached(node: &Node, name: &str, version: &str) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
     use serde_json::json;
 
     #[test]

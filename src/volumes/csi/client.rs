@@ -18,8 +18,11 @@ use super::{
     redact::SensitiveValues,
 };
 use crate::{
-    base::clock::{self, Instant},
-    base::{EarlyReleaseSemaphore, ObservedStream, StreamObserver, error_chain},
+    base::{
+        EarlyReleaseSemaphore, ObservedStream, StreamObserver,
+        clock::{self, Instant},
+        error_chain,
+    },
     cri::SmallBuffers,
     resources::plugin_manager::connection::CONNECT_TIMEOUT,
 };

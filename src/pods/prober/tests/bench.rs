@@ -1,8 +1,10 @@
 //! A pod `p` with a container `c` (or many pods with the same), whose commands follow a script.
 
 use crate::{
-    base::clock::{self, Instant},
-    base::metrics::Metrics,
+    base::{
+        clock::{self, Instant},
+        metrics::Metrics,
+    },
     cri::{CriError, ExecOutput},
     model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
     pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps},

@@ -3,8 +3,7 @@ use super::{
     *,
 };
 use crate::{
-    base::clock,
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{CriError, Rpc},
     model::Pod,
     state::events::{EventRecorder, ObjectRef},

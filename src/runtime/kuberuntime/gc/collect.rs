@@ -2,8 +2,7 @@
 
 use super::plan::{self, ContainerGcPolicy, ContainerRemoval, RemovalReason};
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{

@@ -11,8 +11,7 @@ use super::{
     stop_tracker::{StopScope, StopTracker},
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{CriError, RuntimeClient, ignore_not_found, v1},
     model::{
         ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,

@@ -6,8 +6,7 @@ use super::{
     request::{RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest},
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{
         CriError, RuntimeClient,
         v1::{ContainerConfig, ContainerFilter},

@@ -137,7 +137,6 @@ pub fn short_id(id: &ContainerId) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
 
     #[tokio::test(start_paused = true)]
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {

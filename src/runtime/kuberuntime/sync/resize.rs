@@ -5,8 +5,7 @@
 
 use super::{pod_cgroups::LimitChange, request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     model::{Pod, PodExt as _},
     resources::{
         allocation::{Allocations, ResizeMetrics},

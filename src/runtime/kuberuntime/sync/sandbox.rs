@@ -6,8 +6,7 @@ use super::{
     request::{PodSyncResult, ReadySandbox, SyncRequest},
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     cri::RuntimeClient,
     model::{Pod, PodExt, SandboxId, reasons::event},
     resources::{allocation::Allocations, dra::DraManager, managers::ResourceManagers},

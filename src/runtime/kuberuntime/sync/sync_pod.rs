@@ -19,8 +19,7 @@ use super::request::{
     PodSyncResult, RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest,
 };
 use crate::{
-    base::clock,
-    base::error_chain,
+    base::{clock, error_chain},
     cri::CriError,
     model::{ContainerId, Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
     runtime::kuberuntime::{

@@ -6,8 +6,7 @@ use super::{
     segment::{BLOCK, Cursor, Segment},
 };
 use crate::{
-    base::clock,
-    base::if_exists,
+    base::{clock, if_exists},
     runtime::logs::{
         files::{self, FileId},
         names::{Rotated, RotatedForm, RotationStamp},

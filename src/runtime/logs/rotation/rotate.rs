@@ -2,8 +2,7 @@
 
 use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
-    base::clock,
-    base::{error_chain, if_exists},
+    base::{clock, error_chain, if_exists},
     cri::RuntimeClient,
     model::ContainerId,
     runtime::logs::{

@@ -5,8 +5,8 @@ use super::{
     rotate::{RotationJob, rotate},
 };
 use crate::{
-    base::clock::{self, Instant},
     base::{
+        clock::{self, Instant},
         error_chain, if_exists,
         panics::{PanicScope, catch_panic},
     },

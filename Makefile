@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install dist test test-busy test-versions test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install install-program uninstall release test-aarch64 test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -50,29 +50,58 @@ conformance-storage:
 	hack/install-deps.sh --suite
 	hack/conformance.py --storage --procs 6 $(ARGS)
 
-# The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
-# nodes without kubeadm and for those whose kubeadm package brings it.
+# The program (KUBELET, or a release build) with its unit and kubeadm's drop-in, the manual page and what completes the
+# command line. KUBEADM=no leaves the drop-in out, for nodes without kubeadm and for those whose kubeadm package brings it.
+# DESCRIBED_BY: a kubelet for this machine that prints manual and completions, where KUBELET is for another one.
 PREFIX ?= /usr/local
 KUBEADM ?= yes
-UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
-install:
-	@test -n "$(KUBELET)" || KUBELET_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null) cargo build --release --bin kubelet
-	install -D -m 755 $(or $(KUBELET),$(TARGET)/release/kubelet) $(DESTDIR)$(PREFIX)/bin/kubelet
-	install -d $(UNITS)
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/kubelet.service >$(UNITS)/kubelet.service
-	if [ "$(KUBEADM)" = yes ]; then install -d $(UNITS)/kubelet.service.d && \
-		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/10-kubeadm.conf >$(UNITS)/kubelet.service.d/10-kubeadm.conf; fi
+DESCRIBED_BY ?= $(PROGRAM)
+PROGRAM = $(or $(KUBELET),$(TARGET)/release/kubelet)
+INTO = $(DESTDIR)$(PREFIX)
+UNIT = $(INTO)/lib/systemd/system/kubelet.service
+DROP_IN = $(UNIT).d/10-kubeadm.conf
+MANUAL = $(INTO)/share/man/man8/kubelet.8
+BASH = $(INTO)/share/bash-completion/completions/kubelet
+ZSH = $(INTO)/share/zsh/site-functions/_kubelet
+FISH = $(INTO)/share/fish/vendor_completions.d/kubelet.fish
 
-# A Debian package in target/dist.
-dist:
-	hack/dist.sh
+install: install-program
+	install -d $(dir $(MANUAL) $(BASH) $(ZSH) $(FISH))
+	$(DESCRIBED_BY) man >$(MANUAL)
+	$(DESCRIBED_BY) completion bash >$(BASH)
+	$(DESCRIBED_BY) completion zsh >$(ZSH)
+	$(DESCRIBED_BY) completion fish >$(FISH)
+
+# What a node runs: a Go kubelet prints no manual.
+install-program:
+	@test -n "$(KUBELET)" || KUBELET_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null) cargo build --release --bin kubelet
+	install -D -m 755 $(PROGRAM) $(INTO)/bin/kubelet
+	install -d $(dir $(UNIT))
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/kubelet.service >$(UNIT)
+	if [ "$(KUBEADM)" = yes ]; then install -d $(dir $(DROP_IN)) && \
+		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/10-kubeadm.conf >$(DROP_IN); fi
+
+# What `make install` with the same PREFIX, DESTDIR and KUBEADM has written. A kubelet that runs is not stopped.
+uninstall:
+	rm -f $(INTO)/bin/kubelet $(UNIT) $(MANUAL) $(BASH) $(ZSH) $(FISH)
+	if [ "$(KUBEADM)" = yes ]; then rm -f $(DROP_IN); fi
+	if [ -d $(dir $(DROP_IN)) ]; then rmdir --ignore-fail-on-non-empty $(dir $(DROP_IN)); fi
+
+# Tarballs, packages, images, checksums and bills of materials of a release, into target/dist: a build for each
+# architecture (minutes each), and the first time its tools. KUBELET packs a program that is built already.
+release:
+	hack/release.sh
+
+# The tests for aarch64 on an emulated processor, those that need neither containers nor namespaces.
+test-aarch64:
+	hack/release.sh test aarch64
 
 # All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true. What failed
 # is printed again at the end.
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
-	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	@hack/build-containerd.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics --storage || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh hack/tests.sh
@@ -92,9 +121,21 @@ test-versions:
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
 
+# The runtimes that people have: the machine's containerd (Debian's is 1.6), containerd 1.7 and 2, CRI-O.
+CONTAINERD_VERSIONS ?= v1.7.35
+test-runtimes:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-containerd.sh
+	@hack/build-crio.sh
+	CI=true cargo test --test containerd
+	set -e; for version in $(CONTAINERD_VERSIONS); do \
+		CONTAINERD_VERSION=$$version hack/build-containerd.sh; \
+		CI=true CONTAINERD_VERSION=$$version cargo test --test containerd -- containerd::; done
+
 # What needs systemd, logind, cgroup v2, project quotas, or servers of NFS and iSCSI, in a virtual machine: a node that is
-# shut down, the usage of volumes by project quotas, volumes of those servers, a node that kubeadm makes with no check
-# ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one
+# shut down, the usage of volumes by project quotas, volumes of those servers, the Debian package, a node that kubeadm makes
+# with no check ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one
 # kubelet takes the node of the other over, both ways.
 # Software emulation: most of an hour.
 test-machine:
@@ -106,6 +147,7 @@ test-machine:
 	hack/quota-test.sh
 	hack/nfs-test.sh
 	hack/iscsi-test.sh
+	hack/package-test.sh
 	hack/kubeadm-test.sh
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover
@@ -148,7 +190,7 @@ test-release: measured-kubelet
 faults: measured-kubelet
 	@hack/install-deps.sh
 	@hack/build-images.sh
-	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	@hack/build-containerd.sh || echo "going on without containerd 2"
 	KUBELET_UNDER_TEST=$(MEASURED) FAULTS_KILLS=$${FAULTS_KILLS:-1000} FAULTS_OTHERS=$${FAULTS_OTHERS:-100} \
 		FAULTS_CSI_KILLS=$${FAULTS_CSI_KILLS:-500} \
 		FAULTS_CONTAINERD_KILLS=$${FAULTS_CONTAINERD_KILLS:-100} \

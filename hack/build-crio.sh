@@ -60,9 +60,7 @@ build() {
     mkdir -p "$new"
     say "building CRI-O $version (a few minutes, once)"
     export GOTOOLCHAIN=${GOTOOLCHAIN:-auto}
-    # shellcheck disable=SC2094 # both append
-    if source=$(cd / && GOFLAGS='' GO111MODULE=on go mod download -json "$module@$version" 2>>"$log" | tee -a "$log" |
-        sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p') && [[ -n $source ]] &&
+    if source=$(module_dir "$module@$version" 2>>"$log") &&
         (build_crio "$source" "$new/scratch") </dev/null >>"$log" 2>&1; then
         rm -rf "$new/scratch"
         printf '%s\n' "$version" >"$new/version"

@@ -12,6 +12,9 @@
 #   hack/build-images.sh --e2e OUTDIR       these two and stand-ins for the images of Kubernetes' node test suite
 #   hack/build-images.sh --e2e-storage OUTDIR   all of these, and those that its storage suite has beside them
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
+#   hack/build-images.sh --kubelet INSTALLED ARCHITECTURE ROOT NAME OUTFILE   one with the kubelet and the licences that are
+#                                           installed in that directory (for amd64 or arm64), and nothing but the
+#                                           libraries that it needs, from the Debian in ROOT
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -33,11 +36,13 @@ add_blob() {
     printf '%s %s\n' "$digest" "$size"
 }
 
+# The one that images are for (IMAGE_ARCHITECTURE), or this machine's.
 architecture() {
-    case $(uname -m) in
+    local architecture=${IMAGE_ARCHITECTURE:-$(uname -m)}
+    case $architecture in
     x86_64) echo amd64 ;;
     aarch64) echo arm64 ;;
-    *) uname -m ;;
+    *) echo "$architecture" ;;
     esac
 }
 
@@ -127,6 +132,27 @@ add_program() {
     done
 }
 
+build_kubelet_image() {
+    local rootfs=$work/kubelet installed=$1 IMAGE_ARCHITECTURE=$2 root=$3 name=$4 out=$5 triplet library file
+    case $IMAGE_ARCHITECTURE in
+    amd64) triplet=x86_64-linux-gnu ;;
+    arm64) triplet=aarch64-linux-gnu ;;
+    *) die "no images for $IMAGE_ARCHITECTURE" ;;
+    esac
+    local program=$installed/usr/bin/kubelet
+    install -D -m 755 "$program" "$rootfs/usr/bin/kubelet"
+    mkdir -p "$rootfs/tmp" "$rootfs/usr/share"
+    cp -r "$installed/usr/share/doc" "$rootfs/usr/share/"
+    # The loader has to be at the path that the program names.
+    file=$(readelf -lW "$program" | sed -n 's/.*program interpreter: \(.*\)]/\1/p')
+    [[ -z $file ]] || install -D -m 755 "$root/lib/$triplet/${file##*/}" "$rootfs$file"
+    for library in $(needed_libraries "$program"); do
+        [[ $library == "${file##*/}" ]] || install -D -m 755 "$root/lib/$triplet/$library" "$rootfs/lib/$triplet/$library"
+    done
+    [[ -z $file ]] || install -D -m 644 "$root/usr/share/doc/libc6/copyright" "$rootfs/usr/share/doc/libc6/copyright"
+    make_image "$name" "$rootfs" '{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":["/usr/bin/kubelet"]}' "$out"
+}
+
 # kube-proxy runs the machine's iptables, which loads its extensions by name.
 add_iptables() {
     local rootfs=$1 multi name extension
@@ -173,6 +199,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/suite-images.sh"
 if [[ ${1:-} == --filler ]]; then
     (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"
     build_filler "$2" "$3" "$4"
+    exit
+fi
+if [[ ${1:-} == --kubelet ]]; then
+    (($# == 6)) || die "usage: $(basename "$0") --kubelet INSTALLED ARCHITECTURE ROOT NAME OUTFILE"
+    build_kubelet_image "${@:2}"
     exit
 fi
 more=:

@@ -485,7 +485,7 @@ def main():
         script("build-kubernetes.sh", "--e2e")
         script("build-images.sh", "--e2e", Node.images)
     if chosen.vm:
-        script("build-containerd2.sh")
+        script("build-containerd.sh")
     if not chosen.kubelet:
         subprocess.run(["cargo", "build", "--release", "--bin", "kubelet"], cwd=ROOT, check=True)
         chosen.kubelet = TARGET + "/release/kubelet"

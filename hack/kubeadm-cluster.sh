@@ -80,9 +80,11 @@ make_node() {
     own=$(files "$1")
     "$repo_root/hack/namespaces.sh" start "$dir/node$1" $$ "${@:2}"
     # shellcheck disable=SC2154 # set by those that source this file
-    make -s install "PREFIX=$own" "KUBELET=$kubelet" DESTDIR=
+    make -s install-program "PREFIX=$own" "KUBELET=$kubelet" DESTDIR=
     mkdir -p "$own/shims"
     ln -s "$repo_root/hack/units.sh" "$own/shims/systemctl"
+    # Where `kubelet preflight` looks for the unit; /etc is the node's own.
+    on "$1" sh -c "mkdir -p /etc/systemd/system && ln -s $own/lib/systemd/system/kubelet.service* /etc/systemd/system/"
     # kube-proxy's rules must see what goes from pod to pod.
     on "$1" sh -c 'echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables; echo 1 >/proc/sys/net/ipv4/ip_forward'
     # Without a default route the node itself, and with it the API server, could reach no Service: kube-proxy's rules

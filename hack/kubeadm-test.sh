@@ -19,7 +19,7 @@ ln -s "$(find_crictl)" "$stage/target/tools/crictl"
 ln -s "$kubernetes_dir"/{kubeadm,kubectl} "$stage/target/tools/kubernetes/"
 # The copy that goes into the machine needs no symbols.
 strip -o "$stage/kubelet" "$kubelet"
-make -s -C "$repo_root" install "DESTDIR=$stage/root" PREFIX=/usr "KUBELET=$stage/kubelet"
+make -s -C "$repo_root" install-program "DESTDIR=$stage/root" PREFIX=/usr "KUBELET=$stage/kubelet"
 rm "$stage/kubelet"
 
 cat >"$stage/kubeadm.yaml" <<EOF

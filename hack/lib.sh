@@ -8,8 +8,10 @@ target_dir=${CARGO_TARGET_DIR:-$repo_root/target}
 tools_dir=$target_dir/tools
 # shellcheck disable=SC2034 # the scripts that source this use it
 images_dir=$target_dir/images
+# CONTAINERD_VERSION: another version than the containerd 2 that is pinned.
 # shellcheck disable=SC2034
-containerd2_dir=$tools_dir/containerd2
+containerd_dir=$tools_dir/containerd${CONTAINERD_VERSION:+-$CONTAINERD_VERSION}
+[[ -n ${CONTAINERD_VERSION:-} ]] || containerd_dir+=2
 # shellcheck disable=SC2034
 crio_dir=$tools_dir/crio
 # KUBERNETES_VERSION: another version of the control plane than the one that is pinned.
@@ -22,6 +24,11 @@ die() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# module_dir MODULE@VERSION: downloads a Go module and prints the directory of its source.
+module_dir() {
+    (cd / && GOFLAGS='' GO111MODULE=on go mod download -json "$1") | tee /dev/stderr | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p' | grep .
+}
 
 # go_can_build VERSION: whether the Go on PATH builds what requires Go VERSION. One from 1.21 on fetches a
 # newer one as a module, if it may.
@@ -50,6 +57,9 @@ find_crictl() {
         die "crictl not found; hack/install-deps.sh builds it"
     fi
 }
+
+# The names of the libraries that a program is linked to, also one for another machine. Without one it is static.
+needed_libraries() { readelf -dW "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 
 # wait_until SECONDS COMMAND...: runs COMMAND until it succeeds, at most so long.
 wait_until() {

@@ -165,7 +165,11 @@ pub(super) async fn read(
     without_unused_roots(&mut config);
     let proxy = match proxy {
         Some(proxy) => Some(proxy),
-        None => ProxyEnvironment::read().proxy_of(&config.cluster_url)?,
+        None => {
+            let environment = identity.proxies.clone();
+            let environment = environment.unwrap_or_else(ProxyEnvironment::read);
+            environment.proxy_of(&config.cluster_url)?
+        }
     };
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());

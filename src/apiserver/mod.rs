@@ -45,10 +45,7 @@ pub use review::TIMEOUT;
 pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::ApiRequestMetrics;
-use crate::{
-    base::metrics::Metrics,
-    base::{Reloaded, clock},
-};
+use crate::base::{Reloaded, clock, metrics::Metrics, proxy::ProxyEnvironment};
 use kubeconfig::ApiConnection;
 use rate_limit::{RateLimit, RequestClass};
 use recovery::Availability;
@@ -91,6 +88,8 @@ pub struct ClientIdentity {
     pub certificate: Option<PathBuf>,
     /// Whether the kubeconfig is written later, by a bootstrap; until then every request fails.
     pub is_awaited: bool,
+    /// The environment that names proxies; `None` for the one of this process.
+    pub proxies: Option<ProxyEnvironment>,
 }
 
 impl fmt::Debug for ApiServer {
@@ -111,6 +110,7 @@ impl ApiServer {
             kubeconfig,
             certificate: None,
             is_awaited: false,
+            proxies: None,
         })
         .await
     }
@@ -159,6 +159,11 @@ impl ApiServer {
     /// The URL of the API server, without credentials; empty while the kubeconfig is awaited.
     pub fn url(&self) -> String {
         self.connection.latest().url.to_string()
+    }
+
+    /// The proxy of the requests, without its credentials.
+    pub fn proxy(&self) -> Option<String> {
+        self.connection.latest().proxy.clone()
     }
 
     /// Waits for the rate limit.

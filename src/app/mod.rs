@@ -19,7 +19,10 @@ mod preflight;
 mod service_status;
 
 pub use node_check::{Finding, Level, node_findings};
-pub use preflight::{Outcome, PodForecast, PreflightReport, PreflightRequest, Verdict, preflight};
+pub use preflight::{
+    Outcome, PodForecast, PreflightReport, PreflightRequest, Verdict, families_not_served,
+    preflight,
+};
 
 use crate::{
     apiserver::{ApiServer, configmap_secret::ConfigMapSecretReader},

@@ -1,7 +1,7 @@
 //! What the configuration needs of the node. Only reads: a port is bound for a moment at most.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, ResourcePath, kubeconfig_certificate},
+    apiserver::{ApiError, ApiServer, ClientIdentity, ResourcePath, kubeconfig_certificate},
     base::{clock, error_chain, metrics::Metrics, otel::Tracer, x509},
     config::KubeletConfig,
     cri::{self, RuntimeConfig},
@@ -353,11 +353,15 @@ async fn api_server(config: &KubeletConfig) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     findings.extend(client_certificate(path.clone()).await);
-    let identity = client_identity(path.clone(), &config.identity);
+    let identity = ClientIdentity {
+        // A kubelet that runs would wait for a bootstrap to replace what cannot be used.
+        is_awaited: false,
+        ..client_identity(path.clone(), &config.identity)
+    };
     let api = match ApiServer::open(identity).await {
         Ok(api) => api,
         Err(error) => {
-            findings.push(Finding::error("API server", error_chain(error.as_ref())));
+            findings.push(Finding::error("kubeconfig", error_chain(error.as_ref())));
             return findings;
         }
     };

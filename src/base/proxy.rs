@@ -74,8 +74,11 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// What the environment says about proxies.
-#[derive(Clone, Default)]
+/// The variables of proxies, which may be in lower case.
+const VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
+/// What an environment says about proxies. `Debug` leaves out the values, which may have credentials.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ProxyEnvironment {
     /// `HTTPS_PROXY`: the proxy of `https` URLs; empty for none.
     https: String,
@@ -85,11 +88,27 @@ pub struct ProxyEnvironment {
     none: String,
 }
 
+impl fmt::Debug for ProxyEnvironment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyEnvironment").finish_non_exhaustive()
+    }
+}
+
 impl ProxyEnvironment {
-    /// That of this process; names may be in lower case.
+    /// The environment of this process.
     pub fn read() -> Self {
+        Self::of(&|name| env::var(name).ok())
+    }
+
+    /// Whether a variable names a proxy, or what needs none.
+    pub fn has(name: &str) -> bool {
+        VARIABLES.contains(&name.to_ascii_uppercase().as_str())
+    }
+
+    /// The environment in which `get` looks up a variable; names may be in lower case.
+    pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Self {
         let value = |name: &str| {
-            let given = env::var(name).or_else(|_| env::var(name.to_lowercase()));
+            let given = get(name).or_else(|| get(&name.to_lowercase()));
             given.unwrap_or_default()
         };
         Self {

@@ -1,10 +1,14 @@
 //! Parses the command line to a subcommand with its arguments. Pure.
 
+use super::{
+    manual,
+    verbs::{ConfigAction, Shell, details, left_column, own_args},
+};
 use crate::config::{
     ArgsError, Flags, Invocation, SUBCOMMANDS, closest, local_socket, parse_args,
     parse_subcommand_args,
 };
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::ArgMatches;
 use std::{ffi::OsString, path::PathBuf};
 
 /// The parsed command line.
@@ -66,17 +70,6 @@ pub struct ConfigArgs {
     pub output: Output,
     /// The kubelet's flags.
     pub flags: Box<Flags>,
-}
-
-/// The subcommands of `kubelet config`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConfigAction {
-    /// Check the configuration and the node.
-    Check,
-    /// Print the effective configuration with the origins of its values.
-    Show,
-    /// Print a configuration file with the defaults.
-    Default,
 }
 
 /// Arguments of `kubelet preflight`.
@@ -142,6 +135,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
         "preflight" => Subcommand::Preflight(Box::new(preflight(rest)?)),
         "pods" => Subcommand::Pods(pods(rest)?),
         "explain" => Subcommand::Explain(explain(rest)?),
+        "completion" => return completion(rest),
+        // For packages, which bring the page.
+        "man" => return page(),
         _ => return Err(unknown(&verb)),
     }))
 }
@@ -153,29 +149,6 @@ fn unknown(verb: &str) -> ArgsError {
         None => format!("there are {}", names.join(", ")),
     };
     ArgsError(vec![format!("unknown subcommand {verb:?}; {near}")])
-}
-
-fn output() -> Arg {
-    Arg::new("output").short('o').long("output").num_args(1)
-}
-
-fn socket() -> Arg {
-    Arg::new("socket").long("socket").num_args(1)
-}
-
-fn namespace() -> Arg {
-    Arg::new("namespace")
-        .short('n')
-        .long("namespace")
-        .num_args(1)
-}
-
-fn switch(name: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue)
-}
-
-fn operands(name: &'static str) -> Arg {
-    Arg::new(name).num_args(0..).action(ArgAction::Append)
 }
 
 fn text(matches: &ArgMatches, name: &str) -> Option<String> {
@@ -218,9 +191,21 @@ fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
     }
 }
 
+/// The value with this name, of a named enumeration.
+fn known<T: Copy>(
+    name: &str,
+    parse: fn(&str) -> Option<T>,
+    (all, name_of): (&[T], fn(T) -> &'static str),
+) -> Result<T, ArgsError> {
+    parse(name).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|one| name_of(*one)).collect();
+        let names = names.join(", ");
+        ArgsError(vec![format!("{name:?} is not known; there are {names}")])
+    })
+}
+
 fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
-    let own = [output(), switch("url"), operands("FILE")];
-    let (flags, matches) = parse_subcommand_args(args, own)?;
+    let (flags, matches) = parse_subcommand_args(args, own_args("validate"))?;
     let files: Vec<PathBuf> = words(&matches, "FILE")
         .into_iter()
         .map(Into::into)
@@ -237,16 +222,10 @@ fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
 }
 
 fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
-    let (flags, matches) = parse_subcommand_args(args, [output(), operands("ACTION")])?;
-    let action = match one(&matches, "ACTION")?.as_str() {
-        "check" => ConfigAction::Check,
-        "show" => ConfigAction::Show,
-        "default" => ConfigAction::Default,
-        other => {
-            let text = format!("{other:?} is not known; there are check, show, default");
-            return Err(ArgsError(vec![text]));
-        }
-    };
+    let (flags, matches) = parse_subcommand_args(args, own_args("config"))?;
+    let name = one(&matches, "ACTION")?;
+    let all = (ConfigAction::ALL, ConfigAction::as_str as _);
+    let action = known(&name, ConfigAction::parse, all)?;
     Ok(ConfigArgs {
         action,
         output: output_of(&matches, false)?,
@@ -255,8 +234,7 @@ fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
 }
 
 fn preflight(args: Vec<OsString>) -> Result<Preflight, ArgsError> {
-    let pid = Arg::new("pid").long("pid").num_args(1);
-    let (flags, matches) = parse_subcommand_args(args, [output(), pid])?;
+    let (flags, matches) = parse_subcommand_args(args, own_args("preflight"))?;
     let process = text(&matches, "pid").map(|id| {
         let id = id.parse::<u32>();
         id.map_err(|error| ArgsError(vec![format!("--pid: {error}")]))
@@ -269,8 +247,7 @@ fn preflight(args: Vec<OsString>) -> Result<Preflight, ArgsError> {
 }
 
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
-    let watch = switch("watch").short('w');
-    let (flags, matches) = parse_subcommand_args(args, [output(), socket(), namespace(), watch])?;
+    let (flags, matches) = parse_subcommand_args(args, own_args("pods"))?;
     Ok(Pods {
         namespace: text(&matches, "namespace"),
         watch: matches.get_flag("watch"),
@@ -280,8 +257,7 @@ fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
 }
 
 fn explain(args: Vec<OsString>) -> Result<Explain, ArgsError> {
-    let own = [output(), socket(), namespace(), operands("POD")];
-    let (flags, matches) = parse_subcommand_args(args, own)?;
+    let (flags, matches) = parse_subcommand_args(args, own_args("explain"))?;
     Ok(Explain {
         pod: one(&matches, "POD")?,
         namespace: text(&matches, "namespace"),
@@ -290,13 +266,19 @@ fn explain(args: Vec<OsString>) -> Result<Explain, ArgsError> {
     })
 }
 
-// -- help -------------------------------------------------------------------------------------------
+fn completion(args: Vec<OsString>) -> Result<Command, ArgsError> {
+    let (_, matches) = parse_subcommand_args(args, own_args("completion"))?;
+    let name = one(&matches, "SHELL")?;
+    let shell = known(&name, Shell::parse, (Shell::ALL, Shell::as_str as _))?;
+    Ok(Command::Print(manual::completion(shell)))
+}
 
-const OUTPUT: (&str, &str) = ("-o, --output json", "Print JSON");
-const SOCKET: (&str, &str) = (
-    "--socket PATH",
-    "The kubelet's socket [default: kubelet.sock in --root-dir]",
-);
+fn page() -> Result<Command, ArgsError> {
+    let page = manual::page().map_err(|error| ArgsError(vec![error.to_string()]))?;
+    Ok(Command::Print(page))
+}
+
+// -- help -------------------------------------------------------------------------------------------
 
 fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     let Some(verb) = verb.filter(|verb| *verb != "help") else {
@@ -304,63 +286,16 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     };
     let known = SUBCOMMANDS.iter().find(|(name, ..)| *name == verb);
     let (name, arguments, what) = known.ok_or_else(|| unknown(verb))?;
-    let (more, own): (&str, &[(&str, &str)]) = match *name {
-        "validate" => (
-            "Every error and warning is printed with file, line, column and field; the exit code is 1 when\n\
-             there is an error. Of a directory, the files that the kubelet would read are validated.",
-            &[
-                OUTPUT,
-                (
-                    "--url",
-                    "Validate as the content of --manifest-url: a Pod or a PodList",
-                ),
-            ],
-        ),
-        "config" => (
-            "check    validates the configuration file, the drop-ins and the flags, as a start does, and what the node\n\
-             \x20        needs: runtime, ports, certificates, API server, directories. Nothing is changed. The exit code\n\
-             \x20        is 1 when there is an error, with --strict also when there is a warning.\n\
-             show     prints the effective configuration, with the file and line or the flag that each value is from.\n\
-             default  prints a configuration file with all fields, their documentation and their defaults.",
-            &[OUTPUT],
-        ),
-        "preflight" => (
-            "Looks at the kubelet that runs here, its unit, configuration, checkpoints and pods, and says what this kubelet\n\
-             would do in its place: per pod, whether it is kept, restarted or refused, and why. Without flags of the\n\
-             kubelet, they are those of the process, or of the unit if none runs. Nothing is changed.\n\n\
-             The exit code is 0 if the node can be moved and every pod is kept, 1 if not, and 2 if something could not\n\
-             be found out: no API server, no permission, a damaged checkpoint. Run it as root.",
-            &[
-                OUTPUT,
-                ("--pid NUMBER", "The process of the kubelet, if several run"),
-            ],
-        ),
-        "pods" => (
-            "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
-             rows are appended.",
-            &[
-                ("-n, --namespace NAME", "Only pods of this namespace"),
-                ("-w, --watch", "Follow changes"),
-                ("-o, --output json|wide", "Print JSON, or more columns"),
-                SOCKET,
-            ],
-        ),
-        _ => (
-            "POD is a name (with or without the node's suffix), namespace/name, or a UID.",
-            &[
-                ("-n, --namespace NAME", "Namespace of the pod"),
-                OUTPUT,
-                SOCKET,
-            ],
-        ),
-    };
+    let more = details(name);
     let usage = format!("kubelet {name} {arguments}");
     let mut text = format!(
         "{what}.\n\nUsage: {} [FLAGS]\n\n{more}\n\n",
         usage.trim_end()
     );
-    for (left, right) in own {
-        text += &format!("  {left:<26}{right}\n");
+    for arg in own_args(name) {
+        if let Some(help) = arg.get_help() {
+            text += &format!("  {:<26}{help}\n", left_column(&arg));
+        }
     }
     text += "\nThe flags of the kubelet are accepted too (see kubelet --help).";
     Ok(Command::Print(text))

@@ -1,6 +1,7 @@
 //! The subcommands.
 //!
-//! * Owns: `validate`, `config`, `preflight`, `pods` and `explain`: their arguments and their output.
+//! * Owns: `validate`, `config`, `preflight`, `pods` and `explain`: their arguments and their output; the manual page
+//!   and what completes the command line in a shell.
 //! * Woken by: the command line, once; `pods --watch` also by changes in the kubelet.
 //! * Publishes: text or JSON on standard output, and an exit code.
 //! * Must never change anything: files and the runtime are only read, and the running kubelet only gets GET
@@ -10,6 +11,8 @@
 //! Output is made from data by pure functions (`render.rs` of each subcommand, [`table`],
 //! [`crate::server::explain::times`]); the rest fetches the data and writes.
 
+mod verbs;
+mod manual;
 mod args;
 mod client;
 pub mod table;
@@ -37,7 +40,7 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| {
-            runtime.block_on(async {
+            let done = runtime.block_on(async {
                 match subcommand {
                     Subcommand::Validate(args) => validate::run(*args).await,
                     Subcommand::Config(args) => config::run(args).await,
@@ -45,7 +48,10 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
                     Subcommand::Pods(args) => pods::run(args).await,
                     Subcommand::Explain(args) => explain::run(args).await,
                 }
-            })
+            });
+            // A read from a file system that does not respond may never return.
+            runtime.shutdown_background();
+            done
         });
     match done {
         Ok(code) => code,

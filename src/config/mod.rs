@@ -49,9 +49,11 @@ pub use decode::closest;
 pub use defaults::default_configuration;
 pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
+#[cfg(test)]
+pub use flags::flag_names;
 pub use flags::{
     ArgsError, COMMIT, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS,
-    parse_args, parse_subcommand_args, version,
+    described_command, parse_args, parse_subcommand_args, version,
 };
 use kubelet_configuration::Decoding;
 pub use origins::Origins;

@@ -246,6 +246,7 @@ fn identity(config: &KubeletConfiguration, flags: &Flags) -> IdentityConfig {
         rotate_certificates: config.rotate_certificates.unwrap_or_default(),
         qps: count(config.kube_api_qps),
         burst: count(config.kube_api_burst),
+        proxies: None,
     }
 }
 

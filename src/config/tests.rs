@@ -934,6 +934,7 @@ fn the_identity_is_of_flags_and_file() {
             rotate_certificates: false,
             qps: 50,
             burst: 100,
+            proxies: None,
         }
     );
     let file =

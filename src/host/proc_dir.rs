@@ -2,6 +2,7 @@
 
 use super::cgroup::ProcessCgroups;
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Read as _},
     path::PathBuf,
@@ -77,7 +78,8 @@ impl ProcDir {
         self.strings(process, "cmdline")
     }
 
-    /// The names of the environment variables of a process for which `is_wanted` is true. The values may be secret.
+    /// The environment variables of a process for which `is_wanted` is true and which are not empty. The values may be
+    /// secret.
     ///
     /// # Errors
     /// The process has ended, or the file cannot be read.
@@ -85,11 +87,29 @@ impl ProcDir {
         &self,
         process: u32,
         is_wanted: impl Fn(&str) -> bool,
-    ) -> io::Result<Vec<String>> {
+    ) -> io::Result<BTreeMap<String, String>> {
         let all = self.strings(process, "environ")?;
         let set = all.iter().filter_map(|one| one.split_once('='));
-        let names = set.filter(|(name, value)| !value.is_empty() && is_wanted(name));
-        Ok(names.map(|(name, _)| name.to_owned()).collect())
+        let set = set.filter(|(name, value)| !value.is_empty() && is_wanted(name));
+        Ok(set
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect())
+    }
+
+    /// Whether a process runs as root or as the user of this one.
+    ///
+    /// # Errors
+    /// The process has ended, or a file cannot be read.
+    pub fn is_of_root_or_own_user(&self, process: u32) -> io::Result<bool> {
+        // The owner of the directory is no proof: a process that may not be dumped belongs to root there.
+        let user = |name: &str| {
+            let text = fs::read_to_string(self.0.join(name).join("status"))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+            let user = line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok());
+            user.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status has no user"))
+        };
+        let user_id: u32 = user(&process.to_string())?;
+        Ok(user_id == 0 || user_id == user("self")?)
     }
 
     /// Strings that end with a zero byte.

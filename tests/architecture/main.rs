@@ -46,7 +46,7 @@ const AREAS: Areas = &[
     ("server", &["query", "response", "route_parts", "handler_deps", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "port_handler", "pod_explainer", "listener", "ports", "area"]),
     ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve", "origins"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start", "node_check", "preflight", "service_status"]),
-    ("cli", &["args", "client", "table", "term", "explain", "pods", "validate", "config", "preflight"]),
+    ("cli", &["verbs", "manual", "args", "client", "table", "term", "explain", "pods", "validate", "config", "preflight"]),
 ];
 
 /// Uses of one area by another. Volumes of CSI drivers call plugins (`resources::plugin_manager`) by gRPC (`cri`'s codec) and

@@ -49,9 +49,9 @@ impl Cluster {
         Self::start_all(join, owner, &[])
     }
 
-    /// A cluster on the containerd that `hack/build-containerd2.sh` builds.
+    /// A cluster on the containerd that `hack/build-containerd.sh` builds.
     pub fn start_on_containerd2() -> Cluster {
-        let built = scripts::installed("build-containerd2.sh", &[]);
+        let built = scripts::installed("build-containerd.sh", &[]);
         built.unwrap_or_else(|missing| panic!("{missing:?}"));
         let directory = scripts::target().join("tools/containerd2");
         let machine = Machine::start(std::process::id(), Some(&directory), "");

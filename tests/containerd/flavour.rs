@@ -9,9 +9,10 @@ use crate::support::scripts::{self, Missing};
 /// One of the runtimes that a scenario is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// The machine's own containerd. Debian's is 1.6: no CRI events, no streamed lists.
+    /// The machine's own containerd, or the version that `make test-runtimes` names. Debian's is 1.6: no CRI events, no
+    /// streamed lists.
     Containerd,
-    /// The one that `hack/build-containerd2.sh` builds.
+    /// The one that `hack/build-containerd.sh` builds.
     Containerd2,
     /// CRI-O, which `hack/build-crio.sh` builds, as it is by default: without events.
     Crio,
@@ -22,6 +23,11 @@ pub enum Flavour {
 thread_local! {
     /// Every scenario has a thread to itself.
     static CURRENT: Cell<Flavour> = const { Cell::new(Flavour::Containerd) };
+}
+
+/// The version of containerd in place of the machine's, which `hack/build-containerd.sh` has built.
+fn named_version() -> Option<String> {
+    std::env::var("CONTAINERD_VERSION").ok()
 }
 
 impl Flavour {
@@ -37,7 +43,7 @@ impl Flavour {
         matches!(self, Flavour::Crio | Flavour::CrioEvents)
     }
 
-    /// Whether it sends events of its own CRI.
+    /// Whether the kubelet takes events of its CRI: not those of containerd 1.7, of which each goes to one client alone.
     pub fn has_cri_events(self) -> bool {
         matches!(self, Flavour::Containerd2 | Flavour::CrioEvents)
     }
@@ -55,7 +61,11 @@ impl Flavour {
     pub fn environment(self) -> Vec<(&'static str, OsString)> {
         let tools = |name: &str| scripts::target().join("tools").join(name).into();
         match self {
-            Flavour::Containerd => vec![],
+            Flavour::Containerd => {
+                let named = named_version().map(|version| format!("containerd-{version}"));
+                let named = named.map(|name| ("CONTAINERD_DIR", tools(&name)));
+                named.into_iter().collect()
+            }
             Flavour::Containerd2 => vec![("CONTAINERD_DIR", tools("containerd2"))],
             Flavour::Crio => vec![("CRIO_DIR", tools("crio"))],
             Flavour::CrioEvents => vec![("CRIO_DIR", tools("crio")), ("POD_EVENTS", "true".into())],
@@ -87,8 +97,10 @@ impl runner::Flavour for Flavour {
     /// What all flavours need is checked before.
     fn missing(self) -> Option<Missing> {
         match self {
-            Flavour::Containerd => None,
-            Flavour::Containerd2 => scripts::installed("build-containerd2.sh", &[]).err(),
+            Flavour::Containerd if named_version().is_none() => None,
+            Flavour::Containerd | Flavour::Containerd2 => {
+                scripts::installed("build-containerd.sh", &[]).err()
+            }
             Flavour::Crio | Flavour::CrioEvents => scripts::installed("build-crio.sh", &[]).err(),
         }
     }

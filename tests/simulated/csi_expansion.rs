@@ -208,7 +208,11 @@ async fn a_kubelet_that_is_killed_while_volumes_grow_finishes_each_of_them() {
     let records = node.root().join("csi_volumes");
     wait_for("the size is on disk", WAIT_LIMIT, async || {
         let entries = std::fs::read_dir(&records).into_iter().flatten().flatten();
-        let mut texts = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+        // What is still a temporary file is lost with the kubelet.
+        let records = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension() == Some("json".as_ref()));
+        let mut texts = records.filter_map(|path| std::fs::read_to_string(path).ok());
         let parts = [r#""handle":"reported""#, r#""reported":false"#];
         let is_written = texts.any(|text| parts.iter().all(|part| text.contains(part)));
         holds(is_written, "it is not")

@@ -125,8 +125,9 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
 /// More than what a kubelet waits after a burst before it gives memory back.
 const GIVES_BACK: Duration = Duration::from_secs(60);
 
+/// Memory of its own. The pages of the program come and go with what the machine has free.
 fn resident_kib(kubelet: &KubeletProcess) -> u64 {
-    status_kib(kubelet, "VmRSS:")
+    status_kib(kubelet, "RssAnon:")
 }
 
 /// A size in `/proc/<pid>/status`.

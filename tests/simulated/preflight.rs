@@ -12,7 +12,7 @@ use crate::support::fake_runtime::{Call, FakeRuntime, Options};
 use crate::support::kubelet_process::KubeletProcess;
 
 /// The report and the exit code of a preflight with these arguments.
-async fn look(args: &[&str]) -> (Value, i32) {
+async fn preflight(args: &[&str]) -> (Value, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubelet"));
     command.args(["preflight", "-o", "json"]).args(args);
     let output = command.output().await.unwrap();
@@ -22,8 +22,8 @@ async fn look(args: &[&str]) -> (Value, i32) {
     (report, output.status.code().unwrap())
 }
 
-async fn look_at(kubelet: &KubeletProcess) -> (Value, i32) {
-    look(&["--pid", &kubelet.pid().to_string()]).await
+async fn preflight_of(kubelet: &KubeletProcess) -> (Value, i32) {
+    preflight(&["--pid", &kubelet.pid().to_string()]).await
 }
 
 fn outcome<'a>(report: &'a Value, name: &str) -> &'a str {
@@ -74,7 +74,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     wait_runs(&fake, "web").await;
     wait_runs(&fake, "other").await;
     let calls = mutating(&fake).len();
-    let (report, code) = look_at(&kubelet).await;
+    let (report, code) = preflight_of(&kubelet).await;
     assert_eq!(
         (code, &report["verdict"]),
         (0, &json!("safe")),
@@ -85,7 +85,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     // A manifest that is refused is named, and what runs is not taken for removed.
     let bad = pod("bad", &[with(container("main"), json!({"image": ""}))]);
     put(&kubelet.manifests, &bad);
-    let (report, code) = look_at(&kubelet).await;
+    let (report, code) = preflight_of(&kubelet).await;
     assert_eq!(code, 1, "{report:#}");
     assert!(
         says(&report, "bad.yaml") && outcome(&report, "web") == "kept",
@@ -103,7 +103,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
         let whole = std::fs::read(&path).ok();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "{\"da").unwrap();
-        let (report, code) = look_at(&kubelet).await;
+        let (report, code) = preflight_of(&kubelet).await;
         assert_eq!(code, expected, "{report:#}");
         assert!(says(&report, name), "{report:#}");
         match whole {
@@ -112,7 +112,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
         }
     }
     // No such process, and another runtime than the one that runs.
-    let (report, code) = look(&["--pid", "4194303"]).await;
+    let (report, code) = preflight(&["--pid", "4194303"]).await;
     assert_eq!(code, 2, "{report:#}");
     assert_eq!(
         mutating(&fake).len(),
@@ -136,7 +136,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
         root.to_str().unwrap(),
         "--hostname-override=node1",
     ];
-    let (report, code) = look(&flags).await;
+    let (report, code) = preflight(&flags).await;
     assert_eq!(code, 1, "{report:#}");
     assert_eq!(outcome(&report, "other"), "restarted", "{report:#}");
     assert_eq!(outcome(&report, "web"), "kept", "{report:#}");
@@ -149,7 +149,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     let text = std::fs::read_to_string(&config).unwrap();
     let away = text.replace(&fake.endpoint(), "unix:///does/not/exist.sock");
     std::fs::write(&config, away).unwrap();
-    let (report, code) = look(&flags).await;
+    let (report, code) = preflight(&flags).await;
     assert_ne!(code, 0, "{report:#}");
     assert_eq!(report["pods"], json!([]), "{report:#}");
     assert!(says(&report, "does/not/exist.sock"), "{report:#}");

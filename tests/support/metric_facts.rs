@@ -152,25 +152,13 @@ pub fn differences(served: &Facts, recorded: &Facts) -> Vec<String> {
     found
 }
 
-/// The rows of `docs/deviations.md` about families that are not served: names, or beginnings that end with `*`.
+/// The families of `docs/metrics-not-served.md`: names, or beginnings that end with `*`.
 pub struct Deviations(Vec<String>);
 
 impl Deviations {
     pub fn read() -> Self {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/deviations.md");
-        let text = std::fs::read_to_string(path).expect("docs/deviations.md");
-        let (_, section) = text
-            .split_once("\n### Families that are not served\n")
-            .expect("a section on families that are not served");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let section = section.split("\n### ").next().unwrap_or_default();
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-        let names = rows.flat_map(|row| {
-            let cell = row.split(" | ").next().unwrap_or_default();
-            let names = cell.split('`').step_by(2).map(str::to_owned);
-            names.collect::<Vec<_>>()
-        });
-        Self(names.filter(|name| !name.is_empty()).collect())
+        let names = kubelet::app::families_not_served();
+        Self(names.into_iter().map(str::to_owned).collect())
     }
 
     pub fn names(&self) -> &[String] {

@@ -27,6 +27,7 @@ fn identity(kubeconfig: &Path, certificate: Option<&Path>, is_awaited: bool) -> 
         kubeconfig: kubeconfig.to_owned(),
         certificate: certificate.map(Path::to_owned),
         is_awaited,
+        proxies: None,
     }
 }
 

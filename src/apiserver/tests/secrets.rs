@@ -90,6 +90,7 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
             kubeconfig: path,
             certificate: None,
             is_awaited: false,
+            proxies: None,
         };
         let read = crate::apiserver::kubeconfig::read(&identity, &mut Vec::new(), true).await;
         let shown = forms(&read.err().unwrap());

@@ -9,18 +9,19 @@ use crate::{
     apiserver::{
         ApiItem, ApiServer, ResourcePath, Unreadable, WatchEvent, claim::PersistentVolumeClaimKey,
     },
+    app::Finding,
     base::{StringInterner, error_chain},
     cri::{CriError, RuntimeClient},
     model::{
-        AddressOrder, Completeness, ContainerStatus, LenientNode, Pod, PodExt, PodSource,
-        PodStatus, PodUid, SandboxId, SandboxStatus,
+        AddressOrder, ContainerStatus, LenientNode, Pod, PodExt, PodSource, PodStatus, PodUid,
+        SandboxId, SandboxStatus,
     },
     pods::pod_config::{FileConfig, accept_api_pod, find_manifests, pods_of},
     runtime::kuberuntime::translate,
     state::pod_cache::{ListEntry, PodRef},
 };
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -118,27 +119,37 @@ fn status_of<'a>(pods: &'a mut BTreeMap<PodUid, PodStatus>, pod: &PodRef) -> &'a
     })
 }
 
-/// Reads the manifests; the problems name their files.
-pub(super) async fn manifests(config: FileConfig, node_name: &str) -> (SourceList, Vec<String>) {
-    let (source, name) = (config.source, node_name.to_owned());
-    let reading = spawn_blocking(move || find_manifests(&config, &name));
-    let mut list = SourceList {
-        source,
-        pods: None,
-        completeness: Completeness::Partial,
-        refused: Vec::new(),
-    };
-    match timeout(TIMEOUT, reading).await {
-        Ok(Ok(found)) => {
-            (list.pods, list.completeness) = (found.pods, found.completeness);
-            (list, found.problems)
-        }
-        Ok(Err(error)) => (list, vec![error.to_string()]),
-        Err(_) => (
-            list,
-            vec!["the file system of the manifests does not respond".to_owned()],
-        ),
+/// Reads files on a thread of its own.
+///
+/// # Errors
+/// The finding about a file system that does not respond.
+pub(super) async fn blocking<T: Send + 'static>(
+    subject: &'static str,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Finding> {
+    match timeout(TIMEOUT, spawn_blocking(read)).await {
+        Ok(Ok(read)) => Ok(read),
+        Ok(Err(error)) => Err(Finding::unknown(subject, error.to_string())),
+        Err(_) => Err(Finding::unknown(subject, "a file system does not respond")),
     }
+}
+
+/// Reads the manifests; the findings name their files.
+pub(super) async fn manifests(config: FileConfig, node_name: &str) -> (SourceList, Vec<Finding>) {
+    const SUBJECT: &str = "manifests";
+    let (source, name) = (config.source, node_name.to_owned());
+    let read = blocking(SUBJECT, move || find_manifests(&config, &name)).await;
+    let mut list = SourceList::unread(source);
+    let found = match read {
+        Ok(found) => found,
+        Err(finding) => return (list, vec![finding]),
+    };
+    (list.pods, list.completeness) = (found.pods, found.completeness);
+    let errors = found.problems.into_iter();
+    let errors = errors.map(|why| Finding::error(SUBJECT, why));
+    let warnings = found.warnings.into_iter();
+    let warnings = warnings.map(|why| Finding::warning(SUBJECT, why));
+    (list, errors.chain(warnings).collect())
 }
 
 /// Lists the pods of this node.
@@ -196,14 +207,16 @@ fn accepted(items: Vec<ApiItem<Pod>>, node_name: &str) -> SourceList {
     }
 }
 
-/// Reads the Node object.
+/// Reads the Node object; `None` if there is none.
 ///
 /// # Errors
 /// The API server does not answer, or refuses.
-pub(super) async fn node(api: &ApiServer, node_name: &str) -> Result<LenientNode, String> {
+pub(super) async fn node(api: &ApiServer, node_name: &str) -> Result<Option<Node>, String> {
     let read = api.get::<LenientNode>(ResourcePath::cluster(node_name));
     match timeout(TIMEOUT, read).await {
-        Ok(read) => read.map_err(|error| error_chain(&error)),
+        Ok(Ok(read)) => Ok(Some(read.node)),
+        Ok(Err(error)) if error.is_not_found() => Ok(None),
+        Ok(Err(error)) => Err(error_chain(&error)),
         Err(_) => Err("no response".into()),
     }
 }

@@ -1,11 +1,14 @@
 //! Finds the kubelet of this node: its process and its unit. Blocking, and only reads.
 
 use super::{
-    UNIT,
-    target::{Found, KubeletProcess, is_node_agent, is_proxy},
-    unit::{EnvironmentFile, Service, UnitCommand, UnitFile},
+    target::{Found, KubeletProcess, is_node_agent},
+    unit::{EnvironmentFile, Service, UNIT, UnitCommand, UnitFile},
 };
-use crate::{app::Finding, base::if_exists, host::ProcDir};
+use crate::{
+    app::Finding,
+    base::{SecretUrl, if_exists, proxy::ProxyEnvironment},
+    host::{ProcDir, files::read_head_or_empty},
+};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -13,7 +16,10 @@ use std::{
 };
 
 /// Where systemd looks for units, first match first.
-const UNIT_DIRECTORIES: [&str; 5] = [
+const UNIT_DIRECTORIES: [&str; 8] = [
+    "etc/systemd/system.control",
+    "run/systemd/system.control",
+    "run/systemd/transient",
     "etc/systemd/system",
     "run/systemd/system",
     "usr/local/lib/systemd/system",
@@ -23,66 +29,72 @@ const UNIT_DIRECTORIES: [&str; 5] = [
 /// Limit of a unit file that is read, bytes.
 const MAX_UNIT: usize = 1 << 20;
 
-/// Finds the kubelets in `proc`, or the process `id` alone, and the unit in the file system at `root`.
+/// Finds the kubelets in `proc`, or the process `id` and beside it all others, and the unit in the file system at `root`.
 pub(super) fn find(proc: &ProcDir, root: &Path, id: Option<u32>, hostname: &str) -> Found {
     let mut found = Found::default();
-    match processes(proc, id) {
-        Ok((processes, unreadable)) => {
-            found.processes = processes;
-            found.unit_problems.extend(unreadable);
-        }
-        Err(why) => found.unit_problems.push(Finding::unknown("process", why)),
+    if let Err(why) = processes(proc, id, &mut found) {
+        found.problems.push(Finding::unknown("process", why));
     }
     let (unit, problems) = unit(root, hostname);
     found.unit = unit;
-    found.unit_problems.extend(problems);
+    found.problems.extend(problems);
     found
 }
 
-fn processes(
-    proc: &ProcDir,
-    id: Option<u32>,
-) -> Result<(Vec<KubeletProcess>, Vec<Finding>), String> {
-    let listed = match id {
-        Some(id) => vec![id],
-        None => proc
-            .processes()
-            .map_err(|error| format!("/proc: {error}"))?,
-    };
-    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+fn processes(proc: &ProcDir, id: Option<u32>, found: &mut Found) -> Result<(), String> {
+    let mut listed = proc
+        .processes()
+        .map_err(|error| format!("/proc: {error}"))?;
+    listed.retain(|process| *process != std::process::id());
+    if let Some(id) = id.filter(|id| !listed.contains(id)) {
+        return Err(format!("there is no process {id}"));
+    }
     for process in listed {
+        let is_chosen = id == Some(process);
         let line = match proc.command_line(process) {
             Ok(line) if !line.is_empty() => line,
             // It has ended, or it is a kernel thread.
-            Ok(_) if id.is_none() => continue,
-            Err(error) if id.is_none() && is_gone(&error) => continue,
+            Ok(_) if !is_chosen => continue,
+            Err(error) if !is_chosen && is_gone(&error) => continue,
             Ok(_) => return Err(format!("process {process} has no command line")),
             Err(error) => return Err(format!("process {process}: {error}")),
         };
-        let program = proc.program(process);
-        if process == std::process::id() {
+        if !is_chosen && !is_node_agent(proc.program(process).ok().as_deref(), &line) {
             continue;
         }
-        if id.is_none() && !is_node_agent(program.as_deref().ok(), &line) {
+        // The flags of another user's process would have root read files and run credential plugins for that user.
+        if !proc.is_of_root_or_own_user(process).unwrap_or_default() {
+            let message =
+                format!("process {process} is named as a kubelet and runs as another user");
+            if is_chosen {
+                return Err(message);
+            }
+            let message = format!("{message}: it is ignored");
+            found.problems.push(Finding::warning("process", message));
             continue;
         }
         match proc.has_own_mounts(process) {
-            Ok(true) => found.push(read(proc, process, line)),
-            Ok(false) if id.is_some() => {
+            Ok(true) => {}
+            Ok(false) if is_chosen => {
                 return Err(format!(
                     "process {process} has other mounts than this one; run \"nsenter -t {process} -m -n kubelet preflight --pid {process}\""
                 ));
             }
             // The kubelet of a node in a container.
-            Ok(false) => {}
+            Ok(false) => continue,
             Err(error) => {
                 let message = format!("process {process}: {error}; run this as root");
-                unreadable.push(Finding::unknown("process", message));
-                found.push(read(proc, process, line));
+                found.problems.push(Finding::unknown("process", message));
             }
         }
+        let read = read(proc, process, line);
+        if id.is_none() || is_chosen {
+            found.processes.push(read);
+        } else {
+            found.others.push(read);
+        }
     }
-    Ok((found, unreadable))
+    Ok(())
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -105,14 +117,19 @@ fn read(proc: &ProcDir, id: u32, line: Vec<String>) -> KubeletProcess {
         .directory(id)
         .map_err(|error| note("directory", error))
         .ok();
-    let proxies = proc.variables(id, is_proxy);
-    let proxies = proxies.map_err(|error| note("environment", error));
+    let proxies = proc.variables(id, ProxyEnvironment::has);
+    let proxies = proxies
+        .map_err(|error| note("environment", error))
+        .unwrap_or_default();
     KubeletProcess {
         id,
         args: line.into_iter().skip(1).collect(),
         program,
         directory,
-        proxies: proxies.unwrap_or_default(),
+        proxies: proxies
+            .into_iter()
+            .map(|(name, value)| (name, SecretUrl::from(value)))
+            .collect(),
         unreadable,
     }
 }
@@ -122,11 +139,11 @@ fn unit(root: &Path, hostname: &str) -> (Option<UnitCommand>, Vec<Finding>) {
     let mut problems = Vec::new();
     let files = match unit_files(root) {
         Ok(files) => files,
-        Err(why) => return (None, vec![Finding::unknown("unit", why)]),
+        Err(finding) => return (None, vec![finding]),
     };
-    if files.is_empty() {
+    let Some(main) = files.first() else {
         return (None, problems);
-    }
+    };
     let mut service = Service::of(&files);
     for wanted in std::mem::take(&mut service.environment_files) {
         match environment_file(root, &wanted) {
@@ -135,35 +152,60 @@ fn unit(root: &Path, hostname: &str) -> (Option<UnitCommand>, Vec<Finding>) {
             Err(finding) => problems.push(finding),
         }
     }
-    let warnings = service.problems.iter();
-    problems.extend(warnings.map(|why| Finding::warning("unit", why)));
+    problems.append(&mut service.problems);
     match service.command(hostname) {
-        Some(Ok(command)) => (Some(command), problems),
+        Some(Ok(mut command)) => {
+            // A process shows the target of links.
+            let program = fs::canonicalize(&command.program);
+            command.program = program.map_or(command.program, |path| path.display().to_string());
+            (Some(command), problems)
+        }
         Some(Err(why)) => {
             problems.push(Finding::unknown("unit", why));
             (None, problems)
         }
-        None => (None, problems),
+        None => {
+            let message = format!("{}: there is no ExecStart=", main.path.display());
+            problems.push(Finding::error("unit", message));
+            (None, problems)
+        }
     }
 }
 
+/// Whether a unit or a drop-in is masked.
+fn is_masked(path: &Path) -> bool {
+    fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
+}
+
 /// The unit file, which is the first of its name, and all drop-ins by name; of drop-ins of one name the first counts.
-fn unit_files(root: &Path) -> Result<Vec<UnitFile>, String> {
+/// Nothing if there is no unit file.
+fn unit_files(root: &Path) -> Result<Vec<UnitFile>, Finding> {
+    let not_read = |path: &Path, error: io::Error| {
+        Finding::unknown("unit", format!("{}: {error}", path.display()))
+    };
     let directories = UNIT_DIRECTORIES.map(|directory| root.join(directory));
-    let mut unit = None;
+    let units = directories.iter().map(|directory| directory.join(UNIT));
+    let Some(unit) = units.into_iter().find(|path| path.exists()) else {
+        return Ok(Vec::new());
+    };
+    if is_masked(&unit) {
+        let message = format!(
+            "{}: the unit is masked and cannot be started",
+            unit.display()
+        );
+        return Err(Finding::error("unit", message));
+    }
     let mut drop_ins: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
-    for directory in &directories {
-        let path = directory.join(UNIT);
-        if unit.is_none() && path.exists() {
-            unit = Some(path);
-        }
-        let directory = directory.join(format!("{UNIT}.d"));
+    // Drop-ins of the unit count more than those of all services.
+    for (name, directory) in [UNIT, "service"]
+        .iter()
+        .flat_map(|name| directories.iter().map(move |directory| (name, directory)))
+    {
+        let directory = directory.join(format!("{name}.d"));
         let listed = if_exists(fs::read_dir(&directory));
-        let listed = listed.map_err(|error| format!("{}: {error}", directory.display()))?;
+        let listed = listed.map_err(|error| not_read(&directory, error))?;
         for entry in listed.into_iter().flatten() {
-            let path = entry
-                .map_err(|error| format!("{}: {error}", directory.display()))?
-                .path();
+            let path = entry.map_err(|error| not_read(&directory, error))?.path();
             let name = path.file_name().unwrap_or_default().to_owned();
             if path
                 .extension()
@@ -173,22 +215,20 @@ fn unit_files(root: &Path) -> Result<Vec<UnitFile>, String> {
             }
         }
     }
-    unit.into_iter()
-        .chain(drop_ins.into_values())
-        .map(|path| read_unit(&path))
-        .collect()
-}
-
-fn read_unit(path: &Path) -> Result<UnitFile, String> {
-    let text = read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(UnitFile {
-        path: path.to_owned(),
-        text,
-    })
+    let drop_ins = drop_ins.into_values().filter(|path| !is_masked(path));
+    let read = |path: PathBuf| {
+        let text = read_text(&path).map_err(|error| not_read(&path, error))?;
+        Ok(UnitFile { path, text })
+    };
+    [unit].into_iter().chain(drop_ins).map(read).collect()
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = crate::host::files::read_head_or_empty(path, MAX_UNIT)?;
+    let bytes = read_head_or_empty(path, MAX_UNIT)?;
+    if bytes.len() == MAX_UNIT {
+        let message = format!("it has {MAX_UNIT} bytes or more");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -229,6 +269,11 @@ mod tests {
             &format!("{id}/environ"),
             &environment.replace(' ', "\0"),
         );
+        put(
+            proc,
+            &format!("{id}/status"),
+            "Name:\tx\nUid:\t9\t0\t0\t0\n",
+        );
         fs::create_dir_all(proc.join(id).join("ns")).unwrap();
         symlink(mounts, proc.join(id).join("ns/mnt")).unwrap();
         symlink("/usr/bin/kubelet", proc.join(id).join("exe")).unwrap();
@@ -250,6 +295,8 @@ mod tests {
         );
         add_process(proc, "11", "mnt:[2]", "/usr/bin/kubelet --v=3 ", "");
         add_process(proc, "12", "mnt:[1]", "", "");
+        add_process(proc, "14", "mnt:[1]", "kubelet --kubeconfig=/home/u/k ", "");
+        put(proc, "14/status", "Uid:\t1000\t1000\t0\t0\n");
         let proc = ProcDir::from(proc.to_owned());
         let none = directory.path().join("none");
         let found = find(&proc, &none, None, "h");
@@ -257,16 +304,34 @@ mod tests {
             panic!("{found:?}");
         };
         assert_eq!((own.id, own.args.join(" ").as_str()), (10, "--v=2 --a="));
-        assert_eq!(own.proxies, ["HTTPS_PROXY"]);
-        assert_eq!((own.unreadable.len(), found.unit_problems.len()), (0, 0));
+        assert_eq!(own.proxies.keys().collect::<Vec<_>>(), ["HTTPS_PROXY"]);
+        assert_eq!(own.unreadable, [""; 0]);
+        let [ignored] = found.problems.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(ignored.level, Level::Warning);
+        assert!(
+            ignored.message.starts_with("process 14 "),
+            "only the process of another user is reported: {ignored:?}"
+        );
+        let chosen = find(&proc, &none, Some(10), "h");
+        assert_eq!((chosen.processes.len(), chosen.others.len()), (1, 0));
+        let foreign = find(&proc, &none, Some(14), "h");
+        assert_eq!(foreign.processes, []);
+        assert!(
+            foreign
+                .problems
+                .iter()
+                .any(|one| one.level == Level::Unknown)
+        );
         let other = find(&proc, &none, Some(11), "h");
         assert_eq!(other.processes, []);
         assert!(
-            other.unit_problems[0].message.contains("nsenter -t 11"),
+            other.problems[0].message.contains("nsenter -t 11"),
             "{other:?}"
         );
         assert_eq!(
-            find(&proc, &none, Some(13), "h").unit_problems[0].level,
+            find(&proc, &none, Some(13), "h").problems[0].level,
             Level::Unknown
         );
         // What may not be read is not taken for something that is not there.
@@ -274,7 +339,7 @@ mod tests {
         fs::remove_file(directory.path().join("10/ns/mnt")).unwrap();
         let hidden = find(&proc, &none, None, "h");
         assert_eq!(hidden.processes[0].unreadable.len(), 1);
-        assert_eq!(hidden.unit_problems[0].level, Level::Unknown);
+        assert_eq!(hidden.problems[0].level, Level::Unknown);
     }
 
     #[test]
@@ -289,7 +354,7 @@ mod tests {
         put(
             root,
             "etc/systemd/system/kubelet.service",
-            "[Service]\nEnvironmentFile=/etc/default/kubelet\nExecStart=/usr/bin/kubelet $A $B $C\n",
+            "[Service]\nEnvironmentFile=/etc/default/kubelet\nExecStart=/usr/bin/kubelet $A $B $C $D\n",
         );
         let drop_in = |value: &str| format!("[Service]\nEnvironment=A=--a={value}\n");
         put(
@@ -312,10 +377,27 @@ mod tests {
             "etc/systemd/system/kubelet.service.d/readme",
             "nothing",
         );
+        // A drop-in of all services, which one of the same name hides, and a masked one.
+        put(root, "etc/systemd/system/service.d/10.conf", &drop_in("x"));
+        put(
+            root,
+            "etc/systemd/system/service.d/30.conf",
+            "[Service]\nEnvironment=D=--e\n",
+        );
+        put(
+            root,
+            "usr/lib/systemd/system/kubelet.service.d/40.conf",
+            "[Service]\nExecStart=\n",
+        );
+        symlink(
+            "/dev/null",
+            root.join("etc/systemd/system/kubelet.service.d/40.conf"),
+        )
+        .unwrap();
         put(root, "etc/default/kubelet", "C=\"--c --d\"\n");
         let (command, problems) = unit(root, "h");
         assert_eq!(problems, []);
-        assert_eq!(command.unwrap().args, ["--a=1", "--b", "--c", "--d"]);
+        assert_eq!(command.unwrap().args, ["--a=1", "--b", "--c", "--d", "--e"]);
 
         fs::remove_file(root.join("etc/default/kubelet")).unwrap();
         let (_, problems) = unit(root, "h");
@@ -330,5 +412,22 @@ mod tests {
         fs::create_dir(root.join("etc/default/kubelet")).unwrap();
         assert_eq!(unit(root, "h").1[0].level, Level::Unknown);
         assert!(unit(&root.join("none"), "h").0.is_none());
+        // What cannot be started.
+        let path = root.join("etc/systemd/system/kubelet.service");
+        fs::write(&path, "[Service]\n").unwrap();
+        let (_, problems) = unit(root, "h");
+        assert_eq!(problems[0].level, Level::Error);
+        assert!(
+            problems[0].message.ends_with("no ExecStart="),
+            "{problems:?}"
+        );
+        fs::remove_file(&path).unwrap();
+        symlink("/dev/null", &path).unwrap();
+        let (_, problems) = unit(root, "h");
+        assert_eq!(problems[0].level, Level::Error);
+        assert!(problems[0].message.contains("masked"), "{problems:?}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, vec![b'x'; MAX_UNIT]).unwrap();
+        assert_eq!(unit(root, "h").1[0].level, Level::Unknown);
     }
 }

@@ -1,77 +1,46 @@
-//! The families of the Go kubelet's metrics that this kubelet does not write. Pure.
+//! The families of the Go kubelet's metrics that this kubelet does not serve. Pure.
 //!
-//! They were found by comparing the pages of the Go kubelet v1.36 with `docs/metrics.md`; a scenario repeats that.
+//! The document is the only list. Tests compare it with the families that the Go kubelet and this kubelet serve.
 
 use crate::app::Finding;
 
-/// The names; a name that ends with an asterisk stands for the families that begin so and are not in `docs/metrics.md`.
-const LOST: &[&str] = &[
-    "aggregator_*",
-    "apiserver_*",
-    "cardinality_enforcement_unexpected_categorizations_total",
-    "container_cpu_load_average_10s",
-    "container_cpu_load_d_average_10s",
-    "container_file_descriptors",
-    "container_fs_io_current",
-    "container_fs_io_time_seconds_total",
-    "container_fs_io_time_weighted_seconds_total",
-    "container_fs_read_seconds_total",
-    "container_fs_reads_merged_total",
-    "container_fs_sector_reads_total",
-    "container_fs_sector_writes_total",
-    "container_fs_write_seconds_total",
-    "container_fs_writes_merged_total",
-    "container_health_state",
-    "container_sockets",
-    "container_tasks_state",
-    "container_ulimits_soft",
-    "disabled_metrics_total",
-    "go_*",
-    "hidden_metrics_total",
-    "kubelet_container_log_filesystem_used_bytes",
-    "kubelet_image_manager_ensure_image_requests_total",
-    "kubelet_image_volume_mounted_errors_total",
-    "kubelet_image_volume_mounted_succeed_total",
-    "kubelet_image_volume_requested_total",
-    "kubelet_imagemanager_image_mustpull_checks_total",
-    "kubelet_imagemanager_inmemory_pulledrecords_usage_percent",
-    "kubelet_imagemanager_inmemory_pullintents_usage_percent",
-    "kubelet_imagemanager_ondisk_pulledrecords",
-    "kubelet_imagemanager_ondisk_pullintents",
-    "kubelet_metrics_provider",
-    "kubelet_node_startup_duration_seconds",
-    "kubelet_node_startup_post_registration_duration_seconds",
-    "kubelet_node_startup_pre_kubelet_duration_seconds",
-    "kubelet_node_startup_pre_registration_duration_seconds",
-    "kubelet_node_startup_registration_duration_seconds",
-    "kubelet_pleg_discard_events",
-    "kubelet_pod_status_sync_duration_seconds",
-    "kubelet_pod_watch_events_dropped_total",
-    "kubelet_sleep_action_terminated_early_total",
-    "kubelet_terminated_containers_total",
-    "kubernetes_feature_enabled",
-    "machine_cpu_books",
-    "machine_cpu_drawers",
-    "machine_nvm_avg_power_budget_watts",
-    "machine_nvm_capacity",
-    "process_network_receive_bytes_total",
-    "process_network_transmit_bytes_total",
-    "process_virtual_memory_max_bytes",
-    "registered_metrics_total",
-    "rest_client_exec_plugin_certificate_rotation_age",
-    "rest_client_exec_plugin_ttl_seconds",
-    "rest_client_rate_limiter_duration_seconds",
-    "rest_client_request_size_bytes",
-    "rest_client_response_size_bytes",
-    "rest_client_transport_*",
-    "workqueue_*",
-];
+const NOT_SERVED: &str = include_str!("../../../docs/metrics-not-served.md");
+
+/// The names; `*` at the end of a name matches any suffix.
+pub fn families_not_served() -> Vec<&'static str> {
+    let rows = NOT_SERVED
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.flat_map(|row| {
+        let cell = row.split(" | ").next().unwrap_or_default();
+        // Every second part is outside of backticks.
+        cell.split('`').step_by(2).filter(|name| !name.is_empty())
+    });
+    names.collect()
+}
 
 /// The finding for those who have dashboards.
 pub(super) fn finding() -> Finding {
     let message = format!(
-        "families that the Go kubelet writes and this kubelet does not: {}",
-        LOST.join(" ")
+        "families that the Go kubelet serves and this kubelet does not, which dashboards lose: go_* {}",
+        families_not_served().join(" ")
     );
     Finding::ok("metrics", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_in_the_first_column() {
+        let names = families_not_served();
+        assert!(names.len() > 20, "{names:?}");
+        for name in ["aggregator_*", "hidden_metrics_total", "workqueue_*"] {
+            assert!(names.contains(&name), "{name}: {names:?}");
+        }
+        // It is named in the second column, as what is served instead.
+        assert!(!names.contains(&"kubelet_working_pods"), "{names:?}");
+        assert!(finding().message.contains(" workqueue_*"));
+    }
 }

@@ -19,30 +19,31 @@ mod state;
 mod target;
 mod unit;
 
+pub use metrics::families_not_served;
 pub use report::{Outcome, PodForecast, PreflightReport, Verdict};
 
 use super::{Finding, Level, node_findings, settings};
 use crate::{
-    apiserver::ApiServer,
+    apiserver::{ApiServer, ClientIdentity},
     base::{error_chain, metrics::Metrics, otel::Tracer},
     config::{Flags, HostFacts, KubeletConfig, Problems, load},
     cri::{self, RuntimeClient, RuntimeConfig, RuntimeFeatures},
     host::{HostMachine, ProcDir},
-    model::{AddressOrder, Completeness, PodSource},
+    model::{AddressOrder, PodSource},
     node::certificates::client_identity,
 };
+use anyhow::Context as _;
+use collect::blocking;
 use node::NodeChecks;
 use pods::{RuntimePods, SourceList, StaticPod, adopt, forecasts, way_back};
 use state::LeftState;
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{env, io, path::Path, sync::Arc, time::Duration};
 use tokio::task::spawn_blocking;
 
-/// The name of the kubelet's unit.
-pub(super) const UNIT: &str = "kubelet.service";
 /// How long the runtime may take for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to look at.
+/// What to check.
 #[derive(Clone, Debug)]
 pub struct PreflightRequest {
     /// The process of the kubelet; `None` to search for it.
@@ -51,36 +52,76 @@ pub struct PreflightRequest {
     pub flags: Option<Flags>,
 }
 
-/// Looks at the node.
+/// Checks the node. Enters the working directory of the process or the unit whose flags are taken.
 ///
 /// # Errors
 /// The machine cannot be read.
 pub async fn preflight(request: PreflightRequest) -> anyhow::Result<PreflightReport> {
+    let mut checked = Checked::default();
+    if let Err(finding) = check(request, &mut checked).await? {
+        checked.findings.push(finding);
+    }
+    // Without the rights to read the process, other rights may be missing, too.
+    let is_hidden = |one: &Finding| one.level == Level::Unknown && one.subject == "process";
+    let is_powerless = checked.findings.iter().any(is_hidden);
+    let findings = checked.findings.into_iter();
+    let findings = findings.map(|finding| known_or_not(finding, is_powerless));
+    Ok(PreflightReport::new(
+        checked.pods,
+        findings.collect(),
+        checked.way_back,
+    ))
+}
+
+/// The results, until something could not be found out.
+#[derive(Default)]
+struct Checked {
+    findings: Vec<Finding>,
+    /// `None` if they are not known.
+    pods: Option<Vec<PodForecast>>,
+    way_back: Vec<String>,
+}
+
+/// Checks as much as possible. The inner error is what keeps it from checking more.
+async fn check(
+    request: PreflightRequest,
+    checked: &mut Checked,
+) -> anyhow::Result<Result<(), Finding>> {
     let machine = spawn_blocking(HostMachine::read).await??;
     let (hostname, process) = (machine.hostname.clone(), request.process);
     let find = move || locate::find(&ProcDir::default(), Path::new("/"), process, &hostname);
-    let target = target::choose(spawn_blocking(find).await?, request.flags);
-    let mut findings = target.findings;
+    let found = match blocking("process", find).await {
+        Ok(found) => found,
+        Err(finding) => return Ok(Err(finding)),
+    };
+    let target = target::choose(found, request.flags);
+    checked.findings.extend(target.findings);
     let Some(flags) = target.flags else {
-        return Ok(PreflightReport::new(None, findings, Vec::new()));
+        return Ok(Ok(()));
     };
     let facts = HostFacts {
         hostname: machine.hostname.clone(),
     };
-    let config = match spawn_blocking(move || load(&flags, &facts)).await? {
-        Ok(config) => config,
-        Err(error) => {
-            findings.extend(unusable(&error));
-            return Ok(PreflightReport::new(None, findings, Vec::new()));
+    let directory = target.directory;
+    let load = move || {
+        if let Some(directory) = directory {
+            env::set_current_dir(&directory)
+                .with_context(|| format!("working directory {}", directory.display()))?;
         }
+        load(&flags, &facts)
     };
-    findings.extend(configuration_findings(&config));
-    let found = node_findings(&config).await?.into_iter();
-    // Without the rights to read the process, other rights may be missing, too.
-    let is_hidden = |one: &Finding| one.level == Level::Unknown && one.subject == "process";
-    let is_powerless = findings.iter().any(is_hidden);
-    findings.extend(found.map(|finding| known_or_not(finding, is_powerless)));
-    Ok(look(&config, machine, findings).await)
+    let mut config = match blocking("configuration", load).await {
+        Ok(Ok(config)) => config,
+        Ok(Err(error)) => {
+            checked.findings.extend(unusable(&error));
+            return Ok(Ok(()));
+        }
+        Err(finding) => return Ok(Err(finding)),
+    };
+    config.identity.proxies = target.proxies;
+    checked.findings.extend(configuration_findings(&config));
+    checked.findings.extend(node_findings(&config).await?);
+    Ok(check_pods(&config, machine, checked).await)
 }
 
 /// The findings about a configuration that cannot be used. A file that may not be read is not a wrong one.
@@ -113,10 +154,6 @@ fn configuration_findings(config: &KubeletConfig) -> Vec<Finding> {
         let message = format!("accepted and without effect in this kubelet: {names}");
         findings.push(Finding::warning("configuration", message));
     }
-    if config.static_pods.url.is_some() {
-        let message = "the pods of staticPodURL are not looked at";
-        findings.push(Finding::unknown("configuration", message));
-    }
     findings
 }
 
@@ -142,45 +179,33 @@ struct NodePods {
     static_pods: Vec<StaticPod>,
 }
 
-async fn look(
+async fn check_pods(
     config: &KubeletConfig,
     machine: HostMachine,
-    mut findings: Vec<Finding>,
-) -> PreflightReport {
-    let (client, features) = match runtime(config).await {
-        Ok(found) => found,
-        Err(None) => return PreflightReport::new(None, findings, Vec::new()),
-        Err(Some(finding)) => {
-            findings.push(finding);
-            return PreflightReport::new(None, findings, Vec::new());
-        }
+    checked: &mut Checked,
+) -> Result<(), Finding> {
+    let Some((client, features)) = runtime(config).await? else {
+        return Ok(());
     };
-    findings.extend(node::runtime_findings(&features));
-    findings.push(metrics::finding());
+    checked.findings.extend(node::runtime_findings(&features));
+    checked.findings.push(metrics::finding());
     let own = config.clone();
     let (own_machine, machine) = (machine.clone(), Arc::new(machine));
-    let reading = spawn_blocking(move || state::read(&own, &own_machine)).await;
-    let left: LeftState = match reading {
-        Ok(left) => left,
-        Err(error) => {
-            findings.push(Finding::unknown("checkpoints", error.to_string()));
-            return PreflightReport::new(None, findings, Vec::new());
-        }
-    };
+    let left = blocking("checkpoints", move || state::read(&own, &own_machine)).await?;
     let api = api_server(config).await;
-    let found = node_pods(config, &client, api.as_ref(), &left, &mut findings).await;
-    findings.extend(left.findings.iter().cloned());
+    if let Some(proxy) = api.as_ref().and_then(ApiServer::proxy) {
+        let message = format!("requests to the API server go through {proxy}");
+        checked.findings.push(Finding::ok("proxies", message));
+    }
+    let found = node_pods(config, &client, api.as_ref(), &left, &mut checked.findings).await;
+    checked.findings.extend(left.findings.iter().cloned());
     let Some(runtime) = &found.runtime else {
-        return PreflightReport::new(None, findings, Vec::new());
+        return Ok(());
     };
-    let back = way_back(&found.static_pods, runtime);
-    let desired = || {
-        found
-            .sources
-            .iter()
-            .flat_map(|list| list.pods.iter().flatten())
-    };
-    let pods: Vec<_> = desired().cloned().collect();
+    checked.way_back = way_back(&found.static_pods, runtime);
+    let desired = found.sources.iter();
+    let desired = desired.flat_map(|list| list.pods.iter().flatten());
+    let pods: Vec<_> = desired.cloned().collect();
     let checks = NodeChecks::new(
         config,
         machine,
@@ -191,47 +216,38 @@ async fn look(
         runtime,
         &left,
     );
-    let checks = match checks.await {
-        Ok((checks, more)) => {
-            findings.extend(more);
-            checks
-        }
-        Err(error) => {
-            findings.push(Finding::unknown("node", error_chain(error.as_ref())));
-            return PreflightReport::new(None, findings, back);
-        }
-    };
-    let forecasts = forecasts(
-        &found.sources,
-        runtime,
-        &|uid| checks.recorded(uid),
-        &|pod, status| checks.of(pod, status),
-    );
-    PreflightReport::new(Some(forecasts), findings, back)
+    let (checks, more) = checks
+        .await
+        .map_err(|error| Finding::unknown("node", error_chain(error.as_ref())))?;
+    checked.findings.extend(more);
+    checked.pods = Some(forecasts(&found.sources, runtime, &checks));
+    Ok(())
 }
 
-/// The runtime, if it is ready; a failure without a finding is among those of the node.
+/// The runtime; `None` if it cannot be reached at all, which is among the findings of the node.
 async fn runtime(
     config: &KubeletConfig,
-) -> Result<(RuntimeClient, RuntimeFeatures), Option<Finding>> {
+) -> Result<Option<(RuntimeClient, RuntimeFeatures)>, Finding> {
     let settings = RuntimeConfig {
         request_timeout: config.runtime.request_timeout.min(TIMEOUT),
         ..config.runtime.clone()
     };
     let connected = cri::connect(&settings, false, &Tracer::disabled(), &Metrics::new());
     let Ok((client, _)) = connected else {
-        return Err(None);
+        return Ok(None);
     };
-    match cri::runtime_info(&client).await {
-        Ok(info) => Ok((client, RuntimeFeatures::of(&info.status))),
-        Err(why) => Err(Some(Finding::unknown("runtime", why))),
-    }
+    let info = cri::runtime_info(&client).await;
+    let info = info.map_err(|why| Finding::unknown("runtime", why))?;
+    Ok(Some((client, RuntimeFeatures::of(&info.status))))
 }
 
 /// The API server, if its kubeconfig can be used; what is wrong with it is among the findings of the node.
 async fn api_server(config: &KubeletConfig) -> Option<ApiServer> {
     let kubeconfig = config.kubeconfig.clone()?;
-    let identity = client_identity(kubeconfig, &config.identity);
+    let identity = ClientIdentity {
+        is_awaited: false,
+        ..client_identity(kubeconfig, &config.identity)
+    };
     ApiServer::open(identity).await.ok()
 }
 
@@ -253,15 +269,19 @@ async fn node_pods(
     let mut sources = Vec::new();
     let mut static_pods = Vec::new();
     for files in settings::manifest_sources(config) {
-        let (mut list, problems) = collect::manifests(files, &config.node_name).await;
-        let problems = problems.into_iter();
-        findings.extend(problems.map(|why| Finding::error("manifests", why)));
+        let (mut list, of_files) = collect::manifests(files, &config.node_name).await;
+        findings.extend(of_files);
         if let (Some(pods), Some(runtime)) = (list.pods.take(), &runtime) {
             let adopted = adopt(list.source, pods, runtime);
             list.pods = Some(adopted.iter().map(|one| one.pod.clone()).collect());
             static_pods.extend(adopted);
         }
         sources.push(list);
+    }
+    if config.static_pods.url.is_some() {
+        let message = "the pods of staticPodURL are not read";
+        findings.push(Finding::unknown("configuration", message));
+        sources.push(SourceList::unread(PodSource::Http));
     }
     if config.kubeconfig.is_some() {
         let listed = match api {
@@ -270,12 +290,7 @@ async fn node_pods(
         };
         sources.push(listed.unwrap_or_else(|why| {
             findings.push(Finding::unknown("API server", format!("its pods: {why}")));
-            SourceList {
-                source: PodSource::Api,
-                pods: None,
-                completeness: Completeness::Partial,
-                refused: Vec::new(),
-            }
+            SourceList::unread(PodSource::Api)
         }));
     }
     // A pod runs with the amounts that it is allocated, which may be others than those in its spec.
@@ -295,7 +310,6 @@ async fn node_pods(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context as _;
 
     #[test]
     fn what_may_not_be_read_is_not_known_and_what_is_wrong_is_not_safe() {

@@ -3,7 +3,7 @@
 use super::{
     collect,
     forecast::{PodChecks, has_running_containers},
-    pods::RuntimePods,
+    pods::{PodLookup, RuntimePods},
     state::LeftState,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     },
     runtime::kuberuntime::{actions::RecordedFacts, recorded_facts},
     state::node_pressure::NodePressure,
-    state::pod_state_store::PodRecord,
+    state::pod_state_store::{PodOrigin, PodRecord},
     volumes::kinds::plan::{VolumeCheck, check},
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
@@ -75,11 +75,15 @@ impl<'a> NodeChecks<'a> {
         let mut findings = Vec::new();
         let profile = settings::profile(config);
         let facts = node::facts(&profile, &machine)?;
-        let read = match api {
-            Some(api) => collect::node(api, &config.node_name).await.ok(),
-            None => None,
+        let node = match api {
+            Some(api) => collect::node(api, &config.node_name).await,
+            None => Ok(None),
         };
-        let node = read.map(|read| read.node);
+        let node = node.unwrap_or_else(|why| {
+            let message = format!("node {}: {why}", config.node_name);
+            findings.push(Finding::unknown("API server", message));
+            None
+        });
         findings.extend(node.as_ref().and_then(version_finding));
         let sysctls = Allowlist::new(
             &machine.kernel_release,
@@ -130,8 +134,23 @@ impl<'a> NodeChecks<'a> {
         check(pod, &self.facts, self.node.as_ref(), &bound)
     }
 
-    /// The facts that this kubelet has recorded of a pod, if it ran here before, and its actuated amounts.
-    pub(super) fn recorded(&self, uid: &PodUid) -> RecordedFacts {
+    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let others = self.running.iter().filter(|other| other.uid() != pod.uid());
+        others.cloned().collect()
+    }
+
+    /// Says that a resize is in progress, by the amounts that were recorded last.
+    fn resize_remark(&self, pod: &Pod) -> Option<String> {
+        let used = self.left.allocations.used(&pod.uid())?;
+        (*used != PodResourceInfo::of(pod)).then(|| {
+            "its allocated CPU and memory are not those that its containers have: a resize is in progress".to_owned()
+        })
+    }
+}
+
+impl PodLookup for NodeChecks<'_> {
+    /// By the record of this kubelet, if it ran here before, and by the actuated amounts.
+    fn facts(&self, uid: &PodUid) -> RecordedFacts {
         let actuated = self.left.allocations.actuated(uid);
         match self.left.records.get(uid) {
             Some(record) => recorded_facts(record, actuated),
@@ -139,8 +158,11 @@ impl<'a> NodeChecks<'a> {
         }
     }
 
-    /// What is known of a pod with this status.
-    pub(super) fn of(&self, pod: &Pod, status: &PodStatus) -> PodChecks {
+    fn origin(&self, uid: &PodUid) -> Option<&PodOrigin> {
+        self.left.records.get(uid)?.origin.as_ref()
+    }
+
+    fn checks(&self, pod: &Pod, status: &PodStatus) -> PodChecks {
         let others = AdmittedPods {
             staying: self.others(pod),
             ..AdmittedPods::default()
@@ -185,19 +207,6 @@ impl<'a> NodeChecks<'a> {
             volumes,
             remarks,
         }
-    }
-
-    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let others = self.running.iter().filter(|other| other.uid() != pod.uid());
-        others.cloned().collect()
-    }
-
-    /// Says that a resize is in progress, by the amounts that were recorded last.
-    fn resize_remark(&self, pod: &Pod) -> Option<String> {
-        let used = self.left.allocations.used(&pod.uid())?;
-        (*used != PodResourceInfo::of(pod)).then(|| {
-            "its allocated CPU and memory are not those that its containers have: a resize is in progress".to_owned()
-        })
     }
 }
 

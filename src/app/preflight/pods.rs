@@ -8,8 +8,12 @@ use super::{
 };
 use crate::{
     model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid},
-    pods::pod_config::AdoptedUids,
+    pods::{
+        pod_config::{AdoptedUids, SourcesReady},
+        sync_loop::uid_owner::{UidOwner, uid_owner},
+    },
     runtime::kuberuntime::actions::RecordedFacts,
+    state::pod_state_store::PodOrigin,
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,6 +29,18 @@ pub(super) struct SourceList {
     pub(super) completeness: Completeness,
     /// Pods that the source has and this kubelet does not accept, with the reason.
     pub(super) refused: Vec<(PodUid, PodForecast)>,
+}
+
+impl SourceList {
+    /// A source whose pods are not known.
+    pub(super) fn unread(source: PodSource) -> Self {
+        Self {
+            source,
+            pods: None,
+            completeness: Completeness::Partial,
+            refused: Vec::new(),
+        }
+    }
 }
 
 /// What the runtime has.
@@ -63,14 +79,24 @@ pub(super) fn adopt(
     adopted.collect()
 }
 
-/// What would become of every pod. `facts` are the recorded facts of a pod, `checks` what else is known of a desired one.
+/// What else is known of pods.
+pub(super) trait PodLookup {
+    /// What was recorded of a pod.
+    fn facts(&self, uid: &PodUid) -> RecordedFacts;
+    /// The recorded origin of a pod.
+    fn origin(&self, uid: &PodUid) -> Option<&PodOrigin>;
+    /// What other checks say about a desired pod.
+    fn checks(&self, pod: &Pod, status: &PodStatus) -> PodChecks;
+}
+
+/// What would become of every pod.
 pub(super) fn forecasts(
     sources: &[SourceList],
     runtime: &RuntimePods,
-    facts: &dyn Fn(&PodUid) -> RecordedFacts,
-    checks: &dyn Fn(&Pod, &PodStatus) -> PodChecks,
+    lookup: &dyn PodLookup,
 ) -> Vec<PodForecast> {
     let none = PodStatus::default();
+    let removed = Removed::new(sources, lookup);
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     let mut restarted = HashSet::new();
@@ -85,27 +111,50 @@ pub(super) fn forecasts(
             continue;
         }
         let status = runtime.pods.get(&uid).map_or(&none, |status| &**status);
-        if pod.is_static()
-            && !has_running_containers(status)
-            && let Some(other) = predecessor(pod, runtime)
-        {
+        let digest = lookup
+            .origin(&uid)
+            .and_then(|origin| origin.manifest_digest.as_deref());
+        let owner = uid_owner(pod, status, true, digest);
+        let replaced = match owner {
+            UidOwner::Other if status.may_be_running() => Some(status),
+            _ if pod.is_static() && !has_running_containers(status) => {
+                predecessor(pod, runtime, &removed)
+            }
+            _ => None,
+        };
+        if let Some(other) = replaced {
             restarted.insert(other.uid.clone());
+            let reason = format!(
+                "the manifest is another one than that of the pod that runs (UID {})",
+                other.uid
+            );
             found.push(PodForecast {
                 outcome: Outcome::Restarted,
-                reasons: vec![format!(
-                    "the manifest is another one than that of the pod that runs (UID {})",
-                    other.uid
-                )],
+                reasons: vec![reason],
+                ..of_pod(pod)
+            });
+            continue;
+        }
+        if owner == UidOwner::ApiPod {
+            let reason = format!("a pod of the API server has its UID, {uid}");
+            found.push(PodForecast {
+                outcome: Outcome::Refused,
+                reasons: vec![reason],
                 ..of_pod(pod)
             });
             continue;
         }
         let inputs = PodInputs {
             pod,
-            status,
-            facts: &facts(&uid),
+            // What is left of another pod is removed before the start.
+            status: if owner == UidOwner::Other {
+                &none
+            } else {
+                status
+            },
+            facts: &lookup.facts(&uid),
         };
-        found.push(forecast(inputs, checks(pod, status)));
+        found.push(forecast(inputs, lookup.checks(pod, status)));
     }
     for (uid, refused) in sources.iter().flat_map(|list| &list.refused) {
         seen.insert(uid.clone());
@@ -114,12 +163,40 @@ pub(super) fn forecasts(
     let others = runtime.pods.values();
     let others =
         others.filter(|status| !seen.contains(&status.uid) && !restarted.contains(&status.uid));
-    found.extend(others.filter_map(|status| not_desired(status, sources)));
+    found.extend(others.filter_map(|status| not_desired(status, sources, &removed)));
     found
 }
 
-/// The pod that runs under the name of a static pod, with another UID.
-fn predecessor<'a>(pod: &Pod, runtime: &'a RuntimePods) -> Option<&'a PodStatus> {
+/// Which pods of the runtime have been removed from their sources.
+struct Removed<'a> {
+    ready: SourcesReady,
+    lookup: &'a dyn PodLookup,
+}
+
+impl<'a> Removed<'a> {
+    fn new(sources: &[SourceList], lookup: &'a dyn PodLookup) -> Self {
+        let ready = SourcesReady::new(sources.iter().map(|list| list.source).collect());
+        for list in sources.iter().filter(|list| list.pods.is_some()) {
+            ready.mark_seen(list.source, list.completeness.clone());
+        }
+        Self { ready, lookup }
+    }
+
+    fn has(&self, pod: &PodStatus) -> bool {
+        let source = pod.source();
+        let origin = self.lookup.origin(&pod.uid);
+        let origin = origin.filter(|origin| origin.source() == Some(source));
+        let manifest = origin.and_then(|origin| origin.manifest.as_deref());
+        self.ready.is_removed(source, &pod.uid, manifest)
+    }
+}
+
+/// The pod that runs under the name of a static pod, with another UID, and is stopped before that starts.
+fn predecessor<'a>(
+    pod: &Pod,
+    runtime: &'a RuntimePods,
+    removed: &Removed<'_>,
+) -> Option<&'a PodStatus> {
     let mut running = runtime
         .pods
         .values()
@@ -128,43 +205,49 @@ fn predecessor<'a>(pod: &Pod, runtime: &'a RuntimePods) -> Option<&'a PodStatus>
         &*status.name == pod.name()
             && &*status.namespace == pod.namespace()
             && status.uid != pod.uid()
+            && (PodSource::of(pod) == Some(status.source()) || removed.has(status))
     });
     found.map(|status| &**status)
 }
 
 /// What would become of a pod of the runtime that no source has; `None` if nothing of it runs.
-fn not_desired(status: &PodStatus, sources: &[SourceList]) -> Option<PodForecast> {
+fn not_desired(
+    status: &PodStatus,
+    sources: &[SourceList],
+    removed: &Removed<'_>,
+) -> Option<PodForecast> {
     if !has_running_containers(status) {
         return None;
     }
     let source = status.source();
     let list = sources.iter().find(|list| list.source == source);
-    let text = source_text(source);
-    let item = (source == PodSource::Api).then_some(status.uid.as_str());
-    Some(match list {
-        None => {
-            let reason = format!(
-                "the configuration has no source for pods of {}",
-                source.as_str()
-            );
-            of_runtime(status, Outcome::Stopped, &reason)
-        }
-        Some(list) if list.pods.is_none() => {
-            let reason = format!("{text} could not be read");
-            of_runtime(status, Outcome::Unknown, &reason)
-        }
-        Some(list) if !list.completeness.covers(item) => {
-            let reason = "it runs on, but its manifest may be one of those that cannot be used";
-            of_runtime(status, Outcome::CannotStartAgain, reason)
-        }
-        Some(_) => {
-            let reason = match source {
-                PodSource::Api => "the API server does not have it".to_owned(),
-                _ => "no manifest has it".to_owned(),
-            };
-            of_runtime(status, Outcome::Stopped, &reason)
-        }
-    })
+    let (outcome, reason) = match list {
+        _ if removed.has(status) => match (list, source) {
+            (None, _) => (
+                Outcome::Stopped,
+                format!("the configuration has no source of its kind: {source}"),
+            ),
+            (Some(_), PodSource::Api) => (
+                Outcome::Stopped,
+                "the API server does not have it".to_owned(),
+            ),
+            (Some(_), _) => (Outcome::Stopped, "no manifest has it".to_owned()),
+        },
+        None if source == PodSource::Api => (
+            Outcome::CannotStartAgain,
+            "it runs on, and without a kubeconfig nothing starts it again".to_owned(),
+        ),
+        None => (Outcome::Unknown, "not all manifests can be used".to_owned()),
+        Some(list) if list.pods.is_none() => (
+            Outcome::Unknown,
+            format!("{} could not be read", source_text(source)),
+        ),
+        Some(_) => (
+            Outcome::CannotStartAgain,
+            "it runs on, but its manifest may be one of those that cannot be used".to_owned(),
+        ),
+    };
+    Some(of_runtime(status, outcome, &reason))
 }
 
 /// What a return to the other kubelet would cost.
@@ -198,8 +281,9 @@ pub(super) fn way_back(pods: &[StaticPod], runtime: &RuntimePods) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ContainerState, ContainerStatus, SandboxStatus, container_hash};
+    use crate::model::{ContainerState, ContainerStatus, SandboxStatus, container_hash, keys};
     use serde_json::json;
+    use std::collections::BTreeSet;
 
     const GO: &str = "0123456789abcdef0123456789abcdef";
     const OWN: &str = "ffffffffffffffffffffffffffffffff";
@@ -259,10 +343,25 @@ mod tests {
         }
     }
 
-    fn outcomes(sources: &[SourceList], runtime: &RuntimePods) -> Vec<(Outcome, String)> {
-        let found = forecasts(sources, runtime, &|_| RecordedFacts::default(), &|_, _| {
+    /// Nothing else is known.
+    struct Nothing;
+
+    impl PodLookup for Nothing {
+        fn facts(&self, _: &PodUid) -> RecordedFacts {
+            RecordedFacts::default()
+        }
+
+        fn origin(&self, _: &PodUid) -> Option<&PodOrigin> {
+            None
+        }
+
+        fn checks(&self, _: &Pod, _: &PodStatus) -> PodChecks {
             PodChecks::default()
-        });
+        }
+    }
+
+    fn outcomes(sources: &[SourceList], runtime: &RuntimePods) -> Vec<(Outcome, String)> {
+        let found = forecasts(sources, runtime, &Nothing);
         let found = found.into_iter();
         found
             .map(|pod| (pod.outcome, pod.reasons.join(", ")))
@@ -294,6 +393,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_this_kubelet_started_from_another_manifest_is_restarted() {
+        for (digest, state, outcome) in [
+            ("v1:new", ContainerState::Running, Outcome::Kept),
+            ("v1:old", ContainerState::Running, Outcome::Restarted),
+            ("v1:old", ContainerState::Exited, Outcome::Starts),
+        ] {
+            let mut desired = Pod::clone(&pod(OWN, "file", "a"));
+            let annotations = desired.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::MANIFEST_DIGEST.to_owned(), "v1:new".to_owned());
+            let mut status = PodStatus::clone(&status(OWN, PodSource::File, "a", state));
+            status.sandboxes[0].manifest_digest = Some(digest.into());
+            status.sandboxes[0].ready = state == ContainerState::Running;
+            let runtime = runtime([Arc::new(status)]);
+            let pods = Some(vec![Arc::new(desired)]);
+            let sources = [list(PodSource::File, pods, Completeness::Complete)];
+            let found = outcomes(&sources, &runtime);
+            assert_eq!(found[0].0, outcome, "{digest}: {found:?}");
+        }
+    }
+
+    #[test]
     fn what_runs_and_is_not_desired_is_stopped_only_if_its_source_is_known() {
         use ContainerState::{Exited, Running};
         use PodSource::{Api, File};
@@ -317,7 +437,19 @@ mod tests {
                 vec![list(Api, all(), Completeness::Complete)],
                 None,
             ),
-            (Api, Running, vec![], Some(Outcome::Stopped)),
+            (Api, Running, vec![], Some(Outcome::CannotStartAgain)),
+            (
+                File,
+                Running,
+                vec![list(Api, all(), Completeness::Complete)],
+                Some(Outcome::Stopped),
+            ),
+            (
+                File,
+                Running,
+                vec![list(Api, None, Completeness::Partial)],
+                Some(Outcome::Unknown),
+            ),
             (
                 File,
                 Running,
@@ -327,7 +459,11 @@ mod tests {
             (
                 File,
                 Running,
-                vec![list(File, all(), Completeness::Partial)],
+                vec![list(
+                    File,
+                    all(),
+                    BTreeSet::from(["/m/bad".to_owned()]).into(),
+                )],
                 Some(Outcome::CannotStartAgain),
             ),
         ] {

@@ -1,14 +1,15 @@
 //! Which kubelet is to be replaced, and the flags that a start in its place has. Pure.
 
-use super::unit::{UnitCommand, is_kubelet};
+use super::unit::{UNIT, UnitCommand, is_kubelet};
 use crate::{
     app::Finding,
+    base::{SecretUrl, proxy::ProxyEnvironment},
     config::{Flags, Invocation, parse_args},
 };
-use std::path::{Path, PathBuf};
-
-/// The environment variables from which Go programs take a proxy.
-const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// A kubelet that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub(super) struct KubeletProcess {
     /// Its program, if this process may see it.
     pub(super) program: Option<PathBuf>,
     pub(super) directory: Option<PathBuf>,
-    /// The names of the variables in its environment that name a proxy.
-    pub(super) proxies: Vec<String>,
+    /// The variables of its environment that name proxies.
+    pub(super) proxies: BTreeMap<String, SecretUrl>,
     /// What of it cannot be read.
     pub(super) unreadable: Vec<String>,
 }
@@ -28,11 +29,14 @@ pub(super) struct KubeletProcess {
 /// What is found of the kubelet of this node.
 #[derive(Debug, Default)]
 pub(super) struct Found {
+    /// The chosen process, or all kubelets if none was chosen.
     pub(super) processes: Vec<KubeletProcess>,
+    /// Kubelets beside the chosen one.
+    pub(super) others: Vec<KubeletProcess>,
     /// The command line of its unit; `None` if there is no unit, or it cannot be interpreted.
     pub(super) unit: Option<UnitCommand>,
-    /// What is wrong with the unit.
-    pub(super) unit_problems: Vec<Finding>,
+    /// What of processes and the unit is wrong, or cannot be read.
+    pub(super) problems: Vec<Finding>,
 }
 
 /// The flags of a start, and what is said about them.
@@ -40,14 +44,11 @@ pub(super) struct Found {
 pub(super) struct Target {
     /// `None` if no flags are known.
     pub(super) flags: Option<Flags>,
-    /// The process that is replaced, if one runs.
-    pub(super) process: Option<u32>,
+    /// What relative paths in the flags are relative to; `None` for the directory of this process.
+    pub(super) directory: Option<PathBuf>,
+    /// The environment of the kubelet that starts; `None` for the one of this process.
+    pub(super) proxies: Option<ProxyEnvironment>,
     pub(super) findings: Vec<Finding>,
-}
-
-/// Whether a variable names a proxy.
-pub(super) fn is_proxy(name: &str) -> bool {
-    PROXIES.contains(&name.to_ascii_uppercase().as_str())
 }
 
 /// Whether a process with this program and command line is a kubelet that runs a node, and no subcommand of one.
@@ -71,42 +72,28 @@ fn without_deleted(program: &Path) -> (PathBuf, bool) {
 /// Chooses the flags: those `given` on the command line, else those of the one kubelet that runs, else those of the unit.
 pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
     let mut target = Target {
-        findings: found.unit_problems,
+        findings: found.problems,
         ..Target::default()
     };
-    if found.processes.len() > 1 {
-        let ids: Vec<_> = found
-            .processes
-            .iter()
-            .map(|one| one.id.to_string())
-            .collect();
-        let message = format!(
-            "{} kubelets run on this node (processes {}); choose the one to replace with --pid and stop the others",
-            ids.len(),
-            ids.join(", ")
-        );
-        target.findings.push(Finding::error("process", message));
-    }
     let process = found.processes.first();
+    let unit = found.unit.as_ref();
+    target.findings.extend(several(&found.processes));
+    let conflicts = process.map(|process| conflicts(process, &found.others));
+    target.findings.extend(conflicts.into_iter().flatten());
     if let Some(process) = process {
         target.findings.extend(process_findings(process));
-        target.process = Some(process.id);
-        target.proxies(&format!("process {}", process.id), &process.proxies);
-        if found.unit.is_none() && target.findings.iter().all(|one| one.subject != "unit") {
+        let is_unit_named = target.findings.iter().any(|one| one.subject == "unit");
+        if unit.is_none() && !is_unit_named {
             let message = format!(
-                "there is no {}: what starts the kubelet again has to start it with the flags of process {}",
-                super::UNIT,
+                "there is no {UNIT}: what starts the kubelet again has to start it with the flags of process {}",
                 process.id
             );
             target.findings.push(Finding::warning("unit", message));
         }
-    } else if let Some(unit) = &found.unit {
-        let names = unit.variables.iter();
-        let proxies = names.filter(|(name, value)| is_proxy(name) && !value.is_empty());
-        let proxies: Vec<_> = proxies.map(|(name, _)| name.clone()).collect();
-        target.proxies(super::UNIT, &proxies);
     }
-    let (args, source) = match (given, process, &found.unit) {
+    target.proxies = proxies(process, unit);
+    target.findings.extend(proxy_findings(process, unit));
+    let (args, source, directory) = match (given, process, unit) {
         (Some(flags), ..) => {
             let message = "the flags are those of this command line";
             target.findings.push(Finding::ok("flags", message));
@@ -114,19 +101,22 @@ pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
             return target;
         }
         (None, Some(process), unit) => {
-            let unit = unit.as_ref();
-            target
-                .findings
-                .extend(unit.and_then(|unit| difference(unit, process)));
-            (&process.args, format!("process {}", process.id))
+            let differences = unit.map(|unit| differences(unit, process));
+            target.findings.extend(differences.into_iter().flatten());
+            let source = format!("process {}", process.id);
+            (&process.args, source, process.directory.clone())
         }
-        (None, None, Some(unit)) => (&unit.args, format!("{}, no kubelet runs", unit.place)),
+        (None, None, Some(unit)) => {
+            let source = format!("{}, no kubelet runs", unit.place);
+            (&unit.args, source, Some(unit.directory.clone()))
+        }
         (None, None, None) => {
             let message = "no kubelet runs, and there is no unit of one that can be read; give its flags after \"preflight\"";
             target.findings.push(Finding::unknown("process", message));
             return target;
         }
     };
+    target.directory = directory;
     let (flags, problems) = lenient_flags(args);
     target.findings.push(Finding::ok(
         "flags",
@@ -140,16 +130,111 @@ pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
     target
 }
 
-impl Target {
-    fn proxies(&mut self, whose: &str, names: &[String]) {
-        if !names.is_empty() {
+/// The finding about several kubelets of which none was chosen.
+fn several(processes: &[KubeletProcess]) -> Option<Finding> {
+    let ids: Vec<_> = processes.iter().map(|one| one.id.to_string()).collect();
+    (ids.len() > 1).then(|| {
+        let message = format!(
+            "{} kubelets run on this node (processes {}); choose the one to replace with --pid and stop the others",
+            ids.len(),
+            ids.join(", ")
+        );
+        Finding::error("process", message)
+    })
+}
+
+/// The findings about kubelets beside the chosen one. Only one that has a root directory of its own may be another node's.
+fn conflicts(process: &KubeletProcess, others: &[KubeletProcess]) -> Vec<Finding> {
+    let root = |process: &KubeletProcess| {
+        let flags = lenient_flags(&process.args).0;
+        flags.map(|flags| flags.root_dir)
+    };
+    let own = root(process);
+    let others = others.iter().map(|other| {
+        let id = other.id;
+        match (root(other), &own) {
+            (Some(root), Some(own)) if root != *own => {
+                let message = format!(
+                    "another kubelet runs here, process {id}, with the root directory {}; on the same runtime they undo each other's work",
+                    root.display()
+                );
+                Finding::warning("process", message)
+            }
+            _ => {
+                let message = format!(
+                    "another kubelet runs on this node, process {id}; stop it"
+                );
+                Finding::error("process", message)
+            }
+        }
+    });
+    others.collect()
+}
+
+/// The proxies of the kubelet that starts.
+fn proxies(
+    process: Option<&KubeletProcess>,
+    unit: Option<&UnitCommand>,
+) -> Option<ProxyEnvironment> {
+    match (process, unit) {
+        (Some(process), _) => Some(ProxyEnvironment::of(&|name| {
+            process.proxies.get(name).map(|value| (**value).to_owned())
+        })),
+        (None, Some(unit)) => Some(ProxyEnvironment::of(&|name| {
+            unit.variables.get(name).cloned()
+        })),
+        (None, None) => None,
+    }
+}
+
+/// The findings about variables that name proxies, without their values.
+fn proxy_findings(process: Option<&KubeletProcess>, unit: Option<&UnitCommand>) -> Vec<Finding> {
+    let of_process: BTreeMap<&str, &str> = process
+        .iter()
+        .flat_map(|process| &process.proxies)
+        .map(|(name, value)| (name.as_str(), &**value))
+        .collect();
+    let of_unit: BTreeMap<&str, &str> = unit
+        .iter()
+        .flat_map(|unit| &unit.variables)
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .filter(|(name, value)| ProxyEnvironment::has(name) && !value.is_empty())
+        .collect();
+    let (whose, used) = match process {
+        Some(process) => (format!("process {}", process.id), &of_process),
+        None => (UNIT.to_owned(), &of_unit),
+    };
+    let mut findings = Vec::new();
+    if !used.is_empty() {
+        let names: Vec<_> = used.keys().copied().collect();
+        let message = format!(
+            "{} in the environment of {whose}: this kubelet uses them as the Go kubelet does",
+            names.join(", ")
+        );
+        findings.push(Finding::ok("proxies", message));
+    }
+    let (Some(process), Some(unit)) = (process, unit) else {
+        return findings;
+    };
+    let (id, place) = (process.id, &unit.place);
+    for (name, value) in &of_unit {
+        if of_process.get(name) != Some(value) {
             let message = format!(
-                "{} in the environment of {whose}: this kubelet uses no proxy of the environment",
-                names.join(", ")
+                "{place}: the unit has another {name} than process {id}: what a restart reaches is not known"
             );
-            self.findings.push(Finding::warning("proxies", message));
+            findings.push(Finding::unknown("proxies", message));
         }
     }
+    for name in of_process
+        .keys()
+        .filter(|name| !of_unit.contains_key(*name))
+    {
+        let message = format!(
+            "{place}: {name} of process {id} is not from the unit; check that a restart has it, too"
+        );
+        findings.push(Finding::warning("proxies", message));
+    }
+    findings
 }
 
 fn process_findings(process: &KubeletProcess) -> Vec<Finding> {
@@ -172,44 +257,39 @@ fn process_findings(process: &KubeletProcess) -> Vec<Finding> {
         }
         None => {}
     }
-    let relative = process.args.iter().filter(|arg| is_relative_path(arg));
-    for arg in relative {
-        let directory = process.directory.as_deref().unwrap_or(Path::new("?"));
-        let message = format!(
-            "{arg} is relative to {}; run preflight in that directory, with the flags given",
-            directory.display()
-        );
-        findings.push(Finding::unknown("flags", message));
-    }
     findings
 }
 
-fn is_relative_path(arg: &str) -> bool {
-    let value = arg.split_once('=').map_or(arg, |(_, value)| value);
-    ["./", "../"].iter().any(|prefix| value.starts_with(prefix))
-}
-
-/// The finding about a unit that would start other flags than those of the process. A unit that starts another program, such
-/// as a shell, cannot be compared.
-fn difference(unit: &UnitCommand, process: &KubeletProcess) -> Option<Finding> {
-    let place = &unit.place;
+/// The findings about a unit that would start another program or other flags than the process has. A unit that starts
+/// something else, such as a shell, cannot be compared.
+fn differences(unit: &UnitCommand, process: &KubeletProcess) -> Vec<Finding> {
+    let (place, id) = (&unit.place, process.id);
     if !is_kubelet(Path::new(&unit.program)) {
         let message = format!(
-            "{place}: the unit starts {}, so whether it starts the flags of process {} is not known",
-            unit.program, process.id
+            "{place}: the unit starts {}, so whether it starts the flags of process {id} is not known",
+            unit.program
         );
-        return Some(Finding::warning("unit", message));
+        return vec![Finding::warning("unit", message)];
+    }
+    let mut findings = Vec::new();
+    let program = process.program.as_deref().map(without_deleted);
+    if let Some((path, _)) = program.filter(|(path, _)| *path != Path::new(&unit.program)) {
+        let message = format!(
+            "{place}: the unit starts {}, and process {id} runs {}: replace the file that the unit starts",
+            unit.program,
+            path.display()
+        );
+        findings.push(Finding::warning("unit", message));
     }
     if unit.args == process.args {
-        let message = format!("{place}: starts the flags of process {}", process.id);
-        return Some(Finding::ok("unit", message));
+        let message = format!("{place}: starts the flags of process {id}");
+        findings.push(Finding::ok("unit", message));
+        return findings;
     }
+    let (of_unit, of_process) = (without_secrets(&unit.args), without_secrets(&process.args));
     let less = |one: &[String], other: &[String]| {
-        let only: Vec<_> = one
-            .iter()
-            .filter(|arg| !other.contains(arg))
-            .cloned()
-            .collect();
+        let only = one.iter().filter(|arg| !other.contains(arg));
+        let only: Vec<_> = only.map(String::as_str).collect();
         if only.is_empty() {
             "none".to_owned()
         } else {
@@ -217,12 +297,30 @@ fn difference(unit: &UnitCommand, process: &KubeletProcess) -> Option<Finding> {
         }
     };
     let message = format!(
-        "{place}: a restart of the unit starts other flags than process {} has; only the unit: {}; only the process: {}",
-        process.id,
-        less(&unit.args, &process.args),
-        less(&process.args, &unit.args)
+        "{place}: a restart of the unit starts other flags than process {id} has; only the unit: {}; only the process: {}",
+        less(&of_unit, &of_process),
+        less(&of_process, &of_unit)
     );
-    Some(Finding::error("unit", message))
+    findings.push(Finding::error("unit", message));
+    findings
+}
+
+/// The arguments, without the values of flags that may be credentials.
+fn without_secrets(args: &[String]) -> Vec<String> {
+    let is_secret = |name: &str| {
+        let name = name.trim_start_matches('-').replace('_', "-");
+        name.starts_with("manifest-url")
+    };
+    let mut is_value = false;
+    let shown = args.iter().map(|arg| match arg.split_once('=') {
+        _ if std::mem::take(&mut is_value) => "<masked>".to_owned(),
+        Some((name, _)) if is_secret(name) => format!("{name}=<masked>"),
+        _ => {
+            is_value = arg.starts_with('-') && is_secret(arg);
+            arg.clone()
+        }
+    });
+    shown.collect()
 }
 
 /// Parses the flags of another kubelet. Flags that this kubelet does not know are left out and returned as problems, as is
@@ -271,161 +369,4 @@ fn unknown_flag(args: &[String]) -> Option<(std::ops::Range<usize>, String)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::app::{Level, preflight::unit::Place};
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    fn process(id: u32, args: &str) -> KubeletProcess {
-        KubeletProcess {
-            id,
-            args: words(args),
-            program: Some("/usr/bin/kubelet".into()),
-            directory: Some("/".into()),
-            ..KubeletProcess::default()
-        }
-    }
-
-    fn unit(program: &str, args: &str) -> UnitCommand {
-        UnitCommand {
-            program: program.to_owned(),
-            args: words(args),
-            place: Place {
-                path: "/u".into(),
-                line: 4,
-            },
-            variables: [("HTTPS_PROXY".to_owned(), "http://p".to_owned())].into(),
-        }
-    }
-
-    fn levels(target: &Target, subject: &str) -> Vec<Level> {
-        let of = target.findings.iter().filter(|one| one.subject == subject);
-        of.map(|one| one.level).collect()
-    }
-
-    #[test]
-    fn a_process_is_a_kubelet_by_its_program_or_its_name_and_no_subcommand() {
-        for (program, line, is) in [
-            (Some("/usr/bin/kubelet"), "/usr/bin/kubelet --v=2", true),
-            (Some("/usr/bin/kubelet (deleted)"), "x --v=2", true),
-            (Some("/opt/run"), "kubelet", true),
-            (None, "/usr/bin/kubelet.go -v 2", true),
-            (Some("/usr/bin/kubelet"), "kubelet pods --watch", false),
-            (Some("/usr/bin/kubelet"), "kubelet --version", false),
-            (Some("/bin/sh"), "sh -c kubelet", false),
-            (Some("/bin/sh"), "", false),
-        ] {
-            let found = is_node_agent(program.map(Path::new), &words(line));
-            assert_eq!(found, is, "{program:?} {line}");
-        }
-    }
-
-    #[test]
-    fn the_flags_are_those_given_else_those_of_the_process_else_those_of_the_unit() {
-        let mut given = Flags::default();
-        given.root_dir = "/given".into();
-        let root = |target: &Target| {
-            let flags = target.flags.as_ref();
-            flags.map(|flags| flags.root_dir.display().to_string())
-        };
-        for (has_process, has_unit, is_given, expected) in [
-            (true, true, true, Some("/given")),
-            (true, true, false, Some("/p")),
-            (false, true, false, Some("/u")),
-            (false, false, false, None),
-        ] {
-            let found = Found {
-                processes: has_process
-                    .then(|| process(7, "--root-dir=/p"))
-                    .into_iter()
-                    .collect(),
-                unit: has_unit.then(|| unit("/usr/bin/kubelet", "--root-dir=/u")),
-                ..Found::default()
-            };
-            let target = choose(found, is_given.then(|| given.clone()));
-            assert_eq!(root(&target).as_deref(), expected);
-            let is_unknown = levels(&target, "process") == [Level::Unknown];
-            assert_eq!(is_unknown, expected.is_none());
-        }
-    }
-
-    #[test]
-    fn two_kubelets_are_not_safe_and_one_that_was_replaced_or_cannot_be_read_is_said() {
-        let with = |processes| {
-            choose(
-                Found {
-                    processes,
-                    ..Found::default()
-                },
-                None,
-            )
-        };
-        let two = with(vec![process(1, "--v=1"), process(2, "--v=2")]);
-        assert_eq!(levels(&two, "process"), [Level::Error, Level::Ok]);
-        assert_eq!(levels(&two, "unit"), [Level::Warning]);
-        let mut moved = process(1, "");
-        moved.program = Some("/usr/bin/kubelet (deleted)".into());
-        assert_eq!(levels(&with(vec![moved]), "process"), [Level::Warning]);
-        let mut hidden = process(1, "--config=./c");
-        hidden.unreadable = vec!["its environment cannot be read".to_owned()];
-        hidden.proxies = vec!["no_proxy".to_owned()];
-        let hidden = with(vec![hidden]);
-        assert_eq!(levels(&hidden, "process"), [Level::Unknown, Level::Ok]);
-        assert_eq!(levels(&hidden, "flags"), [Level::Unknown, Level::Ok]);
-        assert_eq!(levels(&hidden, "proxies"), [Level::Warning]);
-    }
-
-    #[test]
-    fn a_unit_that_would_start_other_flags_than_the_process_has_is_not_safe() {
-        for (program, args, level, said) in [
-            (
-                "/usr/bin/kubelet",
-                "--v=1 --a=b",
-                Level::Ok,
-                "starts the flags of process 7",
-            ),
-            (
-                "/usr/bin/kubelet",
-                "--v=2 --a=b",
-                Level::Error,
-                "only the unit: --v=2; only the process: --v=1",
-            ),
-            ("/bin/sh", "-c kubelet", Level::Warning, "is not known"),
-        ] {
-            let found = difference(&unit(program, args), &process(7, "--v=1 --a=b")).unwrap();
-            assert_eq!(found.level, level, "{found:?}");
-            assert!(found.message.starts_with("/u:4: "), "{found:?}");
-            assert!(found.message.contains(said), "{found:?}");
-        }
-    }
-
-    #[test]
-    fn unknown_flags_are_left_out_and_said() {
-        for (args, root, problems) in [
-            ("--root-dir /r", Some("/r"), 0),
-            ("--gone=1 --root-dir=/r", Some("/r"), 1),
-            ("--gone 1 --root-dir=/r --lost", Some("/r"), 2),
-            ("--root-dir", None, 1),
-            ("--max-pods=many", None, 1),
-            ("--version", None, 1),
-        ] {
-            let (flags, found) = lenient_flags(&words(args));
-            let flags = flags.map(|flags| flags.root_dir.display().to_string());
-            assert_eq!(
-                (flags.as_deref(), found.len()),
-                (root, problems),
-                "{args}: {found:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn variables_name_proxies_in_either_case() {
-        for (name, is) in [("https_proxy", true), ("NO_PROXY", true), ("PROXY", false)] {
-            assert_eq!(is_proxy(name), is);
-        }
-    }
-}
+mod tests;

@@ -2,12 +2,15 @@
 //!
 //! What of systemd's format a unit of a kubelet does not need is not interpreted but reported, with file and line.
 
+use crate::app::Finding;
 use std::{
     collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
 };
 
+/// The name of the kubelet's unit.
+pub(super) const UNIT: &str = "kubelet.service";
 const WHITESPACE: [char; 3] = [' ', '\t', '\n'];
 /// What may come before the program of `ExecStart=`.
 const PREFIXES: [char; 6] = ['@', '-', ':', '+', '!', '|'];
@@ -49,9 +52,11 @@ type Variables = BTreeMap<String, (String, Place)>;
 pub(super) struct Service {
     start: Option<(String, Place)>,
     variables: Variables,
+    /// `WorkingDirectory=`.
+    directory: Option<PathBuf>,
     pub(super) environment_files: Vec<EnvironmentFile>,
     /// What cannot be interpreted, and what is given twice, each with its place.
-    pub(super) problems: Vec<String>,
+    pub(super) problems: Vec<Finding>,
 }
 
 /// The command line of a service.
@@ -62,6 +67,8 @@ pub(super) struct UnitCommand {
     pub(super) place: Place,
     /// The environment.
     pub(super) variables: BTreeMap<String, String>,
+    /// The working directory.
+    pub(super) directory: PathBuf,
 }
 
 /// Lines joined at a backslash at their end, without comments, each with the number of its first line. `joint` replaces
@@ -108,12 +115,22 @@ impl Service {
                 } else if in_service && let Some((key, value)) = text.split_once('=') {
                     service.set(key.trim(), value.trim(), place);
                 } else if in_service && !text.is_empty() {
-                    let problem = format!("{place}: the line is no setting: {text:?}");
-                    service.problems.push(problem);
+                    service.warn(&place, "the line is no setting, and systemd ignores it");
                 }
             }
         }
         service
+    }
+
+    fn warn(&mut self, place: &Place, message: &str) {
+        let finding = Finding::warning("unit", format!("{place}: {message}"));
+        self.problems.push(finding);
+    }
+
+    /// Notes a setting that may change the command line, or what it means, in a way that is not known here.
+    fn not_interpreted(&mut self, place: &Place, key: &str) {
+        let finding = Finding::unknown("unit", format!("{place}: {key}= is not interpreted"));
+        self.problems.push(finding);
     }
 
     fn set(&mut self, key: &str, value: &str, place: Place) {
@@ -124,21 +141,28 @@ impl Service {
                     let problem = format!(
                         "{place}: ExecStart= is given here and at {earlier}; systemd refuses the unit"
                     );
-                    self.problems.push(problem);
+                    self.problems.push(Finding::error("unit", problem));
                 }
                 self.start = Some((value.to_owned(), place));
             }
             "Environment" if value.is_empty() => self.variables.clear(),
             "Environment" => self.set_variables(value, &place),
             "EnvironmentFile" if value.is_empty() => self.environment_files.clear(),
+            "EnvironmentFile" if value.contains(['%', '*', '?', '[']) => {
+                self.not_interpreted(&place, key);
+            }
             "EnvironmentFile" => self.environment_files.push(EnvironmentFile {
                 place,
                 path: value.trim_start_matches('-').to_owned(),
                 is_optional: value.starts_with('-'),
             }),
+            "WorkingDirectory" if value.contains(['%', '~']) => self.not_interpreted(&place, key),
+            "WorkingDirectory" => {
+                let path = value.trim_start_matches('-');
+                self.directory = (!path.is_empty()).then(|| path.into());
+            }
             "PassEnvironment" | "RootDirectory" | "RootImage" => {
-                let problem = format!("{place}: {key}= is not interpreted");
-                self.problems.push(problem);
+                self.not_interpreted(&place, key);
             }
             _ => {}
         }
@@ -147,15 +171,12 @@ impl Service {
     fn set_variables(&mut self, value: &str, place: &Place) {
         let words = match split_words(value) {
             Ok(words) => words,
-            Err(why) => return self.problems.push(format!("{place}: Environment=: {why}")),
+            Err(why) => return self.warn(place, &format!("Environment=: {why}")),
         };
         for word in words {
             match word.split_once('=') {
                 Some((name, value)) => self.set_variable(name, value, place),
-                None => {
-                    let problem = format!("{place}: Environment=: {word:?} is no assignment");
-                    self.problems.push(problem);
-                }
+                None => self.warn(place, "Environment=: a word is no assignment"),
             }
         }
     }
@@ -166,8 +187,8 @@ impl Service {
         if let Some((other, at)) = earlier
             && other != value
         {
-            let problem = format!("{place}: {name} is given here and at {at}; this one counts");
-            self.problems.push(problem);
+            let message = format!("{name} is given here and at {at}; this one counts");
+            self.warn(place, &message);
         }
     }
 
@@ -180,14 +201,13 @@ impl Service {
             };
             let Some((name, value)) = text.split_once('=') else {
                 if !text.is_empty() {
-                    let problem = format!("{place}: the line is no assignment");
-                    self.problems.push(problem);
+                    self.warn(&place, "the line is no assignment");
                 }
                 continue;
             };
             match unquote(value.trim()) {
                 Ok(value) => self.set_variable(name.trim(), &value, &place),
-                Err(why) => self.problems.push(format!("{place}: {why}")),
+                Err(why) => self.warn(&place, &why),
             }
         }
     }
@@ -232,6 +252,7 @@ impl Service {
             variables: variables
                 .map(|(name, (value, _))| (name.clone(), value.clone()))
                 .collect(),
+            directory: self.directory.clone().unwrap_or_else(|| "/".into()),
         })
     }
 
@@ -339,7 +360,7 @@ fn without_specifiers(word: &str, hostname: &str) -> Result<String, String> {
             '%' => match chars.next() {
                 Some('%') => text.push('%'),
                 Some('H' | 'l') => text.push_str(hostname),
-                Some('n') => text.push_str(super::UNIT),
+                Some('n') => text.push_str(UNIT),
                 Some('N' | 'p' | 'P') => text.push_str("kubelet"),
                 other => {
                     let name = other.map(String::from).unwrap_or_default();

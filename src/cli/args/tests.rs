@@ -87,12 +87,17 @@ fn invalid_arguments_are_named() {
             "unknown subcommand \"valdate\"; did you mean validate?",
         ),
         (
+            "completion tcsh",
+            "\"tcsh\" is not known; there are bash, zsh, fish",
+        ),
+        ("completion", "SHELL is missing"),
+        (
             "frob",
-            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, completion, help",
         ),
         (
             "help frob",
-            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, help",
+            "unknown subcommand \"frob\"; there are validate, config, preflight, pods, explain, completion, help",
         ),
         ("validate", "FILE is missing"),
         ("explain", "POD is missing"),

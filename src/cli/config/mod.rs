@@ -5,8 +5,9 @@ mod show;
 mod yaml;
 
 use super::{
-    args::{ConfigAction, ConfigArgs, Output},
+    args::{ConfigArgs, Output},
     term::{Term, json, print},
+    verbs::ConfigAction,
 };
 use crate::{
     config::{Flags, HostFacts, load_with_origins},

@@ -9,15 +9,20 @@ use super::{KUBERNETES_VERSION, all_flags};
 const COLUMN: usize = 36;
 const WIDTH: usize = 100;
 
+/// What the program is and does.
+pub(super) const ABOUT: &str = "The node agent: takes pods from an API server, files or a URL and has a container \
+                                runtime run them.";
+
+/// Where settings come from, and how flags are written.
+pub(super) const SETTINGS: &str = "Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
+     drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
+     read as dashes. Durations are written like 300ms, 20s or 1h30m.";
+
 /// All flags by group, with value placeholders and defaults.
 pub(super) fn text() -> String {
     let mut out = format!(
         "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})\n\n\
-         The node agent: takes pods from an API server, files or a URL and has a container runtime run them.\n\n\
-         Usage: kubelet [FLAGS]\n       kubelet COMMAND [ARGUMENTS]\n\n\
-         Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
-         drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
-         read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
+         {ABOUT}\n\nUsage: kubelet [FLAGS]\n       kubelet COMMAND [ARGUMENTS]\n\n{SETTINGS}\n",
         env!("CARGO_PKG_VERSION")
     );
     out.push_str("\nSubcommands, which change nothing:\n");

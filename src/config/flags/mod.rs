@@ -21,7 +21,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use serde::{Deserialize, Serialize};
 
 use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
@@ -167,7 +167,7 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
     (
         "preflight",
         "",
-        "Tell what would happen if this kubelet replaced the one that runs here, pod by pod",
+        "Report what would happen if this kubelet replaced the one that runs here, pod by pod",
     ),
     (
         "pods",
@@ -178,6 +178,11 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
         "explain",
         "POD",
         "Explain a pod's state, what it waits for and what comes next",
+    ),
+    (
+        "completion",
+        "bash|zsh|fish",
+        "Print what completes the command line in a shell",
     ),
     (
         "help",
@@ -241,6 +246,10 @@ fn normalize(arg: OsString) -> OsString {
 }
 
 fn command() -> Command {
+    command_with(all_flags())
+}
+
+fn command_with(flags: impl Iterator<Item = &'static FlagSpec>) -> Command {
     let mut command = Command::new("kubelet")
         .no_binary_name(true)
         .disable_help_flag(true)
@@ -253,7 +262,7 @@ fn command() -> Command {
                 .default_missing_value("true")
                 .action(ArgAction::Append),
         );
-    for spec in all_flags() {
+    for spec in flags {
         let mut arg = Arg::new(spec.name)
             .long(spec.name)
             .action(ArgAction::Append);
@@ -273,6 +282,45 @@ fn command() -> Command {
         command = command.arg(arg);
     }
     command
+}
+
+/// The command line with what `--help` says of it, for the manual page and for completion: never parsed.
+pub fn described_command(with_obsolete: bool) -> Command {
+    let version = Arg::new("version")
+        .long("version")
+        .action(ArgAction::SetTrue);
+    let help = Arg::new("help").short('h').long("help").global(true);
+    let flags =
+        || all_flags().filter(move |spec| with_obsolete || spec.group != FlagGroup::Obsolete);
+    let mut described = command_with(flags())
+        .about("the Kubernetes node agent")
+        .long_about(format!("{}\n\n{}", help::ABOUT, help::SETTINGS))
+        .mut_arg("version", |_| version.help("Print the version"))
+        .arg(help.action(ArgAction::SetTrue).help("Print the help"));
+    for spec in flags() {
+        described = described.mut_arg(spec.name, |arg| {
+            let default = match spec.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            let placeholder = spec.kind.placeholder().trim_matches(['<', '>']);
+            let arg = arg
+                .help(format!("{}{default}", spec.help))
+                .help_heading(spec.group.as_str());
+            match spec.kind {
+                FlagKind::Bool => arg.value_name("BOOL"),
+                FlagKind::Path => arg.value_name(placeholder).value_hint(ValueHint::AnyPath),
+                _ => arg.value_name(placeholder),
+            }
+        });
+    }
+    described
+}
+
+/// The names of the flags, and whether they have an effect.
+#[cfg(test)]
+pub fn flag_names() -> impl Iterator<Item = (&'static str, bool)> {
+    all_flags().map(|spec| (spec.name, spec.group != FlagGroup::Obsolete))
 }
 
 /// The message for an error of clap, as one line.

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ClientIdentity},
-    base::{Tasks, metrics::Metrics},
+    base::{Tasks, metrics::Metrics, proxy::ProxyEnvironment},
     host::own_address,
     state::node_object::NodeObject,
 };
@@ -25,6 +25,8 @@ pub struct IdentityConfig {
     pub qps: u32,
     /// `kubeAPIBurst`.
     pub burst: u32,
+    /// The environment that names proxies; `None` for the one of this process.
+    pub proxies: Option<ProxyEnvironment>,
 }
 
 /// Opens the API client; `None` in standalone mode.
@@ -54,6 +56,7 @@ pub fn client_identity(kubeconfig: PathBuf, identity: &IdentityConfig) -> Client
         kubeconfig,
         certificate: identity.rotate_certificates.then_some(renewed),
         is_awaited: identity.bootstrap_kubeconfig.is_some(),
+        proxies: identity.proxies.clone(),
     }
 }
 

@@ -206,6 +206,7 @@ async fn a_client_waits_for_the_identity_of_a_bootstrap_and_uses_it() {
         kubeconfig: bootstrap.kubeconfig.clone(),
         certificate: None,
         is_awaited: true,
+        proxies: None,
     })
     .await
     .unwrap();

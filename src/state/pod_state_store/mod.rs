@@ -370,19 +370,20 @@ fn write_file(path: &Path, bytes: Option<&[u8]>) -> io::Result<()> {
     }
 }
 
-/// Reads all records. A file that cannot be decoded is logged and skipped; temporary files of interrupted writes are
-/// passed to `leftover`.
 /// Reads the records in a directory without opening a store; none if the directory does not exist. Blocking.
 ///
 /// # Errors
 /// The directory cannot be listed.
 pub fn read_pod_records(directory: &Path) -> anyhow::Result<HashMap<PodUid, PodRecord>> {
-    if !directory.exists() {
+    let metadata = if_exists(fs::metadata(directory));
+    if metadata.is_ok_and(|found| found.is_none()) {
         return Ok(HashMap::new());
     }
     read_records(directory, |_| {})
 }
 
+/// Reads all records. A file that cannot be decoded is logged and skipped; temporary files of interrupted writes are
+/// passed to `leftover`.
 fn read_records(
     directory: &Path,
     leftover: impl Fn(&Path),

@@ -25,7 +25,7 @@ spec:
 ";
 
 /// The report of a preflight beside the kubelet, and its exit code. `front` comes before the program.
-fn look(cluster: &Cluster, front: &[&str], args: &[&str]) -> (Value, i32) {
+fn preflight(cluster: &Cluster, front: &[&str], args: &[&str]) -> (Value, i32) {
     let program = Flavour::Rust.program();
     let program = [program.to_str().unwrap(), "preflight", "-o", "json"];
     let mut command = cluster.inside_command(&[front, &program, args].concat());
@@ -44,9 +44,9 @@ fn outcomes(report: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Has a preflight look, which says that the node can be moved and that everything that runs is kept.
-pub fn is_safe(cluster: &Cluster) {
-    let (report, code) = look(cluster, &[], &[]);
+/// Runs a preflight, which reports that the node can be moved and that everything that runs is kept.
+fn is_safe(cluster: &Cluster) {
+    let (report, code) = preflight(cluster, &[], &[]);
     assert_eq!(
         (code, &report["verdict"]),
         (0, &json!("safe")),
@@ -63,8 +63,31 @@ pub fn is_safe(cluster: &Cluster) {
     assert_eq!(outcomes(&report), expected.collect(), "{report:#}");
 }
 
+/// Like [`is_safe`], while the kubelet is paused: no file, no cgroup and no object of the runtime changes, and the API
+/// server only gets requests that read.
+pub fn is_safe_and_changes_nothing(cluster: &Cluster) {
+    cluster.kubelet.pause();
+    let (before, since) = (snapshot(cluster), Timestamp::now());
+    is_safe(cluster);
+    let after = snapshot(cluster);
+    let difference = after
+        .lines()
+        .zip(before.lines())
+        .find(|(after, before)| after != before);
+    assert_eq!(difference, None);
+    assert_eq!(after.len(), before.len());
+    let requests = cluster.requests(since);
+    let verbs: BTreeSet<_> = requests.iter().map(|one| one.verb.as_str()).collect();
+    assert_eq!(verbs, BTreeSet::from(["get", "list"]), "{requests:#?}");
+    assert!(
+        requests.iter().any(|one| one.resource == "pods"),
+        "{requests:#?}"
+    );
+    cluster.kubelet.resume();
+}
+
 /// Everything that a preflight could change: files with their sizes, times and content, the runtime's objects, and the
-/// cgroups of pods with their values.
+/// cgroups of pods with their values. Of the logs of pods, which write them meanwhile, the names.
 fn snapshot(cluster: &Cluster) -> String {
     let dir = cluster.dir().display();
     let pods = cluster.get(&["pods", "-A"]);
@@ -74,7 +97,8 @@ fn snapshot(cluster: &Cluster) -> String {
     let of_uids = of_uids.collect::<Vec<_>>().join(" -o ");
     let script = format!(
         "set -e
-         for d in {ROOT} {dir}/manifests {dir}/kubelet.yaml {dir}/private/kubelet.conf /etc/cni /var/log/pods; do
+         find /var/log/pods | sort
+         for d in {ROOT} {dir}/manifests {dir}/kubelet.yaml {dir}/private/kubelet.conf /etc/cni; do
              [ -e $d ] || continue
              find $d -xdev -printf '%p %y %s %m %T@ %C@ %l\\n'
              find $d -xdev -type f -exec sha256sum {{}} +
@@ -116,13 +140,13 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     };
     let away = flags("private/away.conf");
     let away: Vec<_> = away.iter().map(String::as_str).collect();
-    let (report, code) = look(cluster, &[], &away);
+    let (report, code) = preflight(cluster, &[], &away);
     assert_said(&report, code, 2, &["notKnown", "API server"]);
     std::fs::remove_file(dir.join("private/away.conf")).unwrap();
 
     // No permission.
     let powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    let (report, code) = look(cluster, &powerless, &[]);
+    let (report, code) = preflight(cluster, &powerless, &[]);
     assert_said(&report, code, 2, &["notKnown", "run this as root"]);
 
     // A checkpoint that was cut short, and one that cannot be read.
@@ -131,7 +155,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     let backup = backup.to_str().unwrap();
     cluster.inside(&["cp", "-p", &state, backup]);
     cluster.inside(&["sh", "-c", &format!("head -c 20 {backup} >{state}")]);
-    let (report, code) = look(cluster, &[], &[]);
+    let (report, code) = preflight(cluster, &[], &[]);
     assert_said(&report, code, 1, &["notSafe", &state]);
     cluster.inside(&["cp", "-p", backup, &state]);
 
@@ -140,54 +164,86 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&wrong, format!("{text}maxPods: many\n")).unwrap();
     let flag = format!("--config={}", wrong.display());
-    let (report, code) = look(cluster, &[], &[&flag]);
+    let (report, code) = preflight(cluster, &[], &[&flag]);
     let line = format!("wrong.yaml:{}", text.lines().count() + 1);
     assert_said(&report, code, 1, &["notSafe", &line]);
     let second = "(exec -a kubelet sleep -- 1000) &
         until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet -- 1000 ' ]; do sleep 0.1; done
         \"$@\"; code=$?; kill $!; exit $code";
-    let (report, code) = look(cluster, &["bash", "-c", second, "bash"], &[]);
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &[]);
     assert_said(&report, code, 1, &["2 kubelets run on this node", "--pid"]);
-}
+    // Another user's process is no kubelet: its flags would have root run that user's programs.
+    let second = "setpriv --reuid=65534 --clear-groups bash -c 'exec -a kubelet sleep -- 1000' &
+        until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet -- 1000 ' ]; do sleep 0.1; done
+        \"$@\"; code=$?; kill $!; exit $code";
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &[]);
+    assert_said(&report, code, 0, &["runs as another user"]);
 
-/// The families of the Go kubelet's pages are those of this kubelet or named as lost.
-fn metric_families_that_go_are_named(cluster: &Cluster) {
-    let documented = include_str!("../../../docs/metrics.md");
-    let (report, _) = look(cluster, &[], &[]);
-    let findings = report["findings"].as_array().unwrap().iter();
-    let mut lost = findings.filter(|one| one["subject"] == "metrics");
-    let lost = lost.next().expect("a finding about metrics")["message"].clone();
-    let lost: Vec<_> = lost.as_str().unwrap().split(' ').collect();
-    let is_named = |family: &str| {
-        let is = |name: &&str| match name.strip_suffix('*') {
-            Some(prefix) => family.starts_with(prefix),
-            None => family == *name,
-        };
-        lost.iter().any(is)
-    };
-    let mut unnamed = BTreeSet::new();
-    for page in [
-        "metrics",
-        "metrics/cadvisor",
-        "metrics/resource",
-        "metrics/probes",
-    ] {
-        let text = cluster.kubectl(&[
-            "get",
-            "--raw",
-            &format!("/api/v1/nodes/{NODE}/proxy/{page}"),
-        ]);
-        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-        let families = types.filter_map(|line| line.split(' ').next());
-        let is_there =
-            |family: &str| documented.contains(&format!("`{family}`")) || is_named(family);
-        unnamed.extend(
-            families
-                .filter(|family| !is_there(family))
-                .map(str::to_owned),
-        );
-    }
-    assert_eq!(unnamed, BTreeSet::new());
+    // One of two that was chosen, and its proxy, which does not answer.
+    let second = "HTTPS_PROXY=http://127.0.0.1:9 bash -c 'exec -a kubelet sleep 1000' &
+        until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'kubelet 1000 ' ]; do sleep 0.1; done
+        \"$@\" --pid $!; code=$?; kill $!; exit $code";
+    let own = flags("private/kubelet.conf");
+    let own: Vec<_> = own.iter().map(String::as_str).collect();
+    let (report, code) = preflight(cluster, &["bash", "-c", second, "bash"], &own);
+    let words = [
+        "another kubelet runs on this node",
+        "requests to the API server go through http://127.0.0.1:9",
+        "the API server could not be read",
+    ];
+    assert_said(&report, code, 1, &words);
+
+    // A unit with quotes, variables and a drop-in, which would start other flags than the process has.
+    let unit = "/etc/systemd/system/kubelet.service";
+    let text =
+        "[Service]\nEnvironment='A=--v=2 --root-dir=\"/a b\"'\nExecStart=/usr/bin/kubelet $A\n";
+    let script = format!(
+        "mkdir -p {unit}.d && printf '%s' \"$1\" >{unit} &&
+         printf '[Service]\\nEnvironment=A=--v=3\\n' >{unit}.d/10.conf"
+    );
+    cluster.inside(&["sh", "-c", &script, "sh", text]);
+    let (report, code) = preflight(cluster, &[], &[]);
+    let places = [
+        &format!("{unit}.d/10.conf:2: A is given here and at {unit}:2; this one counts"),
+        &format!("{unit}:3: a restart of the unit starts other flags"),
+        "only the unit: --v=3; ",
+    ];
+    assert_said(&report, code, 1, &places);
+    cluster.inside(&["rm", "-r", unit, &format!("{unit}.d")]);
+
+    // A client certificate of a kind that is not supported.
+    let key = dir.join("private/p521");
+    let key = key.to_str().unwrap();
+    cluster.inside(&[
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-521",
+        "-nodes",
+        "-subj",
+        "/O=system:nodes/CN=system:node:node1",
+        "-keyout",
+        key,
+        "-out",
+        &format!("{key}.crt"),
+    ]);
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "c", "user": {"client-certificate": format!("{key}.crt"), "client-key": key}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    });
+    std::fs::write(dir.join("private/p521.conf"), kubeconfig.to_string()).unwrap();
+    let flags = flags("private/p521.conf");
+    let mut flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    // Without the rotated certificate, which would replace it.
+    let none = format!("--cert-dir={}", dir.join("none").display());
+    flags.push(&none);
+    let (report, code) = preflight(cluster, &[], &flags);
+    assert_said(&report, code, 1, &["p521.conf: ", "invalid private key"]);
 }
 
 pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
@@ -200,27 +256,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     cluster.wait("create", "pod/static-node1");
     cluster.wait("condition=Ready", "pod/static-node1");
     cluster.wait("jsonpath={.status.phase}=Failed", "pod/once");
-    is_safe(&cluster);
-    metric_families_that_go_are_named(&cluster);
-
-    cluster.kubelet.pause();
-    let (before, since) = (snapshot(&cluster), Timestamp::now());
-    is_safe(&cluster);
-    let after = snapshot(&cluster);
-    let difference = after
-        .lines()
-        .zip(before.lines())
-        .find(|(after, before)| after != before);
-    assert_eq!(difference, None);
-    assert_eq!(after.len(), before.len());
-    let requests = cluster.requests(since);
-    let verbs: BTreeSet<_> = requests.iter().map(|one| one.verb.as_str()).collect();
-    assert_eq!(verbs, BTreeSet::from(["get", "list"]), "{requests:#?}");
-    assert!(
-        requests.iter().any(|one| one.resource == "pods"),
-        "{requests:#?}"
-    );
-    cluster.kubelet.resume();
+    is_safe_and_changes_nothing(&cluster);
     bad_input_is_never_safe(&cluster);
     is_safe(&cluster);
 
@@ -229,7 +265,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     let changed = STATIC_POD.replace("name: main", "name: other");
     cluster.manifests().put("static.yaml", &changed);
     cluster.create(REFUSED);
-    let (report, code) = look(&cluster, &[], &[]);
+    let (report, code) = preflight(&cluster, &[], &[]);
     assert_eq!(code, 1, "{report:#}");
     let said = outcomes(&report);
     let outcome = |name: &str| said.get(name).map(String::as_str);

@@ -11,7 +11,7 @@ use kubelet::resources::devices::proto;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::preflight::is_safe;
+use super::preflight::is_safe_and_changes_nothing;
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::inventory::{instances, nothing_is_leaked};
 use crate::kubelet::Flavour;
@@ -103,7 +103,7 @@ pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restar
     let before = instances(&cluster, "part=all");
     let containers = running(&cluster);
 
-    is_safe(&cluster);
+    is_safe_and_changes_nothing(&cluster);
     Flavour::Rust.make_current();
     cluster.restart_kubelet();
     wait_for("this kubelet reports the node", DEADLINE, || async {
@@ -304,7 +304,7 @@ pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the
         assert_eq!(before.cpus[0], "1", "{before:?}");
         let reported = version(&cluster);
         if flavour == Flavour::Rust {
-            is_safe(&cluster);
+            is_safe_and_changes_nothing(&cluster);
         }
         drop(plugin);
         flavour.make_current();

@@ -6,7 +6,7 @@ use super::csi_objects::{
     block_claim, block_pod, check_programs, claim, create_daemon_set, create_objects, inline,
     journal, mount_points, no_volume_is_left, of_claim, pod, volume_name, wait_registered,
 };
-use super::preflight::is_safe;
+use super::preflight::is_safe_and_changes_nothing;
 use super::swap::{running, version};
 use crate::cluster::{Cluster, DEADLINE};
 use crate::csi_driver::NAME;
@@ -91,7 +91,7 @@ async fn change_to(cluster: &mut Cluster, flavour: Flavour, pods: &[String]) {
         "mounted twice: {before:#?}"
     );
     if flavour == Flavour::Rust {
-        is_safe(cluster);
+        is_safe_and_changes_nothing(cluster);
     }
     let reported = version(cluster);
     flavour.make_current();

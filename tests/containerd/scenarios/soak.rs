@@ -135,11 +135,12 @@ fn processes(ids: &BTreeSet<String>) -> usize {
         .count()
 }
 
-/// Resident memory in KiB and open files of the kubelet.
+/// The kubelet's own resident memory in KiB, and its open files. The pages of the program do not count: they come and go
+/// with what the machine has free.
 fn costs(node: &Node) -> (u64, usize) {
     let process = Path::new("/proc").join(node.kubelet.pid().to_string());
     let status = std::fs::read_to_string(process.join("status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
     let resident = line.unwrap().split_whitespace().nth(1).unwrap();
     let files = std::fs::read_dir(process.join("fd")).unwrap().count();
     (resident.parse().unwrap(), files)

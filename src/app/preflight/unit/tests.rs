@@ -1,6 +1,7 @@
 //! Tests of units and environment files.
 
 use super::*;
+use crate::app::Level;
 
 fn file(path: &str, text: &str) -> UnitFile {
     UnitFile {
@@ -15,13 +16,19 @@ fn command(files: &[(&str, &str)], environment: &[(&str, &str)]) -> (Vec<String>
     for (path, text) in environment {
         service.add_environment_file(&file(path, text));
     }
-    match service.command("host1") {
+    let command = service.command("host1");
+    let problems = service.problems.into_iter();
+    let mut problems: Vec<_> = problems.map(|problem| problem.message).collect();
+    match command {
         Some(Ok(command)) => {
             let all = [command.program].into_iter().chain(command.args).collect();
-            (all, service.problems)
+            (all, problems)
         }
-        Some(Err(why)) => (Vec::new(), [service.problems, vec![why]].concat()),
-        None => (Vec::new(), service.problems),
+        Some(Err(why)) => {
+            problems.push(why);
+            (Vec::new(), problems)
+        }
+        None => (Vec::new(), problems),
     }
 }
 
@@ -107,15 +114,23 @@ fn what_cannot_be_interpreted_is_said_with_file_and_line() {
         ),
         (
             "[Service]\nEnvironment=A\n",
-            "/u:2: Environment=: \"A\" is no assignment",
+            "/u:2: Environment=: a word is no assignment",
         ),
         (
             "[Service]\nRootDirectory=/r\n",
             "/u:2: RootDirectory= is not interpreted",
         ),
         (
+            "[Service]\nEnvironmentFile=-/etc/kubelet/*.env\n",
+            "/u:2: EnvironmentFile= is not interpreted",
+        ),
+        (
+            "[Service]\nWorkingDirectory=~\n",
+            "/u:2: WorkingDirectory= is not interpreted",
+        ),
+        (
             "[Service]\nwords\n",
-            "/u:2: the line is no setting: \"words\"",
+            "/u:2: the line is no setting, and systemd ignores it",
         ),
         (
             "[Service]\nExecStart=/k\nExecStart=/l\n",
@@ -190,5 +205,31 @@ fn a_kubelet_is_known_by_the_name_of_its_program() {
         ("/", false),
     ] {
         assert_eq!(is_kubelet(Path::new(path)), is, "{path}");
+    }
+}
+
+#[test]
+fn what_keeps_systemd_from_a_start_is_an_error_and_what_is_not_known_is_said() {
+    for (setting, level) in [
+        ("ExecStart=/k\nExecStart=/l", Level::Error),
+        ("PassEnvironment=A", Level::Unknown),
+        ("words", Level::Warning),
+    ] {
+        let service = Service::of(&[file("/u", &format!("[Service]\n{setting}\n"))]);
+        let levels: Vec<_> = service.problems.iter().map(|one| one.level).collect();
+        assert_eq!(levels, [level], "{setting}");
+    }
+}
+
+#[test]
+fn the_working_directory_is_the_root_unless_it_is_set() {
+    for (setting, expected) in [
+        ("", "/"),
+        ("WorkingDirectory=-/var/lib/kubelet", "/var/lib/kubelet"),
+        ("WorkingDirectory=/x\nWorkingDirectory=", "/"),
+    ] {
+        let unit = file("/u", &format!("[Service]\n{setting}\nExecStart=/k\n"));
+        let command = Service::of(&[unit]).command("h").unwrap().unwrap();
+        assert_eq!(command.directory, Path::new(expected), "{setting}");
     }
 }

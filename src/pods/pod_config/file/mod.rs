@@ -88,8 +88,10 @@ impl MissingPath {
 pub struct FoundManifests {
     /// The valid pods; `None` if the path could not be listed.
     pub pods: Option<Vec<Arc<Pod>>>,
-    /// What is wrong with manifests or the path, each with its file.
+    /// Why manifests or the path cannot be used, each with its file.
     pub problems: Vec<String>,
+    /// What is wrong with manifests that are used, each with its file.
+    pub warnings: Vec<String>,
     /// Which pods may be missing from `pods`, because their manifests are invalid or unreadable.
     pub completeness: Completeness,
 }
@@ -106,16 +108,20 @@ pub fn find_manifests(config: &FileConfig, node_name: &str) -> FoundManifests {
     let first = scanner.scan(&none);
     // An invalid file is reported by the second scan that finds it.
     let second = scanner.scan(&none);
-    let notices = first.notices.into_iter().chain(second.notices);
-    let problems = notices.filter_map(|notice| match notice {
-        Notice::Unusable(text) | Notice::Warning(text) => Some(text),
-        Notice::Missing(_) => None,
-    });
-    FoundManifests {
-        problems: problems.collect(),
+    let mut found = FoundManifests {
         pods: second.pods,
         completeness: second.completeness,
+        ..FoundManifests::default()
+    };
+    for notice in first.notices.into_iter().chain(second.notices) {
+        match notice {
+            Notice::Unusable(text) => found.problems.push(text),
+            Notice::Warning(text) => found.warnings.push(text),
+            // The check of the node reports it.
+            Notice::Missing(_) => {}
+        }
     }
+    found
 }
 
 /// The task of the source; ends only at shutdown.

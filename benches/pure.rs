@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
+use kubelet::base::clock;
 use kubelet::cri::{ListChange, ListFingerprint, v1};
 use kubelet::model::validation::{LocalConfigMapsAndSecrets, decode_pod};
 use kubelet::model::{
@@ -80,7 +81,7 @@ fn read(location: &str, manifest: &str, now: Timestamp) -> Pod {
 }
 
 fn pods(n: usize) -> Vec<Arc<Pod>> {
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     let one = |i: usize| {
         let manifest = MANIFEST.replace(
             "name: web\n  namespace",
@@ -136,7 +137,7 @@ fn running(pod: &Pod) -> PodStatus {
 }
 
 fn manifests(c: &mut Criterion) {
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     c.bench_function("decode, default, validate and identify a manifest", |b| {
         b.iter(|| read("/manifests/web.yaml", black_box(MANIFEST), now));
     });
@@ -160,7 +161,7 @@ fn manifests(c: &mut Criterion) {
 }
 
 fn pod_history(c: &mut Criterion) {
-    let pod = read("/manifests/web.yaml", MANIFEST, Timestamp::now());
+    let pod = read("/manifests/web.yaml", MANIFEST, clock::timestamp());
     let (status, nothing, facts) = (
         running(&pod),
         PodStatus::default(),
@@ -200,7 +201,7 @@ fn pod_history(c: &mut Criterion) {
                 actuated_pod: None,
                 device_health: &|_| None,
                 recursive_read_only_mounts: false,
-                now: Timestamp::now(),
+                now: clock::timestamp(),
             };
             generate_api_pod_status(&inputs).unwrap()
         });

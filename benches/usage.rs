@@ -3,11 +3,13 @@
 //! else of the node is. `cargo bench --bench usage`, as root; `USAGE_PODS` (500).
 //!
 //! Twice: with processes that do nothing, and with processes that wake up between any two scrapes.
+// What it observes happens in real time, so it reads the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::indexing_slicing
 )]
 

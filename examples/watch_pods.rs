@@ -3,7 +3,8 @@
 //! `watch_pods --port PORT --count N [--timeout SECONDS]` ends with 0 once N pods are as expected, and
 //! with 1 when that does not happen in time. A pod is expected to be Ready, or what its annotation
 //! `demo/expect` says: a phase, or the reason for which a container waits.
-#![allow(clippy::disallowed_methods)] // a program of one thread may sleep
+// A program of one thread may sleep, and waits in real time.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

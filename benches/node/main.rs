@@ -4,12 +4,14 @@
 //! `target/bench/node.md`; `-- --containerd` measures against a private containerd and writes
 //! `target/bench/containerd.md`; `-- --load` requests `/pods` and `/metrics` two thousand times a second, and
 //! writes into `target/bench/load.md` what that does to the probes and starts of pods. `BENCH_PODS=0,100` and `BENCH_WINDOW=10` (seconds) make it shorter.
+// What it observes happens in real time, so it reads the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     unreachable_pub
 )]
 

@@ -13,7 +13,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
-    base::{DirtySet, error_chain},
+    base::{DirtySet, clock, error_chain},
     model::PodUid,
 };
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -22,7 +22,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// The delay before the next read, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -177,7 +176,7 @@ async fn read_until_bound(
             }
         }
         let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
-        recovery.wait(&mut (Instant::now() + wait)).await;
+        recovery.wait(&mut (clock::instant() + wait)).await;
         delay = (delay * 2).min(MAX_DELAY);
     }
 }

@@ -5,7 +5,7 @@ use super::{
     transport::{Transport, place},
 };
 use crate::base::{
-    FileVersion, Reloaded, SecretUrl, atomic_file, error_chain,
+    FileVersion, Reloaded, SecretUrl, atomic_file, clock, error_chain,
     proxy::{Proxy, ProxyEnvironment},
     x509,
 };
@@ -269,7 +269,7 @@ fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
 /// certificate and key are in one file, they are split, because the certificate would be sent twice otherwise.
 fn own_certificate(identity: &ClientIdentity, user: &AuthInfo) -> anyhow::Result<Option<AuthInfo>> {
     let renewed = identity.certificate.as_deref();
-    let renewed = renewed.filter(|path| certificate_is_valid(path, SystemTime::now()));
+    let renewed = renewed.filter(|path| certificate_is_valid(path, clock::system_time()));
     let same = user.client_certificate.as_ref().filter(|path| {
         user.client_certificate_data.is_none()
             && user.client_key_data.is_none()

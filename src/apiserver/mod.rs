@@ -45,7 +45,7 @@ pub use review::TIMEOUT;
 pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::ApiRequestMetrics;
-use crate::{base::Reloaded, base::metrics::Metrics, base::proxy::ProxyEnvironment};
+use crate::base::{Reloaded, clock, metrics::Metrics, proxy::ProxyEnvironment};
 use kubeconfig::ApiConnection;
 use rate_limit::{RateLimit, RequestClass};
 use recovery::Availability;
@@ -56,10 +56,7 @@ use std::{
     time::Duration,
 };
 use storage::StorageVersions;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Semaphore, time::sleep};
 
 /// Maximum number of concurrent list pages, except for pods and nodes.
 const MAX_PAGES: usize = 16;
@@ -192,13 +189,13 @@ impl ApiServer {
     /// # Errors
     /// There are no credentials within the deadline.
     async fn connected(&self, deadline: Duration) -> Result<Arc<ApiConnection>, ApiError> {
-        let end = Instant::now() + deadline;
+        let end = clock::instant() + deadline;
         loop {
             let connection = self.connection.current().await;
             if connection.transport.is_some() {
                 return Ok(connection);
             }
-            if Instant::now() + IDENTITY_INTERVAL >= end {
+            if clock::instant() + IDENTITY_INTERVAL >= end {
                 let text = "the kubelet has no credentials yet";
                 return Err(ApiError::Unreachable(text.into()));
             }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{
-        DirtySet, error_chain,
+        DirtySet, clock, error_chain,
         metrics::{AtScrape, Metrics, ScrapeSample},
     },
     model::PodUid,
@@ -46,7 +46,7 @@ use std::{
 };
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
 /// Maximum number of keys that are generated at the same time: an RSA key takes seconds of CPU time.
@@ -120,7 +120,7 @@ impl PodCertificates {
             metrics.register(
                 "kubelet_podcertificate_states",
                 "Gauge vector reporting the number of pod certificate projected volume sources, faceted by signer_name and state",
-                AtScrape::gauge(move || samples(&states.lock(), Timestamp::now())),
+                AtScrape::gauge(move || samples(&states.lock(), clock::timestamp())),
             );
         }
         self
@@ -217,7 +217,7 @@ impl ApiCertificates {
                         key: made,
                         chain: issued.chain,
                     }));
-                    if refresh_at <= Timestamp::now() {
+                    if refresh_at <= clock::timestamp() {
                         // The signer's clock differs from this one, or its certificates are not usable.
                         sleep(MAX_DELAY).await;
                     }
@@ -279,7 +279,7 @@ impl ApiCertificates {
                 );
             }
             let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
-            recovery.wait(&mut (Instant::now() + wait)).await;
+            recovery.wait(&mut (clock::instant() + wait)).await;
             delay = (delay * 2).min(MAX_DELAY);
         }
     }

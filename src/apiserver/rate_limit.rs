@@ -2,10 +2,10 @@
 //! together when an API server restarts, and the pods would then be heard of last.
 
 use super::ApiError;
-use crate::base::TokenBucket;
+use crate::base::{TokenBucket, clock};
 use parking_lot::Mutex;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// How long a request may wait for the rate limit; its own deadline begins after that.
 const RATE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ impl RateLimit {
                 RequestClass::Bulk => Some(self.bulk.lock().await),
             };
             let _turn = self.turn.lock().await;
-            let wait = self.bucket.lock().take(Instant::now(), Duration::MAX);
+            let wait = self.bucket.lock().take(clock::instant(), Duration::MAX);
             if let Some(wait) = wait {
                 sleep(wait).await;
             }
@@ -84,8 +84,8 @@ mod tests {
         let limit = Arc::new(RateLimit::new(1, 1));
         let begin = |class| {
             let limit = limit.clone();
-            let begun = Instant::now();
-            tokio::spawn(async move { limit.admitted(class).await.map(|()| begun.elapsed()) })
+            let begun = clock::instant();
+            tokio::spawn(async move { limit.admitted(class).await.map(|()| clock::since(begun)) })
         };
         let bulk: Vec<_> = (0..50).map(|_| begin(RequestClass::Bulk)).collect();
         tokio::task::yield_now().await;
@@ -105,12 +105,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_token_that_was_given_back_is_used_again() {
         let limit = RateLimit::new(1, 1);
-        let begun = Instant::now();
+        let begun = clock::instant();
         for _ in 0..10 {
             limit.admitted(RequestClass::Ordinary).await.unwrap();
             limit.give_back();
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(clock::since(begun), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

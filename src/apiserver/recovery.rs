@@ -2,15 +2,15 @@
 //! for each, instead of one for each request that fails, and a few urgent requests need not wait for their back-off.
 
 use super::{ApiError, ApiServer};
-use crate::base::error_chain;
+use crate::base::{
+    clock::{self, Instant},
+    error_chain,
+};
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::sleep_until};
 
 /// Maximum delay of a request after a recovery. The delay is random, so that nodes do not send requests all at once.
 const MAX_WAIT: Duration = Duration::from_millis(400);
@@ -51,7 +51,7 @@ impl Availability {
             let is_lost = self.answered() == answered_before
                 && self.away_since.send_if_modified(|since| {
                     let is_new = since.is_none();
-                    since.get_or_insert_with(Instant::now);
+                    since.get_or_insert_with(clock::instant);
                     is_new
                 });
             return is_lost.then_some(AvailabilityChange::Lost);
@@ -62,7 +62,7 @@ impl Availability {
             before = since.take();
             before.is_some()
         });
-        before.map(|since| AvailabilityChange::Recovered(since.elapsed()))
+        before.map(|since| AvailabilityChange::Recovered(clock::since(since)))
     }
 
     /// Whether the result changed whether the credentials are rejected; the new value.
@@ -88,7 +88,7 @@ impl Recovery {
                 biased;
                 Ok(()) = self.0.changed() => {
                     if self.0.borrow_and_update().is_none() {
-                        let soon = Instant::now() + MAX_WAIT.mul_f64(fastrand::f64());
+                        let soon = clock::instant() + MAX_WAIT.mul_f64(fastrand::f64());
                         *next_try = soon.min(*next_try);
                     }
                 }

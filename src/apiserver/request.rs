@@ -1,6 +1,7 @@
 //! Typed requests: one attempt each, with a deadline. Callers retry.
 
 use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, rate_limit::RequestClass};
+use crate::base::clock::{self, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Limited};
@@ -12,7 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{fmt::Write as _, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Deadline of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -240,11 +241,11 @@ impl ApiServer {
         kind: &'static str,
     ) -> Result<Bytes, ApiError> {
         let counted = Counted::of(&method);
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         self.admitted(class).await?;
         if let Some(metrics) = &self.metrics {
             let host = &self.connection.latest().host;
-            metrics.observe_rate_limit(host, counted, started_at.elapsed());
+            metrics.observe_rate_limit(host, counted, clock::since(started_at));
         }
         let request = request(method, path, body, kind)?;
         let exchanged = self.exchange(counted, request, TIMEOUT).await;
@@ -287,7 +288,7 @@ impl ApiServer {
             api: self,
             method,
             status: None,
-            started_at: Instant::now(),
+            started_at: clock::instant(),
         }
     }
 }
@@ -311,7 +312,7 @@ impl ObservedRequest<'_> {
 impl Drop for ObservedRequest<'_> {
     fn drop(&mut self) {
         if let Some(metrics) = &self.api.metrics {
-            let took = self.started_at.elapsed();
+            let took = clock::since(self.started_at);
             let host = &self.api.connection.latest().host;
             metrics.observe(host, self.method, self.status, took);
         }

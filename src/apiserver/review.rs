@@ -1,6 +1,7 @@
 //! TokenReviews and SubjectAccessReviews.
 
 use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, request::path};
+use crate::base::clock;
 use bytes::Bytes;
 use http::Method;
 use k8s_openapi::{
@@ -14,7 +15,7 @@ use k8s_openapi::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 /// Deadline of one review with all retries; upstream's `TokenAccessReviewTimeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +61,7 @@ impl ApiServer {
     where
         Q: Resource + Serialize + DeserializeOwned,
     {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = clock::instant() + TIMEOUT;
         let question = serde_json::to_vec(question).map(Bytes::from);
         let question = question.map_err(|error| ApiError::unreadable(&error))?;
         let mut wait = FIRST_WAIT;
@@ -73,7 +74,7 @@ impl ApiServer {
                 Err(_) => break,
             };
             let jitter = wait.mul_f64(0.2 * fastrand::f64());
-            let is_late = Instant::now() + wait + jitter >= deadline;
+            let is_late = clock::instant() + wait + jitter >= deadline;
             if again == 0 || !error.is_retried_by_reviews() || is_late {
                 return Err(error);
             }

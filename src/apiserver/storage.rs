@@ -5,9 +5,10 @@
 //! change the object, because the response to another one may have an older version.
 
 use super::ApiServer;
+use crate::base::clock::{self, Instant};
 use parking_lot::Mutex;
 use std::{collections::HashMap, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// Minimum time between two lists of everything because of suspicions.
 const SUSPICION_INTERVAL: Duration = Duration::from_secs(300);
@@ -68,7 +69,7 @@ impl ApiServer {
     /// A watch shows an object that has not existed for a while, so it may have missed more. All objects are listed
     /// again, at most once in five minutes.
     pub fn suspect_watches(&self) {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut suspected = self.storage.suspected.lock();
         if suspected.is_some_and(|last| now < last + SUSPICION_INTERVAL) {
             return;

@@ -3,6 +3,7 @@
 use crate::{
     base::{
         DirtySet, ScopedTask,
+        clock::{self, Instant},
         panics::{PanicScope, catch_panic},
         spawn_scoped,
     },
@@ -22,7 +23,7 @@ use std::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 /// How long a pod sync waits for the first value if requests fail, as upstream waits for its cache.
@@ -236,7 +237,7 @@ where
 
     /// Returns the values of these keys. Waits a bounded time for the first value of each.
     pub(super) async fn get(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<V, NoValue>> {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let mut found = BTreeMap::new();
         for key in keys {
             let publisher = {
@@ -319,7 +320,7 @@ impl<V: Clone> Published<V> {
 /// Waits until a time of the wall clock.
 pub(super) async fn sleep_until_time(at: Timestamp) {
     loop {
-        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
+        let left = at.duration_since(clock::timestamp()).min(MAX_SLEEP);
         match Duration::try_from(left) {
             Ok(left) if !left.is_zero() => sleep(left).await,
             _ => return,

@@ -10,10 +10,9 @@ use super::{
     ApiError, ApiServer, ResourcePath,
     subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
-use crate::{
-    base::{DirtySet, SingleFlight, error_chain},
-    model::PodUid,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::{DirtySet, SingleFlight, error_chain};
+use crate::model::PodUid;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -29,7 +28,7 @@ use std::{
 };
 use tokio::{
     sync::Semaphore,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 /// Maximum age of a token before it is renewed, however long its lifetime.
@@ -142,7 +141,7 @@ impl ApiTokens {
         let mut recovery = self.api.recovery();
         let mut expiry = None;
         loop {
-            let requested = Instant::now();
+            let requested = clock::instant();
             // Boxed, because the large future would otherwise take memory in the task while it sleeps.
             match Box::pin(self.request(key)).await {
                 Ok(issued) => {
@@ -152,7 +151,7 @@ impl ApiTokens {
                     let renew = issued.renew_at(jitter);
                     let age = Duration::try_from(issued.age_at_renewal(jitter)).unwrap_or_default();
                     publisher.publish(Ok(issued.token));
-                    if renew > Timestamp::now() {
+                    if renew > clock::timestamp() {
                         // This clock may be behind the API server's, or be set back.
                         tokio::select! {
                             () = sleep_until_time(renew) => {}
@@ -167,7 +166,7 @@ impl ApiTokens {
                 Err(error) => {
                     failed(key, &error, expiry, publisher);
                     let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
-                    recovery.wait(&mut (Instant::now() + wait)).await;
+                    recovery.wait(&mut (clock::instant() + wait)).await;
                     delay = (delay * 2).min(MAX_DELAY);
                 }
             }
@@ -218,7 +217,7 @@ impl IssuedTokens {
     pub async fn get(&self, key: TokenKey) -> Result<IssuedOnce, TokenError> {
         let known = {
             let mut tokens = self.0.tokens.lock();
-            let now = Timestamp::now();
+            let now = clock::timestamp();
             tokens.retain(|_, issued| now < issued.renew);
             tokens.get(&key).cloned()
         };
@@ -246,7 +245,7 @@ impl IssuedTokens {
 }
 
 async fn issue(api: &ApiServer, key: &TokenKey) -> Result<IssuedOnce, ApiError> {
-    let requested = Timestamp::now();
+    let requested = clock::timestamp();
     let issued = request(api, key).await?;
     let jitter = fastrand::f64();
     let renew = issued.renew_at(jitter);
@@ -360,7 +359,7 @@ struct TokenExpiry {
 
 impl TokenExpiry {
     fn is_over(self) -> bool {
-        self.at <= Timestamp::now() || self.end <= Instant::now()
+        self.at <= clock::timestamp() || self.end <= clock::instant()
     }
 }
 
@@ -445,7 +444,7 @@ mod tests {
             sleep(Duration::from_millis(10)).await;
         }
         server.on_post(|_, _| {
-            let expires = Timestamp::now() + SignedDuration::from_hours(1);
+            let expires = clock::timestamp() + SignedDuration::from_hours(1);
             let status = json!({"token": "t", "expirationTimestamp": expires.to_string()});
             (201, json!({"spec": {"audiences": ["a"]}, "status": status}))
         });
@@ -454,10 +453,10 @@ mod tests {
             .get::<ServiceAccount>(ResourcePath::cluster("any"))
             .await;
         assert!(missing.unwrap_err().is_not_found());
-        let begun = Instant::now();
+        let begun = clock::instant();
         let found = tokens.get([key()].into()).await;
         assert_eq!(found[&key()], Ok(Token("t".into())));
-        let took = begun.elapsed();
+        let took = clock::since(begun);
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
 
@@ -465,16 +464,16 @@ mod tests {
     async fn a_token_is_renewed_and_ends_in_time_although_the_clock_is_behind() {
         let server = Stored::start().await;
         server.on_post(|_, _| {
-            let expires = Timestamp::now() + SignedDuration::from_hours(1);
+            let expires = clock::timestamp() + SignedDuration::from_hours(1);
             let status = json!({"token": "t", "expirationTimestamp": expires.to_string()});
             let spec = json!({"audiences": ["a"], "expirationSeconds": 2});
             (201, json!({"spec": spec, "status": status}))
         });
         let tokens = Tokens::new(Some(server.client().await), Arc::default());
         tokens.register(&"u1".into(), [key()].into());
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = clock::instant() + Duration::from_secs(60);
         while server.posts().len() < 2 {
-            assert!(Instant::now() < deadline, "it was not renewed");
+            assert!(clock::instant() < deadline, "it was not renewed");
             sleep(Duration::from_millis(10)).await;
         }
         server.set(Mode::Refusing(503));
@@ -483,7 +482,7 @@ mod tests {
             if matches!(found[&key()], Err(TokenError::Expired { .. })) {
                 break;
             }
-            assert!(Instant::now() < deadline, "it is still there: {found:?}");
+            assert!(clock::instant() < deadline, "it is still there: {found:?}");
             sleep(Duration::from_millis(10)).await;
         }
     }

@@ -6,6 +6,7 @@
 
 use super::ApiError;
 use crate::base::{
+    clock::{self, Instant},
     panics::PanicScope,
     proxy::{Proxy, ProxyConnector},
     spawn, x509,
@@ -30,7 +31,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 use tokio::sync::Mutex as AsyncMutex;
 use tower::{
@@ -87,18 +88,18 @@ impl CredentialState {
         Self {
             end: facts.map(|facts| SystemTime::from(facts.not_after)),
             are_refused: AtomicBool::new(false),
-            next_run: Mutex::new(Instant::now() + CREDENTIALS_INTERVAL),
+            next_run: Mutex::new(clock::instant() + CREDENTIALS_INTERVAL),
         }
     }
 
     /// Whether the credentials have to be replaced; true at most once per [`CREDENTIALS_INTERVAL`].
     fn are_stale(&self) -> bool {
-        let soon = SystemTime::now() + CERTIFICATE_MARGIN;
+        let soon = clock::system_time() + CERTIFICATE_MARGIN;
         let ends = self.end.is_some_and(|end| end <= soon);
         if !ends && !self.are_refused.load(Ordering::Relaxed) {
             return false;
         }
-        let (mut next_run, now) = (self.next_run.lock(), Instant::now());
+        let (mut next_run, now) = (self.next_run.lock(), clock::instant());
         let is_due = now >= *next_run;
         if is_due {
             *next_run = now + CREDENTIALS_INTERVAL;

@@ -8,7 +8,12 @@ use super::{
     rate_limit::RequestClass,
     request::{parameter, path, request, whole},
 };
-use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
+use crate::base::{
+    ScopedTask,
+    clock::{self, Instant},
+    panics::PanicScope,
+    spawn_scoped,
+};
 use bytes::Bytes;
 use http::Method;
 use k8s_openapi::{Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -18,7 +23,7 @@ use std::{mem, sync::Arc, time::Duration};
 use stream::WatchStream;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until, timeout},
+    time::{sleep_until, timeout},
 };
 use tower::BoxError;
 
@@ -167,7 +172,7 @@ impl ApiServer {
             request: None,
             stream: None,
             delay: None,
-            next_try: Instant::now(),
+            next_try: clock::instant(),
             recovery: (self.is_urgent || K::KIND == "Pod").then(|| self.recovery()),
             page: PAGE,
         }
@@ -272,7 +277,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         (self.version, self.dropped_version) = (None, None);
         self.from_cache = false;
         if !is_first_class::<K>() {
-            self.next_try = Instant::now() + RELIST_SPREAD.mul_f64(fastrand::f64());
+            self.next_try = clock::instant() + RELIST_SPREAD.mul_f64(fastrand::f64());
         }
     }
 
@@ -285,7 +290,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             .delay
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
-        self.next_try = Instant::now() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
+        self.next_try = clock::instant() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
     }
 
     /// Processes one response, or one line of a watch; `None` if there is no event yet.
@@ -333,7 +338,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     fn closed(&mut self) -> Option<WatchStream> {
         let ended = self.stream.take();
         let opened = ended.as_ref().map(|stream| stream.opened);
-        if opened.is_some_and(|opened| opened.elapsed() >= LONG_WATCH) {
+        if opened.is_some_and(|opened| clock::since(opened) >= LONG_WATCH) {
             self.delay = None;
         }
         ended
@@ -343,8 +348,8 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     /// once.
     fn ended(&mut self) {
         let ended = self.closed();
-        if ended.is_some_and(|it| it.has_events || it.opened.elapsed() >= SHORT_WATCH) {
-            self.next_try = Instant::now() + FIRST_DELAY.mul_f64(fastrand::f64());
+        if ended.is_some_and(|it| it.has_events || clock::since(it.opened) >= SHORT_WATCH) {
+            self.next_try = clock::instant() + FIRST_DELAY.mul_f64(fastrand::f64());
         } else {
             self.back_off();
         }

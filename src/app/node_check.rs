@@ -2,7 +2,7 @@
 
 use crate::{
     apiserver::{ApiError, ApiServer, ClientIdentity, ResourcePath, kubeconfig_certificate},
-    base::{error_chain, metrics::Metrics, otel::Tracer, x509},
+    base::{clock, error_chain, metrics::Metrics, otel::Tracer, x509},
     config::KubeletConfig,
     cri::{self, RuntimeConfig},
     host::{HostMachine, files::may_write, listener_of},
@@ -227,7 +227,7 @@ fn certificates(config: &KubeletConfig) -> Vec<Finding> {
             "tlsCertFile",
             certificate,
             read(),
-            Timestamp::now(),
+            clock::timestamp(),
         ));
     }
     if let Some(path) = &config.server.auth.client_ca_file {
@@ -237,7 +237,7 @@ fn certificates(config: &KubeletConfig) -> Vec<Finding> {
             let last = ends.map(|facts| facts.not_after).max();
             last.context("the certificate cannot be read")
         };
-        findings.push(validity("clientCAFile", path, read(), Timestamp::now()));
+        findings.push(validity("clientCAFile", path, read(), clock::timestamp()));
     }
     findings
 }
@@ -407,7 +407,7 @@ async fn client_certificate(path: PathBuf) -> Option<Finding> {
             "--kubeconfig",
             &path,
             Ok(facts.not_after),
-            Timestamp::now(),
+            clock::timestamp(),
         ))
     };
     spawn_blocking(read).await.ok().flatten()

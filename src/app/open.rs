@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ClusterObjects, token::IssuedTokens},
-    base::{atomic_file, if_exists, metrics::Metrics, otel::Tracer},
+    base::{atomic_file, clock, if_exists, metrics::Metrics, otel::Tracer},
     config::{FeatureGate, KubeletConfig},
     cri::{self, RuntimeClient},
     host::HostMachine,
@@ -83,7 +83,7 @@ pub(super) fn open(
             tracing::warn!(path = %directory.display(), err = %error, "Failed to remove temporary files");
         }
     }
-    let started_at = Timestamp::now();
+    let started_at = clock::timestamp();
     let tracing = config.tracing.as_ref();
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();

@@ -1,14 +1,11 @@
 //! What `systemctl status` shows of the kubelet.
 
 use crate::{
-    apiserver::AwaySince, host::ServiceManager, pods::pleg::RuntimeStateReader,
+    apiserver::AwaySince, base::clock, host::ServiceManager, pods::pleg::RuntimeStateReader,
     state::pod_manager::PodManager,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 /// The status until the runtime has responded for the first time.
@@ -75,7 +72,7 @@ impl ServiceStatus {
 
     fn runtime_responds(&mut self) -> bool {
         let runtime = self.runtime.borrow_and_update();
-        runtime.runtime_error(Instant::now()).is_none()
+        runtime.runtime_error(clock::instant()).is_none()
     }
 }
 

@@ -18,7 +18,7 @@ pub trait BackoffTime: Copy {
     fn since(self, earlier: Self) -> Duration;
 }
 
-impl BackoffTime for tokio::time::Instant {
+impl BackoffTime for super::clock::Instant {
     fn since(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
@@ -123,13 +123,13 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::time::Instant;
+    use crate::base::clock;
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
     fn delays_double_from_base_to_cap() {
-        let t0 = Instant::now();
+        let t0 = clock::instant();
         let mut b = Backoff::new(S(10), S(300), S(600));
         let delays: Vec<_> = (0..7).map(|_| b.advance("k", t0, t0).as_secs()).collect();
         assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_cap_of_the_keys_own_takes_the_place_of_the_common_one() {
-        let t0 = Instant::now();
+        let t0 = clock::instant();
         let mut b = Backoff::new(S(10), S(60), S(600));
         let mut step = |cap| b.advance_within("k", t0, t0, S(cap)).as_secs();
         assert_eq!([step(3), step(3), step(25)], [3, 3, 10]);
@@ -158,14 +158,14 @@ mod tests {
 
     #[test]
     fn a_key_without_a_step_is_never_held_back() {
-        let t0 = Instant::now();
+        let t0 = clock::instant();
         let b = Backoff::<&str, _>::new(S(10), S(300), S(600));
         assert_eq!(b.remaining(&"k", t0, t0), None);
     }
 
     #[test]
     fn the_delay_counts_from_the_event() {
-        let t0 = Instant::now();
+        let t0 = clock::instant();
         let mut b = Backoff::new(S(10), S(300), S(600));
         b.advance("k", t0, t0);
         let exit = t0 + S(5);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_quiet_key_starts_afresh() {
-        let t0 = Instant::now();
+        let t0 = clock::instant();
         let mut b = Backoff::new(S(10), S(300), S(600));
         b.advance("k", t0, t0);
         b.advance("k", t0, t0);

@@ -1,13 +1,10 @@
 //! Accepts the connections of a listener, and limits the requests of agents on the node.
 
-use super::{path_authority::PathAuthority, rate::TokenBucket};
+use super::{clock, path_authority::PathAuthority, rate::TokenBucket};
 use futures::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::{io, sync::Arc, time::Duration};
-use tokio::{
-    net::UnixListener,
-    time::{Instant, sleep},
-};
+use tokio::{net::UnixListener, time::sleep};
 use tonic::Status;
 
 /// The rate limit of the requests of agents to one gRPC server, with upstream's values.
@@ -30,7 +27,7 @@ impl RequestRate {
     /// # Errors
     /// `ResourceExhausted`: there were too many.
     pub fn admit(&self) -> Result<(), Status> {
-        let taken = self.0.lock().take(Instant::now(), Duration::ZERO);
+        let taken = self.0.lock().take(clock::instant(), Duration::ZERO);
         taken
             .map(drop)
             .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
@@ -77,7 +74,6 @@ mod tests {
     use super::*;
     use futures::StreamExt as _;
     use std::{cell::Cell, pin::pin};
-    use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
     async fn after_an_error_there_is_a_pause_and_then_the_next_connection() {
@@ -93,11 +89,11 @@ mod tests {
                 }
             }
         };
-        let began = Instant::now();
+        let began = clock::instant();
         let mut all = pin!(accepted("test", accept));
         assert!(matches!(all.next().await, Some(Ok(()))));
-        assert_eq!(began.elapsed(), ACCEPT_PAUSE * 3);
+        assert_eq!(clock::since(began), ACCEPT_PAUSE * 3);
         assert!(matches!(all.next().await, Some(Ok(()))));
-        assert_eq!((began.elapsed(), calls.get()), (ACCEPT_PAUSE * 6, 8));
+        assert_eq!((clock::since(began), calls.get()), (ACCEPT_PAUSE * 6, 8));
     }
 }

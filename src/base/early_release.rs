@@ -56,11 +56,9 @@ impl EarlyReleasePermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use tokio::{
-        task::JoinSet,
-        time::{Instant, sleep},
-    };
+    use tokio::{task::JoinSet, time::sleep};
 
     const HOLD: Duration = Duration::from_secs(2);
 
@@ -100,9 +98,9 @@ mod tests {
         let all: Vec<_> = (0..7).map(|_| hang()).collect();
         tokio::task::yield_now().await;
         all.iter().rev().for_each(|work| work.abort());
-        let begin = Instant::now();
+        let begin = clock::instant();
         limit.acquire().await.run(async {}).await;
-        assert!(begin.elapsed() < HOLD);
+        assert!(clock::since(begin) < HOLD);
     }
 
     #[tokio::test(start_paused = true)]
@@ -120,9 +118,9 @@ mod tests {
             });
         }
         tokio::task::yield_now().await;
-        let begin = Instant::now();
+        let begin = clock::instant();
         limit.acquire().await.run(async {}).await;
-        assert_eq!(begin.elapsed(), HOLD);
+        assert_eq!(clock::since(begin), HOLD);
         assert_eq!(slow.join_all().await, ["late"; 4]);
     }
 }

@@ -1,12 +1,13 @@
 //! The lowest layer: tools that do not depend on Kubernetes.
 //!
-//! * Owns: back-off per key, rate limits, locks per key, semaphores with early release, coalescing dirty sets, work
+//! * Owns: the clock, back-off per key, rate limits, locks per key, semaphores with early release, coalescing dirty sets, work
 //!   queues, atomic files, values reloaded from files, named tasks with a common shutdown, caught panics, limited
 //!   blocking work on files, URLs with credentials, proxies, Go's durations and quoting, enumerations with names, YAML and JSON
 //!   as trees with positions.
 //! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
 //! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
+pub mod clock;
 pub mod metrics;
 pub mod otel;
 pub mod atomic_file;

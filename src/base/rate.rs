@@ -1,8 +1,7 @@
 //! A rate limiter: `qps` on average, bursts of `burst`. Pure.
 
+use super::clock::Instant;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 /// A token bucket. Tokens can be reserved in advance; the caller then waits.
 #[derive(Debug)]
@@ -56,10 +55,11 @@ impl TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut rate = TokenBucket::new(5.0, 3);
         let mut waits = |n, now| -> Vec<u128> {
             let one = |_| rate.take(now, Duration::MAX).unwrap().as_millis();
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_too_long_is_refused_and_takes_nothing() {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut rate = TokenBucket::new(0.5, 1);
         let most = Duration::from_secs(3);
         assert_eq!(rate.take(now, most), Some(Duration::ZERO));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_token_that_is_given_back_is_there_again_and_no_more_than_the_burst() {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut rate = TokenBucket::new(1.0, 2);
         let take = |rate: &mut TokenBucket| rate.take(now, Duration::MAX).unwrap().as_secs();
         assert_eq!([(); 3].map(|()| take(&mut rate)), [0, 0, 1]);
@@ -97,6 +97,6 @@ mod tests {
     #[test]
     fn no_rate_is_no_limit() {
         let mut rate = TokenBucket::new(0.0, 0);
-        assert!((0..100).all(|_| rate.take(Instant::now(), Duration::ZERO).is_some()));
+        assert!((0..100).all(|_| rate.take(clock::instant(), Duration::ZERO).is_some()));
     }
 }

@@ -1,6 +1,9 @@
 //! Values that are read from files, and read again when the files change.
 
-use super::error_chain;
+use super::{
+    clock::{self, Instant},
+    error_chain,
+};
 use parking_lot::Mutex;
 use std::{
     fmt, fs,
@@ -9,10 +12,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::{task::spawn_blocking, time::timeout};
 
 /// Minimum interval between checks; files are only checked when the value is used.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             state: Mutex::new(ReloadState {
                 value,
                 versions,
-                next_check: Instant::now() + CHECK_INTERVAL,
+                next_check: clock::instant() + CHECK_INTERVAL,
                 checking: false,
                 reported: None,
             }),
@@ -125,7 +125,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     pub async fn current(self: &Arc<Self>) -> Arc<T> {
         {
             let mut state = self.state.lock();
-            let now = Instant::now();
+            let now = clock::instant();
             if state.checking || now < state.next_check {
                 return state.value.clone();
             }

@@ -1,10 +1,13 @@
 //! Named tasks with a common shutdown; tasks for single units of work; optional timers.
 
-use super::panics::{PanicScope, Panicked, catch_panic};
+use super::{
+    clock::Instant,
+    panics::{PanicScope, Panicked, catch_panic},
+};
 use std::future::Future;
 use tokio::{
     task::{JoinHandle, JoinSet},
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 

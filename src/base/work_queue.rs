@@ -1,13 +1,12 @@
 //! A queue of keys with a bounded number of requests in flight, coalescing, and back-off per key.
 
-use super::{DirtySet, backoff::Backoff, wait_until};
+use super::{DirtySet, backoff::Backoff, clock::Instant, wait_until};
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Initial delay after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(200);
@@ -109,6 +108,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn urgent_keys_come_first_and_each_once() {
-        let (mut queue, now) = (queue(9), Instant::now());
+        let (mut queue, now) = (queue(9), clock::instant());
         queue.add("a", false, now);
         queue.add("b", false, now + S(1));
         queue.add("b", true, now + S(1));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_key_in_flight_comes_again_only_when_its_request_has_ended() {
-        let (mut queue, now) = (queue(9), Instant::now());
+        let (mut queue, now) = (queue(9), clock::instant());
         queue.add("a", false, now);
         assert_eq!(queue.next(now), Some("a"));
         queue.add("a", false, now);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn no_more_are_in_flight_than_may_be() {
-        let (mut queue, now) = (queue(1), Instant::now());
+        let (mut queue, now) = (queue(1), clock::instant());
         queue.add("a", false, now);
         queue.add("b", false, now);
         let first = queue.next(now).unwrap();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_failure_delays_its_key_alone_and_is_the_first_only_once() {
-        let (mut queue, mut now) = (queue(9), Instant::now());
+        let (mut queue, mut now) = (queue(9), clock::instant());
         queue.add("a", false, now);
         queue.next(now);
         assert!(queue.failed(&"a", now));
@@ -180,10 +180,10 @@ mod tests {
         let mut queue = queue(9);
         queue.dirty.mark("m");
         assert_eq!(queue.woken().await, HashSet::from(["m"]));
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         queue.add_at("l", started_at + S(3));
         assert!(queue.woken().await.is_empty());
-        assert_eq!(queue.next(Instant::now()), Some("l"));
-        assert_eq!(started_at.elapsed().as_secs(), 3);
+        assert_eq!(queue.next(clock::instant()), Some("l"));
+        assert_eq!(clock::since(started_at).as_secs(), 3);
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::base::metrics::Metrics;
+use crate::base::{clock, metrics::Metrics};
 use crate::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
 
 /// The response of a method.
@@ -233,12 +233,9 @@ async fn serve(listener: UnixListener, script: Script) {
 
 /// Waits until the condition is true; panics after a minute.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + Duration::from_secs(60);
+    let end = clock::instant() + Duration::from_secs(60);
     while !holds() {
-        assert!(
-            std::time::Instant::now() < end,
-            "timed out waiting until {what}"
-        );
+        assert!(clock::instant() < end, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prost::Message;
 use tonic::Code;
@@ -15,6 +15,7 @@ use super::v1::{
     VersionResponse,
 };
 use super::{CriError, ListChange, ListFingerprint, Rpc, wait_for_runtime};
+use crate::base::clock;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
@@ -58,7 +59,7 @@ fn ids(mut containers: Vec<Container>) -> Vec<String> {
 async fn a_missing_socket_fails_at_once_and_says_which() {
     let runtime = TestRuntime::stopped();
     let client = runtime.client(LONG);
-    let begin = Instant::now();
+    let begin = clock::instant();
     for _ in 0..3 {
         let error = client.version().await.unwrap_err();
         assert!(
@@ -73,7 +74,7 @@ async fn a_missing_socket_fails_at_once_and_says_which() {
         );
         assert!(error.message().contains("cri.sock"), "{error}");
     }
-    assert!(begin.elapsed() < LONG / 2);
+    assert!(clock::since(begin) < LONG / 2);
 }
 
 #[tokio::test]
@@ -85,9 +86,9 @@ async fn calls_work_again_after_the_runtime_restarts_without_anyone_reconnecting
     runtime.stop().await;
     assert!(client.version().await.unwrap_err().is_unavailable());
     runtime.start();
-    let end = Instant::now() + LONG;
+    let end = clock::instant() + LONG;
     while client.version().await.is_err() {
-        assert!(Instant::now() < end);
+        assert!(clock::instant() < end);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -611,15 +612,15 @@ async fn a_hung_create_does_not_hold_up_others_for_long() {
         script.calls("CreateContainer") == 4
     })
     .await;
-    let begin = Instant::now();
+    let begin = clock::instant();
     client.start_container("x").await.unwrap();
-    assert!(begin.elapsed() < LONG / 2, "{:?}", begin.elapsed());
+    assert!(clock::since(begin) < LONG / 2, "{:?}", clock::since(begin));
     // Taking something down does not wait behind starts at all.
     let mut quickest = LONG;
     for _ in 0..5 {
-        let begin = Instant::now();
+        let begin = clock::instant();
         assert!(client.remove_container("x").await.is_err());
-        quickest = quickest.min(begin.elapsed());
+        quickest = quickest.min(clock::since(begin));
     }
     assert!(quickest < Duration::from_secs(1), "{quickest:?}");
 }

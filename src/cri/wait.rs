@@ -5,11 +5,12 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::error::CriError;
 use super::runtime::RuntimeClient;
 use super::v1::{RuntimeCondition, StatusResponse, VersionResponse};
+use crate::base::clock::{self, Instant};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the same reason is logged again.
@@ -51,13 +52,13 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
             Err(missing) => missing,
         };
         let repeat = match &last {
-            Some((text, at)) => *text != missing || at.elapsed() >= REPEAT_INTERVAL,
+            Some((text, at)) => *text != missing || clock::since(*at) >= REPEAT_INTERVAL,
             None => true,
         };
         if repeat {
             let endpoint = runtime.connection().endpoint();
             tracing::warn!(%endpoint, "Waiting for the container runtime: {missing}");
-            last = Some((missing, Instant::now()));
+            last = Some((missing, clock::instant()));
         }
         sleep(POLL_INTERVAL).await;
     }

@@ -130,7 +130,8 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::time::{Instant, sleep};
+    use crate::base::clock;
+    use tokio::time::sleep;
 
     const MAPS: &str = "\
 55f0a000-55f0b000 r--p 00000000 fe:00 77                                 /usr/bin/kubelet
@@ -167,12 +168,12 @@ garbage
                 }
                 std::future::pending::<()>().await;
             };
-            let started_at = Instant::now();
+            let started_at = clock::instant();
             tokio::select! {
                 () = end_of_burst(&mut changes) => {}
                 () = changing => {}
             }
-            assert_eq!(started_at.elapsed(), expected, "{number} changes");
+            assert_eq!(clock::since(started_at), expected, "{number} changes");
         }
     }
 

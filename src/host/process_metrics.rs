@@ -1,11 +1,14 @@
 //! The process metrics that every Prometheus client library exports.
 
 use super::proc::{OwnProcess, own_process};
-use crate::base::metrics::{AtScrape, Metrics};
+use crate::base::{
+    clock::{self, Instant},
+    metrics::{AtScrape, Metrics},
+};
 use parking_lot::Mutex;
 use std::{
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How long a reading is reused, so that the metrics of one scrape share it: reading is most of a scrape's cost.
@@ -19,10 +22,10 @@ impl ProcessReader {
     fn now(&self) -> OwnProcess {
         let mut last = self.0.lock();
         match *last {
-            Some((at, own)) if at.elapsed() < ONE_SCRAPE => own,
+            Some((at, own)) if clock::since(at) < ONE_SCRAPE => own,
             _ => {
                 let own = own_process();
-                *last = Some((Instant::now(), own));
+                *last = Some((clock::instant(), own));
                 own
             }
         }

@@ -169,7 +169,7 @@ pub async fn read_head(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use crate::base::clock;
 
     async fn sh(script: &'static str, limit: Duration) -> io::Result<ProgramEnd> {
         let args = ["-c".to_owned(), script.to_owned()];
@@ -193,10 +193,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_does_not_end_is_killed_and_one_that_is_missing_is_not_found() {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let error = sh("exec sleep 60", Duration::from_millis(50)).await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(started_at.elapsed() < Duration::from_secs(30));
+        assert!(clock::since(started_at) < Duration::from_secs(30));
         let run = || run(Program::new("no-such-program", &[], Duration::from_secs(1)));
         let error = tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -236,9 +236,9 @@ mod tests {
         ended.cancel();
         let error = run.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Interrupted);
-        let begun = Instant::now();
+        let begun = clock::instant();
         while is_running(pid) {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(clock::since(begun) < Duration::from_secs(30));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::base::backoff::Backoff;
+use crate::base::{backoff::Backoff, clock::Instant};
 use crate::model::PodUid;
 
 const INITIAL_DELAY: Duration = Duration::from_secs(10);
@@ -87,12 +85,13 @@ impl PullBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
     fn waits_double_from_ten_seconds_to_five_minutes_and_name_the_exact_instant() {
-        let (pod, mut now) = (PodUid::from("p"), Instant::now());
+        let (pod, mut now) = (PodUid::from("p"), clock::instant());
         let mut backoff = PullBackoff::new();
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
             let at = backoff.failed(&pod, "x", format!("error {seconds}"), now);
@@ -112,7 +111,7 @@ mod tests {
 
     #[test]
     fn each_pod_and_image_waits_for_itself() {
-        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), Instant::now());
+        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), clock::instant());
         let mut backoff = PullBackoff::new();
         backoff.failed(&one, "x", "e".into(), now);
         assert!(backoff.in_back_off(&one, "x", now).is_some());
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn success_and_the_end_of_a_pod_are_forgotten_and_so_is_what_is_old() {
-        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), Instant::now());
+        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), clock::instant());
         let mut backoff = PullBackoff::new();
         backoff.failed(&one, "x", "e".into(), now);
         backoff.failed(&two, "x", "e".into(), now);

@@ -1,8 +1,8 @@
 //! Errors of images, as users see them.
 
-use tokio::time::Instant;
 use tonic::Code;
 
+use crate::base::clock::Instant;
 use crate::cri::CriError;
 use crate::model::reasons;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::backoff::PullBackoff;
 use super::credentials::{ImagePullServiceAccount, Keyring, LoginOwner, PullLogin};
@@ -14,7 +13,10 @@ use super::pull_metrics::PullMetrics;
 use super::puller::{PullConfig, PullRequest, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
-use crate::base::{GoDuration, SingleFlight};
+use crate::base::{
+    GoDuration, SingleFlight,
+    clock::{self, Instant},
+};
 use crate::cri::v1::{Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};
@@ -285,7 +287,7 @@ impl ImageGetter {
         let ImageRequest { object, image, .. } = *request;
         let pod = request.pod.uid();
         self.report_unusable_secrets(request);
-        let (recorder, begin) = (&self.shared.recorder, Instant::now());
+        let (recorder, begin) = (&self.shared.recorder, clock::instant());
         recorder.normal(
             object,
             reasons::event::PULLING,
@@ -314,7 +316,7 @@ impl ImageGetter {
                 recorder.warning(object, reasons::event::FAILED, message);
                 let error = ImageError::of_pull(image, &text);
                 let last = format!("{}: {}", error.reason, error.message);
-                let now = Instant::now();
+                let now = clock::instant();
                 let mut backoff = self.shared.backoff.lock();
                 let retry_at = backoff.failed(&pod, image, last, now);
                 Err(error.until(retry_at.min(now + ERR_IMAGE_PULL_DURATION)))
@@ -347,7 +349,7 @@ impl ImageGetter {
     /// Whether pulls of this image are in their back-off.
     pub(super) fn is_in_back_off(&self, pod: &PodUid, image: &str) -> bool {
         let backoff = self.shared.backoff.lock();
-        backoff.in_back_off(pod, image, Instant::now()).is_some()
+        backoff.in_back_off(pod, image, clock::instant()).is_some()
     }
 
     /// Returns an error while pulls of this image are in their back-off.
@@ -356,7 +358,7 @@ impl ImageGetter {
         let text = format!("Back-off pulling image {image:?}");
         let error = {
             let backoff = self.shared.backoff.lock();
-            match backoff.in_back_off(&request.pod.uid(), image, Instant::now()) {
+            match backoff.in_back_off(&request.pod.uid(), image, clock::instant()) {
                 Some((retry_at, last)) => {
                     let message = format!("{text}: {last}");
                     ImageError::new(reasons::IMAGE_PULL_BACK_OFF, message).until(retry_at)
@@ -393,7 +395,7 @@ fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Imag
 fn pulled_text(image: &str, pulled: &Pulled, begin: Instant) -> String {
     let size = pulled.image.as_ref().map_or(0, |image| image.size);
     let truncated = |time| GoDuration::from(time).truncated_to_millis();
-    let (took, waited) = (truncated(pulled.took), truncated(begin.elapsed()));
+    let (took, waited) = (truncated(pulled.took), truncated(clock::since(begin)));
     format!(
         "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {size} bytes."
     )

@@ -6,10 +6,12 @@ use super::{
     records::{PullRecords, VerificationPolicy},
 };
 use crate::{
-    apiserver::ApiServer, base::metrics::Metrics, cri::ImageClient, state::events::EventRecorder,
+    apiserver::ApiServer,
+    base::{clock, metrics::Metrics},
+    cri::ImageClient,
+    state::events::EventRecorder,
 };
 use anyhow::Context as _;
-use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
 /// Configuration of image pulls and their credentials.
@@ -78,7 +80,7 @@ impl Images {
         if !self.records.has_interrupted_pulls() {
             return;
         }
-        let listed_at = Timestamp::now();
+        let listed_at = clock::timestamp();
         match self.client.list_images(None).await {
             Ok(images) => self.records.recover(&images, listed_at).await,
             Err(error) => tracing::warn!(

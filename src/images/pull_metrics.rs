@@ -1,13 +1,15 @@
 //! Metrics of pull durations: by image size, and per pod until it has started.
 
-use crate::base::metrics::{Labels, Metrics};
+use crate::base::{
+    clock::{self, Instant},
+    metrics::{Labels, Metrics},
+};
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Upper bounds in seconds; upstream's, as are the sizes below.
 const BUCKETS: [f64; 18] = [
@@ -94,7 +96,7 @@ impl PullMetrics {
         let mut pulls = self.pulls.lock();
         let pulls = pulls.entry(pod.clone()).or_default();
         if pulls.len() < MAX_PULLS_PER_POD {
-            pulls.push((requested, Instant::now()));
+            pulls.push((requested, clock::instant()));
         }
     }
 
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn pulls_at_the_same_time_count_once() {
-        let begin = Instant::now();
+        let begin = clock::instant();
         let at = |seconds| begin + Duration::from_secs(seconds);
         for (pulls, seconds) in [
             (vec![], 0),

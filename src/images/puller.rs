@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::credentials::{LoginOwner, PullLogin};
 use super::error::pull_text;
 use super::records::PullRecords;
-use crate::base::{SingleFlight, TokenBucket, panics::PanicScope, spawn};
+use crate::base::{SingleFlight, TokenBucket, clock, panics::PanicScope, spawn};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -129,7 +129,7 @@ impl Puller {
             async move {
                 // The semaphore is never closed.
                 let _permit = queue.acquire_owned().await.ok();
-                let wait = rate.lock().take(Instant::now(), MAX_QPS_WAIT);
+                let wait = rate.lock().take(clock::instant(), MAX_QPS_WAIT);
                 sleep(wait.ok_or("pull QPS exceeded")?).await;
                 pull.run().await
             }
@@ -162,7 +162,7 @@ impl Pull {
                 self.image
             )
         })?;
-        let begin = Instant::now();
+        let begin = clock::instant();
         let (image_ref, owner) = match self.with_any_credentials().await {
             Ok(pulled) => pulled,
             Err(error) => {
@@ -172,7 +172,7 @@ impl Pull {
                 return Err(error.text);
             }
         };
-        let took = begin.elapsed();
+        let took = clock::since(begin);
         let (images, spec, reference) = (self.images, self.spec, image_ref.clone());
         let record = async move {
             // Without its ID the image cannot be recorded; the intent stays.

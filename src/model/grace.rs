@@ -1,7 +1,7 @@
 //! The deadline of a stop of a pod or of one container.
 
+use crate::base::clock::Instant;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The deadline of a stop of a pod or of one container. It can only be replaced by an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

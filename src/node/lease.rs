@@ -8,7 +8,7 @@
 
 use crate::{
     apiserver::{ApiError, ApiServer, Recovery, ResourcePath},
-    base::error_chain,
+    base::{clock, error_chain},
     state::node_object::NodeObject,
 };
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
 };
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// Namespace of node leases.
 const NAMESPACE: &str = "kube-node-lease";
@@ -139,7 +139,7 @@ impl NodeLease {
                 let place = format!("{NAMESPACE}/{}", self.node_name);
                 tracing::error!(lease = place, err = %error_chain(&error), "Failed to update lease");
             }
-            let mut next_try = Instant::now() + delay;
+            let mut next_try = clock::instant() + delay;
             self.recovery.wait(&mut next_try).await;
             delay = (delay * 2).min(MAX_DELAY);
         }
@@ -155,7 +155,7 @@ impl NodeLease {
             return Ok(());
         }
         let uid = node.and_then(|node| node.metadata.uid.clone());
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let next = renewed_lease(
             known.as_ref(),
             &self.node_name,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     apiserver::ApiServer,
-    base::Tasks,
+    base::{Tasks, clock},
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
     host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address},
     model::NodeFacts,
@@ -30,7 +30,6 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 use std::{
     net::IpAddr,
@@ -265,7 +264,7 @@ pub async fn standalone_node(
         volumes_mounted: false,
         not_ready_reasons: &[],
         pressure: NodePressure::default(),
-        now: Timestamp::now(),
+        now: clock::timestamp(),
     };
     let generated = node_status::generate(&registration::initial(&registration), &facts);
     let node = registration::new_node(&registration, generated);

@@ -14,7 +14,10 @@ use crate::{
     apiserver::{
         ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
     },
-    base::error_chain,
+    base::{
+        clock::{self, Instant},
+        error_chain,
+    },
     model::LenientNode,
     node::node_status::{
         self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
@@ -31,14 +34,10 @@ use crate::{
     state::volumes_in_use::VolumesInUse,
     volumes::csi::identity::is_csi_volume,
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::sleep_until};
 use volumes::VolumesInUseReport;
 
 /// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
@@ -128,14 +127,14 @@ impl NodeManager {
             listed: false,
             reconciled: None,
             recorded_conditions: None,
-            devices_paused_until: Instant::now(),
+            devices_paused_until: clock::instant(),
             unschedulable: false,
             rebooted: false,
-            report_due: Instant::now(),
+            report_due: clock::instant(),
             dropped: None,
             left_out: Vec::new(),
             delay: None,
-            next_try: Instant::now(),
+            next_try: clock::instant(),
         }
     }
 
@@ -149,13 +148,13 @@ impl NodeManager {
         loop {
             self.step().await;
             let devices_paused_until = self.devices_paused_until;
-            let is_paused = Instant::now() < devices_paused_until;
+            let is_paused = clock::instant() < devices_paused_until;
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
                 Ok(()) = self.deps.devices.changed(), if !is_paused => {
-                    self.devices_paused_until = Instant::now() + DEVICE_SYNC_INTERVAL;
+                    self.devices_paused_until = clock::instant() + DEVICE_SYNC_INTERVAL;
                 }
                 Ok(()) = self.deps.pressure.changed() => {}
                 Ok(()) = self.deps.shutting_down.changed() => {}
@@ -234,12 +233,12 @@ impl NodeManager {
 
     /// Runs a sync, unless the back-off after a failure has not passed.
     async fn step(&mut self) {
-        if self.delay.is_some() && Instant::now() < self.next_try {
+        if self.delay.is_some() && clock::instant() < self.next_try {
             return;
         }
         let Err(SyncFailure(what, error)) = self.sync().await else {
             self.delay = None;
-            self.next_try = Instant::now() + self.deps.update_period;
+            self.next_try = clock::instant() + self.deps.update_period;
             return;
         };
         if !self.deps.api.is_reported(&error) {
@@ -249,7 +248,7 @@ impl NodeManager {
             .delay
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
-        self.next_try = Instant::now() + delay;
+        self.next_try = clock::instant() + delay;
     }
 
     async fn sync(&mut self) -> Result<(), SyncFailure> {
@@ -333,7 +332,7 @@ impl NodeManager {
             self.deps.events.warning(&object, "Rebooted", message);
         }
         let difference = node_status::difference(node, &generated, false);
-        let (period, now) = (self.deps.update_period, Instant::now());
+        let (period, now) = (self.deps.update_period, clock::instant());
         let changed = difference.is_some_and(|difference| {
             let dropped = self.dropped.as_ref();
             dropped.is_none_or(|dropped| dropped.permits(&difference, period, now))
@@ -348,7 +347,7 @@ impl NodeManager {
         }
         let taken = self.deps.node.get();
         let dropped = taken.and_then(|node| node_status::difference(&node, &generated, false));
-        self.dropped = dropped.map(|difference| DroppedFields::new(difference, Instant::now()));
+        self.dropped = dropped.map(|difference| DroppedFields::new(difference, clock::instant()));
         self.schedule_report(changed);
         Ok(())
     }
@@ -400,7 +399,7 @@ impl NodeManager {
     fn schedule_report(&mut self, changed: bool) {
         let period = self.deps.report_period;
         let jitter = if changed { fastrand::f64() - 0.5 } else { 0.0 };
-        self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
+        self.report_due = clock::instant() + period.mul_f64(1.0 + jitter);
     }
 
     /// Whether volumes are mounted. Reads the mounts only if that decides whether a name stays in `volumesInUse`.
@@ -440,7 +439,7 @@ impl NodeManager {
                 volumes_mounted,
                 not_ready_reasons: &not_ready_reasons,
                 pressure: *self.deps.pressure.borrow_and_update(),
-                now: Timestamp::now(),
+                now: clock::timestamp(),
             },
         )
     }
@@ -488,7 +487,7 @@ fn not_ready_reasons(state: &mut RuntimeStateReader) -> Vec<String> {
         Some(rest) => rest.to_owned(),
         None => text,
     });
-    let runtime = state.runtime_error(Instant::now());
+    let runtime = state.runtime_error(clock::instant());
     runtime.into_iter().chain(network).collect()
 }
 

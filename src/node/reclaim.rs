@@ -2,7 +2,10 @@
 
 use crate::{
     base::error_chain,
-    base::otel::{Parent, TraceSpanKind, Tracer, traced},
+    base::{
+        clock,
+        otel::{Parent, TraceSpanKind, Tracer, traced},
+    },
     images::gc::ImageCollector,
     model::{PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
@@ -12,7 +15,7 @@ use crate::{
     state::pod_cache::PodCache,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 /// Upstream's `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -57,8 +60,8 @@ impl Reclaim {
     /// existing containers are safe anyway.
     async fn wait_for(&self, sources: &SourcesReadyReader) {
         let _listed = self.cache.wait_runtime_listed().await;
-        let until = Instant::now() + PERIOD;
-        while !sources.all_delivered() && Instant::now() < until {
+        let until = clock::instant() + PERIOD;
+        while !sources.all_delivered() && clock::instant() < until {
             tokio::time::sleep(SOURCES_CHECK_INTERVAL).await;
         }
     }

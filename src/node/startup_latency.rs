@@ -2,11 +2,17 @@
 //!
 //! Upstream: `pkg/kubelet/util/node_startup_latency_tracker.go`.
 
-use crate::{base::metrics::Metrics, host::proc::process_start, node::node_status::READY};
+use crate::{
+    base::{
+        clock::{self, Instant},
+        metrics::Metrics,
+    },
+    host::proc::process_start,
+    node::node_status::READY,
+};
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::metrics::gauge::Gauge;
 use std::{sync::atomic::AtomicU64, time::Duration};
-use tokio::time::Instant;
 
 type Seconds = Gauge<f64, AtomicU64>;
 
@@ -34,7 +40,7 @@ impl StartupLatency {
 
     /// Of a process that started so long after the machine, and so long ago.
     fn of([after_boot, age]: [Duration; 2], metrics: &Metrics) -> Self {
-        let now = Instant::now();
+        let now = clock::instant();
         Self {
             after_boot,
             started_at: now.checked_sub(age).unwrap_or(now),
@@ -66,12 +72,12 @@ impl StartupLatency {
 
     /// The node is about to be registered; only the first try counts.
     pub(super) fn attempted(&mut self) {
-        self.attempted_at.get_or_insert_with(Instant::now);
+        self.attempted_at.get_or_insert_with(clock::instant);
     }
 
     /// This process has registered the node.
     pub(super) fn registered(&mut self) {
-        self.registered_at.get_or_insert_with(Instant::now);
+        self.registered_at.get_or_insert_with(clock::instant);
     }
 
     /// The API server has the node like this; only the first time that it is ready counts.
@@ -87,7 +93,7 @@ impl StartupLatency {
             return;
         };
         self.is_ready = true;
-        let now = Instant::now();
+        let now = clock::instant();
         let set = |gauge: &Seconds, took: Duration| gauge.set(took.as_secs_f64());
         set(&self.before_start, self.after_boot);
         set(&self.before_registration, attempted_at - self.started_at);

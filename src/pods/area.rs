@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     apiserver::ApiServer,
-    base::{Tasks, metrics::Metrics, otel::Tracer},
+    base::{Tasks, clock, metrics::Metrics, otel::Tracer},
     cri::{
         FeaturesWriter, RuntimeClient, RuntimeInfo,
         events::{EventMetrics, EventStream, event_stream},
@@ -33,7 +33,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use std::{collections::HashSet, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// The readable stores of the area; cheap to clone.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl PodsHandles {
     pub fn warnings(&self) -> Vec<String> {
         let state = self.runtime_state.borrow();
         [
-            state.runtime_error(Instant::now()),
+            state.runtime_error(clock::instant()),
             state.network_error(),
             self.missing_path.warning(),
         ]

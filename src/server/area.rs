@@ -19,7 +19,7 @@ use super::{
     streaming::{StreamDeps, StreamMetrics, StreamTable},
 };
 use crate::{
-    base::{metrics::Metrics, otel::Tracer},
+    base::{clock, metrics::Metrics, otel::Tracer},
     cri::RuntimeClient,
     host::HostMachine,
     node::stats::{ClaimMeter, ClaimVolumes, Stats},
@@ -29,7 +29,7 @@ use crate::{
 };
 use futures::future::BoxFuture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The directory that `/logs/` serves.
@@ -189,7 +189,7 @@ pub fn pods_api(
 /// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods.
 /// Waits at most until [`STARTUP_WAIT`] after this call, because a source may be slow.
 fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
-    let deadline = Instant::now() + STARTUP_WAIT;
+    let deadline = clock::instant() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {
         let mut all_sources_seen = all_sources_seen.clone();
         Box::pin(async move {

@@ -6,7 +6,7 @@ use super::{
     route_parts::RequestParams,
     streaming::{ContainerName, StreamTable},
 };
-use crate::base::error_chain;
+use crate::base::{clock, error_chain};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
@@ -39,7 +39,7 @@ impl Checkpoints {
             Err(refused) => return *refused,
         };
         let (pod, container) = (&name.pod, &name.container);
-        let file = file_name(&pod.name, &pod.namespace, container, Timestamp::now());
+        let file = file_name(&pod.name, &pod.namespace, container, clock::timestamp());
         let path = self.directory.join(file);
         let directory = self.directory.clone();
         let created = spawn_blocking(move || private_directory(&directory));

@@ -22,9 +22,10 @@ use super::{
     stats::{self, StatsReaders},
     streaming::StreamTable,
 };
-use crate::{host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder};
+use crate::{
+    base::clock, host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder,
+};
 use hyper::{Response, StatusCode};
-use jiff::Timestamp;
 use std::{
     convert::Infallible,
     future::ready,
@@ -207,7 +208,7 @@ impl RouteHandlers {
             Route::Machine => machine(&self.machine),
             Route::Configz => self.process.configz(),
             Route::Flagz => self.process.flagz(),
-            Route::Statusz => self.process.statusz(port, Timestamp::now()),
+            Route::Statusz => self.process.statusz(port, clock::timestamp()),
             Route::PutVerbosity => match read_body(request, limit).await {
                 Ok(body) => self.process.put_verbosity(&body),
                 Err(refused) => *refused,

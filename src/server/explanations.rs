@@ -8,10 +8,10 @@ use super::{
     route_parts::{RequestParams, RouteError},
     streaming::PodName,
 };
+use crate::base::clock;
 use crate::server::explain::{Explanation, Overview};
 use futures::future::BoxFuture;
 use hyper::Response;
-use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -103,7 +103,7 @@ impl Explanations {
             (self.overview)(),
             explain_row,
             self.version,
-            Timestamp::now(),
+            clock::timestamp(),
         )
     }
 

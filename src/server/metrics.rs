@@ -1,13 +1,15 @@
 //! The metrics of requests, with upstream's names.
 
 use super::routes::{Port, RouteEntry};
-use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
+use crate::base::{
+    clock::{self, Instant},
+    metrics::{DEFAULT_BUCKETS, Metrics},
+};
 use hyper::Method;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
-use tokio::time::Instant;
 
 /// First path segments of long-running requests.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
@@ -76,7 +78,7 @@ impl HttpMetrics {
         InFlight {
             inflight,
             duration: self.duration.get_or_create_owned(&request),
-            started_at: Instant::now(),
+            started_at: clock::instant(),
         }
     }
 }
@@ -92,7 +94,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.inflight.dec();
         self.duration
-            .observe(self.started_at.elapsed().as_secs_f64());
+            .observe(clock::since(self.started_at).as_secs_f64());
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     response::{Body, respond, text},
     route_parts::RouteError,
 };
+use crate::base::clock::{self, Instant};
 use crate::host::{ConfinedFile, open_confined};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -18,7 +19,7 @@ use tokio::{
     process::{Child, Command},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
-    time::{Instant, timeout_at},
+    time::timeout_at,
 };
 
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
@@ -108,7 +109,7 @@ impl NodeLogs {
                 "the kubelet is stopping\n".into(),
             );
         };
-        let deadline = Instant::now() + JOURNAL_TIMEOUT;
+        let deadline = clock::instant() + JOURNAL_TIMEOUT;
         let units = timeout_at(deadline, journal.units())
             .await
             .unwrap_or_default();

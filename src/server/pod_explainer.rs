@@ -5,6 +5,7 @@ use super::{
     streaming::{PodName, lookup},
 };
 use crate::{
+    base::clock::{self, Instant},
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
         PodsHandles, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus,
@@ -18,7 +19,6 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
 
 /// The volumes of a pod that are not ready.
 pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + Sync>;
@@ -106,7 +106,7 @@ impl PodExplainer {
         status: Option<&PodStatus>,
     ) -> Explanation {
         let uid = pod.uid();
-        let now = (Timestamp::now(), Instant::now());
+        let now = (clock::timestamp(), clock::instant());
         let worker: Option<WorkerStatus> = handles.workers.worker_status(&uid);
         let record = self.stores.pod_history.of(&uid);
         let runtime_status = self.stores.pod_cache.latest(&uid);

@@ -5,12 +5,12 @@ use super::{
     response::{Body, bad_request, text},
 };
 use crate::{
+    base::clock,
     model::PodExt,
     pods::pod_config::{PostError, PostedPods},
 };
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
-use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 
 /// Whether posted pods are added to the existing ones or replace them.
@@ -25,7 +25,7 @@ pub enum PostMode {
 /// Stores the pods in a body on disk, and responds with their final form: with the node name suffix, and the UID. The
 /// response does not show whether they run; `/pods` does.
 pub(super) async fn store_pods(store: PostedPods, mode: PostMode, body: Bytes) -> Response<Body> {
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     let stored = spawn_blocking(move || match mode {
         PostMode::Add => store.add(&body, now),
         PostMode::Replace => store.replace(&body, now),

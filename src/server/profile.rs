@@ -7,19 +7,15 @@ use super::{
     route_parts::RequestParams,
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
 };
 use hyper::{
     Response, StatusCode,
     header::{CONTENT_DISPOSITION, HeaderValue, RETRY_AFTER},
 };
-use jiff::Timestamp;
 use std::{io, time::Duration};
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, sleep_until},
-};
+use tokio::{task::spawn_blocking, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Default duration in seconds; upstream's.
@@ -87,13 +83,13 @@ async fn record(time: Duration, shutdown: &CancellationToken) -> io::Result<Prof
         return Ok(ProfileState::Busy);
     };
     let (since_1970, started_at) = (
-        Timestamp::now().as_duration().unsigned_abs(),
-        Instant::now(),
+        clock::timestamp().as_duration().unsigned_abs(),
+        clock::instant(),
     );
     tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
     let end = started_at + time;
-    while Instant::now() < end {
-        let pause = end.min(Instant::now() + MAX_COLLECT_INTERVAL);
+    while clock::instant() < end {
+        let pause = end.min(clock::instant() + MAX_COLLECT_INTERVAL);
         tokio::select! {
             () = sleep_until(pause) => {}
             () = shutdown.cancelled() => return Ok(ProfileState::Stopping),
@@ -104,7 +100,7 @@ async fn record(time: Duration, shutdown: &CancellationToken) -> io::Result<Prof
         };
         profiler = blocking(collect).await?;
     }
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     let write = move || {
         let profile: Profile = profiler.finish();
         pprof::file(&pprof::message(&profile, since_1970, took))

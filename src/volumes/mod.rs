@@ -68,7 +68,7 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{DirtySet, KeyedLock, panics::PanicScope, spawn};
+use crate::base::{DirtySet, KeyedLock, clock, panics::PanicScope, spawn};
 use crate::model::{
     ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
 };
@@ -87,10 +87,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Semaphore, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of `local` volumes that are set up concurrently, each on a thread that programs may keep for an hour: an
@@ -361,7 +358,7 @@ impl VolumeManager {
             of_volume.push(request);
         }
         let mut found = BTreeMap::new();
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = clock::instant() + TIMEOUT;
         for (volume, requests) in by_volume {
             let bound = self.shared.bind_sub_paths(uid, container, requests);
             tokio::select! {
@@ -390,7 +387,7 @@ impl VolumeManager {
         volumes: Vec<(String, VolumePath)>,
         cancel: &CancellationToken,
     ) -> Result<(), VolumeError> {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = clock::instant() + TIMEOUT;
         for (volume, path) in volumes {
             if path.check == HostPathCheck::None {
                 continue;

@@ -10,12 +10,13 @@ use super::{
     state::{self, VolumeWork},
 };
 use crate::base::{
+    clock,
     otel::in_current_context,
     panics::{PanicScope, catch_panic},
     run_file_io, spawn,
 };
 use std::{slice, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// How long a sync waits for other volumes after one has failed, so that it reports their failures together.
 const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ impl VolumeManagerInner {
         volumes: &[Arc<PlannedVolume>],
     ) -> Result<bool, VolumeError> {
         let mut changes = pod.volumes.subscribe();
-        let mut deadline = Instant::now() + TIMEOUT;
+        let mut deadline = clock::instant() + TIMEOUT;
         let (mut left, mut collecting_errors) = (volumes.to_vec(), false);
         loop {
             changes.borrow_and_update();
@@ -51,7 +52,7 @@ impl VolumeManagerInner {
             }
             if failed && !collecting_errors {
                 collecting_errors = true;
-                deadline = deadline.min(Instant::now() + ERROR_COLLECTION_TIME);
+                deadline = deadline.min(clock::instant() + ERROR_COLLECTION_TIME);
             }
             tokio::select! {
                 biased;
@@ -99,11 +100,11 @@ impl VolumeManagerInner {
 
 async fn run(planned: Arc<PlannedVolume>, attempt: Attempt) {
     let (manager, pod) = (attempt.manager.clone(), attempt.pod.clone());
-    let (began, is_refresh) = (Instant::now(), attempt.ready.is_some());
+    let (began, is_refresh) = (clock::instant(), attempt.ready.is_some());
     let ended = catch_panic(PanicScope::Sync, set_up(planned.clone(), attempt)).await;
     let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
     if !is_refresh {
-        manager.record_set_up(&pod.uid, &planned, &ended, began.elapsed());
+        manager.record_set_up(&pod.uid, &planned, &ended, clock::since(began));
     }
     if pod.volumes.end(&planned.name, ended) {
         manager.pods_to_sync.mark(pod.uid);

@@ -183,7 +183,7 @@ fn a_pure_file_does_nothing() {
     let effects = [
         "f().await",
         "warn!(x)",
-        "Instant::now()",
+        "clock::instant()",
         "std::fs::read(p)",
         "self.spawn(f)",
         "std::env::args()",
@@ -209,7 +209,7 @@ fn what_follows_a_test_item_is_production() {
     let items = [
         "mod tests { fn g() { {} } }",
         "#[path = \"\"] mod tests;",
-        "pub(super) fn watched(&self) -> [u8; 2] { Instant::now() }",
+        "pub(super) fn watched(&self) -> [u8; 2] { clock::instant() }",
         "use a::{b, c};",
         "static TURN: A = A { b: 1 };",
         "impl<'a> A<'a> { fn f() -> B<{ 1 }> { .. } }",
@@ -217,14 +217,14 @@ fn what_follows_a_test_item_is_production() {
     for item in items {
         let text = |after| format!("//! Pure.\n#[cfg(test)]\n{item}\n{after}\n");
         assert_lawful("src/low/a.rs", &text("fn f() {}"));
-        let what = "src/low/a.rs:4: an effect in a pure file: Instant::now";
-        assert_breach("src/low/a.rs", &text("fn f() { Instant::now() }"), what);
+        let what = "src/low/a.rs:4: an effect in a pure file: clock::instant";
+        assert_breach("src/low/a.rs", &text("fn f() { clock::instant() }"), what);
     }
 }
 
 #[test]
 fn tests_may_have_effects_and_queues() {
-    let (effect, queue) = ("//! Pure.\nInstant::now();", "mpsc::unbounded_channel();");
+    let (effect, queue) = ("//! Pure.\nclock::instant();", "mpsc::unbounded_channel();");
     for text in [effect, queue] {
         assert_lawful("src/low/tests/state.rs", text);
     }

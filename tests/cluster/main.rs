@@ -6,12 +6,14 @@
 //! skipped with a warning, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
 //! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics` builds them, and with `--storage` those that
 //! serve a CSI driver, without which the scenarios of CSI volumes are left out.
+// What it observes happens in real time, so it reads the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     unreachable_pub
 )]
 
@@ -31,7 +33,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use ::kubelet::base::connections;
+use ::kubelet::base::{self, connections};
 use ::kubelet::resources::plugin_manager::registration_proto;
 use support::runner::{self, Suite};
 use support::scripts;

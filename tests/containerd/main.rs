@@ -6,12 +6,14 @@
 //! there they fail. The same holds for a flavour that is not built; a machine whose Go is too old to build it is
 //! excused.
 //! `KUBELET_UNDER_TEST` runs them against another kubelet with the same flags.
+// What it observes happens in real time, so it reads the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     unreachable_pub
 )]
 

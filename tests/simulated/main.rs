@@ -1,10 +1,12 @@
 //! The kubelet against a runtime that runs nothing and misbehaves as scripted.
+// What it observes happens in real time, so it reads the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::disallowed_methods
+    clippy::disallowed_methods,
+    clippy::disallowed_types
 )]
 
 #[allow(dead_code, unused_imports, unreachable_pub)]
@@ -29,7 +31,7 @@ mod systemd;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
 mod registrar;
-use kubelet::base::connections;
+use kubelet::base::{self, connections};
 use kubelet::resources::plugin_manager::registration_proto;
 
 mod adopted_api_pods;

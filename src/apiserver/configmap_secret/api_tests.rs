@@ -2,8 +2,8 @@
 
 use super::{tests::pod_of, *};
 use crate::apiserver::tests::stored::{Mode, Stored};
+use crate::base::clock;
 use serde_json::{Value, json};
-use std::time::Instant;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -70,9 +70,9 @@ async fn changed(objects: &ConfigMapSecretReader) -> Vec<String> {
 }
 
 async fn until(condition: impl Fn() -> bool) {
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     while !condition() {
-        assert!(started_at.elapsed() < TIMEOUT);
+        assert!(clock::since(started_at) < TIMEOUT);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -174,11 +174,11 @@ async fn an_api_server_that_refuses_is_no_missing_object_and_heals_at_once() {
     server.set(Mode::Refusing(403));
     let pod = pod("u1");
     objects.register(&pod);
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let error = get(&objects, &pod, ObjectKind::ConfigMap).await;
     let error = error.unwrap_err();
     assert!(
-        started_at.elapsed() < Duration::from_secs(3),
+        clock::since(started_at) < Duration::from_secs(3),
         "{started_at:?}"
     );
     assert!(!error.is_not_found());
@@ -197,7 +197,7 @@ async fn an_api_server_that_does_not_respond_bounds_the_wait() {
     server.set(Mode::Silent);
     let pod = pod("u1");
     objects.register(&pod);
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let wanted = [ObjectKind::ConfigMap, ObjectKind::Secret].map(|kind| {
         key(
             kind,
@@ -209,7 +209,7 @@ async fn an_api_server_that_does_not_respond_bounds_the_wait() {
     });
     let found = objects.of(&pod).get(wanted.into()).await;
     assert!(
-        started_at.elapsed() < Duration::from_secs(5),
+        clock::since(started_at) < Duration::from_secs(5),
         "both at once"
     );
     let texts: Vec<_> = found

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -288,11 +289,11 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
     let reads = objects.local.as_ref().unwrap().reads.clone();
     let hanging = reads.try_acquire_many_owned(MAX_READS as u32).unwrap();
     let key = key(ObjectKind::Secret, "db");
-    let begun = tokio::time::Instant::now();
+    let begun = clock::instant();
     let error = files.get([key.clone()].into()).await[&key]
         .clone()
         .unwrap_err();
-    assert_eq!(begun.elapsed(), READ_TIMEOUT);
+    assert_eq!(clock::since(begun), READ_TIMEOUT);
     let text = r#"secret "db" cannot be read: reading its directory timed out"#;
     assert_eq!(error.to_string(), text);
     assert!(!error.is_not_found());

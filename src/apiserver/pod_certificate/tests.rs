@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apiserver::tests::stored::Stored;
+use crate::base::clock;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -59,12 +60,12 @@ async fn signed(status: Value) -> Signed {
 }
 
 fn condition(kind: &str) -> Value {
-    let now = Timestamp::now().to_string();
+    let now = clock::timestamp().to_string();
     json!([{"type": kind, "status": "True", "lastTransitionTime": now, "reason": "Why", "message": "because"}])
 }
 
 fn in_seconds(seconds: i64) -> String {
-    (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string()
+    (clock::timestamp() + SignedDuration::from_secs(seconds)).to_string()
 }
 
 impl Signed {
@@ -75,7 +76,7 @@ impl Signed {
 
     fn samples(&self) -> Vec<ScrapeSample> {
         let of = self.certificates.0.api.as_ref().unwrap();
-        samples(&of.states.lock(), Timestamp::now())
+        samples(&of.states.lock(), clock::timestamp())
     }
 }
 
@@ -109,9 +110,9 @@ async fn a_refusal_is_an_event_of_the_pod() {
         assert_eq!(signed.notice().await, expected);
         assert_eq!(signed.samples(), [counted("x/y", state)]);
         signed.certificates.forget(&"u1".into());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         while !signed.samples().is_empty() {
-            assert!(started_at.elapsed() < TIMEOUT);
+            assert!(clock::since(started_at) < TIMEOUT);
             tokio::task::yield_now().await;
         }
     }
@@ -141,9 +142,9 @@ async fn a_certificate_that_is_not_replaced_is_overdue_and_then_expired() {
         (notice.reason, &*notice.message),
         ("CertificateExpired", "PodCertificate expired")
     );
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     while signed.samples() != [counted("x/y", "expired")] {
-        assert!(started_at.elapsed() < TIMEOUT);
+        assert!(clock::since(started_at) < TIMEOUT);
         sleep(Duration::from_millis(20)).await;
     }
     // What has expired stays until there is something new.

@@ -5,10 +5,11 @@ use super::{
     watches::{pod, watched},
     *,
 };
+use crate::base::clock;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use parking_lot::Mutex;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn more_watches_than_one_connection_holds_get_a_second() {
@@ -63,13 +64,13 @@ async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     server.freeze();
     // Nothing comes from the network any more, so the clock runs on to the next timer.
     tokio::time::pause();
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let event = watch.next().await;
     assert!(
         matches!(&event, WatchEvent::Failed(error) if matches!(**error, ApiError::Unreachable(_))),
         "{event:?}"
     );
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(took <= Duration::from_secs(26), "{took:?}");
     tokio::time::resume();
     let resumed = tokio::spawn(async move {

@@ -6,15 +6,13 @@ use super::{
     scripted::{Reply, TOKEN},
     *,
 };
+use crate::base::clock;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Node;
 use std::{
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    sync::atomic::AtomicBool,
-    time::{Duration, SystemTime},
+    os::unix::fs::PermissionsExt as _, path::Path, sync::atomic::AtomicBool, time::Duration,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 async fn server() -> Scripted {
     Scripted::serve(|_| Reply::Json(200, json!({"metadata": {"name": "n1"}}))).await
@@ -38,7 +36,7 @@ async fn requests_keep_to_the_rate_and_the_lease_does_not_wait() {
     let server = server().await;
     let api = client(&server).await.limited(20, 3);
     let lease = api.unlimited();
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let tasks: Vec<_> = (0..13)
         .map(|_| {
             let api = api.clone();
@@ -46,15 +44,15 @@ async fn requests_keep_to_the_rate_and_the_lease_does_not_wait() {
         })
         .collect();
     sleep(Duration::from_millis(50)).await;
-    let waited = Instant::now();
+    let waited = clock::instant();
     get(&lease).await.unwrap();
-    assert!(waited.elapsed() < Duration::from_millis(300));
+    assert!(clock::since(waited) < Duration::from_millis(300));
     assert!(server.received().len() < 13);
     for task in tasks {
         task.await.unwrap().unwrap();
     }
     // Three at once, and ten in 50 ms each.
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(took >= Duration::from_millis(450), "{took:?}");
 }
 
@@ -130,7 +128,7 @@ async fn a_renewed_certificate_replaces_the_embedded_one_while_it_is_valid() {
         "client-key-data": STANDARD.encode(&embedded.key_pem),
     });
     let path = write_kubeconfig(dir.path(), server.port, user);
-    assert!(kubeconfig_is_valid(&path, SystemTime::now()));
+    assert!(kubeconfig_is_valid(&path, clock::system_time()));
     let current = dir.path().join("current.pem");
     let expired = server.clients.expired_client("n3");
     fs::write(&current, format!("{}{}", expired.pem, expired.key_pem)).unwrap();
@@ -140,9 +138,9 @@ async fn a_renewed_certificate_replaces_the_embedded_one_while_it_is_valid() {
     get(&api).await.unwrap();
     assert_eq!(server.certificate().unwrap(), embedded.der.to_vec());
     fs::write(&current, format!("{}{}", renewed.pem, renewed.key_pem)).unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = clock::instant() + Duration::from_secs(20);
     while server.certificate().unwrap() != renewed.der.to_vec() {
-        assert!(Instant::now() < end, "it is not used");
+        assert!(clock::instant() < end, "it is not used");
         get(&api).await.unwrap();
         sleep(Duration::from_millis(50)).await;
     }
@@ -160,7 +158,7 @@ async fn certificate_and_key_may_be_in_one_file() {
     .unwrap();
     let user = json!({"client-certificate": "own.pem", "client-key": "own.pem"});
     let path = write_kubeconfig(dir.path(), server.port, user);
-    assert!(kubeconfig_is_valid(&path, SystemTime::now()));
+    assert!(kubeconfig_is_valid(&path, clock::system_time()));
     get(&ApiServer::of_kubeconfig(&path).await.unwrap())
         .await
         .unwrap();
@@ -173,7 +171,7 @@ async fn a_kubeconfig_may_come_later_if_it_is_awaited() {
     let path = dir.path().join("kubeconfig");
     assert!(ApiServer::open(identity(&path, None, false)).await.is_err());
     let api = ApiServer::open(identity(&path, None, true)).await.unwrap();
-    assert!(!kubeconfig_is_valid(&path, SystemTime::now()));
+    assert!(!kubeconfig_is_valid(&path, clock::system_time()));
     let own = api.clone();
     let getting = tokio::spawn(async move { get(&own).await });
     sleep(Duration::from_millis(300)).await;
@@ -191,10 +189,10 @@ async fn a_request_without_an_identity_fails_after_its_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
     let api = ApiServer::open(identity(&path, None, true)).await.unwrap();
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let error = get(&api).await.unwrap_err();
     assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(
         took <= Duration::from_secs(10) && took >= Duration::from_secs(9),
         "{took:?}"
@@ -225,7 +223,7 @@ fn a_kubeconfig_without_a_valid_certificate_is_not_valid() {
     for (user, expected) in rows {
         let path = write_kubeconfig(dir.path(), 1, user.clone());
         assert_eq!(
-            kubeconfig_is_valid(&path, SystemTime::now()),
+            kubeconfig_is_valid(&path, clock::system_time()),
             expected,
             "{user}"
         );
@@ -243,10 +241,10 @@ async fn a_kubeconfig_that_hangs_holds_up_no_request() {
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.unwrap().success());
     sleep(Duration::from_millis(1100)).await;
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     fs::rename(&fifo, &path).unwrap();
     let got = timeout(Duration::from_secs(5), get(&api)).await;
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     // So that the thread that reads it ends.
     drop(fs::OpenOptions::new().read(true).write(true).open(&path));
     got.expect("the earlier credentials are used").unwrap();
@@ -258,7 +256,7 @@ async fn a_credential_plugin_that_hangs_is_not_started_for_each_request() {
     let (server, dir) = (server().await, tempfile::tempdir().unwrap());
     fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
     let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
-    let soon = jiff::Timestamp::now() + Duration::from_secs(30);
+    let soon = clock::timestamp() + Duration::from_secs(30);
     let credential = json!({
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",
@@ -292,9 +290,9 @@ async fn a_credential_plugin_that_hangs_is_not_started_for_each_request() {
     let hanging = started() - before;
     assert!((1..=4).contains(&hanging), "{hanging}");
     fs::remove_file(&hangs).unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = clock::instant() + Duration::from_secs(20);
     while get(&api).await.is_err() {
-        assert!(Instant::now() < end);
+        assert!(clock::instant() < end);
     }
 }
 
@@ -354,11 +352,11 @@ async fn credentials_of_a_plugin_without_an_end_are_fetched_again_when_they_are_
     assert_eq!(runs(), before, "it runs only when it has to");
     is_refused.store(true, Ordering::SeqCst);
     // While they are refused, it runs once in ten seconds.
-    let (started_at, mut first) = (Instant::now(), None);
-    while started_at.elapsed() < Duration::from_secs(14) {
+    let (started_at, mut first) = (clock::instant(), None);
+    while clock::since(started_at) < Duration::from_secs(14) {
         assert!(get(&api).await.unwrap_err().is_unauthorized());
         if runs() > before {
-            first = first.or_else(|| Some(started_at.elapsed()));
+            first = first.or_else(|| Some(clock::since(started_at)));
         }
         sleep(Duration::from_millis(200)).await;
     }
@@ -377,14 +375,14 @@ async fn a_certificate_of_a_plugin_is_replaced_before_its_end() {
     let old = server.clients.expired_client("n1");
     plugin_in(dir.path(), &status(&old));
     let api = client_of_plugin(dir.path(), &server).await;
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let new = server.clients.client("n1", &[]);
     while get(&api).await.is_err() {
         // Only a program that runs again can bring the new one.
-        if started_at.elapsed() > Duration::from_secs(2) {
+        if clock::since(started_at) > Duration::from_secs(2) {
             plugin_in(dir.path(), &status(&new));
         }
-        assert!(started_at.elapsed() < Duration::from_secs(40));
+        assert!(clock::since(started_at) < Duration::from_secs(40));
         sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(server.certificate().unwrap(), new.der.to_vec());

@@ -1,5 +1,6 @@
 //! Authorities and certificates for tests.
 
+use crate::base::clock;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
@@ -7,7 +8,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::{
     net::{IpAddr, Ipv4Addr},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 /// A certificate authority.
@@ -88,7 +89,7 @@ impl Authority {
         params.subject_alt_names = names(request);
         let at = |seconds: i64| {
             let offset = Duration::from_secs(seconds.unsigned_abs());
-            let now = SystemTime::now();
+            let now = clock::system_time();
             if seconds < 0 {
                 now - offset
             } else {
@@ -107,7 +108,7 @@ impl Authority {
     /// The same, expired an hour ago.
     pub fn expired_client(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);
-        let now = SystemTime::now();
+        let now = clock::system_time();
         params.not_before = (now - Duration::from_secs(7200)).into();
         params.not_after = (now - Duration::from_secs(3600)).into();
         self.issue(params)
@@ -116,7 +117,7 @@ impl Authority {
     /// The same whose validity begins in an hour.
     pub fn later_client(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);
-        let now = SystemTime::now();
+        let now = clock::system_time();
         params.not_before = (now + Duration::from_secs(3600)).into();
         params.not_after = (now + Duration::from_secs(7200)).into();
         self.issue(params)

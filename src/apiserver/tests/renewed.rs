@@ -1,13 +1,14 @@
 //! Credentials that are renewed while the kubelet runs.
 
 use super::*;
+use crate::base::clock;
 use pki::Issued;
 use scripted::TOKEN;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// Before a library would read a token file again by itself, which takes a minute.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
@@ -44,9 +45,9 @@ fn put(directory: &Path, issued: &Issued) {
 
 /// Reviews until the result is the expected one.
 async fn until(api: &ApiServer, mut good: impl FnMut(Result<(), ApiError>) -> bool) {
-    let end = Instant::now() + WAIT_LIMIT;
+    let end = clock::instant() + WAIT_LIMIT;
     while !good(api.review_token("t").await.map(drop)) {
-        assert!(Instant::now() < end, "it has not been read again");
+        assert!(clock::instant() < end, "it has not been read again");
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -64,8 +65,8 @@ async fn a_renewed_client_certificate_is_used_without_a_restart() {
     assert_eq!(server.certificate().unwrap(), first.der.to_vec());
     // A certificate without its key is unusable, so the earlier pair stays.
     fs::write(dir.path().join("client.crt"), &second.pem).unwrap();
-    let end = Instant::now() + Duration::from_millis(1500);
-    while Instant::now() < end {
+    let end = clock::instant() + Duration::from_millis(1500);
+    while clock::instant() < end {
         api.review_token("t").await.unwrap();
         assert_eq!(server.certificate().unwrap(), first.der.to_vec());
         sleep(Duration::from_millis(100)).await;

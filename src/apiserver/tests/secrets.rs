@@ -5,8 +5,7 @@ use super::{
     scripted::{Reply, TOKEN},
     *,
 };
-use crate::base::error_chain;
-use jiff::Timestamp;
+use crate::base::{clock, error_chain};
 use k8s_openapi::api::core::v1::Node;
 use std::{os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -74,7 +73,7 @@ fn with_plugin(server: &Scripted, dir: &Path, script: &str) -> std::path::PathBu
 #[tokio::test]
 async fn what_a_credential_plugin_prints_is_in_no_error() {
     let server = Scripted::serve(|_| Reply::Json(200, json!({"metadata": {"name": "n1"}}))).await;
-    let soon = Timestamp::now() + std::time::Duration::from_secs(30);
+    let soon = clock::timestamp() + std::time::Duration::from_secs(30);
     let credential = json!({
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",

@@ -4,13 +4,14 @@ use super::{
     scripted::{Pushed, Received, Reply},
     *,
 };
+use crate::base::clock;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::{collections::VecDeque, ops::Deref, time::Duration};
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout, timeout_at},
+    time::{timeout, timeout_at},
 };
 
 /// A server that lists what it is set to, and hands the writers of its watches to the test.
@@ -417,7 +418,7 @@ async fn the_opening_of_a_watch_takes_no_place_in_the_rate() {
     // One for each list; the watches would need half a minute.
     let api = client(&server).await.limited(1, 30);
     let mut watches = Vec::new();
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     for _ in 0..30 {
         let mut watch = api.list_watch::<Pod>(Selection::default());
         assert_eq!(shown(watch.next().await), "listed ");
@@ -426,7 +427,7 @@ async fn the_opening_of_a_watch_takes_no_place_in_the_rate() {
     for _ in 0..30 {
         server.next_watch().await;
     }
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(took < Duration::from_secs(15), "{took:?}");
     watches.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -533,9 +534,9 @@ async fn resumes_soon(is_urgent: bool) {
         .get::<Pod>(ResourcePath::namespaced("default", "a"))
         .await;
     assert!(other.is_ok(), "{other:?}");
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let _second = begin_within_a_second(&mut watch, &server).await;
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(took < Duration::from_millis(1500), "{took:?}");
 }
 
@@ -576,7 +577,7 @@ async fn a_server_that_lists_well_and_fails_each_watch_is_tried_ever_more_seldom
         let mut watch = client(&server)
             .await
             .list_watch::<Pod>(Selection::default());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let end = started_at + Duration::from_secs(3);
         while timeout_at(end, watch.next()).await.is_ok() {}
         // At once, and after 0.2, 0.4, 0.8 and 1.6 s at the earliest.

@@ -1,11 +1,12 @@
 //! The response to a watch, read by lines.
 
 use crate::apiserver::{ApiError, transport::WatchSlot};
+use crate::base::clock::{self, Instant};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 /// How long after its requested duration a watch that has not ended is aborted.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
@@ -28,7 +29,7 @@ pub(super) struct WatchStream {
 impl WatchStream {
     /// `lasts` is its requested duration.
     pub(super) fn new(body: Body, lasts: Duration, slot: WatchSlot) -> Self {
-        let opened = Instant::now();
+        let opened = clock::instant();
         Self {
             body,
             buffer: BytesMut::new(),

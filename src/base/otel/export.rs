@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -16,7 +16,10 @@ use super::otlp::{self, wire};
 use super::plan::{ExportRetry, FailureLog, after_failure};
 use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
-use crate::base::metrics::{Labels, Metrics};
+use crate::base::{
+    clock,
+    metrics::{Labels, Metrics},
+};
 
 /// How long spans are collected before they are exported, unless a batch is full earlier.
 const GATHER: Duration = Duration::from_secs(1);
@@ -171,7 +174,7 @@ impl Exporter {
     }
 
     fn print_error(&self, state: &mut ExportState, lost: u64, status: &Status) {
-        if let Some(lost) = state.failure_log.failing(lost, Instant::now()) {
+        if let Some(lost) = state.failure_log.failing(lost, clock::instant()) {
             let collector = &self.collector;
             tracing::warn!(collector, err = %reason(status), lost, "Traces cannot be sent");
         }

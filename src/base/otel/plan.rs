@@ -1,8 +1,8 @@
 //! Retries of failed exports, and the rate limit of their logging.
 
+use crate::base::clock::Instant;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tonic::Code;
 
 /// The first delay; it doubles with each retry.
@@ -73,6 +73,7 @@ impl FailureLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn what_may_pass_is_tried_for_about_a_minute() {
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_at_once_then_once_a_minute_with_what_was_lost_and_the_end_once() {
-        let (mut log, begin) = (FailureLog::default(), Instant::now());
+        let (mut log, begin) = (FailureLog::default(), clock::instant());
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(log.working(), None);
         for (now, lost, expected) in [

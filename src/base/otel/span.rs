@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use super::context::SpanContext;
 use super::queue::Queue;
 use super::sampling::Ratio;
 use super::span_data::{AttributeValue, SpanData, TraceSpanKind};
+use crate::base::clock::{self, Instant};
 
 /// Maximum length of an error message in a span, in bytes.
 const MAX_FAILURE: usize = 1024;
@@ -67,14 +68,14 @@ impl Span {
         let recording = context.is_sampled().then(|| {
             Box::new(Recording {
                 queue: queue.clone(),
-                began: Instant::now(),
+                began: clock::instant(),
                 span: SpanData {
                     context: context.clone(),
                     parent: above.map(|above| (above.span(), remote)),
                     link,
                     kind,
                     name: name(),
-                    began: SystemTime::now(),
+                    began: clock::system_time(),
                     took: Duration::ZERO,
                     attributes: Vec::new(),
                     failure: None,
@@ -122,7 +123,7 @@ impl Drop for Span {
                 began,
                 mut span,
             } = *recording;
-            span.took = began.elapsed();
+            span.took = clock::since(began);
             queue.push(span);
         }
     }

@@ -7,8 +7,10 @@ use super::{
     client::{ClientError, Kubelet},
     term::{Term, json, print},
 };
-use crate::{base::error_chain, server::explain::Overview};
-use jiff::Timestamp;
+use crate::{
+    base::{clock, error_chain},
+    server::explain::Overview,
+};
 use render::{RenderOptions, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
 
@@ -61,7 +63,7 @@ fn options(args: &Pods, term: Term) -> RenderOptions {
     RenderOptions {
         wide: args.output == Output::Wide,
         paint: term.paint,
-        now: Timestamp::now(),
+        now: clock::timestamp(),
     }
 }
 

@@ -14,13 +14,13 @@ use super::{
     term::{Term, json, print},
 };
 use crate::{
+    base::clock,
     config::{HostFacts, name_of_node},
     host::HostMachine,
     model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
     pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest},
 };
-use jiff::Timestamp;
 use serde::Serialize;
 use std::{
     io::{self, Read as _},
@@ -122,7 +122,7 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
         config_maps_and_secrets: LocalConfigMapsAndSecrets::new(
             args.flags.local_objects_dir.is_some(),
         ),
-        now: Timestamp::now(),
+        now: clock::timestamp(),
     };
     let mut files = Vec::new();
     for path in &args.files {

@@ -1,5 +1,7 @@
 use super::*;
+use crate::base::clock;
 use crate::cli::term::Paint;
+use jiff::Timestamp;
 
 fn validated(source: PodSource, text: &str) -> (FileReport, String) {
     let validator = Validator {
@@ -220,7 +222,7 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
         node_name: "n1".into(),
         source: PodSource::File,
         config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
-        now: Timestamp::now(),
+        now: clock::timestamp(),
     };
     let reports = directory(dir.path(), &validator);
     let reported: Vec<(String, String)> = reports

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
@@ -22,6 +21,7 @@ use super::quote::{Chain, Style, quote};
 use super::record::LogRecord;
 use super::vmodule::{VModule, verbosity_at};
 use super::{LogFormat, json, text};
+use crate::base::clock;
 
 /// klog verbosities of this crate's `debug!` and `trace!`, and of events of libraries.
 const DEBUG: u32 = 4;
@@ -108,7 +108,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
     let record = LogRecord {
         level: Level::WARN,
         verbosity: 0,
-        time: Timestamp::now(),
+        time: clock::timestamp(),
         zone,
         pid: std::process::id(),
         file: caller(file!()),
@@ -127,24 +127,17 @@ pub(super) struct KlogLayer<W> {
     format: LogFormat,
     zone: TimeZone,
     pid: u32,
-    clock: fn() -> Timestamp,
     out: Mutex<W>,
 }
 
 impl<W: Write + Send> KlogLayer<W> {
-    pub(super) fn new(
-        shared: Arc<LayerState>,
-        format: LogFormat,
-        out: W,
-        clock: fn() -> Timestamp,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<LayerState>, format: LogFormat, out: W) -> Self {
         let (zone, pid) = (TimeZone::system(), std::process::id());
         Self {
             shared,
             format,
             zone,
             pid,
-            clock,
             out: Mutex::new(out),
         }
     }
@@ -285,7 +278,7 @@ where
             let record = LogRecord {
                 level: *metadata.level(),
                 verbosity: needed_verbosity(metadata),
-                time: (self.clock)(),
+                time: clock::timestamp(),
                 zone: &self.zone,
                 pid: self.pid,
                 file: caller(path),

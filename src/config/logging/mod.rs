@@ -119,7 +119,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     let (format, zone) = (config.format, TimeZone::system());
     let report = move |count| layer::dropped_line(format, &zone, count);
     let queue = LogQueue::start(std::io::stderr(), report).context("cannot start the log")?;
-    let (layer, control) = build(config, queue.clone(), jiff::Timestamp::now);
+    let (layer, control) = build(config, queue.clone());
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("cannot install the log")?;
     let (own, previous) = (queue.clone(), std::panic::take_hook());
@@ -137,16 +137,12 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
 
 /// The handle of a log without output, for a kubelet inside another program.
 pub fn detached(config: &LoggingConfig) -> LogControl {
-    build(config, std::io::sink(), jiff::Timestamp::now).1
+    build(config, std::io::sink()).1
 }
 
-fn build<W: Write + Send + 'static>(
-    config: &LoggingConfig,
-    out: W,
-    clock: fn() -> jiff::Timestamp,
-) -> (KlogLayer<W>, LogControl) {
+fn build<W: Write + Send + 'static>(config: &LoggingConfig, out: W) -> (KlogLayer<W>, LogControl) {
     let shared = Arc::new(LayerState::new(config.verbosity, config.vmodule.clone()));
-    let layer = KlogLayer::new(Arc::clone(&shared), config.format, out, clock);
+    let layer = KlogLayer::new(Arc::clone(&shared), config.format, out);
     let queue = LogQueue::default();
     (layer, LogControl { shared, queue })
 }

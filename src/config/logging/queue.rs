@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::{
     io::{self, Write},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Maximum size of queued lines in bytes. Lines that do not fit are dropped and counted.
@@ -51,8 +51,13 @@ impl LogQueue {
     }
 
     /// Waits until all queued lines are written, at most for `limit`. Blocking.
+    #[expect(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "locks and condition variables wait by the standard library's clock"
+    )]
     pub(super) fn flush(&self, limit: Duration) {
-        let end = Instant::now() + limit;
+        let end = std::time::Instant::now() + limit;
         let (state, changed) = &*self.shared;
         // With a timeout, because this thread may have panicked while it held the lock.
         let Some(mut state) = state.try_lock_until(end) else {

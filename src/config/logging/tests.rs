@@ -1,13 +1,14 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
+use tokio::runtime::Builder;
 use tracing::{debug, error, info, info_span, trace, warn};
 use tracing_subscriber::layer::SubscriberExt;
 
 use super::*;
+use crate::base::clock::SimulatedWallClock;
 
 /// Remembers each `write` on its own.
 #[derive(Clone, Default)]
@@ -26,14 +27,15 @@ impl Write for Captured {
     }
 }
 
-fn clock() -> Timestamp {
-    "2021-11-21T03:04:05.678901Z".parse().unwrap()
-}
-
 /// Runs `work` under a log of its own; returns what each write said.
 fn captured(config: &LoggingConfig, work: impl FnOnce(&LogControl)) -> Vec<String> {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    let now = "2021-11-21T03:04:05.678901Z".parse().unwrap();
+    let _clock = SimulatedWallClock::start(runtime.handle(), now);
+    let _entered = runtime.enter();
     let out = Captured::default();
-    let (layer, control) = build(config, out.clone(), clock);
+    let (layer, control) = build(config, out.clone());
     let layer = layer.with_identity(TimeZone::fixed(jiff::tz::offset(1)), 1234);
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::with_default(subscriber, || work(&control));

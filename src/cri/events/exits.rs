@@ -11,8 +11,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
+use crate::base::clock;
 use crate::cri::error::CriError;
 use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::ContainerState;
@@ -72,9 +73,9 @@ impl PendingExits {
 }
 
 async fn poll_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: String) -> String {
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let mut wait = FIRST_POLL;
-    while started_at.elapsed() < TIMEOUT {
+    while clock::since(started_at) < TIMEOUT {
         sleep(wait).await;
         let permit = calls.acquire().await;
         let status = runtime.container_status(&id).await;

@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::changes::{ChangeWriter, RuntimeEventSource};
@@ -16,6 +16,7 @@ use super::containerd::{
 use super::exits::PendingExits;
 use super::metrics::EventMetrics;
 use super::retry::{EventsEnded, EventsReport, ReconnectState};
+use crate::base::clock;
 use crate::cri::connection::{MAX_REPLY, finish};
 use crate::cri::error::CriError;
 use crate::cri::rpc::Rpc;
@@ -39,7 +40,7 @@ impl EventStream {
     pub async fn run(self) {
         let mut reconnect = ReconnectState::new();
         loop {
-            let started_at = Instant::now();
+            let started_at = clock::instant();
             let source = self.source(reconnect.source()).await;
             let Err(ended) = match source {
                 RuntimeEventSource::Containerd => self.containerd().await,
@@ -49,7 +50,7 @@ impl EventStream {
             if source == RuntimeEventSource::Cri {
                 self.metrics.lost();
             }
-            let next = reconnect.after(&ended, started_at.elapsed());
+            let next = reconnect.after(&ended, clock::since(started_at));
             match next.report {
                 Some(EventsReport::Lost) => {
                     tracing::warn!(err = %ended, "Lost the runtime's event stream, reconnecting");
@@ -88,7 +89,8 @@ impl EventStream {
     }
 
     fn cri_event(&self, event: ContainerEventResponse) {
-        self.metrics.received(event.created_at, SystemTime::now());
+        self.metrics
+            .received(event.created_at, clock::system_time());
         let metadata = event
             .pod_sandbox_status
             .and_then(|sandbox| sandbox.metadata);

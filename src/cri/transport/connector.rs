@@ -14,9 +14,10 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::Service;
 
+use crate::base::clock::{self, Instant};
 use crate::cri::endpoint::RuntimeEndpoint;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -66,7 +67,7 @@ impl UnixConnector {
     }
 
     async fn connect(self) -> Result<TokioIo<UnixStream>, ConnectFailure> {
-        if let Some(failure) = self.back_off.lock().error_during_delay(Instant::now()) {
+        if let Some(failure) = self.back_off.lock().error_during_delay(clock::instant()) {
             return Err(failure);
         }
         let path = self.endpoint.path();
@@ -86,7 +87,7 @@ impl UnixConnector {
                     kind: error.kind(),
                     text: error.to_string(),
                 };
-                back_off.failed(failure.clone(), Instant::now());
+                back_off.failed(failure.clone(), clock::instant());
                 Err(failure)
             }
         }
@@ -139,7 +140,7 @@ mod tests {
             kind: io::ErrorKind::NotFound,
             text: "gone".into(),
         };
-        let mut now = Instant::now();
+        let mut now = clock::instant();
         let mut back_off = ConnectBackOff::default();
         for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
             assert!(back_off.error_during_delay(now).is_none());

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Sleep, sleep_until, timeout, timeout_at};
 use tonic::Status;
 use tonic::body::Body;
 use tower::BoxError;
 
-use crate::base::{panics::PanicScope, spawn};
+use crate::base::{clock, panics::PanicScope, spawn};
 use crate::cri::rpc::Rpc;
 
 /// A detached call that exceeded its deadline is cancelled after this many further deadlines.
@@ -37,7 +37,7 @@ where
     let Some(limit) = limit else {
         return call.await.map_err(Into::into);
     };
-    let at = Instant::now() + limit;
+    let at = clock::instant() + limit;
     let mut call = Box::pin(call);
     match timeout_at(at, call.as_mut()).await {
         Ok(Ok(response)) => Ok(response.map(|inner| {

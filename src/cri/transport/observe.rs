@@ -7,13 +7,15 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::Instrument;
 
-use crate::base::otel::{Parent, Span, TraceSpanKind, Tracer};
+use crate::base::{
+    clock::{self, Instant},
+    otel::{Parent, Span, TraceSpanKind, Tracer},
+};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
 
@@ -30,7 +32,7 @@ where
 {
     let record = CallRecord {
         rpc,
-        begin: Instant::now(),
+        begin: clock::instant(),
         metrics,
         span: begin_span(tracer, &mut request),
         done: false,
@@ -100,7 +102,7 @@ impl CallRecord {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
-        let took = self.begin.elapsed();
+        let took = clock::since(self.begin);
         let stopped_watching = self.rpc.is_watch() && code == Code::Cancelled;
         let failed = code != Code::Ok && !stopped_watching;
         self.metrics.observe(self.rpc, took, failed);

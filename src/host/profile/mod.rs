@@ -157,14 +157,15 @@ pub(crate) static ONE_PROFILE: tokio::sync::Mutex<()> = tokio::sync::Mutex::cons
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{hint::black_box, time::Instant};
+    use crate::base::clock;
+    use std::hint::black_box;
 
     /// Something that takes time, under a name of its own.
     #[inline(never)]
     fn burn(for_so_long: Duration) -> u64 {
-        let since = Instant::now();
+        let since = clock::instant();
         let mut sum = 0_u64;
-        while since.elapsed() < for_so_long {
+        while clock::since(since) < for_so_long {
             for i in 0..10_000 {
                 sum = black_box(sum.wrapping_mul(31).wrapping_add(i));
             }
@@ -177,7 +178,7 @@ mod tests {
         let _only = ONE_PROFILE.blocking_lock();
         let mut profiler = Profiler::start().unwrap().unwrap();
         assert!(Profiler::start().unwrap().is_none());
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = clock::instant() + Duration::from_secs(60);
         let named = |profile: &Profile, name: &str, stack: &[u64]| {
             let names = stack.iter().filter_map(|at| profile.functions.get(at));
             names
@@ -199,7 +200,7 @@ mod tests {
                 assert!(*times > 0);
                 break;
             }
-            assert!(Instant::now() < deadline, "{profile:?}");
+            assert!(clock::instant() < deadline, "{profile:?}");
             profiler = Profiler::start().unwrap().unwrap();
         }
         // It has ended, and can begin again.

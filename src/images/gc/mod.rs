@@ -24,14 +24,17 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use self::history::History;
 use self::plan::{ImageFacts, Space};
 use self::usage::ImageNames;
 use super::records::PullRecords;
-use crate::base::metrics::{Labels, Metrics};
 use crate::base::{GoDuration, atomic_file, run_file_io};
+use crate::base::{
+    clock,
+    metrics::{Labels, Metrics},
+};
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
 use crate::host::{files::read_head_or_empty, filesystem_usage};
@@ -125,7 +128,7 @@ impl ImageCollector {
 
     /// Lists images and containers, and measures the image file system.
     pub async fn take_inventory(&self) -> anyhow::Result<Inventory> {
-        let at = Timestamp::now();
+        let at = clock::timestamp();
         let images = self
             .deps
             .images
@@ -147,7 +150,7 @@ impl ImageCollector {
         let (facts, changed) = {
             let mut history = self.history.lock();
             let before = history.clone();
-            let facts = history.observe(&images, &in_use, &pinned, Timestamp::now());
+            let facts = history.observe(&images, &in_use, &pinned, clock::timestamp());
             (facts, *history != before)
         };
         if changed {
@@ -162,7 +165,7 @@ impl ImageCollector {
             listed: images,
             space,
             images: facts,
-            at: Timestamp::now(),
+            at: clock::timestamp(),
             mount,
         })
     }
@@ -333,8 +336,8 @@ impl ImageCollector {
 
     /// Waits until all containers were read or could not be: which images they mount is not in the list.
     async fn wait_for_reads(&self) {
-        let until = Instant::now() + READ_TIMEOUT;
-        while self.deps.cache.has_unread_containers() && Instant::now() < until {
+        let until = clock::instant() + READ_TIMEOUT;
+        while self.deps.cache.has_unread_containers() && clock::instant() < until {
             sleep(READ_INTERVAL).await;
         }
     }

@@ -10,12 +10,14 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::ImageManager;
-use crate::base::otel::in_current_context;
 use crate::base::panics::{PanicScope, catch_panic};
 use crate::base::spawn;
+use crate::base::{
+    clock::{self, Instant},
+    otel::in_current_context,
+};
 use crate::cri::v1::PodSandboxConfig;
 use crate::images::credentials::PullSecrets;
 use crate::images::error::ImageError;
@@ -116,7 +118,7 @@ impl ImageManager {
         images: Vec<ImageToPrefetch>,
         sandbox: &PodSandboxConfig,
     ) {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut pods = self.prefetches.lock();
         let mut prefetches = pods.remove(&pod.uid()).unwrap_or_default();
         prefetches.retain(|prefetch| {
@@ -180,7 +182,7 @@ impl ImageManager {
                 pods.remove(&pod);
             }
         }
-        result.is_valid(Instant::now()).then_some(result.outcome)
+        result.is_valid(clock::instant()).then_some(result.outcome)
     }
 }
 
@@ -191,7 +193,7 @@ fn shared_result(
     let result = async {
         let outcome = catch_panic(PanicScope::ImagePrefetch, work).await;
         PrefetchResult {
-            at: Instant::now(),
+            at: clock::instant(),
             outcome: outcome.unwrap_or(PrefetchOutcome::Unknown),
         }
     };

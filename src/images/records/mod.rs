@@ -29,6 +29,7 @@ use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
 use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
 use crate::base::{
+    clock,
     metrics::{AtScrape, Metrics},
     run_file_io,
 };
@@ -94,7 +95,7 @@ impl PullRecords {
         for problem in &found.problems {
             tracing::warn!("Failed to read a record of an image pull: {problem}");
         }
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let pulling = |(name, image)| {
             let state = PullIntentState {
                 image,
@@ -310,7 +311,7 @@ impl PullRecordsInner {
         let name = RecordFileName::of(image_ref);
         let known = self.state.lock().pulled.get(&name).cloned();
         let known = known.as_ref().and_then(PulledRecordFile::record);
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         self.state.lock().pulled_at.insert(name.clone(), now);
         let Some(record) = ImagePulledRecord::merged(known, image_ref, &untagged, credentials, now)
         else {
@@ -330,7 +331,7 @@ impl PullRecordsInner {
         let mut state = self.state.lock();
         if let Some(pulling) = state.intents.get_mut(&RecordFileName::of(image)) {
             pulling.in_progress = pulling.in_progress.saturating_sub(1);
-            pulling.left_at = Some(Timestamp::now());
+            pulling.left_at = Some(clock::timestamp());
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::images::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use std::fs;
 use std::path::PathBuf;
@@ -199,7 +200,7 @@ async fn an_image_whose_pull_was_cut_short_by_the_kubelets_death_is_to_be_verifi
         image("sha256:dd", &["docker.io/library/busybox:latest"], &[]),
         image("sha256:cc", &["r.io/else:1"], &[]),
     ];
-    records.recover(&images, Timestamp::now()).await;
+    records.recover(&images, clock::timestamp()).await;
     assert_eq!((world.count("pulling"), world.count("pulled")), (1, 3));
     let records = world.open();
     assert!(records.must_pull("r.io/by-tag:1", "sha256:aa", Vec::new));
@@ -221,7 +222,7 @@ async fn records_of_images_that_are_gone_go_unless_they_are_newer_than_the_list(
     records
         .prune(
             &present,
-            Timestamp::now() - jiff::SignedDuration::from_secs(60),
+            clock::timestamp() - jiff::SignedDuration::from_secs(60),
         )
         .await;
     assert_eq!(
@@ -232,7 +233,7 @@ async fn records_of_images_that_are_gone_go_unless_they_are_newer_than_the_list(
     records
         .prune(
             &present,
-            Timestamp::now() + jiff::SignedDuration::from_secs(1),
+            clock::timestamp() + jiff::SignedDuration::from_secs(1),
         )
         .await;
     assert_eq!(world.count("pulled"), 1);
@@ -246,12 +247,12 @@ async fn the_record_of_an_image_that_is_pulled_again_after_the_list_stays() {
     pull(&records, "r.io/a", "sha256:aa").await;
     // The resolution of records is a second.
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-    let listed_at = Timestamp::now();
+    let listed_at = clock::timestamp();
     // The image was removed before the list, and is back: the record does not change.
     pull(&records, "r.io/a", "sha256:aa").await;
     records.prune(&HashSet::new(), listed_at).await;
     assert_eq!(world.count("pulled"), 1);
-    records.prune(&HashSet::new(), Timestamp::now()).await;
+    records.prune(&HashSet::new(), clock::timestamp()).await;
     assert_eq!(world.count("pulled"), 0);
 }
 
@@ -266,14 +267,14 @@ async fn an_image_whose_pull_was_cancelled_is_to_be_verified() {
     let images = [image("sha256:aa", &["r.io/a:1"], &[])];
     // A pull in progress is none of these.
     let again = records.record_pull_intent("r.io/a:1").await.unwrap();
-    records.recover(&images, Timestamp::now()).await;
+    records.recover(&images, clock::timestamp()).await;
     assert_eq!((world.count("pulling"), world.count("pulled")), (2, 0));
     drop(again);
-    records.recover(&images, Timestamp::now()).await;
+    records.recover(&images, clock::timestamp()).await;
     assert_eq!((world.count("pulling"), world.count("pulled")), (1, 1));
     assert!(records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
     // The runtime may go on with a pull that was cancelled, but not for ever.
-    let later = Timestamp::now() + INTENT_KEPT_FOR;
+    let later = clock::timestamp() + INTENT_KEPT_FOR;
     records.recover(&images, later).await;
     assert_eq!(world.count("pulling"), 0);
 }

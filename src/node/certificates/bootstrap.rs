@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate},
-    base::atomic_file,
+    base::{atomic_file, clock},
 };
 use anyhow::Context as _;
 use rcgen::KeyPair;
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
@@ -65,7 +65,7 @@ impl Bootstrap {
     async fn is_needed(&self) -> bool {
         let own = self.clone();
         let check = move || {
-            let now = SystemTime::now();
+            let now = clock::system_time();
             let is_renewed = own.rotates
                 && own.kubeconfig.exists()
                 && certificate_is_valid(&own.store.current_path(), now);

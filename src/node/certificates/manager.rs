@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, kubeconfig_certificate},
-    base::error_chain,
+    base::{clock, error_chain},
 };
 use rcgen::KeyPair;
 use std::{
@@ -147,7 +147,7 @@ impl CertificateManager {
             let current = state.current.as_ref();
             let current = current.filter(|current| current.satisfies(&template));
             let due = current.map(|current| renewal(&current.facts, state.random));
-            if let Some(left) = due.and_then(|due| due.duration_since(SystemTime::now()).ok()) {
+            if let Some(left) = due.and_then(|due| due.duration_since(clock::system_time()).ok()) {
                 sleep(left.min(CHECK_INTERVAL)).await;
                 continue;
             }
@@ -170,11 +170,11 @@ impl CertificateManager {
         tracing::info!(purpose = self.purpose.as_str(), "Rotated certificates");
         (state.replaces_kubeconfig_certificate, state.random) = (false, fastrand::f64());
         let is_good =
-            new.satisfies(template) && renewal(&new.facts, state.random) > SystemTime::now();
+            new.satisfies(template) && renewal(&new.facts, state.random) > clock::system_time();
         self.metrics.set_end(Some(end(&new)));
         if let Some(old) = state.current.replace(new) {
             let from = SystemTime::from(old.facts.not_before);
-            let life = SystemTime::now().duration_since(from);
+            let life = clock::system_time().duration_since(from);
             self.metrics.record_lifetime(life.unwrap_or_default());
         }
         if is_good {

@@ -1,7 +1,10 @@
 //! Metrics of certificates, with upstream's names.
 
 use super::plan::Purpose;
-use crate::base::metrics::{AtScrape, Metrics};
+use crate::base::{
+    clock,
+    metrics::{AtScrape, Metrics},
+};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, histogram::Histogram};
 use std::{
@@ -53,7 +56,7 @@ impl CertificateMetrics {
         metrics.register(
             ttl,
             ttl_help,
-            AtScrape::number(move || seconds_to(*read.lock(), SystemTime::now())),
+            AtScrape::number(move || seconds_to(*read.lock(), clock::system_time())),
         );
         let lives = (purpose == Purpose::Serving).then(|| {
             metrics.register(
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_time_to_live_is_infinite_without_a_certificate_and_negative_after_its_end() {
-        let now = SystemTime::now();
+        let now = clock::system_time();
         let second = Duration::from_secs(1);
         assert_eq!(seconds_to(None, now), f64::INFINITY);
         assert_eq!(seconds_to(Some(now + second), now), 1.0);

@@ -4,11 +4,11 @@
 
 use super::plan::Template;
 use crate::base::{
-    atomic_file, if_exists,
+    atomic_file, clock, if_exists,
     x509::{self, CertificateFacts},
 };
 use anyhow::Context as _;
-use jiff::{Timestamp, Zoned};
+use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use std::{
     ffi::OsString,
@@ -94,12 +94,12 @@ impl FileStore {
     ) -> anyhow::Result<StoredCertificate> {
         let current = parse_pair(certificate, key).context("the issued certificate is unusable")?;
         anyhow::ensure!(
-            !current.is_expired(SystemTime::now()),
+            !current.is_expired(clock::system_time()),
             "the issued certificate expired at {}",
             current.facts.not_after
         );
         create_directory(&self.directory)?;
-        let time = Zoned::now().strftime("%Y-%m-%d-%H-%M-%S");
+        let time = clock::local_time().strftime("%Y-%m-%d-%H-%M-%S");
         let path = self.directory.join(format!("{}-{time}.pem", self.name));
         let separator: &[u8] = if certificate.ends_with(b"\n") {
             b""
@@ -131,7 +131,7 @@ impl FileStore {
     /// one. An expired certificate is left in place, and a removed one is not restored, because removing it is how
     /// administrators force a new request.
     pub fn recover(&self) {
-        let (path, now) = (self.current_path(), SystemTime::now());
+        let (path, now) = (self.current_path(), clock::system_time());
         if fs::symlink_metadata(&path).is_err() || self.current().is_some() {
             return;
         }

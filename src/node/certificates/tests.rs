@@ -9,7 +9,7 @@ use crate::{
             scripted::{Received, Reply, Scripted},
         },
     },
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug)]
@@ -154,9 +154,9 @@ fn pem(request: &Value) -> Vec<u8> {
 }
 
 async fn until(what: &str, mut good: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = clock::instant() + Duration::from_secs(20);
     while !good() {
-        assert!(Instant::now() < end, "{what}");
+        assert!(clock::instant() < end, "{what}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -340,7 +340,7 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
         let end = store
             .current()
             .map(|current| SystemTime::from(current.facts.not_after));
-        end.is_some_and(|end| end > SystemTime::now() + Duration::from_secs(30_000))
+        end.is_some_and(|end| end > clock::system_time() + Duration::from_secs(30_000))
     })
     .await;
     sleep(Duration::from_millis(200)).await;

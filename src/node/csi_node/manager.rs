@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, csi_driver::CsiDriverLister},
-    base::{DirtySet, ScopedTask, panics::PanicScope, spawn_scoped, wait_until},
+    base::{DirtySet, ScopedTask, clock, panics::PanicScope, spawn_scoped, wait_until},
     state::node_object::NodeObject,
     volumes::csi::NodeInfo,
 };
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 /// Deadline of `NodeGetInfo`.
@@ -113,17 +113,17 @@ impl NodeInfoManager {
         let mut changed = self.0.changed.subscribe();
         let mut recovery = self.0.writer.api.recovery();
         let mut initialized: Option<String> = None;
-        let (mut delay, mut next_try) = (FIRST_DELAY, Instant::now());
+        let (mut delay, mut next_try) = (FIRST_DELAY, clock::instant());
         loop {
             let known = node.borrow_and_update().clone();
             let uid = known.and_then(|node| node.metadata.uid.clone());
             let mut pending = uid.filter(|uid| initialized.as_ref() != Some(uid));
-            if let Some(uid) = pending.take_if(|_| Instant::now() >= next_try) {
+            if let Some(uid) = pending.take_if(|_| clock::instant() >= next_try) {
                 if self.initialize(&uid).await {
                     initialized = Some(uid);
                     delay = FIRST_DELAY;
                 } else {
-                    next_try = Instant::now() + delay;
+                    next_try = clock::instant() + delay;
                     delay = (delay * 2).min(MAX_DELAY);
                     pending = Some(uid);
                 }
@@ -188,7 +188,7 @@ impl NodeInfoManager {
 
     /// Ends a registration: without another one the driver is removed after the grace.
     pub(super) fn end(&self, driver: &str, id: RegistrationId) {
-        let (grace, now) = (self.0.removal_grace, Instant::now());
+        let (grace, now) = (self.0.removal_grace, clock::instant());
         if self.0.registrations.lock().end(driver, id, grace, now) {
             self.0.limits.lock().remove(driver);
             self.0.changed.send_replace(());
@@ -264,7 +264,9 @@ impl NodeInfoManager {
                 return Ok(());
             }
             tracing::debug!(driverName = driver, err = %error, "The registration of the CSI driver waits for the API server");
-            recovery.wait(&mut (Instant::now() + RETRY_INTERVAL)).await;
+            recovery
+                .wait(&mut (clock::instant() + RETRY_INTERVAL))
+                .await;
         }
     }
 
@@ -301,7 +303,7 @@ impl NodeInfoManager {
 
     /// Removes the drivers whose grace has passed.
     async fn remove_due(&self) {
-        let due = self.0.registrations.lock().due_removals(Instant::now());
+        let due = self.0.registrations.lock().due_removals(clock::instant());
         for driver in due {
             let _writing = self.0.writing.lock().await;
             if !self.0.registrations.lock().begin_removal(&driver) {
@@ -311,7 +313,7 @@ impl NodeInfoManager {
             let retry_at = removed
                 .as_ref()
                 .err()
-                .map(|_| Instant::now() + RETRY_INTERVAL);
+                .map(|_| clock::instant() + RETRY_INTERVAL);
             self.0.registrations.lock().end_removal(&driver, retry_at);
             match removed {
                 Ok(()) => {
@@ -367,7 +369,7 @@ impl NodeInfoManager {
     /// Updates the limit of a driver whose CSIDriver object has a period for that, until the task is aborted.
     async fn update_limit(self, driver: String, is_full: Arc<Notify>) {
         let mut objects = self.0.csi_drivers.changes();
-        let mut updated_at = Instant::now();
+        let mut updated_at = clock::instant();
         loop {
             objects.mark_unchanged();
             let object = self.0.csi_drivers.get_now(&driver).ok().flatten();
@@ -389,7 +391,7 @@ impl NodeInfoManager {
                     "Failed to update the volume limit of the CSI driver"
                 );
             }
-            updated_at = Instant::now();
+            updated_at = clock::instant();
             sleep(LIMIT_INTERVAL).await;
         }
     }

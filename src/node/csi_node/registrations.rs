@@ -1,11 +1,11 @@
 //! The drivers that are registered, or were a moment ago. Pure.
 
 use super::{facts::DriverFacts, objects::WantedDrivers};
+use crate::base::clock::Instant;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// One registration of a driver; later ones are greater.
 pub(super) type RegistrationId = u64;

@@ -6,6 +6,7 @@
 use super::lru::Lru;
 use crate::{
     base::TokenBucket,
+    base::clock::Instant,
     state::events::{EventRecord, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +14,6 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Maximum number of remembered objects, and of events.
 const MAX_LRU_ENTRIES: usize = 1024;
@@ -167,6 +167,7 @@ impl Correlator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use crate::state::events::{Annotations, EventType};
 
     fn occurrence(object: &str, reason: &'static str, message: &str, second: i64) -> Occurrence {
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn equal_occurrences_are_one_event_that_keeps_its_name_and_first_time() {
         let mut correlator = Correlator::new();
-        let now = Instant::now();
+        let now = clock::instant();
         let (key, first) = correlator
             .observe(occurrence("n", "A", "m", 10), now)
             .unwrap();
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn the_tenth_message_of_one_reason_and_all_after_it_are_one_event() {
         let mut correlator = Correlator::new();
-        let now = Instant::now();
+        let now = clock::instant();
         let mut seen = |message: String, second| {
             let observed = correlator.observe(occurrence("n", "A", &message, second), now);
             let (_, record) = observed.unwrap();
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn an_object_has_25_events_at_once_and_one_more_every_five_minutes() {
         let mut correlator = Correlator::new();
-        let now = Instant::now();
+        let now = clock::instant();
         let mut taken = |object: &str, count: usize, now| {
             let one = |_: &usize| {
                 let observed = correlator.observe(occurrence(object, "A", "m", 1), now);
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut correlator = Correlator::new();
-        let now = Instant::now();
+        let now = clock::instant();
         let (key, _) = correlator
             .observe(occurrence("first", "A", "m", 1), now)
             .unwrap();

@@ -16,7 +16,9 @@ mod tests;
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
-        TokenBucket, error_chain,
+        TokenBucket,
+        clock::{self, Instant},
+        error_chain,
         metrics::{Labels, Metrics},
     },
     state::events::{EventRecord, EventRecorder, OnOverflow, Outbox},
@@ -26,7 +28,7 @@ use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::Time}
 use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// Capacity of the outbox, and of the queue of pending events.
 const CAPACITY: usize = 1000;
@@ -111,7 +113,7 @@ impl EventSink {
             pending: PendingEvents::new(CAPACITY),
             dropped: queue.dropped,
             delay: None,
-            next_try: Instant::now(),
+            next_try: clock::instant(),
         }
     }
 
@@ -123,7 +125,7 @@ impl EventSink {
             tokio::select! {
                 biased;
                 Some(occurrence) = self.outbox.recv() => {
-                    let now = Instant::now();
+                    let now = clock::instant();
                     match self.correlator.observe(occurrence, now) {
                         Some((key, record)) => {
                             if self.pending.put(key, record, now) {
@@ -140,7 +142,7 @@ impl EventSink {
 
     /// Sends the oldest event that is due. New occurrences wait in the outbox meanwhile.
     async fn send_next(&mut self) {
-        let Some((key, mut event)) = self.pending.take(Instant::now()) else {
+        let Some((key, mut event)) = self.pending.take(clock::instant()) else {
             return;
         };
         let sent = self.send(&key, &event.record).await;
@@ -176,10 +178,10 @@ impl EventSink {
             self.delay = Some(delay);
             delay.mul_f64(1.0 + 0.5 * fastrand::f64())
         } else {
-            let wait = self.rate.take(Instant::now(), Duration::MAX);
+            let wait = self.rate.take(clock::instant(), Duration::MAX);
             wait.unwrap_or_default()
         };
-        self.next_try = Instant::now() + wait;
+        self.next_try = clock::instant() + wait;
     }
 
     fn retry(&mut self, key: EventKey, event: PendingEvent, error: &ApiError) {
@@ -192,7 +194,7 @@ impl EventSink {
         if event.tries == 1 && !self.api.is_reported(error) {
             tracing::error!(object, reason = %reason, err = %error_chain(error), "Unable to write event (may retry after sleeping)");
         }
-        self.pending.put_back(key, event, Instant::now() + delay);
+        self.pending.put_back(key, event, clock::instant() + delay);
     }
 
     async fn send(&mut self, key: &EventKey, record: &EventRecord) -> Result<(), ApiError> {

@@ -1,12 +1,12 @@
 //! The queue of events to send: oldest first, without duplicates. Pure.
 
 use super::correlate::EventKey;
+use crate::base::clock::Instant;
 use crate::state::events::EventRecord;
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Maximum number of attempts per event; upstream's `maxTriesPerEvent`.
 const MAX_TRIES: u32 = 12;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     apiserver::tests::scripted::{Received, Reply, Scripted},
+    base::clock,
     model::PodUid,
     state::events::{EventType, ObjectRef},
 };
@@ -61,14 +62,14 @@ impl World {
     }
 
     async fn requests(&self, count: usize) -> Vec<Received> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = clock::instant() + Duration::from_secs(30);
         loop {
             let received = self.server.received();
             if received.len() >= count {
                 return received;
             }
             let lines: Vec<_> = received.iter().map(Received::line).collect();
-            assert!(Instant::now() < deadline, "{lines:?}");
+            assert!(clock::instant() < deadline, "{lines:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -240,19 +241,19 @@ async fn an_event_that_the_api_server_always_fails_on_does_not_hold_up_the_other
     let world = World::with(Vec::new(), refuses).await;
     let node = ObjectRef::node("node1");
     world.recorder.normal(&node, "Fails", "m");
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     for count in 1..=4 {
         world.recorder.normal(&node, "Passes", format!("{count}"));
         let deadline = started_at + Duration::from_secs(5);
         let passed = || world.server.received().iter().filter(|r| !fails(r)).count();
         while passed() < count {
-            assert!(Instant::now() < deadline, "{} passed", passed());
+            assert!(clock::instant() < deadline, "{} passed", passed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The one that fails is tried again meanwhile.
         let tries = || world.server.received().iter().filter(|r| fails(r)).count();
         while tries() < count.min(2) {
-            assert!(Instant::now() < deadline, "{} tries", tries());
+            assert!(clock::instant() < deadline, "{} tries", tries());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -264,14 +265,14 @@ async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
     let node = ObjectRef::node("node1");
     (0..30).for_each(|_| world.recorder.normal(&node, "A", "m"));
     world.recorder.normal(&pod(), "B", "m");
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = clock::instant() + Duration::from_secs(30);
     while world
         .server
         .received()
         .last()
         .is_none_or(|r| r.body["reason"] != "B")
     {
-        assert!(Instant::now() < deadline);
+        assert!(clock::instant() < deadline);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(world.dropped("rate"), 5);
@@ -279,7 +280,7 @@ async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
 
 #[test]
 fn what_waits_is_bounded_and_the_oldest_goes() {
-    let (mut correlator, now) = (Correlator::new(), Instant::now());
+    let (mut correlator, now) = (Correlator::new(), clock::instant());
     let mut pending = PendingEvents::new(2);
     let mut put = |message: &str| {
         let occurrence = crate::state::events::Occurrence {

@@ -1,10 +1,10 @@
 //! Which thresholds are met, the conditions of the node, and what to reclaim. Pure.
 
 use super::thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
+use crate::base::clock::Instant;
 use crate::state::node_pressure::NodePressure;
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Shortest and longest interval of measurements.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -199,6 +199,7 @@ fn urgency(signal: EvictionSignal) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use crate::node::node_status::resources::ThresholdValue;
 
     const TRANSITION: Duration = Duration::from_secs(300);
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_hard_threshold_acts_at_once_and_until_its_least_reclaim_is_there() {
-        let (mut state, now) = (EvictionState::default(), Instant::now());
+        let (mut state, now) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, None, 50)];
         for (available, acts) in [
             (100, false),
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_soft_threshold_acts_after_its_grace_and_begins_again_when_it_was_over() {
-        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let (mut state, start) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, Some(30), 0)];
         for (second, available, acts) in [
             (0, 99, false),
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_least_reclaim_of_a_soft_threshold_counts_once_its_grace_is_over() {
-        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let (mut state, start) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, Some(30), 50)];
         for (second, available, acts) in [
             (0, 99, false),
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_condition_stays_for_the_transition_period() {
-        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let (mut state, start) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, None, 0)];
         for (second, available, pressure) in [
             (0, 100, false),
@@ -351,7 +352,7 @@ mod tests {
             &signals.map(threshold),
             &observed.into(),
             TRANSITION,
-            Instant::now(),
+            clock::instant(),
         );
         let order: Vec<_> = found
             .act_on
@@ -383,7 +384,7 @@ mod tests {
                 &[memory(gib, None, 0)],
                 &seen(available),
                 TRANSITION,
-                Instant::now(),
+                clock::instant(),
             );
             assert_eq!(found.next_in, Duration::from_millis(millis), "{available}");
         }
@@ -392,7 +393,7 @@ mod tests {
             &[memory(gib, None, 0)],
             &Observations::new(),
             TRANSITION,
-            Instant::now(),
+            clock::instant(),
         );
         assert_eq!(
             (found.next_in, found.act_on),
@@ -407,7 +408,7 @@ mod tests {
         // Soft thresholds just before or after a measurement of each phase.
         for soft in [5 * 1024, 5 * 1024 + 300, 5 * 1024 + 600, 5 * 1024 + 900] {
             let thresholds = [memory(soft * mib, Some(60), 0), memory(1024 * mib, None, 0)];
-            let (mut state, start) = (EvictionState::default(), Instant::now());
+            let (mut state, start) = (EvictionState::default(), clock::instant());
             let mut passed = Duration::ZERO;
             let found_at = loop {
                 // A pod takes 1 GiB/s.
@@ -427,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_neither_begins_nor_ends() {
-        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let (mut state, start) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, Some(30), 0)];
         let short = seen(99);
         for (second, observed, acts, pressure) in [

@@ -4,8 +4,8 @@ use super::{
     rank::DiskLayout,
     thresholds::{EvictionSignal, EvictionThreshold},
 };
+use crate::base::clock::Instant;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long evictions wait for the removal of containers and images. A runtime may take two minutes for one image.
 pub(super) const EVICTION_WAIT: Duration = Duration::from_secs(60);
@@ -89,6 +89,7 @@ impl Reclaimable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use crate::node::node_status::resources::ThresholdValue;
 
     fn threshold(signal: EvictionSignal) -> EvictionThreshold {
@@ -104,7 +105,7 @@ mod tests {
     fn pods_go_when_images_were_not_enough_or_take_too_long() {
         let node = threshold(EvictionSignal::NodeFsAvailable);
         let inodes = threshold(EvictionSignal::NodeFsInodesFree);
-        let since = Instant::now();
+        let since = clock::instant();
         let after = |seconds| since + Duration::from_secs(seconds);
         let ended = |measured| NodeReclaim::Ended {
             goal: std::slice::from_ref(&node),
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn images_on_another_disk_are_left_alone() {
-        let (freeing, now) = (NodeReclaim::NotStarted, Instant::now());
+        let (freeing, now) = (NodeReclaim::NotStarted, clock::instant());
         for (signal, layout, expected) in [
             (
                 EvictionSignal::NodeFsAvailable,

@@ -3,14 +3,16 @@
 use super::decide::Observations;
 use super::observe::{self, MeasuredPaths, MeasuredSignals};
 use super::rank::DiskLayout;
-use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
+use crate::base::{
+    ScopedTask,
+    clock::{self, Instant},
+    panics::PanicScope,
+    spawn_scoped,
+};
 use crate::images::gc::ImageFilesystems;
 use futures::FutureExt as _;
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::{task::spawn_blocking, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long one pass waits for the disks, which usually respond within microseconds.
@@ -56,7 +58,7 @@ impl Measurements {
             disks_measured_from: None,
             layout: DiskLayout::default(),
             image_filesystems: Some(spawn_scoped(PanicScope::Stats, image_filesystems)),
-            started: Instant::now(),
+            started: clock::instant(),
         }
     }
 
@@ -88,7 +90,7 @@ impl Measurements {
 
     /// Whether the image file systems are known, or the wait for them has timed out.
     pub(super) fn paths_are_known(&self) -> bool {
-        self.paths.images.is_some() || self.started.elapsed() >= IMAGE_FILESYSTEMS_TIMEOUT
+        self.paths.images.is_some() || clock::since(self.started) >= IMAGE_FILESYSTEMS_TIMEOUT
     }
 
     /// Whether a measurement of the disks is running.
@@ -110,11 +112,11 @@ impl Measurements {
         let measure = self.disks_only();
         let in_progress = self.disks.get_or_insert_with(|| DisksInProgress {
             task: AbortOnDropHandle::new(spawn_blocking(measure)),
-            began: Instant::now(),
+            began: clock::instant(),
             reported: false,
         });
         let Ok(ended) = timeout(wait, &mut in_progress.task).await else {
-            if !in_progress.reported && in_progress.began.elapsed() >= REPORT_AFTER {
+            if !in_progress.reported && clock::since(in_progress.began) >= REPORT_AFTER {
                 in_progress.reported = true;
                 tracing::warn!(
                     "Measuring the node's disks timed out; no pod is evicted because of them"
@@ -202,17 +204,17 @@ mod tests {
     async fn a_disk_that_hangs_does_not_delay_measurements_of_memory() {
         let disk = Disk::default();
         let mut measurements = measurements(&disk);
-        let begin = Instant::now();
+        let begin = clock::instant();
         for _ in 0..20 {
             let measured = measurements.measure().await.observations;
             assert!(measured.contains_key(&EvictionSignal::MemoryAvailable));
             assert!(!measured.contains_key(&EvictionSignal::NodeFsAvailable));
         }
         // Half a second if each of them waited its short time, 5 s if one waited for the disk.
-        assert!(begin.elapsed() < Duration::from_secs(3));
+        assert!(clock::since(begin) < Duration::from_secs(3));
         assert!(measurements.waits_for_disks());
         disk.set_open(true);
-        let hung = Instant::now();
+        let hung = clock::instant();
         while !measurements
             .measure()
             .await

@@ -19,7 +19,9 @@ mod reclaim_disk;
 
 use crate::{
     base::{
-        ScopedTask, error_chain,
+        ScopedTask,
+        clock::{self, Instant},
+        error_chain,
         metrics::{Labels, Metrics},
         panics::PanicScope,
         spawn_scoped,
@@ -50,7 +52,7 @@ use std::{
 };
 use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// How long after its grace period an evicted pod may take to be cleaned up (upstream's `podCleanupTimeout`).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -170,9 +172,9 @@ impl EvictionManager {
             evictions,
             terminating: TerminatingEvictions::default(),
             retry_after: HashMap::new(),
-            local_storage_due: Instant::now() + LOCAL_STORAGE_INTERVAL,
+            local_storage_due: clock::instant() + LOCAL_STORAGE_INTERVAL,
             local_storage_usage: None,
-            started: Instant::now(),
+            started: clock::instant(),
         }
     }
 
@@ -193,7 +195,7 @@ impl EvictionManager {
         let observed = &measured.observations;
         let found = self
             .state
-            .observe(thresholds, observed, transition, Instant::now());
+            .observe(thresholds, observed, transition, clock::instant());
         self.deps.pressure.send_if_modified(|known| {
             let changed = *known != found.pressure;
             *known = found.pressure;
@@ -218,7 +220,7 @@ impl EvictionManager {
                 ReclaimOutcome::Reclaimed => return next_in.min(MAX_EVICTING_INTERVAL),
                 ReclaimOutcome::InProgress => next_in = next_in.min(MAX_EVICTING_INTERVAL),
                 ReclaimOutcome::NothingToDo => {
-                    let next = Instant::now() + RETRY_DELAY;
+                    let next = clock::instant() + RETRY_DELAY;
                     self.retry_after.insert(threshold.signal, next);
                 }
             }
@@ -240,20 +242,20 @@ impl EvictionManager {
     /// Whether disk space may be reclaimed: unused images are known only once all desired pods are.
     fn may_free_disks(&self) -> bool {
         let pods_are_known =
-            self.deps.sources.all_delivered() || self.started.elapsed() > SOURCES_TIMEOUT;
+            self.deps.sources.all_delivered() || clock::since(self.started) > SOURCES_TIMEOUT;
         pods_are_known && self.measurements.paths_are_known()
     }
 
     /// Whether the last attempt for this threshold found nothing to do and the retry is not due yet.
     fn is_backing_off(&self, threshold: &EvictionThreshold) -> bool {
         let next = self.retry_after.get(&threshold.signal);
-        next.is_some_and(|next| Instant::now() < *next)
+        next.is_some_and(|next| clock::instant() < *next)
     }
 
     fn remove_terminated(&mut self) {
         let workers = &self.deps.workers;
         let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
-        for pod in self.terminating.update_deadlines(Instant::now(), ended) {
+        for pod in self.terminating.update_deadlines(clock::instant(), ended) {
             tracing::warn!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
         }
     }
@@ -392,8 +394,8 @@ impl EvictionManager {
             let is_stopping = workers.is_pod_termination_requested(&pod.uid());
             !is_stopping && !pod.is_critical() && local_storage::has_limits(pod)
         };
-        if self.local_storage_usage.is_none() && self.local_storage_due <= Instant::now() {
-            self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
+        if self.local_storage_usage.is_none() && self.local_storage_due <= clock::instant() {
+            self.local_storage_due = clock::instant() + LOCAL_STORAGE_INTERVAL;
             let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
             if self.settings.local_storage && pods.iter().any(limited) {
                 self.local_storage_usage = Some(self.read_disk_usage());
@@ -425,7 +427,7 @@ impl EvictionManager {
     /// Records that the resources of an evicted pod will be freed, until some time after its grace period (seconds).
     fn expect_freed(&mut self, candidate: Candidate, grace: i64) {
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-        let until = Instant::now() + grace + CLEANUP_TIMEOUT;
+        let until = clock::instant() + grace + CLEANUP_TIMEOUT;
         self.terminating.add(candidate, until);
     }
 
@@ -435,7 +437,7 @@ impl EvictionManager {
             return;
         }
         let until =
-            Instant::now() + Duration::from_secs(HARD_GRACE.unsigned_abs()) + CLEANUP_TIMEOUT;
+            clock::instant() + Duration::from_secs(HARD_GRACE.unsigned_abs()) + CLEANUP_TIMEOUT;
         for pod in self.terminating.shorten_grace(until) {
             tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: shortening the grace of an evicted pod");
             self.stop(pod, HARD_GRACE, String::new(), true);

@@ -8,14 +8,17 @@ use super::{
     thresholds::EvictionThreshold,
 };
 use crate::{
-    base::{ScopedTask, error_chain, panics::PanicScope, spawn_scoped},
+    base::{
+        ScopedTask,
+        clock::{self, Instant},
+        error_chain,
+        panics::PanicScope,
+        spawn_scoped,
+    },
     node::eviction::observe::MeasuredSignals,
 };
 use std::time::Duration;
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::{task::spawn_blocking, time::timeout};
 
 /// How long the measurement after the removal of an image may take.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +49,7 @@ impl DiskReclaim {
             if let Ok(Ok(Err(error))) = freed {
                 tracing::warn!(err = %error_chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
             }
-            self.freed = Some((Instant::now(), std::mem::take(goal)));
+            self.freed = Some((clock::instant(), std::mem::take(goal)));
             self.freeing = None;
         }
         if act_on.iter().any(|one| one.signal.resource().is_on_disk()) {
@@ -81,7 +84,7 @@ impl EvictionManager {
             },
             (None, None) => NodeReclaim::NotStarted,
         };
-        match disk::step(threshold, measured.layout, reclaim, Instant::now()) {
+        match disk::step(threshold, measured.layout, reclaim, clock::instant()) {
             DiskStep::Wait => ReclaimOutcome::InProgress,
             DiskStep::Free => {
                 self.report_attempt(threshold.signal.resource());
@@ -107,7 +110,7 @@ impl EvictionManager {
             .filter(|threshold| reclaimable(threshold).images);
         let (thresholds, since) = (
             image_thresholds.copied().collect::<Vec<_>>(),
-            Instant::now(),
+            clock::instant(),
         );
         let disks = self.measurements.disks_only();
         let is_done = move || {
@@ -122,7 +125,7 @@ impl EvictionManager {
                 let is_over = |threshold: &EvictionThreshold| {
                     now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true)
                 };
-                thresholds.iter().all(is_over) || since.elapsed() >= IMAGE_REMOVAL_TIMEOUT
+                thresholds.iter().all(is_over) || clock::since(since) >= IMAGE_REMOVAL_TIMEOUT
             }
         };
         let reclaim = self.deps.reclaim.clone();

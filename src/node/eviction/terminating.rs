@@ -5,11 +5,11 @@ use super::{
     thresholds::EvictionResource,
 };
 use crate::{
+    base::clock::Instant,
     model::{Pod, PodExt, PodUid},
     node::stats::api::PodStats,
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::time::Instant;
 
 /// Time until the kernel has freed all resources of a terminated pod.
 const RELEASE_DELAY: Duration = Duration::from_millis(500);
@@ -116,12 +116,13 @@ impl TerminatingEvictions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use crate::node::stats::api::MemoryStats;
     use std::time::Duration;
 
     #[test]
     fn pods_with_a_long_grace_are_hurried_once() {
-        let (mut terminating, now) = (TerminatingEvictions::default(), Instant::now());
+        let (mut terminating, now) = (TerminatingEvictions::default(), clock::instant());
         let after = |seconds| now + Duration::from_secs(seconds);
         let candidate = |uid| Candidate {
             usage: None,
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_an_evicted_pod_uses_is_expected_back_until_it_is_gone_or_late() {
-        let start = Instant::now();
+        let start = clock::instant();
         let mut terminating = TerminatingEvictions::default();
         for (uid, memory, seconds) in [("a", 10, 30), ("b", 200, 31)] {
             let candidate = Candidate {
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_killed_is_not_evicted_again_and_keeps_no_other_from_it() {
-        let start = Instant::now();
+        let start = clock::instant();
         let mut terminating = TerminatingEvictions::default();
         let candidate = Candidate {
             pod: pod("stuck"),

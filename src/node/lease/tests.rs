@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     apiserver::tests::scripted::{Reply, Scripted},
+    base::clock,
     state::node_object::NodeObjectWriter,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -110,14 +111,14 @@ fn node() -> Node {
 }
 
 async fn until(server: &Scripted, what: impl Fn(&[String]) -> bool) -> Vec<String> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = clock::instant() + Duration::from_secs(30);
     loop {
         let received = server.received().into_iter();
         let methods: Vec<_> = received.map(|request| request.method).collect();
         if what(&methods) {
             return methods;
         }
-        assert!(tokio::time::Instant::now() < deadline, "{methods:?}");
+        assert!(clock::instant() < deadline, "{methods:?}");
         sleep(Duration::from_millis(5)).await;
     }
 }
@@ -182,10 +183,10 @@ async fn it_is_renewed_soon_after_any_request_found_the_api_server_back() {
     let place = ResourcePath::namespaced(NAMESPACE, "n");
     let lease = client.get::<Lease>(place).await;
     assert!(lease.is_ok(), "{lease:?}");
-    let begun = tokio::time::Instant::now();
+    let begun = clock::instant();
     let renewed = |methods: &[String]| methods.iter().skip(known).any(|method| method == "PUT");
     until(&server, renewed).await;
-    let took = begun.elapsed();
+    let took = clock::since(begun);
     assert!(took < Duration::from_millis(1000), "{took:?}");
     task.abort();
 }

@@ -1,7 +1,7 @@
 mod volumes;
 
 use super::*;
-use crate::base::metrics::Metrics;
+use crate::base::{clock, metrics::Metrics};
 use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     pods::pleg::RuntimeState,
     state::node_object::NodeObject,
 };
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::{
@@ -157,7 +158,7 @@ impl World {
         let writer = NodeObjectWriter::default();
         let (node, events) = (writer.reader(), EventRecorder::new());
         let (state, reader) = watch::channel(RuntimeState {
-            last_response: Some(Instant::now()),
+            last_response: Some(clock::instant()),
             runtime_ready: true,
             network_ready: true,
             ..RuntimeState::default()
@@ -220,9 +221,9 @@ impl World {
     }
 
     async fn until(&self, what: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = clock::instant() + Duration::from_secs(30);
         while !what(self) {
-            assert!(Instant::now() < deadline, "{:?}", self.writes());
+            assert!(clock::instant() < deadline, "{:?}", self.writes());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -401,9 +402,9 @@ async fn the_status_is_sent_soon_after_any_request_found_the_api_server_back() {
         .get::<Node>(ResourcePath::cluster("node1"))
         .await;
     assert!(node.is_ok(), "{node:?}");
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     world.until(|world| world.writes().len() == 2).await;
-    let took = started_at.elapsed();
+    let took = clock::since(started_at);
     assert!(took < Duration::from_millis(1500), "{took:?}");
     assert_eq!(world.writes(), [CREATE, PATCH]);
 }

@@ -5,16 +5,14 @@
 //! unknown outcome, the next confirmation is the response to another report.
 
 use crate::{
+    base::clock::{self, Instant},
     node::node_status::GeneratedStatus,
     state::volumes_in_use::{VolumesInUse, WantedVolumes},
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::sleep_until};
 
 /// Minimum interval between two syncs that are caused by changed volumes. The first one is immediate; the names of
 /// pods that start together share the next report.
@@ -38,7 +36,7 @@ impl VolumesInUseReport {
             // A report of an earlier kubelet may still be under way.
             is_settled: false,
             answered_version: None,
-            paused_until: Instant::now(),
+            paused_until: clock::instant(),
         }
     }
 
@@ -48,7 +46,7 @@ impl VolumesInUseReport {
         if self.wanted.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.paused_until = Instant::now() + SYNC_INTERVAL;
+        self.paused_until = clock::instant() + SYNC_INTERVAL;
     }
 
     pub(super) fn wanted(&mut self) -> WantedVolumes {

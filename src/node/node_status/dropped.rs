@@ -1,8 +1,8 @@
 //! Detects parts of a status that the API server drops although it accepts the patch. Pure.
 
+use crate::base::clock::Instant;
 use serde_json::{Map, Value};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The part of a patch that was missing from the response: fields that the API server does not know, or that another
 /// component resets at once.
@@ -69,12 +69,13 @@ fn without_times(patch: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use serde_json::json;
 
     #[test]
     fn fields_wait_for_the_next_report_and_conditions_for_no_longer_than_a_period() {
         let period = Duration::from_secs(10);
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let ready = |status: &str, time: &str| json!([{"type": "Ready", "status": status, "lastHeartbeatTime": time}]);
         let (features, images) = (json!({"a": true}), json!([]));
         let dropped = json!({"status": {"features": features}});

@@ -13,7 +13,11 @@ mod record;
 mod tests;
 
 use crate::{
-    base::{error_chain, metrics::Metrics},
+    base::{
+        clock::{self, Instant},
+        error_chain,
+        metrics::Metrics,
+    },
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
     node::active_pods::{TERMINATION_CHECK_INTERVAL, active_pods, until_all, until_finished},
@@ -35,7 +39,7 @@ use plan::{FINAL_STATUS_TIME, ShutdownPhase};
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// Delays before a reconnect to logind.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -109,9 +113,9 @@ impl ShutdownManager {
         let mut delay = FIRST_RETRY;
         let mut last = String::new();
         loop {
-            let started = Instant::now();
+            let started = clock::instant();
             let Err(error) = self.watch().await;
-            if started.elapsed() > MAX_RETRY {
+            if clock::since(started) > MAX_RETRY {
                 delay = FIRST_RETRY;
             }
             let text = error_chain(error.as_ref());
@@ -261,7 +265,7 @@ impl ShutdownManager {
     /// during a shutdown keeps the pods that run, so that they are terminated here as well.
     async fn stop_pods(&mut self) {
         let started = ShutdownRecord {
-            start_time: Some(Timestamp::now()),
+            start_time: Some(clock::timestamp()),
             end_time: None,
         };
         self.store_record(started.clone()).await;
@@ -272,7 +276,7 @@ impl ShutdownManager {
         };
         let _ = timeout(SOURCES_TIMEOUT, seen).await;
         let pods = active_pods(&self.deps.pod_manager, &self.deps.workers);
-        let pods_end = Instant::now() + plan::total(&self.deps.phases);
+        let pods_end = clock::instant() + plan::total(&self.deps.phases);
         for (phase, pods) in plan::groups(&self.deps.phases, &pods) {
             self.stop_phase(phase, &pods).await;
         }
@@ -281,7 +285,7 @@ impl ShutdownManager {
             self.wait_for_volumes(pods_end + self.final_status_time)
         );
         let finished = ShutdownRecord {
-            end_time: Some(Timestamp::now()),
+            end_time: Some(clock::timestamp()),
             ..started
         };
         self.store_record(finished).await;
@@ -295,7 +299,7 @@ impl ShutdownManager {
             return;
         }
         let reported = until_all(pods, |pod| self.is_reported(pod));
-        let reported = timeout_at(Instant::now() + self.final_status_time, reported);
+        let reported = timeout_at(clock::instant() + self.final_status_time, reported);
         if reported.await.is_err() {
             tracing::warn!("Timed out waiting for final pod statuses");
         }
@@ -315,7 +319,7 @@ impl ShutdownManager {
     }
 
     async fn stop_phase(&self, phase: ShutdownPhase, pods: &[Arc<Pod>]) {
-        let end = Instant::now() + Duration::from_secs(phase.grace.unsigned_abs());
+        let end = clock::instant() + Duration::from_secs(phase.grace.unsigned_abs());
         for pod in pods {
             let grace = plan::grace(pod, phase);
             tracing::info!(

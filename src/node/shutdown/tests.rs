@@ -1,7 +1,7 @@
 use super::*;
 use crate::node::active_pods::TERMINATION_CHECK_INTERVAL;
 use crate::{
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     host::{
         SystemBus,
         systemd_fake::{FakeState, FakeSystemd},
@@ -47,7 +47,7 @@ impl PodSyncer for Stops {
         _: TerminationReason,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
         Box::pin(async move {
-            let left = grace.borrow().left(Instant::now());
+            let left = grace.borrow().left(clock::instant());
             let takes = self.takes.lock().get(&pod.uid()).copied();
             sleep(takes.unwrap_or_default()).await;
             self.stopped.lock().push((pod.name().to_owned(), left));
@@ -235,11 +235,11 @@ async fn pods_stop_by_priority_before_the_lock_is_released() {
 #[tokio::test]
 async fn a_pod_that_does_not_stop_holds_its_phase_up_and_no_longer() {
     let world = World::start(&[("low", WAIT)]).await;
-    let begun = Instant::now();
+    let begun = clock::instant();
     world.bus.prepare_for_shutdown(true).await;
     world.released(0).await;
     assert_eq!(world.stopped(), ["high"]);
-    let took = begun.elapsed();
+    let took = clock::since(begun);
     assert!(
         took >= Duration::from_secs(3) && took < Duration::from_secs(7),
         "{took:?}"
@@ -320,7 +320,7 @@ async fn the_lock_is_held_until_volumes_are_unstaged_or_the_time_of_the_pods_is_
         world.undone.store(false, Ordering::Relaxed);
         world.bus.prepare_for_shutdown(true).await;
         until("pods are stopped", || world.stopped().len() == 2).await;
-        let begun = Instant::now();
+        let begun = clock::instant();
         if !is_late {
             sleep(Duration::from_millis(300)).await;
             assert_eq!(world.record().end_time, None, "volumes are waited for");
@@ -328,7 +328,7 @@ async fn the_lock_is_held_until_volumes_are_unstaged_or_the_time_of_the_pods_is_
         }
         world.released(0).await;
         // Four seconds for pods, and three more for their statuses.
-        let is_over = begun.elapsed() > Duration::from_secs(5);
-        assert_eq!(is_over, is_late, "{:?}", begun.elapsed());
+        let is_over = clock::since(begun) > Duration::from_secs(5);
+        assert_eq!(is_over, is_late, "{:?}", clock::since(begun));
     }
 }

@@ -2,7 +2,10 @@
 //! time, the oldest measurement first, and at most once per period.
 
 use crate::{
-    base::if_exists,
+    base::{
+        clock::{self, Instant},
+        if_exists,
+    },
     host::{
         DiskUsage, DiskWalk, FilesystemUsage, MountEntry, files_usage, filesystem_usage, mount,
         project_usage,
@@ -15,7 +18,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// Maximum number of entries that are read of one directory before it is the next one's turn: ten seconds at least.
@@ -50,12 +53,12 @@ pub(super) struct DiskMeasurement {
 
 impl DiskMeasurement {
     pub(super) fn now(usage: Option<DiskUsage>, filesystem: Option<FilesystemUsage>) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = clock::system_time().duration_since(UNIX_EPOCH);
         Self {
             at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
             usage,
             filesystem,
-            measured_at: Instant::now(),
+            measured_at: clock::instant(),
         }
     }
 }
@@ -105,7 +108,7 @@ impl DiskMeter {
                     | DiskMethod::Files(period)
                     | DiskMethod::Project(_, period) => period,
                 };
-                let is_due = before.is_none_or(|measured_at| measured_at.elapsed() >= period);
+                let is_due = before.is_none_or(|measured_at| clock::since(measured_at) >= period);
                 if is_due || unfinished.contains_key(&path) {
                     due.push((before, path, how));
                 }
@@ -341,9 +344,9 @@ mod tests {
             rustix::fs::sync();
             let meter = DiskMeter::default();
             let measured = |method| {
-                let started_at = Instant::now();
+                let started_at = clock::instant();
                 meter.measure(HashMap::from([(path.clone(), method)]));
-                let took = started_at.elapsed();
+                let took = clock::since(started_at);
                 (meter.latest()[&path].usage, took)
             };
             let (walked, walk) = measured(DiskMethod::Walk(Duration::ZERO));

@@ -3,13 +3,14 @@
 //! cgroup, it is found by name.
 
 use crate::{
+    base::clock::Instant,
     host::cgroup::{CgroupFs, Descend},
     model::PodUid,
 };
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Maximum number of cgroups that one search reads.
@@ -131,6 +132,7 @@ pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn ids_are_found_in_the_names_that_runtimes_give() {
@@ -179,7 +181,7 @@ mod tests {
                 .map(|id| Arc::from(*id))
                 .collect::<HashSet<Arc<str>>>()
         };
-        let (mut index, now) = (CgroupIndex::default(), Instant::now());
+        let (mut index, now) = (CgroupIndex::default(), clock::instant());
         let none = HashSet::new();
         index.refresh(&ids(&["one", "two", "three"]), &none, &fs, now);
         assert_eq!(index.path("one").as_deref(), Some("/k8s.io/one"));
@@ -206,7 +208,7 @@ mod tests {
         make("kubepods/podother");
         let fs = CgroupFs::new(root.path(), true);
         let pods: HashSet<PodUid> = ["pod-7", "11-22", "none"].map(PodUid::from).into();
-        let (mut index, now) = (CgroupIndex::default(), Instant::now());
+        let (mut index, now) = (CgroupIndex::default(), clock::instant());
         let machine = HashSet::from([Arc::from("in-a-machine")]);
         index.refresh(&machine, &pods, &fs, now);
         let path =

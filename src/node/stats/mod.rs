@@ -40,6 +40,7 @@ pub use sampler::Snapshot;
 pub use system::SystemCgroups;
 
 use crate::{
+    base::clock,
     cri::{ImageClient, RuntimeClient, v1},
     host::{
         FilesystemUsage, HostMachine,
@@ -475,7 +476,7 @@ async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
 }
 
 fn now() -> Time {
-    Time(i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default())
+    Time(i64::try_from(clock::timestamp().as_nanosecond()).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::{
     running_pods::PodSubject,
     system::{CgroupLocation, SystemSubject},
 };
+use crate::base::clock::{self, Instant};
 use crate::host::{
     ProcDir,
     cgroup::{
@@ -20,7 +21,7 @@ use crate::host::{
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// Age after which an idle cgroup is due for a full read.
@@ -184,7 +185,7 @@ impl Sampler {
         depth: Depth,
     ) -> Snapshot {
         let pass = Pass {
-            now: Instant::now(),
+            now: clock::instant(),
             depth,
         };
         self.quota = FullReadQuota::for_pass(&self.cgroups, pass.now);
@@ -459,7 +460,7 @@ fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
 
 /// The current time, nanoseconds since the epoch.
 fn since_epoch() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = clock::system_time().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     })

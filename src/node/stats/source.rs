@@ -1,7 +1,11 @@
 //! Cached readings of sources that may be slow or hang: one read at a time, shared by all callers, with a timeout.
 
 use crate::base::{
-    Flight, SingleFlight, otel::in_current_context, panics::PanicScope, spawn_scoped,
+    Flight, SingleFlight,
+    clock::{self, Instant},
+    otel::in_current_context,
+    panics::PanicScope,
+    spawn_scoped,
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -12,7 +16,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// A completed reading: the generation in which it began, the time when it ended, and its value. `None` if it failed.
 type TimedReading<T> = Option<(u64, Instant, Arc<T>)>;
@@ -88,7 +91,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         let mut reading = self.read(&read).await;
         if reading
             .as_ref()
-            .is_some_and(|(_, at, _)| at.elapsed() >= self.policy.max_age)
+            .is_some_and(|(_, at, _)| clock::since(*at) >= self.policy.max_age)
         {
             // It ended while no caller waited for it.
             reading = self.read(&read).await;
@@ -122,7 +125,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
             async move {
                 let generation = generation.load(Ordering::SeqCst);
                 // A task, because callers that timed out do not poll the read, and its value has the time of its end.
-                let read = in_current_context(async move { (read.await, Instant::now()) });
+                let read = in_current_context(async move { (read.await, clock::instant()) });
                 let (value, at) = spawn_scoped(PanicScope::Stats, read).await.ok()?.ok()?;
                 Some((generation, at, Arc::new(value?)))
             }
@@ -143,7 +146,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
     fn last(&self, age: Duration, accepts: impl Fn(u64) -> bool) -> Option<Arc<T>> {
         let state = self.state.lock();
         let (generation, at, last) = state.last.as_ref()?;
-        (at.elapsed() < age && accepts(*generation)).then(|| last.clone())
+        (clock::since(*at) < age && accepts(*generation)).then(|| last.clone())
     }
 }
 

@@ -1,11 +1,10 @@
 use super::*;
 use crate::{
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{CriConnection, CriMetrics, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus},
     state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, PodRef, pod_cache},
 };
-use tokio::time::Instant;
 
 /// Statistics of what this cache has, with the runtime at this socket.
 fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
@@ -60,9 +59,12 @@ async fn usage_for_evictions_is_read_while_the_runtime_accepts_calls_and_answers
     let (writer, cache) = pod_cache();
     runs_without_cgroups(&writer, "vm");
     let stats = stats(&socket, cache);
-    let begun = Instant::now();
+    let begun = clock::instant();
     let pods = stats.read_pod_usage().await.unwrap();
-    assert!(begun.elapsed() < Duration::from_millis(500), "{begun:?}");
+    assert!(
+        clock::since(begun) < Duration::from_millis(500),
+        "{begun:?}"
+    );
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].pod_ref.uid, "vm");
     assert_eq!(pods[0].memory, None, "nothing says how much");

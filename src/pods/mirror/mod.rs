@@ -18,6 +18,7 @@ use crate::{
     base::{
         DirtySet, WorkQueue,
         backoff::Backoff,
+        clock::{self, Instant},
         error_chain,
         panics::{self, catch_panic},
     },
@@ -34,7 +35,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Requests under way at once.
@@ -127,19 +128,19 @@ impl MirrorPods {
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         loop {
-            let now = Instant::now();
+            let now = clock::instant();
             while let Some(name) = self.queue.next(now) {
                 self.begin(name, now);
             }
             tokio::select! {
                 names = self.queue.woken() => {
                     for name in names {
-                        self.queue.add(name, false, Instant::now());
+                        self.queue.add(name, false, clock::instant());
                     }
                 }
                 Some(ended) = self.requests.join_next() => {
                     if let Ok(ended) = ended {
-                        self.end(ended, Instant::now());
+                        self.end(ended, clock::instant());
                     }
                 }
                 Ok(()) = delivered.changed() => self.check_all(),
@@ -162,7 +163,7 @@ impl MirrorPods {
         let pods = pods.iter().filter(|pod| pod.is_static());
         let names: HashSet<_> = pods.chain(&mirrors).map(|pod| pod.full_name()).collect();
         for name in names {
-            self.queue.add(name, false, Instant::now());
+            self.queue.add(name, false, clock::instant());
         }
     }
 

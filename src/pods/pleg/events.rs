@@ -2,12 +2,13 @@
 
 use super::{PlegContext, RelistTrigger};
 use crate::{
+    base::clock,
     cri::events::{ChangeReader, RuntimeChanges},
     model::{PodUid, Seq},
     state::pod_cache::ItemId,
 };
 use std::{collections::HashMap, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 /// Delay after the first unknown id before a relist is requested to find its pod. Ids that come later within it are
@@ -34,7 +35,7 @@ impl RuntimeEventsTask {
     /// Handles changes until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashMap::new();
-        let mut check_at = Instant::now();
+        let mut check_at = clock::instant();
         loop {
             let changes = tokio::select! {
                 // Timer and shutdown first, so that continuous changes cannot starve them.
@@ -42,13 +43,13 @@ impl RuntimeEventsTask {
                 () = shutdown.cancelled() => return Ok(()),
                 () = sleep_until(check_at), if !unknown.is_empty() => {
                     unknown = self.resolve(unknown);
-                    check_at = Instant::now() + UNKNOWN_GRACE;
+                    check_at = clock::instant() + UNKNOWN_GRACE;
                     continue;
                 }
                 changes = self.changes.take() => changes,
             };
             if unknown.is_empty() {
-                check_at = Instant::now() + UNKNOWN_GRACE;
+                check_at = clock::instant() + UNKNOWN_GRACE;
             }
             self.handle_changes(changes, &mut unknown);
         }

@@ -5,6 +5,7 @@ use crate::{
     base::{
         EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
+        clock::{self, Instant},
         panics::{PanicScope, Panicked, catch_panic},
     },
     cri::{
@@ -19,7 +20,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Limit of concurrent reads that hold a permit.
@@ -125,7 +126,7 @@ impl InspectTask {
             InspectionOutcome::Panicked(panicked) => panicked.to_string(),
             InspectionOutcome::TimedOut => format!("timed out after {} s", READ_TIMEOUT.as_secs()),
         };
-        let now = Instant::now();
+        let now = clock::instant();
         let first = self.retries.entry(&item).is_none();
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
@@ -155,7 +156,7 @@ async fn inspect(
     let Some((pod_ref, sandbox)) = context.cache.locate(&item) else {
         return InspectionOutcome::Unknown;
     };
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     let reading = async {
         let seq = context.cache.next_seq();
         match &item {
@@ -170,7 +171,7 @@ async fn inspect(
     let outcome = match result {
         Some(Ok((seq, read))) => {
             context.cache.apply(&pod_ref, &item, seq, read);
-            context.metrics.item_read(started_at.elapsed());
+            context.metrics.item_read(clock::since(started_at));
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),

@@ -1,15 +1,16 @@
 //! The metric families of the PLEG, named as upstream names them.
 
 use crate::{
-    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
+    base::{
+        clock::{self, Instant},
+        metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
+    },
     model::ContainerState,
     state::pod_cache::PodCache,
 };
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
 
 /// Handles to the metrics.
 #[derive(Clone)]
@@ -59,7 +60,7 @@ impl PlegMetrics {
 
     /// A list begins now.
     pub(super) fn relist_started(&self) -> Instant {
-        let now = Instant::now();
+        let now = clock::instant();
         if let Some(before) = self.last.lock().replace(now) {
             self.interval
                 .observe(now.duration_since(before).as_secs_f64());
@@ -69,14 +70,15 @@ impl PlegMetrics {
 
     /// The list that began then is complete.
     pub(super) fn relist_ended(&self, started_at: Instant) {
-        self.duration.observe(started_at.elapsed().as_secs_f64());
-        self.last_seen.set(Timestamp::now().as_second());
+        self.duration
+            .observe(clock::since(started_at).as_secs_f64());
+        self.last_seen.set(clock::timestamp().as_second());
     }
 
     /// One item was read again.
     pub(super) fn item_read(&self, took: Duration) {
         self.pod_duration.observe(took.as_secs_f64());
-        self.last_seen.set(Timestamp::now().as_second());
+        self.last_seen.set(clock::timestamp().as_second());
     }
 }
 

@@ -28,11 +28,12 @@ mod tests;
 
 use crate::{
     base::Tasks,
+    base::clock,
     cri::{FeaturesWriter, RuntimeClient, v1::StatusResponse},
     state::pod_cache::PodCacheWriter,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 
 pub use events::RuntimeEventsTask;
 pub use inspector::InspectTask;
@@ -110,7 +111,7 @@ pub fn build(
         metrics,
     };
     let (state, state_reader) =
-        state::runtime_state(runtime_state_poll::state_of(first, Instant::now()));
+        state::runtime_state(runtime_state_poll::state_of(first, clock::instant()));
     let recovered = Arc::<Notify>::default();
     let (relist, trigger) = RelistTask::new(context.clone(), recovered.clone());
     let pleg = Pleg {

@@ -2,6 +2,7 @@
 
 use super::PlegContext;
 use crate::{
+    base::clock,
     cri::{
         CriError, ListChange, ListFingerprint,
         events::RuntimeEventSource,
@@ -16,10 +17,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    sync::{Notify, watch},
-    time::Instant,
-};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Retry delay of failed lists: doubled before each use, up to [`RETRY_CAP`].
@@ -126,7 +124,7 @@ impl RelistTask {
                     retry
                 }
             };
-            let at = Instant::now() + wait;
+            let at = clock::instant() + wait;
             tokio::select! {
                 // A request is taken before a change of the source. Both need a list, and one list serves both.
                 biased;

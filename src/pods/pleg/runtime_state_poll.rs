@@ -1,8 +1,9 @@
 //! Polls the runtime's `Status`: its conditions, and its features.
 
 use super::{PlegContext, RuntimeState};
+use crate::base::clock::{self, Instant};
 use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Task `pleg.runtime_state`.
@@ -15,7 +16,11 @@ pub struct RuntimeStateTask {
 impl RuntimeStateTask {
     /// Polls until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut in_error = self.state.borrow().runtime_error(Instant::now()).is_some();
+        let mut in_error = self
+            .state
+            .borrow()
+            .runtime_error(clock::instant())
+            .is_some();
         loop {
             let reply = tokio::select! {
                 reply = self.context.runtime.status(false) => reply,
@@ -24,7 +29,7 @@ impl RuntimeStateTask {
             if let Ok(reply) = &reply {
                 self.publish_features(RuntimeFeatures::of(reply));
             }
-            in_error = publish(&self.state, reply, in_error, Instant::now());
+            in_error = publish(&self.state, reply, in_error, clock::instant());
             tokio::select! {
                 () = tokio::time::sleep(self.context.config.status_period) => {}
                 () = shutdown.cancelled() => return Ok(()),
@@ -133,9 +138,9 @@ mod tests {
                 status,
                 ..StatusResponse::default()
             };
-            state_of(&reply, Instant::now())
+            state_of(&reply, clock::instant())
         };
-        let now = Instant::now();
+        let now = clock::instant();
         let good = state(vec![
             condition("RuntimeReady", true),
             condition("NetworkReady", true),
@@ -169,7 +174,7 @@ mod tests {
             status: Some(RuntimeStatus { conditions }),
             ..StatusResponse::default()
         };
-        let first = Instant::now();
+        let first = clock::instant();
         let (state, mut reader) = watch::channel(state_of(&reply, first));
         let mut in_error = false;
         let mut after = |seconds, reply| {

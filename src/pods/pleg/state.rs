@@ -1,7 +1,8 @@
 //! The runtime's own health.
 
+use crate::base::clock::Instant;
 use std::time::Duration;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// How long `Status` may fail before the runtime counts as down; as upstream.
 const MAX_WAIT_FOR_RUNTIME: Duration = Duration::from_secs(30);
@@ -64,10 +65,11 @@ pub(super) fn runtime_state(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn a_runtime_silent_for_longer_than_the_grace_is_down() {
-        let now = Instant::now();
+        let now = clock::instant();
         let state = RuntimeState {
             last_response: Some(now),
             runtime_ready: true,
@@ -81,7 +83,7 @@ mod tests {
     #[test]
     fn a_network_that_is_not_ready_has_a_reason() {
         let state = RuntimeState {
-            last_response: Some(Instant::now()),
+            last_response: Some(clock::instant()),
             network_message: "reason:NetworkPluginNotReady".into(),
             ..RuntimeState::default()
         };

@@ -1,12 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Code;
 
 use super::{Config, PlegContext, PlegMetrics, RelistTask, RelistTrigger};
 use crate::{
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{
         events::RuntimeEventSource,
         test_server::{Reply, TestRuntime, until},
@@ -58,11 +57,11 @@ async fn a_reconnected_stream_causes_a_list_at_once_although_lists_failed() {
     let (trigger, _guard) = relist(&runtime);
     // The waits between them: 0.4, 0.8, 1.6 and 3.2 seconds; the next is five.
     until("some lists have failed", || lists() == 5).await;
-    let begin = Instant::now();
+    let begin = clock::instant();
     trigger.reconnected();
     trigger.set_source(RuntimeEventSource::Cri);
     until("another list", || lists() == 6).await;
-    assert!(begin.elapsed() < Duration::from_secs(4));
+    assert!(clock::since(begin) < Duration::from_secs(4));
 }
 
 #[tokio::test]

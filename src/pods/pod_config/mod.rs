@@ -46,15 +46,17 @@ pub use posted::{PostError, PostedPods};
 pub use ready::{SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, ManifestOrigin, static_pod};
 
-use crate::base::Tasks;
+use crate::base::{
+    Tasks,
+    clock::{self, Instant},
+};
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::{ItemId, PodCache, StaleItem};
 use anyhow::Context as _;
-use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Capacity of the channel to the sync loop.
@@ -206,7 +208,7 @@ async fn merge_all(
         // handles no update before that list, either.
         cache.wait_runtime_listed().await;
         let mut adopted_uids = AdoptedUids::new(cache.pods());
-        let deadline = Instant::now() + STATUS_TIMEOUT;
+        let deadline = clock::instant() + STATUS_TIMEOUT;
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
         let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
         while let Some(list) = lists.recv().await {
@@ -228,7 +230,7 @@ async fn merge_all(
             let known = sources
                 .entry(source)
                 .or_insert_with(|| SourcePods::new(source));
-            let merged = known.merge(pods, Timestamp::now());
+            let merged = known.merge(pods, clock::timestamp());
             for pod in &merged.duplicates {
                 let text = format!(
                     "Error validating pod {}_{} from {source} due to duplicate pod name or UID, ignoring",

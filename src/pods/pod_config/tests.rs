@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{
     Completeness, ContainerState, ContainerStatus, PodOp, SandboxStatus, container_hash, keys,
@@ -287,7 +288,7 @@ async fn a_source_waits_only_for_what_decides_about_the_adoption_of_a_uid() {
             pods: vec![Arc::new(pod)],
             completeness: Completeness::Complete,
         };
-        let before = Instant::now();
+        let before = clock::instant();
         lists.send(list).await.unwrap();
         let read = async {
             for _ in 0..returned {
@@ -297,7 +298,7 @@ async fn a_source_waits_only_for_what_decides_about_the_adoption_of_a_uid() {
         };
         let delivered = async {
             let update = updates.recv().await.unwrap();
-            (update.pods[0].uid(), before.elapsed())
+            (update.pods[0].uid(), clock::since(before))
         };
         let ((), (delivered, waited)) = tokio::join!(read, delivered);
         assert_eq!(delivered, adopts.into(), "{what}");

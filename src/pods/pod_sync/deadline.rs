@@ -1,12 +1,14 @@
 //! `activeDeadlineSeconds`: how long a pod may be active on the node.
 
 use crate::{
-    base::wait_until,
+    base::{
+        clock::{self, Instant},
+        wait_until,
+    },
     model::{Pod, PodExt},
 };
 use jiff::Timestamp;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The instant of a pod's `activeDeadlineSeconds`, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +18,8 @@ impl Deadline {
     /// The deadline of a pod. `started` returns since when the pod has been active, if that is known; it is called only
     /// for a pod with `activeDeadlineSeconds`.
     pub(super) fn of(pod: &Pod, started: impl FnOnce() -> Option<Timestamp>) -> Self {
-        let left = left(pod, started, Timestamp::now());
-        Self(left.and_then(|left| Instant::now().checked_add(left)))
+        let left = left(pod, started, clock::timestamp());
+        Self(left.and_then(|left| clock::instant().checked_add(left)))
     }
 
     /// The instant, if there is one.
@@ -27,7 +29,7 @@ impl Deadline {
 
     /// Whether it has passed.
     pub(super) fn is_over(self) -> bool {
-        self.0.is_some_and(|at| at <= Instant::now())
+        self.0.is_some_and(|at| at <= clock::instant())
     }
 
     /// Waits until the deadline has passed; forever without one.
@@ -92,11 +94,11 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let waited = tokio::time::timeout(hour, never.elapsed()).await;
         assert!(waited.is_err());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let deadline = Deadline(Some(started_at + hour));
         assert!(!deadline.is_over());
         deadline.elapsed().await;
         assert!(deadline.is_over());
-        assert_eq!(started_at.elapsed(), hour);
+        assert_eq!(clock::since(started_at), hour);
     }
 }

@@ -93,10 +93,11 @@ fn is_cordoned(node: Option<&Node>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use crate::state::{node_object::NodeObjectWriter, pod_manager::PodManagerWriter};
     use serde_json::json;
     use std::{future::pending, sync::Arc};
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     fn node(version: &str, unschedulable: bool) -> Node {
         let node = json!({"metadata": {"resourceVersion": version}, "spec": {"unschedulable": unschedulable}});
@@ -121,14 +122,14 @@ mod tests {
             let (object, pods) = (NodeObjectWriter::default(), PodManagerWriter::default());
             object.set(node("1", true));
             pods.set(Arc::new(pod.clone()));
-            let (began, reader) = (Instant::now(), pods.reader());
+            let (began, reader) = (clock::instant(), pods.reader());
             let waiting = wait(pending(), object.reader(), &reader, &uid);
             let changing = async {
                 sleep(Duration::from_secs(5)).await;
                 change(&object, &pods, &uid);
             };
             let (waited, ()) = tokio::join!(waiting, changing);
-            assert_eq!(began.elapsed().as_secs(), seconds, "{what}");
+            assert_eq!(clock::since(began).as_secs(), seconds, "{what}");
             assert_eq!(waited.is_err(), seconds == 60, "{what}");
         }
         let (object, pods) = (NodeObjectWriter::default(), PodManagerWriter::default());

@@ -1,7 +1,10 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
 use crate::{
-    base::metrics::{Labels, Metrics},
+    base::{
+        clock,
+        metrics::{Labels, Metrics},
+    },
     model::{Pod, PodExt, keys},
 };
 use jiff::Timestamp;
@@ -97,7 +100,7 @@ impl PodStartMetrics {
         pulling: impl FnOnce() -> Duration,
     ) {
         let due = advance(start, status);
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let since = |at: Timestamp| now.duration_since(at).as_secs_f64().max(0.0);
         let seen = pod.annotation(keys::CONFIG_SEEN);
         let seen: Option<Timestamp> = seen.and_then(|seen| seen.parse().ok());

@@ -20,7 +20,7 @@ mod stale;
 mod volume_repair;
 
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
@@ -38,12 +38,11 @@ use anyhow::Context as _;
 use deadline::Deadline;
 use drain::EndingVolumes;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::PodStage;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, TerminationReason};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use metrics::PodStartMetrics;
@@ -109,7 +108,7 @@ impl PodSync {
         let Some(status) = self.status_publisher.publish_status(&pod) else {
             // No status was published yet, usually because the runtime status is unsettled again, which is no failure.
             // If one had been published, `publish_status` would have returned it, and the sync would go on.
-            let next = NextSync::at(Instant::now() + UNSETTLED_RETRY_DELAY);
+            let next = NextSync::at(clock::instant() + UNSETTLED_RETRY_DELAY);
             return sync_outcome(Ok(false), next);
         };
         if is_terminal(&status) {
@@ -119,12 +118,12 @@ impl PodSync {
         if deadline.is_over() {
             return self.end_sync_past_deadline(&pod).await;
         }
-        let runtime_error = self.runtime_state.borrow().runtime_error(Instant::now());
+        let runtime_error = self.runtime_state.borrow().runtime_error(clock::instant());
         if let Some(text) = runtime_error {
             self.record_history(&pod, DecisionKind::Wait, text);
             self.wait_for_runtime(deadline, &cancel).await;
             // The next sync reads the pod and its runtime status again.
-            return sync_outcome(Ok(false), NextSync::at(Instant::now()));
+            return sync_outcome(Ok(false), NextSync::at(clock::instant()));
         }
         let network = if pod.host_network() {
             None
@@ -185,7 +184,7 @@ impl PodSync {
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
         // One reading of the clock: if it was set back, the end of a back-off moves with it.
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let next = |runtime_status: &PodStatus| self.runtime.next_restart(pod, runtime_status, now);
         let ends = next(&self.cache.latest(&uid));
         let left = ends.map(|ends| Duration::try_from(ends.duration_since(now)));
@@ -234,7 +233,7 @@ impl PodSync {
     async fn wait_for_runtime(&self, deadline: Deadline, cancel: &CancellationToken) {
         let mut state = self.runtime_state.clone();
         tokio::select! {
-            _ = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => {}
+            _ = state.wait_for(|state| state.runtime_error(clock::instant()).is_none()) => {}
             () = cancel.cancelled() => {}
             () = deadline.elapsed() => {}
         }
@@ -374,10 +373,10 @@ impl PodSync {
         reason: TerminationReason,
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
-        let left = grace.borrow().left(Instant::now());
+        let left = grace.borrow().left(clock::instant());
         let stop = HistoryEntry::about_pod(DecisionKind::StopPod, reason.to_string());
         self.pod_history
-            .record(&uid, stop.until(Timestamp::now() + left));
+            .record(&uid, stop.until(clock::timestamp() + left));
         self.pod_history
             .set_current_step(&uid, Some("stopping the pod".into()));
         if let Some(failure) = reason.pod_failure() {
@@ -391,7 +390,7 @@ impl PodSync {
             .record_stage(&uid, PodStage::Terminating);
         self.status_publisher.publish_status(&pod);
         self.probes.stop_liveness_and_startup(&uid);
-        let (left, pod_ref) = (grace.borrow().left(Instant::now()), PodRef::of(&pod));
+        let (left, pod_ref) = (grace.borrow().left(clock::instant()), PodRef::of(&pod));
         let stopping = async {
             let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await;
             self.report_stale(&pod);
@@ -430,7 +429,7 @@ impl PodSync {
         running: &PodStatus,
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
-        let left = grace.borrow().left(Instant::now());
+        let left = grace.borrow().left(clock::instant());
         let pod_ref = PodRef::of_status(running);
         let runtime_status = self.runtime.read_status_for_stop(&pod_ref, left).await?;
         self.runtime.kill_pod(None, &runtime_status, grace).await?;

@@ -2,12 +2,13 @@
 
 use super::PodSync;
 use crate::{
+    base::clock,
     model::{Pod, PodExt, PodStatus, reasons::event},
     state::events::ObjectRef,
     state::pod_history::DecisionKind,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// How long a pod waits for its runtime status before that is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
@@ -28,7 +29,7 @@ impl PodSync {
             if self
                 .runtime_state
                 .borrow()
-                .runtime_error(Instant::now())
+                .runtime_error(clock::instant())
                 .is_none()
             {
                 self.report_stale(pod);

@@ -2,6 +2,7 @@
 
 use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
+    base::clock,
     model::{
         Pod, PodExt, PodStatus, PodUid, container_should_restart, is_other_manifest, is_terminal,
         keys, reasons,
@@ -276,7 +277,7 @@ impl StatusPublisher {
         (old, api_status): (Option<&api::PodStatus>, Option<&api::PodStatus>),
         recorded: &RecordedInputs,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let actions = self.runtime.action_summary(pod, runtime_status);
         let is_active = recorded.stage == PodStage::Active;
         let killed = if is_active {

@@ -15,13 +15,13 @@
 //! and records stay for users until no source has the pod any more: then `PodSync::remove_pod` removes them.
 
 use crate::{
-    base::named_enum,
+    base::{clock::Instant, named_enum},
     model::{GraceDeadline, Pod, PodStatus},
     pods::status::generate::PodFailure,
 };
 use futures::future::BoxFuture;
 use std::{fmt, sync::Arc};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 named_enum! {

@@ -1,8 +1,8 @@
 //! The delay until the next sync of a pod. Pure.
 
+use crate::base::clock::Instant;
 use crate::pods::pod_sync::syncer::{NextSync, SyncDelay};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The delays before jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,11 @@ fn doubled(delay: Duration, failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn delays_are_stretched_by_up_to_a_half() {
-        let now = Instant::now();
+        let now = clock::instant();
         for (delay, roll, millis) in [
             (SyncDelay::Resync, 0.0, 60_000),
             (SyncDelay::Resync, 1.0, 90_000),
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_exact_instant_is_exact_but_never_later_than_the_delay() {
-        let now = Instant::now();
+        let now = clock::instant();
         for (delay, seconds, millis) in [
             (SyncDelay::Resync, 7, 7_000),
             (SyncDelay::Resync, 300, 87_000),

@@ -42,6 +42,7 @@ pub use update::UpdatePodOptions;
 
 use crate::{
     base::DirtySet,
+    base::clock::{self, Instant},
     model::{Pod, PodExt, PodFullName, PodStatus, PodUid},
     pods::pod_sync::syncer::PodSyncer,
 };
@@ -49,7 +50,6 @@ use parking_lot::Mutex;
 use registry::WorkerMap;
 use state::{Input, PodSyncStatus};
 use std::{collections::HashSet, sync::Arc};
-use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The workers; cheap to clone.
@@ -152,7 +152,7 @@ impl PodWorkers {
     /// before [`Self::remove_terminated`] removed the old one. Needs a tokio runtime.
     pub fn update_pod(&self, options: UpdatePodOptions) {
         if !self.shared.shutdown.is_cancelled() {
-            self.shared.update(options, Instant::now());
+            self.shared.update(options, clock::instant());
         }
     }
 
@@ -164,7 +164,7 @@ impl PodWorkers {
         {
             let mut map = self.shared.map.lock();
             self.shared
-                .handle_input(&mut map, &uid, Input::Update(options), Instant::now());
+                .handle_input(&mut map, &uid, Input::Update(options), clock::instant());
         }
     }
 
@@ -174,7 +174,7 @@ impl PodWorkers {
         let uid = pod.uid();
         let mut map = self.shared.map.lock();
         self.shared
-            .handle_input(&mut map, &uid, Input::Refreshed(pod), Instant::now());
+            .handle_input(&mut map, &uid, Input::Refreshed(pod), clock::instant());
     }
 
     /// Retries a failed stop or clean-up of a pod that no source has any more, because its runtime status changed.
@@ -182,7 +182,7 @@ impl PodWorkers {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
             self.shared
-                .handle_input(&mut map, uid, Input::RuntimeStatusChanged, Instant::now());
+                .handle_input(&mut map, uid, Input::RuntimeStatusChanged, clock::instant());
         }
     }
 
@@ -191,7 +191,7 @@ impl PodWorkers {
         if self.shared.shutdown.is_cancelled() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::instant();
         let mut map = self.shared.map.lock();
         for uid in map.uids() {
             self.shared
@@ -224,7 +224,7 @@ impl PodWorkers {
     /// started; a finished pod that was added again is forgotten, too. Only valid once every source has delivered. From
     /// then on, a pod without a worker is known to have nothing to run here (upstream's `podsSynced`).
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> ReconciledWorkers {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut map = self.shared.map.lock();
         map.pods_synced = true;
         let mut forgotten = Vec::new();
@@ -250,7 +250,7 @@ impl PodWorkers {
     /// Blocks the full names of static pods that run without a worker, and releases names whose pod no longer runs.
     /// Called with the runtime statuses of all pods, before the first update and then by housekeeping.
     pub fn update_start_gate(&self, pods: &[Arc<PodStatus>]) {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut map = self.shared.map.lock();
         for uid in map.update_start_gate(pods) {
             self.shared

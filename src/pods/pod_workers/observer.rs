@@ -3,7 +3,7 @@
 use super::state::PodSyncCall;
 use crate::{
     base::{
-        error_chain,
+        clock, error_chain,
         metrics::{DEFAULT_BUCKETS, Labels, Metrics},
         otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,
@@ -13,7 +13,6 @@ use crate::{
 };
 use jiff::Timestamp;
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
-use tokio::time::Instant;
 
 /// Records the metrics and spans.
 pub struct PodSyncObserver {
@@ -44,10 +43,10 @@ impl PodSyncObserver {
     where
         F: Future<Output = Result<SyncPodOutcome, Panicked>>,
     {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let kind = match call {
             PodSyncCall::Sync(pod, kind) => {
-                let waited = since_seen(pod, Timestamp::now());
+                let waited = since_seen(pod, clock::timestamp());
                 if let Some(waited) = waited.filter(|_| *kind == SyncPodType::Create) {
                     self.starts.observe(waited);
                 }
@@ -59,7 +58,7 @@ impl PodSyncObserver {
         let operation_type = kind.as_str();
         self.durations
             .get_or_create_owned(&[("operation_type", operation_type)])
-            .observe(started_at.elapsed().as_secs_f64());
+            .observe(clock::since(started_at).as_secs_f64());
         done
     }
 

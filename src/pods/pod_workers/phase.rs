@@ -1,11 +1,11 @@
 //! The phases of a pod worker, each with the data that only exists in it.
 
 use crate::{
+    base::clock::Instant,
     model::{GraceDeadline, Pod, PodStatus},
     pods::pod_sync::syncer::{SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// The pod of a worker.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use super::{
     update::UpdatePodOptions,
 };
 use crate::{
+    base::clock::Instant,
     model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid},
     pods::pod_sync::syncer::SyncPodType,
 };
@@ -17,10 +18,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a worker after a panic in its bookkeeping.

@@ -19,11 +19,11 @@ use super::{
     update::UpdatePodOptions,
 };
 use crate::{
+    base::clock::Instant,
     model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
     pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// An input of the state machine.
 #[derive(Clone, Debug)]

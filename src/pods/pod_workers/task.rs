@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::{
-        error_chain,
+        clock, error_chain,
         panics::{PanicScope, catch_panic, catch_panic_sync},
         wait_until,
     },
@@ -14,10 +14,7 @@ use crate::{
     pods::pod_sync::syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, SyncPodType},
 };
 use std::sync::Arc;
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -50,20 +47,20 @@ pub(super) async fn run(
                 return;
             }
             // Caught like a panic in the sync: otherwise this pod would never be synced again.
-            let begin = || shared.begin_call(&uid, worker_id, update.take(), Instant::now());
+            let begin = || shared.begin_call(&uid, worker_id, update.take(), clock::instant());
             let ended = match catch_panic_sync(PanicScope::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
                     // Boxed, so that an idle worker does not hold the memory of a sync.
                     let outcome = Box::pin(run_job(&shared, job)).await;
-                    let end = || shared.end_call(&uid, worker_id, outcome, Instant::now());
+                    let end = || shared.end_call(&uid, worker_id, outcome, clock::instant());
                     catch_panic_sync(PanicScope::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
             };
             due = ended.unwrap_or_else(|panicked| {
                 tracing::error!(podUID = %uid, err = %panicked, "Pod worker panicked, retrying");
-                shared.recover(&uid, worker_id, Instant::now())
+                shared.recover(&uid, worker_id, clock::instant())
             });
             if due.is_some() {
                 break;

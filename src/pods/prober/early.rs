@@ -4,8 +4,8 @@
 //! The gap from the end of one attempt to the next early one grows with the age of the container, so that what a container
 //! waits for is about a tenth of what its start took, and so that one that never succeeds costs little.
 
+use crate::base::clock::Instant;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The gap is this fraction of the time since the start.
 const GAP_FRACTION: u32 = 10;

@@ -30,7 +30,7 @@ mod tests;
 pub use container_view::container_view;
 
 use crate::{
-    base::metrics::Metrics,
+    base::{clock::Instant, metrics::Metrics},
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeResult,
     },
@@ -43,7 +43,7 @@ use jiff::Timestamp;
 use metrics::ProberMetrics;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// Maximum number of bytes of [`LastRun::message`].
 const MAX_MESSAGE_BYTES: usize = 240;

@@ -2,11 +2,11 @@
 
 use super::early::EarlyAttempts;
 use crate::{
+    base::clock::Instant,
     model::{ContainerId, ProbeKind, ProbeResult},
     runtime::handlers::ProbeOutcome,
 };
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// At start, the first probes of containers that an earlier kubelet started, and that are not known to be ready, are spread
 /// over this time. It is short, because they may be ready.

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     base::{
+        clock::{self, Instant},
         panics::{PanicScope, catch_panic},
         wait_until,
     },
@@ -24,7 +25,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 /// Runs per tick if the handler cannot be run (upstream's `maxProbeRetries`).
@@ -119,7 +120,7 @@ impl ProbeTask {
         let mut facts = self.facts();
         facts.synced = signal.syncs != self.syncs;
         self.syncs = signal.syncs;
-        let decision = self.state.decide(&facts, Instant::now());
+        let decision = self.state.decide(&facts, clock::instant());
         if let Some(old) = &decision.forget {
             self.overdue = None;
             self.forget(old);
@@ -169,26 +170,26 @@ impl ProbeTask {
             Attempt::Periodic => MAX_RUNS,
             Attempt::Early => 1,
         };
-        let mut started_at = Instant::now();
+        let mut started_at = clock::instant();
         let mut outcome = self.run_once(&id, attempt).await;
         for _ in 1..runs {
             match outcome {
                 Some(ProbeOutcome::Unknown { .. }) if self.overdue.is_none() => {
-                    started_at = Instant::now();
+                    started_at = clock::instant();
                     outcome = self.run_once(&id, attempt).await;
                 }
                 _ => break,
             }
         }
         if let Some(outcome) = outcome {
-            self.report(&id, attempt, &outcome, started_at.elapsed());
+            self.report(&id, attempt, &outcome, clock::since(started_at));
         }
     }
 
     /// One run; `None` when the probe was stopped meanwhile.
     async fn run_once(&mut self, id: &ContainerId, attempt: Attempt) -> Option<ProbeOutcome> {
         let mut run = self.start(id);
-        let deadline = Instant::now() + self.timeout + OVERRUN_TIMEOUT;
+        let deadline = clock::instant() + self.timeout + OVERRUN_TIMEOUT;
         let kind = self.kind;
         let stopped = self.signal.wait_for(|signal| stops(*signal, kind));
         tokio::select! {
@@ -204,7 +205,7 @@ impl ProbeTask {
             gauge,
             reported: attempt == Attempt::Periodic,
         });
-        let lag = deadline.elapsed();
+        let lag = clock::since(deadline);
         Some(if lag > self.timeout / 4 {
             ProbeOutcome::Unknown {
                 error: format!("kubelet was stalled for {lag:?}"),
@@ -272,7 +273,7 @@ impl ProbeTask {
         }
         let (result, output) = result_of(outcome);
         if attempt == Attempt::Periodic || result == ProbeResult::Success {
-            self.update_snapshot(|seen| seen.ran(result, output, Timestamp::now()));
+            self.update_snapshot(|seen| seen.ran(result, output, clock::timestamp()));
             self.series
                 .count(&self.probes, &self.container, self.kind, outcome, took);
             if let Some((reason, message)) = event(self.kind, outcome) {
@@ -280,7 +281,7 @@ impl ProbeTask {
                 self.shared.deps.events.warning(&object, reason, message);
             }
         }
-        let now = Instant::now();
+        let now = clock::instant();
         if let Some((id, probe_result)) = self.state.probed(&facts, id, attempt, outcome, now) {
             self.publish(&id, probe_result);
         }
@@ -361,7 +362,7 @@ impl ProbeTask {
             Duration::from_nanos(u64::try_from(since).unwrap_or(0))
         };
         let state = match seen.state {
-            ContainerState::Running => InstanceState::Running(nanos_since(Timestamp::now())),
+            ContainerState::Running => InstanceState::Running(nanos_since(clock::timestamp())),
             ContainerState::Exited => InstanceState::Exited {
                 restarts: self.restarts,
             },

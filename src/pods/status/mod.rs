@@ -19,7 +19,11 @@ pub use generate::generate_api_pod_status;
 pub use restored::{differs_only_in_ignored_start_time, lacks_container_statuses, restored};
 
 use crate::{
-    base::{DirtySet, metrics::Metrics},
+    base::{
+        DirtySet,
+        clock::{self, Instant},
+        metrics::Metrics,
+    },
     model::{Pod, PodExt, PodUid},
 };
 use generate::{PodPhase, carry_transition_times, whole_seconds};
@@ -28,7 +32,7 @@ use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::T
 use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
 use terminations::Terminations;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// The status of one pod.
 #[derive(Clone, Debug)]
@@ -101,8 +105,40 @@ impl StatusManager {
     /// Sets the status of a pod; returns whether anything about it changed. The start time and the
     /// transition times of unchanged conditions are carried over, and a terminal phase is kept with
     /// its reason and message.
-    pub fn set_pod_status(&self, pod: &Arc<Pod>, status: PodStatus) -> bool {
-        self.set_at(pod, status, Timestamp::now())
+    pub fn set_pod_status(&self, pod: &Arc<Pod>, mut status: PodStatus) -> bool {
+        let mut entries = self.store.entries.write();
+        let known = entries.get_mut(&pod.uid());
+        normalize(
+            &mut status,
+            known.as_deref().map(|entry| &*entry.status),
+            clock::timestamp(),
+        );
+        match known {
+            Some(entry) if same(&entry.status, &status) => {
+                entry.pod = pod.clone();
+                return false;
+            }
+            Some(entry) => {
+                self.terminations.count(&entry.status, &status);
+                entry.pod = pod.clone();
+                entry.changed_at = clock::instant();
+                entry.status = Arc::new(status);
+                entry.version = self.next_version();
+            }
+            None => {
+                let entry = VersionedPodStatus {
+                    pod: pod.clone(),
+                    status: Arc::new(status),
+                    version: self.next_version(),
+                    changed_at: clock::instant(),
+                    pod_is_finished: false,
+                };
+                entries.insert(pod.uid(), entry);
+            }
+        }
+        drop(entries);
+        self.mark(&pod.uid());
+        true
     }
 
     /// Publishes the last status of a terminated pod (upstream's `TerminatePod`): every container has a terminated state,
@@ -136,42 +172,6 @@ impl StatusManager {
             self.mark(uid);
         }
         known
-    }
-
-    fn set_at(&self, pod: &Arc<Pod>, mut status: PodStatus, now: Timestamp) -> bool {
-        let mut entries = self.store.entries.write();
-        let known = entries.get_mut(&pod.uid());
-        normalize(
-            &mut status,
-            known.as_deref().map(|entry| &*entry.status),
-            now,
-        );
-        match known {
-            Some(entry) if same(&entry.status, &status) => {
-                entry.pod = pod.clone();
-                return false;
-            }
-            Some(entry) => {
-                self.terminations.count(&entry.status, &status);
-                entry.pod = pod.clone();
-                entry.changed_at = Instant::now();
-                entry.status = Arc::new(status);
-                entry.version = self.next_version();
-            }
-            None => {
-                let entry = VersionedPodStatus {
-                    pod: pod.clone(),
-                    status: Arc::new(status),
-                    version: self.next_version(),
-                    changed_at: Instant::now(),
-                    pod_is_finished: false,
-                };
-                entries.insert(pod.uid(), entry);
-            }
-        }
-        drop(entries);
-        self.mark(&pod.uid());
-        true
     }
 
     /// Taken under the entries' lock, so that versions only grow.

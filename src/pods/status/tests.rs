@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::keys;
+use crate::{base::clock::SimulatedWallClock, model::keys};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
@@ -7,6 +7,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use tokio::runtime::Handle;
 
 fn pod(uid: &str, source: &str, init: &[&str]) -> Arc<Pod> {
     let container = |name: &&str| Container {
@@ -71,8 +72,8 @@ async fn a_subscriber_is_woken_by_a_change() {
     waiting.await.unwrap().unwrap();
 }
 
-#[test]
-fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
+#[tokio::test(start_paused = true)]
+async fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let first = PodStatus {
@@ -91,12 +92,14 @@ fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
         reason: Some(String::new()),
         ..phase("Running")
     };
-    assert!(manager.set_at(&pod, first, at(10)));
-    assert!(!manager.set_at(&pod, second, at(20)));
+    let clock = SimulatedWallClock::start(&Handle::current(), at(10));
+    assert!(manager.set_pod_status(&pod, first));
+    clock.set(at(20));
+    assert!(!manager.set_pod_status(&pod, second));
 }
 
-#[test]
-fn a_condition_keeps_its_transition_time_until_its_status_changes() {
+#[tokio::test(start_paused = true)]
+async fn a_condition_keeps_its_transition_time_until_its_status_changes() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let with = |ready: &str, scheduled: &str| PodStatus {
@@ -106,8 +109,10 @@ fn a_condition_keeps_its_transition_time_until_its_status_changes() {
         ]),
         ..phase("Running")
     };
-    manager.set_at(&pod, with("True", "True"), at(10));
-    manager.set_at(&pod, with("False", "True"), at(20));
+    let clock = SimulatedWallClock::start(&Handle::current(), at(10));
+    manager.set_pod_status(&pod, with("True", "True"));
+    clock.set(at(20));
+    manager.set_pod_status(&pod, with("False", "True"));
     let status = manager.reader().get(&"u".into()).unwrap();
     let since: Vec<i64> = status
         .conditions
@@ -246,8 +251,8 @@ fn containers_that_never_began_are_left_waiting() {
     );
 }
 
-#[test]
-fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
+#[tokio::test(start_paused = true)]
+async fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let mut status = phase("Running");
@@ -257,7 +262,8 @@ fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
         ..condition("Ready", "True")
     };
     status.conditions = Some(vec![ready]);
-    manager.set_at(&pod, status, at(2000));
+    let _clock = SimulatedWallClock::start(&Handle::current(), at(2000));
+    manager.set_pod_status(&pod, status);
     let shown = manager.reader().get(&pod.uid()).unwrap();
     assert_eq!(
         shown.conditions.as_ref().unwrap()[0].last_transition_time,

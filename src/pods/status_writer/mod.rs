@@ -20,7 +20,9 @@ use super::{
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
-        DirtySet, WorkQueue, error_chain,
+        DirtySet, WorkQueue,
+        clock::{self, Instant},
+        error_chain,
         metrics::Metrics,
         panics::{self, catch_panic},
     },
@@ -31,7 +33,7 @@ use plan::{NextStatusRequest, SentStatuses, StatusVersion};
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of concurrent requests.
@@ -105,7 +107,7 @@ impl StatusWriter {
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
-            let now = Instant::now();
+            let now = clock::instant();
             while let Some(uid) = self.queue.next(now) {
                 self.begin(uid, now);
             }
@@ -113,12 +115,12 @@ impl StatusWriter {
                 uids = self.queue.woken() => {
                     for uid in uids {
                         let urgent = self.changes_readiness(&uid);
-                        self.queue.add(uid, urgent, Instant::now());
+                        self.queue.add(uid, urgent, clock::instant());
                     }
                 }
                 Some(ended) = self.requests.join_next() => {
                     if let Ok(ended) = ended {
-                        self.end(ended, Instant::now());
+                        self.end(ended, clock::instant());
                     }
                 }
                 () = shutdown.cancelled() => return Ok(()),

@@ -2,6 +2,7 @@
 
 use super::merge;
 use crate::{
+    base::clock::Instant,
     model::{Pod, PodExt, PodUid},
     pods::status::{VersionedPodStatus, generate::IllegalTransition},
 };
@@ -11,7 +12,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Minimum interval between two patches of the same status, after another client changed it. Upstream's status manager
 /// compares at the same interval.

@@ -10,6 +10,7 @@ use super::{
     pending_admission::{AdmissionWait, RETRY_INTERVAL},
 };
 use crate::{
+    base::clock,
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
     resources::{
@@ -22,7 +23,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// The reason for which a critical pod waits.
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
@@ -296,7 +296,7 @@ impl SyncLoop {
         self.deferred.insert(uid.clone());
         let wait = self
             .pending_admissions
-            .wait(uid, why, Instant::now(), event_delay);
+            .wait(uid, why, clock::instant(), event_delay);
         if wait == AdmissionWait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);

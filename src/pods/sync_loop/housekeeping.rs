@@ -1,14 +1,12 @@
 //! The schedule of housekeeping, and its background part.
 
 use crate::base::{
+    clock::{self, Instant},
     panics::{PanicScope, Panicked},
     spawn,
 };
 use std::time::Duration;
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep_until},
-};
+use tokio::{task::JoinHandle, time::sleep_until};
 
 /// How often housekeeping runs if nothing changes.
 pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(60);
@@ -35,7 +33,7 @@ pub(in crate::pods) struct HousekeepingSchedule {
 impl HousekeepingSchedule {
     /// Housekeeping every `period`, the first time after [`HOUSEKEEPING_DELAY`].
     pub(in crate::pods) fn every(period: Duration) -> Self {
-        let now = Instant::now();
+        let now = clock::instant();
         Self {
             period,
             next: now + HOUSEKEEPING_DELAY,
@@ -58,7 +56,7 @@ impl HousekeepingSchedule {
     }
 
     fn within(&mut self, pause: Duration) {
-        self.next = self.next.min(Instant::now() + pause);
+        self.next = self.next.min(clock::instant() + pause);
     }
 
     /// Waits until the next run is due. Safe to cancel.
@@ -78,7 +76,7 @@ impl HousekeepingSchedule {
 
     /// Records that a run begins. True if it is a full one, which needs all sources to have delivered.
     pub(super) fn begin(&mut self, all_delivered: bool) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         self.next = now + self.period;
         let is_full = all_delivered && now >= self.next_full;
         if is_full {
@@ -136,10 +134,10 @@ mod tests {
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         gate.add_permits(1);
-        let before = Instant::now();
+        let before = clock::instant();
         schedule.due().await;
         assert_eq!(
-            before.elapsed(),
+            clock::since(before),
             HOUSEKEEPING_DELAY,
             "the missed one follows"
         );
@@ -150,7 +148,7 @@ mod tests {
         schedule.due().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
         assert_eq!(
-            before.elapsed(),
+            clock::since(before),
             HOUSEKEEPING_DELAY + HOUSEKEEPING_PERIOD,
             "nothing was missed"
         );
@@ -170,10 +168,10 @@ mod tests {
         assert!(!schedule.searches_cgroups(false));
         schedule.due().await;
         assert!(schedule.begin(true) && schedule.searches_cgroups(true));
-        let before = Instant::now();
+        let before = clock::instant();
         schedule.retry_later();
         schedule.due().await;
-        assert_eq!(before.elapsed(), RETRY_DELAY);
+        assert_eq!(clock::since(before), RETRY_DELAY);
         assert!(schedule.searches_cgroups(false) && !schedule.searches_cgroups(false));
     }
 }

@@ -45,6 +45,7 @@ use resize::ResizeTrigger;
 
 use crate::{
     base::DirtySet,
+    base::clock,
     cri::FeaturesReader,
     model::validation::{sysctl_allowlist::Allowlist, validate_kubelet_annotations},
     model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, reasons::event},
@@ -65,7 +66,7 @@ use k8s_openapi::api::core::v1::Node;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, mpsc, watch},
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 use tokio_util::sync::CancellationToken;
 use uid_owner::{UidOwner, uid_owner};
@@ -152,14 +153,14 @@ impl SyncLoop {
         self.workers.update_start_gate(&self.cache.pods());
         // Without any source, no update would ever set this.
         self.all_sources_seen.send_replace(self.sources.all_seen());
-        let mut next_retry = Instant::now();
+        let mut next_retry = clock::instant();
         loop {
             self.sync_loop_monitor.record_iteration();
-            let mut next_iteration = Instant::now() + MAX_ITERATION_INTERVAL;
+            let mut next_iteration = clock::instant() + MAX_ITERATION_INTERVAL;
             if !self.pending_admissions.is_empty() {
-                if Instant::now() >= next_retry {
+                if clock::instant() >= next_retry {
                     self.retry_pending_admissions();
-                    next_retry = Instant::now() + pending_admission::RETRY_INTERVAL;
+                    next_retry = clock::instant() + pending_admission::RETRY_INTERVAL;
                 }
                 next_iteration = next_iteration.min(next_retry);
             }

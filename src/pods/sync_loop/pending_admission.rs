@@ -1,8 +1,8 @@
 //! Pods that wait for admission, and for how long.
 
+use crate::base::clock::Instant;
 use crate::model::PodUid;
 use std::{collections::HashMap, time::Duration};
-use tokio::time::Instant;
 
 /// A pod that waits for longer is rejected, or admitted without what it waits for.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -108,10 +108,11 @@ impl PendingAdmissions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     #[test]
     fn a_wait_is_announced_once_and_ends() {
-        let (mut waiting, begin) = (PendingAdmissions::default(), Instant::now());
+        let (mut waiting, begin) = (PendingAdmissions::default(), clock::instant());
         let mut step = |uid: &str, seconds| {
             let now = begin + Duration::from_secs(seconds);
             waiting.wait(uid.into(), "a plugin", now, RETRY_INTERVAL)

@@ -80,11 +80,12 @@ impl Removals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use std::{
         sync::atomic::{AtomicBool, Ordering},
         time::Duration,
     };
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     #[tokio::test(start_paused = true)]
     async fn the_stop_waits_for_what_is_being_written_and_not_for_what_waits() {
@@ -100,10 +101,10 @@ mod tests {
             stop.cancelled().await;
             false
         });
-        let before = Instant::now();
+        let before = clock::instant();
         removals.stop().await;
         assert!(written.load(Ordering::SeqCst));
-        assert_eq!(before.elapsed(), Duration::from_secs(3));
+        assert_eq!(clock::since(before), Duration::from_secs(3));
     }
 
     #[tokio::test]

@@ -15,7 +15,10 @@ use super::{
 use feasible::{ResizeRejection, infeasible, needs_more};
 
 use crate::{
-    base::named_enum,
+    base::{
+        clock::{self, Instant},
+        named_enum,
+    },
     model::{Pod, PodExt, PodUid, reasons::event},
     pods::{pod_sync::syncer::SyncPodType, pod_workers::UpdatePodOptions},
     resources::{
@@ -28,7 +31,6 @@ use crate::{
     },
 };
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
-use tokio::time::Instant;
 
 named_enum! {
     /// Why pending resizes are retried; a label of metrics.
@@ -125,7 +127,7 @@ impl SyncLoop {
             // The resize of a pod that ends is not decided any more.
             let ends = pod.metadata.deletion_timestamp.is_some();
             allocations.change_conditions(&uid, |conditions| conditions.undecided = !ends);
-            let since = before.map_or_else(Instant::now, |wanted| wanted.since);
+            let since = before.map_or_else(clock::instant, |wanted| wanted.since);
             self.resizes
                 .pending
                 .insert(uid, WaitingResize { pod, since });

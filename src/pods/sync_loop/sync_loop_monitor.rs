@@ -1,5 +1,6 @@
 //! Whether the loop runs, for health checks and the watchdog.
 
+use crate::base::clock::{self, Instant};
 use std::{
     sync::{
         Arc,
@@ -7,7 +8,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// When the last iteration of the loop began, for `/healthz`.
 #[derive(Clone, Debug)]
@@ -21,13 +21,13 @@ impl SyncLoopMonitor {
     /// The sync_loop_monitor of a loop that has not started; [`Self::check`] counts from now until its first iteration.
     pub fn new() -> Self {
         Self {
-            started: Instant::now(),
+            started: clock::instant(),
             last: Arc::default(),
         }
     }
 
     pub(super) fn record_iteration(&self) {
-        let seconds = self.started.elapsed().as_secs();
+        let seconds = clock::since(self.started).as_secs();
         self.last.store(seconds + 1, Ordering::Relaxed);
     }
 
@@ -51,7 +51,7 @@ impl SyncLoopMonitor {
     fn age(&self) -> Duration {
         let last = self.last.load(Ordering::Relaxed).saturating_sub(1);
         let last = Duration::from_secs(last);
-        self.started.elapsed().saturating_sub(last)
+        clock::since(self.started).saturating_sub(last)
     }
 }
 

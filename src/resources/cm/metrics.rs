@@ -1,8 +1,10 @@
 //! Durations of operations on cgroups.
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
+use crate::base::{
+    clock,
+    metrics::{DEFAULT_BUCKETS, Labels, Metrics},
+};
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
-use std::time::Instant;
 
 /// `kubelet_cgroup_manager_duration_seconds`.
 #[derive(Clone)]
@@ -20,9 +22,9 @@ impl CgroupMetrics {
 
     /// Runs `work` and records its duration.
     pub(super) fn timed<T>(&self, operation_type: &'static str, work: impl FnOnce() -> T) -> T {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let done = work();
-        let took = started_at.elapsed().as_secs_f64();
+        let took = clock::since(started_at).as_secs_f64();
         self.0
             .get_or_create(&[("operation_type", operation_type)])
             .observe(took);

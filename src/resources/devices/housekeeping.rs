@@ -4,8 +4,11 @@ use super::{
     checkpoint,
     manager::{CHECKPOINT, DeviceManager},
 };
-use crate::{base::wait_until, model::PodUid, resources::checkpoint_file::CheckpointWriter};
-use tokio::time::Instant;
+use crate::{
+    base::{clock, wait_until},
+    model::PodUid,
+    resources::checkpoint_file::CheckpointWriter,
+};
 
 impl DeviceManager {
     /// Publishes capacity and saves the checkpoint after a change. Marks `pods`, and all pods that wait for devices.
@@ -56,7 +59,7 @@ impl DeviceManager {
             tokio::select! {
                 () = self.0.housekeeping.notified() => self.save_or_report().await,
                 () = wait_until(expiry) => {
-                    if self.state().expire(Instant::now()) {
+                    if self.state().expire(clock::instant()) {
                         self.publish([]).await;
                     }
                 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     base::{
-        DirtySet, ScopedTask,
+        DirtySet, ScopedTask, clock,
         metrics::Metrics,
         panics::{PanicScope, catch_panic},
         spawn_scoped,
@@ -33,7 +33,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's. A damaged one is renamed and kept; as long as it exists, running containers
@@ -115,7 +115,7 @@ impl DeviceManager {
             }
         };
         let had_no_checkpoint = data.is_none() && !damaged;
-        let mut state = DeviceManagerCache::restore(&data.unwrap_or_default(), Instant::now());
+        let mut state = DeviceManagerCache::restore(&data.unwrap_or_default(), clock::instant());
         if damaged {
             tracing::warn!(
                 "Devices of some containers are unknown; devices that a running container may use are not allocated"
@@ -455,14 +455,14 @@ impl DeviceManager {
     }
 
     async fn prepare(&self, reservation: &DeviceReservation) -> Result<(), DeviceAllocationError> {
-        let began = Instant::now();
+        let began = clock::instant();
         let response = match self.client(reservation.plugin) {
             Some(client) => client.allocate(reservation.devices.clone()).await,
             None => Err(DeviceAllocationError::Stopped(reservation.resource.clone())),
         };
         self.0
             .metrics
-            .allocated(&reservation.resource, began.elapsed());
+            .allocated(&reservation.resource, clock::since(began));
         let mut plugins = self.0.plugins.lock();
         match response {
             Ok(response) => {

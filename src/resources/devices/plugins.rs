@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     base::{
+        clock,
         panics::{PanicScope, catch_panic},
         spawn_scoped,
     },
@@ -23,7 +24,7 @@ use std::{
     path::{Component, Path, PathBuf},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// Version of the device plugin API.
 const VERSION: &str = "v1beta1";
@@ -152,16 +153,16 @@ impl DeviceManager {
                 Ok(None) => return "EOF".into(),
                 Err(status) => return go_status_text(&status),
             };
-            let began = Instant::now();
+            let began = clock::instant();
             let total = list.devices.len();
             let devices = device_map(list);
             let healthy = devices.values().filter(|device| device.healthy).count();
-            let mut took = began.elapsed();
+            let mut took = clock::since(began);
             let listed = {
                 let mut state = self.state();
-                let began = Instant::now();
+                let began = clock::instant();
                 let listed = state.set_devices(resource, id, devices);
-                took += began.elapsed();
+                took += clock::since(began);
                 listed
             };
             let pods = match listed {
@@ -184,7 +185,9 @@ impl DeviceManager {
     pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
         let (counted, connection) = {
             let mut plugins = self.0.plugins.lock();
-            let counted = plugins.state.set_disconnected(resource, id, Instant::now());
+            let counted = plugins
+                .state
+                .set_disconnected(resource, id, clock::instant());
             (counted, plugins.clients.remove(&id))
         };
         if counted {

@@ -9,13 +9,13 @@ use super::{
     },
 };
 use crate::{
+    base::clock,
     cri::{SmallBuffers, go_code},
     resources::plugin_manager::connection::call_with_timeout,
 };
 use http::uri::PathAndQuery;
 use prost::Message;
 use std::time::Duration;
-use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, client::Grpc, transport::Channel};
 
 /// Upstream's `defaultClientCallTimeout`.
@@ -113,7 +113,7 @@ impl DraDriver {
         Q: Message + Send + Sync + 'static,
         R: Message + Default + Send + 'static,
     {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let path = self.service.path(call);
         let mut code = Code::DeadlineExceeded;
         let calling = async {
@@ -123,7 +123,7 @@ impl DraDriver {
         };
         let called = call_with_timeout(CALL_TIMEOUT, calling).await;
         self.metrics
-            .called(&self.name, path, go_code(code), started_at.elapsed());
+            .called(&self.name, path, go_code(code), clock::since(started_at));
         called.map_err(|why| DraError::Call { call, why })
     }
 }

@@ -14,7 +14,7 @@ use super::{
     slices,
 };
 use crate::{
-    base::{panics::PanicScope, spawn_scoped, wait_until},
+    base::{clock, panics::PanicScope, spawn_scoped, wait_until},
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
         Deregister, PluginHandler, RegisteredPlugin,
@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use std::{path::PathBuf, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tonic::{Code, Status, transport::Channel};
 
@@ -258,7 +258,7 @@ impl DraManager {
                 report = stream.message() => Some(report),
                 () = wait_until(expiry) => None,
             };
-            let now = Instant::now();
+            let now = clock::instant();
             let changed = match report {
                 None => self.0.health.lock().expire(driver, now),
                 Some(Ok(Some(report))) => {

@@ -4,12 +4,12 @@ use super::{
     health_proto::{self, HealthStatus},
     state::ClaimDevice,
 };
+use crate::base::clock::Instant;
 use k8s_openapi::api::core::v1::ResourceHealth;
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Timeout of a report without one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -134,6 +134,7 @@ fn shortened(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use health_proto::DeviceIdentifier;
 
     fn report(
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn a_report_holds_for_its_time_and_only_changes_count() {
         let mut health = HealthInfoCache::default();
-        let now = Instant::now();
+        let now = clock::instant();
         let key = |device: &str| ("pool".to_owned(), device.to_owned());
         assert_eq!(
             shown(&health, "a"),
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn a_driver_that_reports_ever_more_devices_fills_no_memory() {
         let mut health = HealthInfoCache::default();
-        let now = Instant::now();
+        let now = clock::instant();
         let names = |range: std::ops::Range<usize>| {
             let report = |n: usize| report(&n.to_string(), HealthStatus::Healthy, "", 0);
             range.map(report).collect::<Vec<_>>()

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     apiserver::{ApiServer, ResourcePath},
     base::{
-        DirtySet, KeyedLock, error_chain,
+        DirtySet, KeyedLock, clock, error_chain,
         metrics::Metrics,
         panics::{PanicScope, catch_panic},
         spawn,
@@ -34,7 +34,6 @@ use std::{
     path::Path,
     sync::Arc,
 };
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's.
@@ -160,13 +159,13 @@ impl DraManager {
     /// # Errors
     /// A claim could not be prepared.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let prepared = match claims::of_pod(pod) {
             Ok(wanted) if wanted.is_empty() => return Ok(()),
             Ok(wanted) => self.prepare_all(pod, &wanted).await,
             Err(error) => Err(error),
         };
-        let took = started_at.elapsed();
+        let took = clock::since(started_at);
         let metrics = &self.0.metrics;
         metrics.operated("PrepareResources", prepared.is_err(), took);
         if let Err(DraError::NotRegistered(driver) | DraError::NotConnected(driver)) = &prepared {
@@ -265,9 +264,9 @@ impl DraManager {
         if keys.is_empty() {
             return Ok(());
         }
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let unprepared = self.unprepare_all(pod, &keys).await;
-        let took = started_at.elapsed();
+        let took = clock::since(started_at);
         let metrics = &self.0.metrics;
         metrics.operated("UnprepareResources", unprepared.is_err(), took);
         unprepared

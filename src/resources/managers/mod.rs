@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     base::KeyedLock,
+    base::clock,
     cri::{
         RuntimeClient,
         v1::{LinuxContainerResources, PodSandboxConfig},
@@ -40,7 +41,7 @@ use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::sync::{Notify, OwnedMutexGuard};
 
@@ -166,7 +167,7 @@ impl ResourceManagers {
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<Affinities, TopologyError> {
         let inner = &self.0;
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let mut managers = inner.managers.lock();
         let AdmissionTrial {
             admission,
@@ -195,7 +196,7 @@ impl ResourceManagers {
         managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
         metrics.update(&managers.cpu, &managers.memory);
-        metrics.admitted(&inner.topology, &admission, started_at.elapsed());
+        metrics.admitted(&inner.topology, &admission, clock::since(started_at));
         drop(managers);
         if changed || found_running {
             inner.changed.notify_one();
@@ -221,7 +222,7 @@ impl ResourceManagers {
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<(), TopologyError> {
         let inner = &self.0;
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let mut managers = inner.managers.lock();
         let trial = inner.try_admit(&managers, pod, false, devices);
         let admission = trial.admission;
@@ -230,7 +231,7 @@ impl ResourceManagers {
             managers.memory.counters = trial.memory.counters;
             let metrics = &inner.deps.metrics;
             metrics.update(&managers.cpu, &managers.memory);
-            metrics.admitted(&inner.topology, &admission, started_at.elapsed());
+            metrics.admitted(&inner.topology, &admission, clock::since(started_at));
         }
         admission.result
     }

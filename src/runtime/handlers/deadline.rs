@@ -1,7 +1,8 @@
 //! A timeout that distinguishes a slow peer from a kubelet without processor time.
 
+use crate::base::clock;
 use std::{future::Future, pin::pin, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// Why work did not end within its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +41,16 @@ pub(super) async fn within<T>(
 ) -> Result<T, TimeoutError> {
     let mut work = pin!(work);
     let slice = (timeout / SLICES).max(Duration::from_millis(1));
-    let deadline = Instant::now() + timeout;
+    let deadline = clock::instant() + timeout;
     let mut lag = Duration::ZERO;
     loop {
-        let wake = (Instant::now() + slice).min(deadline);
+        let wake = (clock::instant() + slice).min(deadline);
         tokio::select! {
             biased;
             done = &mut work => return Ok(done),
             () = sleep_until(wake) => {}
         }
-        let now = Instant::now();
+        let now = clock::instant();
         lag += now.saturating_duration_since(wake);
         if now >= deadline {
             return Err(if lag > tolerance(timeout) {
@@ -70,12 +71,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_times_out() {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         assert_eq!(
             within(S, pending::<()>()).await,
             Err(TimeoutError::TimedOut)
         );
-        assert_eq!(started_at.elapsed(), S);
+        assert_eq!(clock::since(started_at), S);
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ mod fixtures;
 
 use crate::{
     apiserver::ClusterObjects,
-    base::{EarlyReleaseSemaphore, metrics::Metrics},
+    base::{EarlyReleaseSemaphore, clock, metrics::Metrics},
     cri::{FeaturesReader, RuntimeClient, transport},
     images::ImageManager,
     model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
@@ -396,7 +396,7 @@ impl KubeGenericRuntimeManager {
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         proof: RuntimeListed,
     ) -> anyhow::Result<()> {
-        self.back_off.gc(Timestamp::now());
+        self.back_off.gc(clock::timestamp());
         self.gc.garbage_collect(pods, has_ended, proof).await
     }
 

@@ -2,10 +2,12 @@
 //! created advances it: a failed stop or creation has the retry delay of a failed sync.
 
 use super::actions::SandboxChange;
-use crate::{base::backoff::Backoff, model::PodUid};
+use crate::{
+    base::{backoff::Backoff, clock::Instant},
+    model::PodUid,
+};
 use parking_lot::Mutex;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// First delay; the first replacement is immediate.
 const BASE: Duration = Duration::from_secs(1);
@@ -68,13 +70,18 @@ fn is_replacement(change: SandboxChange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use SandboxChange::{LostIp, NoSandbox, NotReady};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
     fn the_first_replacement_is_immediate_and_each_further_one_waits_longer() {
-        let (back_off, uid, start) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        let (back_off, uid, start) = (
+            SandboxBackOff::default(),
+            PodUid::from("u"),
+            clock::instant(),
+        );
         assert_eq!(back_off.remaining(&uid, NotReady, start), None);
         let mut now = start;
         let mut gaps = Vec::new();
@@ -90,7 +97,11 @@ mod tests {
 
     #[test]
     fn a_try_that_ends_before_the_replacement_takes_no_step() {
-        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        let (back_off, uid, now) = (
+            SandboxBackOff::default(),
+            PodUid::from("u"),
+            clock::instant(),
+        );
         back_off.record_replacement(uid.clone(), NotReady, now);
         let later = now + S(2);
         for _ in 0..10 {
@@ -102,7 +113,11 @@ mod tests {
 
     #[test]
     fn a_first_sandbox_neither_waits_nor_counts() {
-        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        let (back_off, uid, now) = (
+            SandboxBackOff::default(),
+            PodUid::from("u"),
+            clock::instant(),
+        );
         back_off.record_replacement(uid.clone(), NoSandbox, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), None);
         back_off.record_replacement(uid.clone(), NotReady, now);
@@ -112,7 +127,11 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_lasted_long_starts_afresh() {
-        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        let (back_off, uid, now) = (
+            SandboxBackOff::default(),
+            PodUid::from("u"),
+            clock::instant(),
+        );
         for _ in 0..5 {
             back_off.record_replacement(uid.clone(), NotReady, now);
         }

@@ -1,6 +1,9 @@
 //! Cached results of TokenReviews and SubjectAccessReviews, and single-flight for reviews.
 
-use crate::base::SingleFlight;
+use crate::base::{
+    SingleFlight,
+    clock::{self, Instant},
+};
 use futures::future::{Either, ready};
 use parking_lot::Mutex;
 use std::{
@@ -8,7 +11,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Digest of the review's input; the token itself is never stored.
 pub(super) type ReviewKey = [u8; 32];
@@ -43,7 +45,7 @@ where
 
     /// The cached result, if there is one.
     pub(super) fn get_cached(&self, key: &ReviewKey) -> Option<V> {
-        self.results.lock().get(key, Instant::now()).cloned()
+        self.results.lock().get(key, clock::instant()).cloned()
     }
 
     /// The cached result, else that of the review in flight, else that of a new review, which is cached for the time
@@ -67,7 +69,7 @@ where
             let (review, results) = (review(), self.results.clone());
             Either::Right(async move {
                 let value = review.await.map_err(Arc::new)?;
-                let now = Instant::now();
+                let now = clock::instant();
                 results
                     .lock()
                     .insert(key, value.clone(), now + ttl(&value), now);
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn an_entry_ends_at_its_instant() {
         let mut results = ExpiringMap::new(10);
-        let begin = Instant::now();
+        let begin = clock::instant();
         let at = |seconds| begin + Duration::from_secs(seconds);
         results.insert(key(1), "a", at(5), begin);
         assert_eq!(results.get(&key(1), at(4)), Some(&"a"));
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn the_entry_that_ends_first_makes_room() {
         let mut results = ExpiringMap::new(3);
-        let begin = Instant::now();
+        let begin = clock::instant();
         let at = |seconds| begin + Duration::from_secs(seconds);
         for (name, end) in [(1, 30), (2, 10), (3, 20)] {
             results.insert(key(name), name, at(end), begin);

@@ -2,7 +2,7 @@
 //! the CA bundle may change and certificates expire while a connection is open.
 
 use super::user::{AuthenticationOutcome, of_certificate};
-use crate::{base::x509, server::tls::CaBundle};
+use crate::{base::clock, base::x509, server::tls::CaBundle};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::{
@@ -44,13 +44,13 @@ impl Peer {
 
     /// For how long the certificate is still valid.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        let left = self.not_after?.duration_since(SystemTime::now());
+        let left = self.not_after?.duration_since(clock::system_time());
         Some(left.unwrap_or_default())
     }
 
     /// The user, if the certificate is signed by this CA bundle and currently valid.
     pub(super) fn user(&self, ca: Arc<CaBundle>) -> AuthenticationOutcome {
-        let now = SystemTime::now();
+        let now = clock::system_time();
         let mut last_verification = self.last_verification.lock();
         if let Some(cached) = &*last_verification
             && Arc::ptr_eq(&cached.ca, &ca)

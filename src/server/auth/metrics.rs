@@ -1,11 +1,13 @@
 //! The metrics of authentication, with upstream's names.
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
+use crate::base::{
+    clock::{self, Instant},
+    metrics::{DEFAULT_BUCKETS, Labels, Metrics},
+};
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Handles to the metrics; clones share them.
 #[derive(Clone)]
@@ -72,7 +74,7 @@ impl AuthMetrics {
     pub(super) fn lookup(&self, hit: bool, started_at: Instant) {
         let status = [("status", if hit { "hit" } else { "miss" })];
         self.requests.get_or_create_owned(&status).inc();
-        let seconds = started_at.elapsed().as_secs_f64();
+        let seconds = clock::since(started_at).as_secs_f64();
         self.duration.get_or_create_owned(&status).observe(seconds);
     }
 

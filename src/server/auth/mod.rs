@@ -31,13 +31,13 @@ use self::{
 use super::{tls::ClientCaFile, websocket};
 use crate::{
     apiserver::{ApiError, ApiServer, TIMEOUT},
-    base::error_chain,
     base::metrics::Metrics,
+    base::{clock, error_chain},
 };
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Maximum number of cached results of each kind.
 const CACHE_SIZE: usize = 4096;
@@ -194,7 +194,7 @@ impl KubeletAuth {
         let (Some(max_ttl), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(AuthenticationOutcome::NoCredentials);
         };
-        let (key, started_at) = (digest(token.as_bytes()), Instant::now());
+        let (key, started_at) = (digest(token.as_bytes()), clock::instant());
         let metrics = self.metrics.as_ref();
         if let Some(outcome) = self.token_reviews.get_cached(&key) {
             metrics.inspect(|metrics| metrics.lookup(true, started_at));

@@ -5,13 +5,10 @@ use super::{
     ReviewFailure,
     cache::{ExpiringMap, ReviewKey},
 };
-use crate::base::TokenBucket;
+use crate::base::{TokenBucket, clock};
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Semaphore, time::sleep};
 
 /// Maximum number of concurrent reviews for known clients.
 const MAX_KNOWN: usize = 32;
@@ -55,7 +52,7 @@ impl ReviewLimiter {
 
     /// Records that the token with this digest was accepted.
     pub(super) fn accept(&self, token: ReviewKey) {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut accepted = self.inner.accepted.lock();
         accepted.insert(token, (), now + KNOWN_TTL, now);
     }
@@ -65,7 +62,7 @@ impl ReviewLimiter {
         self.inner
             .accepted
             .lock()
-            .get(token, Instant::now())
+            .get(token, clock::instant())
             .is_some()
     }
 
@@ -81,7 +78,7 @@ impl ReviewLimiter {
         let permits = if is_known {
             &self.inner.known
         } else {
-            let delay = self.inner.rate.lock().take(Instant::now(), MAX_DELAY);
+            let delay = self.inner.rate.lock().take(clock::instant(), MAX_DELAY);
             sleep(delay.ok_or(ReviewFailure::RateLimited)?).await;
             &self.inner.unknown
         };

@@ -10,10 +10,10 @@ pub(super) use progress::ConnectionProgress;
 pub use state::ConnectionLimits;
 pub(super) use state::{ConnectionSource, NoFreeConnection};
 
+use crate::base::clock;
 use parking_lot::Mutex;
 use state::{ConnectionId, PortConnections};
 use std::{collections::HashMap, sync::Arc};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The connections of one port; clones share them.
@@ -58,7 +58,7 @@ impl Connections {
         source: ConnectionSource,
     ) -> Result<ConnectionSlot, NoFreeConnection> {
         let mut table = self.table.lock();
-        let (id, closed) = table.state.open(source, Instant::now())?;
+        let (id, closed) = table.state.open(source, clock::instant())?;
         table.close(closed);
         let closing = CancellationToken::new();
         table.closing.insert(id, closing.clone());
@@ -90,7 +90,10 @@ impl ConnectionSlot {
 
     /// The response was sent or dropped.
     pub(super) fn end_request(&self) {
-        self.table.lock().state.end_request(self.id, Instant::now());
+        self.table
+            .lock()
+            .state
+            .end_request(self.id, clock::instant());
     }
 
     /// Moves the connection to the limit of authenticated clients.

@@ -1,9 +1,13 @@
 //! The progress of one connection, which determines its timeout.
 
 use super::state::ConnectionLimits;
-use crate::base::{StreamObserver, wait_until};
+use crate::base::{
+    StreamObserver,
+    clock::{self, Instant},
+    wait_until,
+};
 use std::{io, task::Poll, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestPhase {
@@ -47,7 +51,7 @@ impl ConnectionProgress {
     /// The progress of a new connection, which has to send the head of its first request.
     pub(in crate::server) fn new(limits: ConnectionLimits) -> Self {
         let status = ConnectionStatus {
-            phase: RequestPhase::Head(Instant::now()),
+            phase: RequestPhase::Head(clock::instant()),
             blocked: None,
             write_timeout: limits.write_timeout,
         };
@@ -72,7 +76,7 @@ impl ConnectionProgress {
 
     /// The response was sent or dropped.
     pub(in crate::server) fn end_request(&self) {
-        let idle = RequestPhase::Idle(Instant::now());
+        let idle = RequestPhase::Idle(clock::instant());
         self.status.send_modify(|status| status.phase = idle);
     }
 
@@ -93,7 +97,7 @@ impl ConnectionProgress {
         self.status.send_if_modified(|status| {
             let changes = status.blocked.is_some() == poll.is_ready();
             if changes {
-                status.blocked = poll.is_pending().then(Instant::now);
+                status.blocked = poll.is_pending().then(clock::instant);
             }
             changes
         });
@@ -105,7 +109,7 @@ impl StreamObserver for ConnectionProgress {
         self.status.send_if_modified(|status| {
             let begins = matches!(status.phase, RequestPhase::Idle(_));
             if begins {
-                status.phase = RequestPhase::Head(Instant::now());
+                status.phase = RequestPhase::Head(clock::instant());
             }
             begins
         });
@@ -123,7 +127,7 @@ impl StreamObserver for ConnectionProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ObservedStream;
+    use crate::base::{ObservedStream, clock};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         time::{sleep, timeout},
@@ -133,7 +137,7 @@ mod tests {
     async fn overdue(progress: &ConnectionProgress, start: Instant) -> Option<u64> {
         let day = Duration::from_secs(86_400);
         let overdue = timeout(day, progress.timed_out()).await;
-        overdue.ok().map(|()| start.elapsed().as_secs())
+        overdue.ok().map(|()| clock::since(start).as_secs())
     }
 
     fn seconds(count: u64) -> Duration {
@@ -151,17 +155,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_has_a_short_deadline_and_an_idle_connection_a_long_one() {
-        let (start, progress) = (Instant::now(), progress());
+        let (start, progress) = (clock::instant(), progress());
         assert_eq!(overdue(&progress, start).await, Some(10));
         progress.begin_request();
         assert_eq!(overdue(&progress, start).await, None);
-        let start = Instant::now();
+        let start = clock::instant();
         progress.end_request();
         assert_eq!(overdue(&progress, start).await, Some(90));
         // From its first byte on, however many follow.
         let (mut client, ours) = duplex(100);
         let mut ours = ObservedStream::new(ours, progress.clone());
-        let start = Instant::now();
+        let start = clock::instant();
         progress.end_request();
         let dribbling = async {
             loop {
@@ -184,7 +188,7 @@ mod tests {
         let mut ours = ObservedStream::new(ours, progress.clone());
         progress.begin_request();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
-        let start = Instant::now();
+        let start = clock::instant();
         let taking = async {
             let mut taken = [0; 10];
             for _ in 0..20 {
@@ -204,7 +208,7 @@ mod tests {
         let mut ours = ObservedStream::new(ours, progress.clone());
         progress.begin_request();
         progress.set_write_timeout(seconds(3600));
-        let start = Instant::now();
+        let start = clock::instant();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
         assert_eq!(overdue(&progress, start).await, Some(3600));
         progress.set_write_timeout(Duration::ZERO);

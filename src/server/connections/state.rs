@@ -1,12 +1,12 @@
 //! The connections of a port, and the choice of connections to close for a new one. Pure.
 
+use crate::base::clock::Instant;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv6Addr},
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Limits and timeouts of connections per client, and per port.
 #[derive(Clone, Copy, Debug)]
@@ -235,6 +235,7 @@ impl PortConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     struct Port {
         state: PortConnections,
@@ -258,7 +259,7 @@ mod tests {
         fn new(limits: ConnectionLimits) -> Self {
             Self {
                 state: PortConnections::new(limits),
-                start: Instant::now(),
+                start: clock::instant(),
             }
         }
 

@@ -15,7 +15,7 @@ use super::{
     streaming::{ContainerName, lookup},
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     model::PodExt as _,
     runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
 };
@@ -23,7 +23,6 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _, future::ready, stream};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{Response, StatusCode, body::Frame};
-use jiff::Timestamp;
 use std::{io, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -118,7 +117,7 @@ impl LogReaders {
         query: &LogQuery,
     ) -> Result<(LogStream, OwnedSemaphorePermit), LogRefusal> {
         let deps = &self.deps;
-        let options = query.options(Timestamp::now())?;
+        let options = query.options(clock::timestamp())?;
         (deps.wait_for_pods)().await;
         let found = lookup::pod((deps.pods)(), &name.pod);
         let (pod, status) = found.map_err(|_| LogRefusal::NoPod(name.pod.name.clone()))?;

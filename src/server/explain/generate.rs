@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     base::GoDuration,
+    base::clock::Instant,
     model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{WorkerPhase, WorkerStatus},
     state::pod_history::{PodHistoryRecord, RecordedDecision},
@@ -17,7 +18,6 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus,
 };
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Maximum number of events in an explanation.
 const EVENTS: usize = 10;

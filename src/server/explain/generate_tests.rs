@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use crate::pods::pod_workers::{Grace, Termination};
 use crate::state::pod_history::{DecisionKind, HistoryEntry};
@@ -56,7 +57,7 @@ fn bed(state: Value) -> Bed {
         restarts: Vec::new(),
         probes: Vec::new(),
         volumes: Vec::new(),
-        here: Instant::now(),
+        here: clock::instant(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Copies bytes in both directions until both sides have closed or the idle timeout expires.
 
-use crate::base::{ObservedStream, StreamObserver};
+use crate::base::{
+    ObservedStream, StreamObserver,
+    clock::{self, Instant},
+};
 use std::{
     io,
     sync::{
@@ -12,7 +15,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -76,13 +79,13 @@ struct Activity {
 impl Activity {
     fn now() -> Self {
         Self {
-            start: Instant::now(),
+            start: clock::instant(),
             last: Arc::default(),
         }
     }
 
     fn happened(&self) {
-        let since = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let since = u64::try_from(clock::since(self.start).as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);
     }
 
@@ -94,7 +97,7 @@ impl Activity {
         loop {
             let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
             let until = self.start + last + idle;
-            if until <= Instant::now() {
+            if until <= clock::instant() {
                 return;
             }
             sleep_until(until).await;
@@ -175,7 +178,7 @@ mod tests {
     async fn an_idle_stream_is_closed() {
         let idle = Duration::from_secs(100);
         let (mut client, mut runtime, task) = spliced(idle, &CancellationToken::new());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         for round in 0..4 {
             sleep(Duration::from_secs(90)).await;
             let (from, to) = match round % 2 {
@@ -187,7 +190,7 @@ mod tests {
         }
         let end = task.await.unwrap();
         assert!(matches!(end, SpliceEnd::Idle(_)), "{end:?}");
-        let lasted = started_at.elapsed();
+        let lasted = clock::since(started_at);
         assert!(lasted >= Duration::from_secs(460) && lasted < Duration::from_secs(465));
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
         assert_eq!(runtime.read(&mut [0; 8]).await.unwrap(), 0);

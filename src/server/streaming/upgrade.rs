@@ -172,6 +172,7 @@ async fn text_of(answer: Response<Incoming>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let line = |(name, value): &(&'static str, &'static str)| {
@@ -193,10 +194,10 @@ mod tests {
             host: "localhost".into(),
             path: "/".into(),
         };
-        let begun = tokio::time::Instant::now();
+        let begun = clock::instant();
         let failed = switch(target, &Request::new(())).await.err().unwrap();
         assert!(matches!(failed, Failure::Late), "{failed:?}");
-        assert_eq!(begun.elapsed().as_secs(), 30);
+        assert_eq!(clock::since(begun).as_secs(), 30);
     }
 
     #[test]

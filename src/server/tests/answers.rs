@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, StatusCode, header};
 use serde_json::Value;
@@ -105,9 +106,9 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
     let version = tokio::sync::watch::Sender::new(7);
     let handler = handler_with_news(&version);
     let wait = async |target: &str| {
-        let begun = tokio::time::Instant::now();
+        let begun = clock::instant();
         fetch(&handler, target).await;
-        begun.elapsed()
+        clock::since(begun)
     };
     for target in [
         "/explain",

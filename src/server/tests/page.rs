@@ -1,10 +1,10 @@
 //! The pages as they are sent, and in a browser.
 
 use super::*;
+use crate::base::clock;
 use crate::server::explain::{EventReport, PastEvent, PodRow, Wait};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
-use jiff::Timestamp;
 use std::{
     io::Write as _,
     process::Stdio,
@@ -30,7 +30,7 @@ fn row(name: &str, status: &str) -> PodRow {
         status: status.into(),
         phase: "Running".into(),
         ip: "10.88.0.7".into(),
-        since: Some(Timestamp::now()),
+        since: Some(clock::timestamp()),
         ..PodRow::default()
     }
 }
@@ -172,7 +172,7 @@ fn changing() -> RouteHandlers {
                     until: None,
                 }],
                 timeline: vec![PastEvent {
-                    at: Timestamp::now(),
+                    at: clock::timestamp(),
                     container: hostile(),
                     what: hostile(),
                     detail: hostile(),
@@ -183,8 +183,8 @@ fn changing() -> RouteHandlers {
                     container: hostile(),
                     message: HOSTILE.repeat(1000),
                     count: 1,
-                    first: Timestamp::now(),
-                    last: Timestamp::now(),
+                    first: clock::timestamp(),
+                    last: clock::timestamp(),
                 }],
                 ..Explanation::default()
             })

@@ -1,6 +1,7 @@
 //! Real sockets, and hostile clients.
 
 use super::*;
+use crate::base::clock;
 use crate::host::tcp_table;
 
 fn brief() -> ConnectionLimits {
@@ -320,7 +321,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
         .await
         .unwrap();
     let (mut text, mut part) = (Vec::new(), vec![0; 3_000_000]);
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     loop {
         let read = timeout(TIMEOUT, stream.read(&mut part)).await.unwrap();
         match read.unwrap() {
@@ -328,11 +329,11 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
             read => text.extend_from_slice(&part[..read]),
         }
         // Longer in total than any limit.
-        if begun.elapsed() < Duration::from_secs(2) {
+        if clock::since(begun) < Duration::from_secs(2) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    assert!(begun.elapsed() > Duration::from_secs(1));
+    assert!(clock::since(begun) > Duration::from_secs(1));
     assert!(text.ends_with(b"]}\n"), "{} bytes", text.len());
     served.stop().await;
 }
@@ -351,9 +352,9 @@ async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
         .unwrap();
     // A response to a later request shows that the first one is being handled.
     assert!(served.get("/healthz/ping").await.ends_with("ok"));
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     served.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert!(clock::since(begun) < Duration::from_secs(30));
     assert!(
         read_to_end(&mut waiting)
             .await

@@ -4,7 +4,7 @@
 //! its addresses.
 
 use super::key_pair::CertificateKeyPair;
-use crate::base::{atomic_file, error_chain};
+use crate::base::{atomic_file, clock, error_chain};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use rcgen::{
@@ -53,7 +53,7 @@ pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
 /// Whether a kubelet generated it and it expires soon, so that it has to be replaced.
 pub(super) fn expires_soon(pair: &CertificateKeyPair) -> bool {
     is_generated_by_kubelet(&pair.facts().common_name)
-        && !is_valid_and_not_expiring(pair, SystemTime::now())
+        && !is_valid_and_not_expiring(pair, clock::system_time())
 }
 
 /// Whether a kubelet generated it: its subject is `<name>@<time>`.
@@ -108,7 +108,7 @@ pub(super) fn read_or_create(
 ) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
     let why = match CertificateKeyPair::read(&certificate, &key) {
-        Ok(pair) => match replacement_reason(&pair, names, SystemTime::now()) {
+        Ok(pair) => match replacement_reason(&pair, names, clock::system_time()) {
             None => return Ok(pair),
             Some(why) => why,
         },
@@ -164,7 +164,7 @@ fn create(
     names: &CertificateNames,
     (certificate, key): (&Path, &Path),
 ) -> anyhow::Result<CertificateKeyPair> {
-    let now = SystemTime::now();
+    let now = clock::system_time();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let common_name = format!("{}@{}", names.node, Timestamp::try_from(now)?.as_second());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apiserver::tests::pki::{Authority, Issued};
+use crate::base::clock;
 use rustls::pki_types::CertificateDer;
 use std::{
     fs,
@@ -51,7 +52,7 @@ fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
     let facts = first.facts();
     assert!(facts.common_name.starts_with("node-1@"), "{facts:?}");
     let left = SystemTime::from(facts.not_after)
-        .duration_since(SystemTime::now())
+        .duration_since(clock::system_time())
         .unwrap();
     assert!(left > Duration::from_secs(360 * 24 * 3600), "{left:?}");
     assert!(!self_signed::expires_soon(&first));
@@ -210,9 +211,9 @@ async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one
     fs::write(&path, "junk").unwrap();
     assert!(handshake(&tls, &authority).await.is_err());
     fs::write(&path, format!("{}{}", issued.pem, issued.key_pem)).unwrap();
-    let end = tokio::time::Instant::now() + TIMEOUT;
+    let end = clock::instant() + TIMEOUT;
     while handshake(&tls, &authority).await.is_err() {
-        assert!(tokio::time::Instant::now() < end, "it is not used");
+        assert!(clock::instant() < end, "it is not used");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(fs::read_dir(dir.path().join("pki")).unwrap().count(), 1);

@@ -10,7 +10,7 @@
 
 mod api;
 
-use crate::base::named_enum;
+use crate::base::{clock, named_enum};
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -261,7 +261,7 @@ impl EventRecorder {
             reason,
             message,
             annotations,
-            at: Timestamp::now(),
+            at: clock::timestamp(),
         };
         if let Some(outbox) = self.outbox.get()
             && outbox.queue.try_send(occurrence.clone()).is_err()

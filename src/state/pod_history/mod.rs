@@ -12,8 +12,8 @@ mod record;
 
 pub use record::{DecisionKind, HistoryEntry, PodHistoryRecord, RecordedDecision};
 
+use crate::base::clock;
 use crate::model::PodUid;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ impl PodHistory {
 
     /// Records a decision about a pod.
     pub fn record(&self, uid: &PodUid, history_entry: HistoryEntry<'_>) {
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let mut records = self.shared.records.lock();
         let record = records.entry(uid.clone()).or_default();
         record.push(history_entry, now);
@@ -63,7 +63,7 @@ impl PodHistory {
         match step {
             Some(step) => {
                 let record = records.entry(uid.clone()).or_default();
-                record.begin(step, Timestamp::now());
+                record.begin(step, clock::timestamp());
             }
             None => {
                 if let Some(record) = records.get_mut(uid) {
@@ -79,7 +79,7 @@ impl PodHistory {
     /// Records that a complete sync of a pod succeeded.
     pub fn record_success(&self, uid: &PodUid) {
         if let Some(record) = self.shared.records.lock().get_mut(uid) {
-            record.record_success(Timestamp::now());
+            record.record_success(clock::timestamp());
         }
     }
 

@@ -15,7 +15,7 @@ mod records;
 
 use crate::{
     base::{
-        DirtySet, atomic_file, error_chain, if_exists,
+        DirtySet, atomic_file, clock, error_chain, if_exists,
         panics::{PanicScope, catch_panic_sync},
         run_file_io, wait_until,
     },
@@ -35,7 +35,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_newest_exit};
@@ -232,7 +232,7 @@ impl PodStateStore {
             let retries = async {
                 if retry_at.is_none() {
                     failed.marked().await;
-                    retry_at = Some(Instant::now() + RETRY_INTERVAL);
+                    retry_at = Some(clock::instant() + RETRY_INTERVAL);
                 }
                 wait_until(retry_at).await;
             };

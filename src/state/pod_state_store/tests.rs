@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::model::{ProbeKind, ProbeResult};
 use futures::FutureExt as _;
 use jiff::Timestamp;
@@ -334,18 +335,18 @@ async fn a_pod_whose_file_cannot_be_written_delays_no_other_and_is_retried() {
     let run = tokio::spawn(state_store.clone().run(shutdown.clone()));
     state_store.update(&bad, initialized("s"));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let begun = tokio::time::Instant::now();
+    let begun = clock::instant();
     state_store.update(&good, initialized("s"));
     while on_disk(dir.path(), &good).is_none() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let took = begun.elapsed();
+    let took = clock::since(begun);
     assert!(took < Duration::from_millis(100), "{took:?}");
     fs::remove_dir_all(dir.path().join("bad.json")).unwrap();
     while on_disk(dir.path(), &bad).is_none() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let took = begun.elapsed();
+    let took = clock::since(begun);
     assert!(took < RETRY_INTERVAL, "{took:?}");
     shutdown.cancel();
     run.await.unwrap().unwrap();

@@ -8,6 +8,7 @@ use super::{
     manager::{CsiVolumes, CsiVolumesInner},
     volume::CsiVolume,
 };
+use crate::base::clock::{self, Instant};
 use crate::state::node_object::has_reached;
 use crate::volumes::{
     FlexDevice, VolumeError,
@@ -17,7 +18,6 @@ use crate::volumes::{
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Node;
 use std::{io, time::Duration};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How often the VolumeAttachment is read.
@@ -78,14 +78,14 @@ impl CsiVolumesInner {
             let plugin = volume.plugin();
             let metrics = &self.sources.metrics;
             let (operation, is_migrated) = (StorageOperation::Attach, volume.is_migrated());
-            metrics.operation(&plugin, operation, true, is_migrated, since.elapsed());
+            metrics.operation(&plugin, operation, true, is_migrated, clock::since(since));
         }
-        if !wait.waits(waits, Instant::now()) {
+        if !wait.waits(waits, clock::instant()) {
             return;
         }
         let is_over_limit = self.sources.is_over_limit(&volume.identity).await;
-        if wait.checked(is_over_limit, Instant::now()) {
-            volume.modify(|state| state.over_limit_at = Some(Instant::now()));
+        if wait.checked(is_over_limit, clock::instant()) {
+            volume.modify(|state| state.over_limit_at = Some(clock::instant()));
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn pods_are_rejected_only_if_the_node_stays_over_the_limit() {
-        let (begun, mut wait) = (Instant::now(), AttachWait::default());
+        let (begun, mut wait) = (clock::instant(), AttachWait::default());
         let at = |checks: u32| begun + CHECK_INTERVAL * checks;
         assert!(!wait.waits(true, at(0)));
         assert!(!wait.waits(true, at(1) - Duration::from_secs(1)));

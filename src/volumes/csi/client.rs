@@ -18,7 +18,11 @@ use super::{
     redact::SensitiveValues,
 };
 use crate::{
-    base::{EarlyReleaseSemaphore, ObservedStream, StreamObserver, error_chain},
+    base::{
+        EarlyReleaseSemaphore, ObservedStream, StreamObserver,
+        clock::{self, Instant},
+        error_chain,
+    },
     cri::SmallBuffers,
     resources::plugin_manager::connection::CONNECT_TIMEOUT,
 };
@@ -39,7 +43,7 @@ use std::{
 };
 use tokio::{
     net::UnixStream,
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{sleep_until, timeout, timeout_at},
 };
 use tonic::{
     Code, Request, Status,
@@ -251,7 +255,7 @@ impl NodeClient {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let begin = Instant::now();
+        let begin = clock::instant();
         let deadline = begin + self.inner.timeout;
         let permit = timeout_at(deadline, self.inner.permits.acquire()).await;
         let called = match permit {
@@ -281,7 +285,7 @@ impl NodeClient {
             Ok(_) => Some(Code::Ok),
             Err(error) => error.code(),
         };
-        let took = begin.elapsed();
+        let took = clock::since(begin);
         let (metrics, driver) = (&self.inner.metrics, &self.inner.driver);
         metrics.called(driver, method, code, self.is_migrated, took);
         tracing::debug!(
@@ -311,7 +315,7 @@ where
     ready.map_err(|error| Status::from_error(Box::new(error)))?;
     let mut request = Request::new(request);
     // A driver in Go gives up its work by this header.
-    request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    request.set_timeout(deadline.saturating_duration_since(clock::instant()));
     let codec = NodeCodec(PhantomData);
     let path = PathAndQuery::from_static(method);
     client

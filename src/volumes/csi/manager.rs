@@ -15,7 +15,7 @@ use super::{
     setup_error::{setup_error, wait_error},
     volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
 };
-use crate::base::{DirtySet, panics::PanicScope, spawn};
+use crate::base::{DirtySet, clock, panics::PanicScope, spawn};
 use crate::model::PodUid;
 use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError, devices_in_use::DevicesInUse};
 use anyhow::anyhow;
@@ -29,7 +29,7 @@ use std::{
 };
 use tokio::{
     sync::{Semaphore, watch},
-    time::{Instant, sleep_until, timeout_at},
+    time::{sleep_until, timeout_at},
 };
 
 /// How long a setup waits for a driver to register, or for another pod that has the volume alone, before an event says so.
@@ -242,7 +242,7 @@ impl CsiVolumes {
         let walk = volume.explain_walk(uid);
         walk.or_else(|| {
             let state = volume.state.lock();
-            state.machine.waits_for(Some(uid), Instant::now())
+            state.machine.waits_for(Some(uid), clock::instant())
         })
     }
 }
@@ -266,9 +266,9 @@ impl Publish {
     pub(in crate::volumes) async fn finish(self) -> Result<PathBuf, VolumeError> {
         let Self { csi, request, .. } = self;
         let (volume, before) = self.wanted?;
-        let (uid, began) = (&request.pod.uid, Instant::now());
+        let (uid, began) = (&request.pod.uid, clock::instant());
         let mut changes = volume.changes.subscribe();
-        let report_by = Instant::now() + REPORT_WAIT;
+        let report_by = clock::instant() + REPORT_WAIT;
         loop {
             changes.borrow_and_update();
             {
@@ -288,7 +288,7 @@ impl Publish {
             let taken = volume.state.lock().machine.is_taken_from(uid);
             let why = driver.err().map(|error| error.to_string());
             let why = why.or(taken.map(str::to_owned));
-            let is_late = Instant::now() >= report_by;
+            let is_late = clock::instant() >= report_by;
             if let Some(why) = why.filter(|_| is_late) {
                 return Err(wait_error(&request.spec, why));
             }
@@ -447,7 +447,7 @@ impl CsiVolumesInner {
         let step = Step::Unpublish(uid.clone());
         let mut changes = volume.changes.subscribe();
         let before = volume.state.lock().machine.failure(&step).cloned();
-        let deadline = Instant::now() + TEARDOWN_WAIT;
+        let deadline = clock::instant() + TEARDOWN_WAIT;
         loop {
             changes.borrow_and_update();
             let is_running = {
@@ -477,7 +477,7 @@ impl CsiVolumesInner {
 /// The error of a pod's teardown.
 fn unpublish_error(volume: &CsiVolume, uid: &PodUid, why: Option<String>) -> VolumeError {
     let state = volume.state.lock();
-    let waits = || state.machine.waits_for(Some(uid), Instant::now());
+    let waits = || state.machine.waits_for(Some(uid), clock::instant());
     let name = state.pods.get(uid).map(|pod| pod.spec_name.clone());
     VolumeError::TearDown {
         volume: name.unwrap_or_else(|| state.spec_name.clone()),

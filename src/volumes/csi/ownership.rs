@@ -8,6 +8,7 @@ use super::{
     steps::{StepResult, chain, unknown},
     volume::{CsiVolume, PublishRequest, RunningOwnershipWalk},
 };
+use crate::base::clock;
 use crate::model::{PodUid, reasons::event};
 use crate::volumes::{
     metrics::StorageOperation,
@@ -20,7 +21,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// How long a walk that is cancelled may take to end. A file system that hangs keeps its thread.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,9 +39,9 @@ impl CsiVolumesInner {
         request: &Arc<PublishRequest>,
         target: PathBuf,
     ) -> StepResult {
-        let began = Instant::now();
+        let began = clock::instant();
         let walked = self.walk(volume, request, target).await;
-        let (plugin, took) = (volume.plugin(), began.elapsed());
+        let (plugin, took) = (volume.plugin(), clock::since(began));
         let operation = StorageOperation::ApplyAccessControl;
         let metrics = &self.sources.metrics;
         let (is_success, is_migrated) = (walked.is_ok(), request.spec.is_migrated);
@@ -145,7 +146,7 @@ impl CsiVolume {
         self.state.lock().ownership_walk = Some(RunningOwnershipWalk {
             pod: uid.clone(),
             walk: walk.clone(),
-            since: Instant::now(),
+            since: clock::instant(),
         });
         ShownWalk(self, walk.clone())
     }
@@ -165,7 +166,10 @@ impl CsiVolume {
         let state = self.state.lock();
         let running = state.ownership_walk.as_ref();
         let running = running.filter(|running| running.pod == *uid)?;
-        let (seconds, count) = (running.since.elapsed().as_secs(), running.walk.processed());
+        let (seconds, count) = (
+            clock::since(running.since).as_secs(),
+            running.walk.processed(),
+        );
         Some(format!(
             "setting volume ownership has been running for {seconds} s, processed {count} files"
         ))

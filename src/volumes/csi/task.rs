@@ -9,12 +9,13 @@ use super::{
     volume::{CsiVolume, CsiVolumeState},
 };
 use crate::base::{
+    clock::{self, Instant},
     error_chain,
     panics::{PanicScope, catch_panic},
 };
 use crate::volumes::metrics::StorageOperation;
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// How often a volume of a driver with `requiresRepublish` is published again, as often as the Go kubelet syncs a pod.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(60);
@@ -31,7 +32,7 @@ impl CsiVolumesInner {
         let mut confirmed = self.sources.in_use.confirmed();
         let mut node = self.sources.node.clone();
         let mut known = self.pods_are_known.subscribe();
-        let mut republish_at = Instant::now() + REPUBLISH_INTERVAL;
+        let mut republish_at = clock::instant() + REPUBLISH_INTERVAL;
         let mut attach = AttachWait::default();
         loop {
             changes.borrow_and_update();
@@ -44,13 +45,17 @@ impl CsiVolumesInner {
             confirmed.borrow_and_update();
             node.borrow_and_update();
             known.borrow_and_update();
-            if Instant::now() >= republish_at {
-                republish_at = Instant::now() + REPUBLISH_INTERVAL;
+            if clock::instant() >= republish_at {
+                republish_at = clock::instant() + REPUBLISH_INTERVAL;
                 self.republish(&volume);
             }
             let (facts, read_again_at) = self.facts(&volume).await;
             self.follow_attach(&volume, &facts, &mut attach).await;
-            let next = volume.state.lock().machine.evaluate(&facts, Instant::now());
+            let next = volume
+                .state
+                .lock()
+                .machine
+                .evaluate(&facts, clock::instant());
             let retry_at = match next {
                 Next::Do(step) => {
                     self.run_step(&volume, step).await;
@@ -82,12 +87,12 @@ impl CsiVolumesInner {
     }
 
     async fn run_step(self: &Arc<Self>, volume: &Arc<CsiVolume>, step: Step) {
-        let began = volume.modify(|state| state.machine.begin(step.clone(), Instant::now()));
+        let began = volume.modify(|state| state.machine.begin(step.clone(), clock::instant()));
         if !began {
             return;
         }
         tracing::debug!(volume = volume.identity.unique_name(), %step, "Step of a CSI volume begins");
-        let began_at = Instant::now();
+        let began_at = clock::instant();
         let executed = catch_panic(PanicScope::Other, self.execute(volume, &step)).await;
         let outcome =
             executed.unwrap_or_else(|panicked| CallOutcome::Unknown(panicked.to_string()));
@@ -96,7 +101,7 @@ impl CsiVolumesInner {
             tracing::warn!(volume, %step, err = error, "Step of a CSI volume failed");
         }
         let is_refused = matches!(outcome, CallOutcome::Failed(_));
-        self.record_end(volume, &step, &outcome, began_at.elapsed());
+        self.record_end(volume, &step, &outcome, clock::since(began_at));
         // Those that wait for the end are woken below, once what belongs to the step is done.
         volume.state.lock().ended(&step, outcome);
         if is_refused && volume.is_undone(&step) {
@@ -151,7 +156,7 @@ impl CsiVolumesInner {
                 let pod = state.pods.get_mut(uid).filter(|_| is_success);
                 let since = pod.and_then(|pod| pod.waits_since.take());
                 if let Some(since) = since {
-                    self.sources.metrics.mounted(&plugin, since.elapsed());
+                    self.sources.metrics.mounted(&plugin, clock::since(since));
                 }
                 set_up
             }
@@ -194,7 +199,7 @@ impl CsiVolumesInner {
                     stages: capabilities.stage_unstage || volume.identity.is_block(),
                 }),
                 Err(error) => {
-                    read_again_at = Some(Instant::now() + CAPABILITIES_RETRY);
+                    read_again_at = Some(clock::instant() + CAPABILITIES_RETRY);
                     tracing::debug!(driverName = driver, err = %error, "Failed to read the capabilities of a CSI driver");
                     None
                 }
@@ -231,7 +236,7 @@ impl CsiVolumesInner {
         let mut volumes = self.volumes.lock();
         let is_over = {
             let state = volume.state.lock();
-            state.machine.next(facts, Instant::now()) == Next::Forget
+            state.machine.next(facts, clock::instant()) == Next::Forget
         };
         if is_over {
             volumes.remove(&volume.identity.unique_name());

@@ -9,7 +9,7 @@ use super::{
     proto::NodeGetVolumeStatsRequest,
     volume::{CsiVolume, PublishRequest},
 };
-use crate::base::{panics::PanicScope, spawn};
+use crate::base::{clock, panics::PanicScope, spawn};
 use crate::model::{PodUid, ReportedUsage, reasons::event};
 use futures::future::join_all;
 use std::{
@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// How long a caller waits for drivers.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl CsiVolumes {
     pub async fn measure(&self, period: Duration) {
         let mut due: BTreeMap<String, Vec<(Arc<CsiVolume>, PodUid)>> = BTreeMap::new();
         let volumes: Vec<_> = self.0.volumes.lock().values().cloned().collect();
-        let now = Instant::now();
+        let now = clock::instant();
         for volume in volumes {
             let state = volume.state.lock();
             let pods = state
@@ -103,11 +103,11 @@ impl DriverCall {
             let Some(pod) = state.pods.get_mut(&uid) else {
                 continue;
             };
-            pod.usage.called_at = Some(Instant::now());
+            pod.usage.called_at = Some(clock::instant());
             match reported {
                 Ok(mut stats) => {
                     stats.condition = stats.condition.filter(|_| reports_health);
-                    pod.usage.latest = Some(usage(&stats, SystemTime::now()));
+                    pod.usage.latest = Some(usage(&stats, clock::system_time()));
                     let request = pod.request.clone();
                     drop(state);
                     if let (Some(request), Some((true, why))) = (request, stats.condition) {

@@ -10,6 +10,7 @@ use super::{
     spec::CsiVolumeSpec,
 };
 use crate::apiserver::csi_driver::CsiDriver;
+use crate::base::clock::{self, Instant};
 use crate::model::{PodUid, ReportedUsage};
 use crate::volumes::{
     PodDir, VolumeGroup,
@@ -17,7 +18,7 @@ use crate::volumes::{
 };
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, fs::File, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// How a pod mounts a volume.
 #[derive(Clone, Debug)]
@@ -183,7 +184,7 @@ impl CsiVolume {
             let pod = PodOfVolume {
                 spec_name: request.spec.spec_name.clone(),
                 request: Some(request.clone()),
-                waits_since: Some(Instant::now()),
+                waits_since: Some(clock::instant()),
                 usage: PodUsage::default(),
             };
             // The directory that the pod has keeps its name.
@@ -291,7 +292,7 @@ impl CsiVolumeState {
     /// A step has ended.
     pub(super) fn ended(&mut self, step: &Step, outcome: CallOutcome) {
         let is_done = outcome == CallOutcome::Done;
-        self.machine.ended(step, outcome, Instant::now());
+        self.machine.ended(step, outcome, clock::instant());
         if let (Step::Publish(uid), true) = (step, is_done && self.sizes.is_behind()) {
             self.machine.request_expansion(uid, true);
         }

@@ -8,16 +8,15 @@ use super::{
     PreparedVolumes, VolumeError, VolumePath, VolumesNotReady,
     state::{self, VolumeState, VolumeWork},
 };
-use crate::base::error_chain;
-use jiff::Timestamp;
+use crate::base::{
+    clock::{self, Instant},
+    error_chain,
+};
 use parking_lot::Mutex;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::{
-    sync::{
-        OwnedMutexGuard, OwnedRwLockReadGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit,
-        watch,
-    },
-    time::Instant,
+use tokio::sync::{
+    OwnedMutexGuard, OwnedRwLockReadGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit,
+    watch,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -202,17 +201,17 @@ impl PodVolumes {
                 Some(volume) if volume.planned.is_same(planned) => volume,
                 _ => TrackedVolume {
                     planned: planned.clone(),
-                    state: VolumeState::new(Timestamp::now()),
-                    started_at: Instant::now(),
+                    state: VolumeState::new(clock::timestamp()),
+                    started_at: clock::instant(),
                     ready_volume: None,
                     error: None,
                 },
             };
-            volume.started_at = Instant::now();
+            volume.started_at = clock::instant();
             volume.error = None;
             volume
                 .state
-                .waits(planned.kind.waits_for(), Timestamp::now());
+                .waits(planned.kind.waits_for(), clock::timestamp());
             if work == VolumeWork::Refresh {
                 ready = volume.ready_volume.clone();
             }
@@ -225,7 +224,7 @@ impl PodVolumes {
     pub(super) fn set_waiting(&self, name: &str, wait: Cow<'static, str>) {
         self.volumes.send_if_modified(|volumes| {
             if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
-                volume.state.waits(wait, Timestamp::now());
+                volume.state.waits(wait, clock::timestamp());
             }
             // Syncs wait for the end of attempts only, so they are not notified.
             false
@@ -250,7 +249,7 @@ impl PodVolumes {
             };
             was_ready = volume.state.ready;
             let text = volume.error.as_ref().map(|error| error_chain(error));
-            volume.state.ended(is_made, text, Timestamp::now());
+            volume.state.ended(is_made, text, clock::timestamp());
         });
         is_made && !was_ready && self.volumes.receiver_count() == 0
     }
@@ -287,7 +286,7 @@ impl PodVolumes {
                     }
                     (_, Some(error)) => errors.push(error),
                     (_, None) => {
-                        pending.push((name.clone(), volume.started_at.elapsed() >= TIMEOUT))
+                        pending.push((name.clone(), clock::since(volume.started_at) >= TIMEOUT))
                     }
                 }
             }

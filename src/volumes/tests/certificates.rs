@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use crate::apiserver::tests::stored::Mode;
+use crate::base::clock;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +16,7 @@ fn certificate(number: usize) -> String {
 }
 
 fn in_seconds(seconds: i64) -> String {
-    let now = jiff::Timestamp::now();
+    let now = clock::timestamp();
     (now + jiff::SignedDuration::from_secs(seconds)).to_string()
 }
 
@@ -58,9 +59,9 @@ impl Cluster {
     /// The signer sets the status of the n-th request, once there is one.
     async fn decide(&self, number: usize, status: Value) {
         let posts = || self.server.posts();
-        let started_at = std::time::Instant::now();
+        let started_at = clock::instant();
         while posts().len() < number {
-            assert!(started_at.elapsed() < TIMEOUT);
+            assert!(clock::since(started_at) < TIMEOUT);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let mut request = posts()[number - 1].1.clone();

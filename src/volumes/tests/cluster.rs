@@ -8,13 +8,14 @@ use crate::apiserver::{
     token::Tokens,
     trust_bundle::TrustBundles,
 };
+use crate::base::clock;
 use rustix::fs::{
     IFlags, Mode as FileMode, OFlags, fstat, ioctl_getflags, ioctl_setflags, mkdirat, open, openat,
 };
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,7 +40,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     server.on_post(move |_, request| {
         let number = issued.fetch_add(1, Ordering::SeqCst) + 1;
         let mut reply = request.clone();
-        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lifetime);
+        let expires = clock::timestamp() + jiff::SignedDuration::from_secs(lifetime);
         reply["spec"]["expirationSeconds"] = lifetime.into();
         reply["status"] = json!({
             "token": format!("token-{number}"),
@@ -232,10 +233,10 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     let pod = api_pod();
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert_eq!(read(&prepared, "token"), "token-1");
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     assert_eq!(cluster.changed().await, HashSet::from(["u1".into()]));
     assert!(
-        started_at.elapsed() < Duration::from_secs(3),
+        clock::since(started_at) < Duration::from_secs(3),
         "{started_at:?}"
     );
     let prepared = cluster.prepare(&pod).await.unwrap();
@@ -273,9 +274,9 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
          403 Forbidden: scripted Refused]"
     );
     cluster.server.set(Mode::Serving);
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     while cluster.prepare(&pod).await.is_err() {
-        assert!(started_at.elapsed() < TIMEOUT);
+        assert!(clock::since(started_at) < TIMEOUT);
         cluster.changed().await;
     }
 }
@@ -536,9 +537,9 @@ impl Cluster {
     }
 
     async fn no_watches(&self) {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         while self.server.watches() > 0 {
-            assert!(started_at.elapsed() < TIMEOUT);
+            assert!(clock::since(started_at) < TIMEOUT);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

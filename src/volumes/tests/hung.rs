@@ -1,13 +1,17 @@
 //! File systems and devices that hang.
 
 use super::{kinds::local::RELEASE_TIMEOUT, *};
-use std::time::Instant as RealTime;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Waits for something that threads do, also on a paused clock.
-async fn wait_until(what: &str, fact: impl Fn() -> bool) {
-    let begun = RealTime::now();
+#[expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "threads take real time"
+)]
+pub(super) async fn wait_until(what: &str, fact: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
     while !fact() {
         assert!(begun.elapsed() < LIMIT, "{what}");
         std::thread::yield_now();

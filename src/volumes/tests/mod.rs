@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::apiserver::tests::stored::Stored;
-use crate::base::error_chain;
 use crate::base::metrics::Metrics;
+use crate::base::{clock, error_chain};
 use crate::host::{
     MountEntry, ProgramEnd,
     program::{self, Program},
@@ -84,9 +84,9 @@ fn never() -> CancellationToken {
 
 /// Waits for something that threads and programs do.
 async fn until(what: &str, mut fact: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     while !fact() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(clock::since(begun) < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

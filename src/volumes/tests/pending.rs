@@ -1,20 +1,12 @@
 //! Volumes of one pod side by side: some hang, some fail.
 
-use super::{pod_volumes::TIMEOUT, *};
+use super::{
+    hung::{LIMIT, wait_until},
+    pod_volumes::TIMEOUT,
+    *,
+};
 use futures::FutureExt as _;
-use std::{collections::HashSet, time::Instant};
-
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// Waits for something that threads do, also on a paused clock.
-async fn wait_until(what: &str, fact: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !fact() {
-        assert!(begun.elapsed() < LIMIT, "{what}");
-        std::thread::yield_now();
-        tokio::task::yield_now().await;
-    }
-}
+use std::collections::HashSet;
 
 fn two() -> Pod {
     pod(json!([

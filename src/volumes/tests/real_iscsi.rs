@@ -6,6 +6,7 @@ use super::{
     kernel::{Silence, real},
     *,
 };
+use crate::base::clock;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use std::process::Command;
 
@@ -32,7 +33,7 @@ fn sessions() -> String {
 }
 
 async fn nothing_is_left(base: &Path) {
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     loop {
         let mounts = HostMounter.list().unwrap();
         let mounts: Vec<_> = mounts.iter().filter(|it| it.is_beneath(base)).collect();
@@ -40,7 +41,7 @@ async fn nothing_is_left(base: &Path) {
         if mounts.is_empty() && !sessions.contains("127.0.0.") {
             return;
         }
-        let lasts = begun.elapsed() > Duration::from_secs(120);
+        let lasts = clock::since(begun) > Duration::from_secs(120);
         assert!(!lasts, "{mounts:?}\n{sessions}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -48,12 +49,12 @@ async fn nothing_is_left(base: &Path) {
 
 /// Sets the pod up, as often as a sync does: `multipathd` may take the disk while it is being formatted.
 async fn path_of(manager: &VolumeManager, pod: &Pod) -> PathBuf {
-    let begun = std::time::Instant::now();
+    let begun = clock::instant();
     loop {
         match manager.prepare(pod, &never()).await {
             Ok(prepared) => return prepared.paths["v"].host_path.clone(),
             Err(error) => {
-                let lasts = begun.elapsed() > Duration::from_secs(120);
+                let lasts = clock::since(begun) > Duration::from_secs(120);
                 assert!(!lasts, "{}", error_chain(&*error.first));
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -140,12 +140,18 @@ impl TestCollector {
 
     /// Waits for the next request.
     pub(crate) async fn until(&self, what: &str, fact: impl Fn(&TestCollector) -> bool) {
-        let end = Instant::now() + WAIT_LIMIT;
-        while !fact(self) {
-            let heard: Vec<_> = self.spans().into_iter().map(|span| span.name).collect();
-            assert!(Instant::now() < end, "not {what}: {heard:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let wait = async {
+            while !fact(self) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = tokio::time::timeout(WAIT_LIMIT, wait).await;
+        let spans = self.spans().into_iter().map(|span| span.name);
+        assert!(
+            waited.is_ok(),
+            "not {what}: {:?}",
+            spans.collect::<Vec<_>>()
+        );
     }
 
     /// Waits for spans of which this holds, and returns them.

@@ -16,6 +16,7 @@ use tonic::Code;
 use self::collector::{Answer, TestCollector, attribute, ids};
 use super::queue::{BATCH, CAPACITY};
 use super::*;
+use crate::base::clock;
 
 const ALL: u32 = 1_000_000;
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -128,7 +129,7 @@ fn time(span: &Sent) -> std::ops::RangeInclusive<u64> {
 }
 
 fn nanos() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = clock::system_time().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.unwrap().as_nanos()).unwrap()
 }
 

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use crate::base::clock::Instant;
 use crate::images::credentials::auths::Auths;
 
 /// For which images a response may be reused: `cacheKeyType`.
@@ -89,12 +88,13 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
     fn an_answer_serves_the_image_its_registry_or_all() {
-        let now = Instant::now();
+        let now = clock::instant();
         let table = [
             (CacheKeyType::Image, "r.io/a", true),
             (CacheKeyType::Image, "r.io/b", false),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_answer_for_a_service_account_serves_no_other() {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut cache = Cache::default();
         let [one, two] = ["one", "two"].map(|account| Some(account.to_owned()));
         cache.insert(
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut cache = Cache::default();
         cache.insert(
             (CacheKeyType::Image, None),

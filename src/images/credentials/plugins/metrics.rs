@@ -1,10 +1,12 @@
 //! The metric families of credential providers.
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
+use crate::base::{
+    clock::{self, Instant},
+    metrics::{DEFAULT_BUCKETS, Labels, Metrics},
+};
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
-use tokio::time::Instant;
 
 /// Handles to the metrics.
 #[derive(Clone)]
@@ -39,7 +41,7 @@ impl PluginMetrics {
         ProviderRun {
             metrics: self,
             name: name.to_owned(),
-            begin: Instant::now(),
+            begin: clock::instant(),
         }
     }
 }
@@ -55,7 +57,7 @@ impl ProviderRun<'_> {
     pub(super) fn ended(self, succeeded: bool) {
         let plugin = [("plugin_name", self.name)];
         let durations = self.metrics.durations.get_or_create_owned(&plugin);
-        durations.observe(self.begin.elapsed().as_secs_f64());
+        durations.observe(clock::since(self.begin).as_secs_f64());
         if !succeeded {
             self.metrics.errors.get_or_create_owned(&plugin).inc();
         }

@@ -27,7 +27,6 @@ use anyhow::Context as _;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use self::account::{PodAccount, ProviderNotCalled, ServiceAccounts};
 use self::cache::{AccountKey, Cache};
@@ -37,8 +36,8 @@ use self::metrics::PluginMetrics;
 use super::auths::Auths;
 use super::matching::covers;
 use crate::apiserver::ApiServer;
-use crate::base::SingleFlight;
 use crate::base::metrics::Metrics;
+use crate::base::{SingleFlight, clock};
 use crate::model::Pod;
 
 /// Maximum number of concurrent executions of a provider. Each has its own, so that one that hangs holds up no other.
@@ -159,7 +158,7 @@ impl LoadedProvider {
             Err(ProviderNotCalled::Failed(error)) => return Err(error),
         };
         let key = self.inner.cache_key(account.as_ref());
-        let now = Instant::now();
+        let now = clock::instant();
         if let Some(known) = self.inner.cache.lock().find(image, &key, now) {
             return Ok(Some(known));
         }
@@ -203,7 +202,7 @@ impl PluginsInner {
         if !cache_duration.is_zero() {
             let key = (response.key_type, self.cache_key(account));
             let mut cache = self.cache.lock();
-            cache.insert(key, image, auths.clone(), cache_duration, Instant::now());
+            cache.insert(key, image, auths.clone(), cache_duration, clock::instant());
         }
         Ok(auths)
     }

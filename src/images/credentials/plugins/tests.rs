@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apiserver::tests::stored::Stored;
+use crate::base::clock;
 use serde_json::json;
 use std::fs;
 use std::io::Write as _;
@@ -260,7 +261,7 @@ pub(in crate::images) async fn issuer() -> Stored {
     let issued = AtomicUsize::new(0);
     server.on_post(move |_, body| {
         let number = issued.fetch_add(1, Ordering::SeqCst) + 1;
-        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+        let expires = clock::timestamp() + jiff::SignedDuration::from_hours(1);
         let status =
             json!({"token": format!("token-{number}"), "expirationTimestamp": expires.to_string()});
         (201, json!({"spec": body["spec"], "status": status}))

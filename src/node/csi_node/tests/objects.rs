@@ -1,8 +1,8 @@
 //! The rules.
 
 use super::*;
+use crate::base::clock;
 use k8s_openapi::api::{core::v1::Node, storage::v1::CSINode};
-use tokio::time::Instant;
 
 const ZONE: &str = "topology.example.com/zone";
 const OWNER: NodeOwner<'static> = NodeOwner {
@@ -257,7 +257,7 @@ fn the_node_loses_the_drivers_id_and_keeps_its_topology() {
 
 #[tokio::test]
 async fn a_driver_is_removed_a_grace_after_its_last_registration_ended() {
-    let (grace, now) = (Duration::from_secs(60), Instant::now());
+    let (grace, now) = (Duration::from_secs(60), clock::instant());
     let mut all = Registrations::default();
     let first = all.begin("d");
     all.set_written("d", facts("i", 0, &[]));

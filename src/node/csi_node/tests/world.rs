@@ -10,7 +10,7 @@ use crate::{
             stored::Stored,
         },
     },
-    base::DirtySet,
+    base::{DirtySet, clock},
     node::csi_node::{DriverTable, NodeInfoDeps, NodeInfoManager},
     resources::plugin_manager::{Deregister, PluginHandler as _, RegisteredPlugin},
     state::node_object::NodeObjectWriter,
@@ -19,7 +19,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use std::{collections::VecDeque, sync::Arc};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub(super) const POST: &str = "POST /apis/storage.k8s.io/v1/csinodes";
@@ -320,9 +320,9 @@ impl World {
     }
 
     pub(super) async fn until(&self, what: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = clock::instant() + Duration::from_secs(30);
         while !what(self) {
-            assert!(Instant::now() < deadline, "{:?}", self.writes());
+            assert!(clock::instant() < deadline, "{:?}", self.writes());
             sleep(Duration::from_millis(5)).await;
         }
     }

@@ -18,7 +18,10 @@ mod store;
 use super::SourceList;
 use crate::{
     apiserver::{ApiServer, WatchEvent},
-    base::error_chain,
+    base::{
+        clock::{self, Instant},
+        error_chain,
+    },
     model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObject,
@@ -29,7 +32,6 @@ use anyhow::Context as _;
 pub use confirm::pods_of;
 use confirm::{Confirmation, cluster, confirm};
 use futures::future::{BoxFuture, FutureExt as _, join_all};
-use jiff::Timestamp;
 use known::{ApiPods, RefusedPod};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,7 +42,7 @@ use std::{
 use store::ApiPodStore;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until, timeout},
+    time::{sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +81,7 @@ pub(super) fn start(
         api: config.api,
         cache: config.cache,
         node: config.node,
-        known: ApiPods::new(node_name.clone(), Vec::new(), Timestamp::now()),
+        known: ApiPods::new(node_name.clone(), Vec::new(), clock::timestamp()),
         node_name,
         store: store.clone(),
         lists,
@@ -130,7 +132,7 @@ impl ApiSource {
         let _ = timeout(NODE_TIMEOUT, self.node.wait_for(Option::is_some)).await;
         let mut watch = self.api.list_watch::<Pod>(pods_of(&self.node_name));
         let mut confirmation: Option<PendingConfirmation> = None;
-        let (mut next_confirm_at, mut delay) = (Instant::now(), CONFIRM_RETRY);
+        let (mut next_confirm_at, mut delay) = (clock::instant(), CONFIRM_RETRY);
         let mut registered = self.node_uid();
         let mut cluster_lookup: Option<ClusterLookup> = None;
         let mut failing = false;
@@ -172,7 +174,7 @@ impl ApiSource {
                         delay = CONFIRM_RETRY;
                         self.deliver().await?;
                     } else {
-                        next_confirm_at = Instant::now() + delay;
+                        next_confirm_at = clock::instant() + delay;
                         delay = (delay * 2).min(MAX_CONFIRM_RETRY);
                     }
                 }
@@ -180,7 +182,7 @@ impl ApiSource {
                     let node = self.node_uid();
                     if node != registered {
                         // Nothing was confirmed while the API server did not know this node.
-                        (next_confirm_at, delay) = (Instant::now(), CONFIRM_RETRY);
+                        (next_confirm_at, delay) = (clock::instant(), CONFIRM_RETRY);
                         registered = node;
                     }
                 }
@@ -225,7 +227,7 @@ impl ApiSource {
             pods = adopted.len(),
             "Taking over running pods of the API server"
         );
-        self.known = ApiPods::new(self.node_name.clone(), adopted, Timestamp::now());
+        self.known = ApiPods::new(self.node_name.clone(), adopted, clock::timestamp());
         self.send().await
     }
 
@@ -237,7 +239,7 @@ impl ApiSource {
                     let left_over = self.left_over();
                     self.known.left_over(left_over);
                 }
-                let refused = self.known.listed(items, Timestamp::now());
+                let refused = self.known.listed(items, clock::timestamp());
                 if self.known.list_has_known_pods() && !self.known.has_doubts() {
                     self.other_since = None;
                 }
@@ -246,7 +248,7 @@ impl ApiSource {
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             WatchEvent::Applied(item) => {
-                if let Err(refused) = self.known.applied(item, Timestamp::now()) {
+                if let Err(refused) = self.known.applied(item, clock::timestamp()) {
                     self.report(refused);
                 }
             }
@@ -334,7 +336,7 @@ impl ApiSource {
     /// Whether [`OTHER_CLUSTER_TIMEOUT`] has passed since the API server was found to be of another cluster. Emits an event
     /// the first time.
     fn has_waited_for_cluster(&mut self) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         if let Some(since) = self.other_since {
             return now.duration_since(since) >= OTHER_CLUSTER_TIMEOUT;
         }
@@ -365,7 +367,7 @@ impl ApiSource {
                 return false;
             }
         };
-        let confirmed = self.known.confirmed(pods, Timestamp::now());
+        let confirmed = self.known.confirmed(pods, clock::timestamp());
         if confirmed.any_exists || !is_other_cluster {
             self.other_since = None;
         }
@@ -423,6 +425,7 @@ mod tests {
     use super::*;
     use crate::{
         apiserver::tests::stored::Stored,
+        base::clock,
         state::{node_object::NodeObjectWriter, pod_cache::pod_cache},
     };
     use serde_json::json;
@@ -443,7 +446,7 @@ mod tests {
             let metadata = json!({"name": uid, "namespace": "shop", "uid": uid});
             serde_json::from_value(json!({"metadata": metadata})).unwrap()
         };
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         source.known = ApiPods::new("node1".into(), vec![pod("a"), pod("b")], now);
         source.known.listed(Vec::new(), now);
         // The other cluster has pods for this node, too, which every later list has.

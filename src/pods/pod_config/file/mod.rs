@@ -15,6 +15,7 @@ pub use manifest_cache::{DuplicatePod, dedup_by_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
+use crate::base::clock;
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, Pod, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
@@ -30,7 +31,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use watch::{Events, ManifestChange, ManifestWatcher, ScanScope};
 
@@ -148,9 +149,9 @@ pub(super) async fn run(
         let mut sent: Option<(Vec<Arc<Pod>>, Completeness)> = None;
         let mut scope = ScanScope::Everything;
         let mut removed = BTreeSet::new();
-        let mut relist = Instant::now() + config.check_period;
+        let mut relist = clock::instant() + config.check_period;
         loop {
-            let started = Instant::now();
+            let started = clock::instant();
             if source.open_watcher(&mut events) {
                 scope = ScanScope::Everything;
             }
@@ -163,7 +164,7 @@ pub(super) async fn run(
                     .context("scanning the static pod path")?;
             source = returned;
             missing.set(source.scanner.missing_root());
-            let event_pause = started + event_pause(started.elapsed());
+            let event_pause = started + event_pause(clock::since(started));
             report(&scan.notices, &recorder, &node);
             for pods in scan.without_restored.into_iter().chain(scan.pods) {
                 let is_known = sent.as_ref().is_some_and(|(known, completeness)| {
@@ -197,7 +198,7 @@ pub(super) async fn run(
             }
             let mut changes = drain(&mut events, source.watcher.as_ref());
             changes.extend(first);
-            scope = if Instant::now() < relist {
+            scope = if clock::instant() < relist {
                 ScanScope::of(scan.reread, &changes)
             } else {
                 ScanScope::Everything

@@ -4,6 +4,7 @@ use super::manifest_cache::{
     Freshness, ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice,
 };
 use super::watch::ScanScope;
+use crate::base::clock;
 use crate::host::files::{PATH_ONLY, reopen};
 use crate::model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
@@ -238,7 +239,7 @@ impl Scanner {
                 );
             }
         };
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
         let freshness = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {

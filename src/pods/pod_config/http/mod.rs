@@ -11,14 +11,13 @@ mod tests;
 use super::SourceList;
 use super::manifest::{decode_catching_panic, decode_url};
 use super::static_pod::ManifestOrigin;
-use crate::base::SecretUrl;
+use crate::base::{SecretUrl, clock};
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
 use fetch::Fetcher;
 use hyper::body::Bytes;
-use jiff::Timestamp;
 use request::ManifestRequest;
 use std::{fmt, time::Duration};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
@@ -175,7 +174,7 @@ impl HttpSource {
                 location: &location,
                 config_maps_and_secrets,
             };
-            decode_catching_panic(decode_url, &bytes, origin, Timestamp::now())
+            decode_catching_panic(decode_url, &bytes, origin, clock::timestamp())
         });
         match parsed.await.context("reading pods from a URL")? {
             Ok(manifest) => {

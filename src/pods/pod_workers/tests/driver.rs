@@ -5,6 +5,7 @@ use super::{
     syncer::{How, Scripted, settle},
     *,
 };
+use crate::base::clock;
 use crate::model::PodExt as _;
 use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason::Deleted};
 use std::time::Duration;
@@ -59,13 +60,16 @@ impl Node {
 
     /// How long until a sync of the pod begins, to the millisecond.
     async fn time_to_sync(&self, uid: &str) -> Duration {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         while self.syncer.running(uid).is_none() {
-            assert!(started_at.elapsed() < S(200), "no sync of {uid} in 200 s");
+            assert!(
+                clock::since(started_at) < S(200),
+                "no sync of {uid} in 200 s"
+            );
             tokio::time::advance(Duration::from_millis(1)).await;
             tokio::task::yield_now().await;
         }
-        started_at.elapsed()
+        clock::since(started_at)
     }
 }
 

@@ -5,13 +5,13 @@ use super::{
     *,
 };
 use crate::{
+    base::clock::{self, Instant},
     model::{ContainerState, ContainerStatus},
     pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
 };
 use SyncPodType::{Create, Sync, Update};
 use TerminationReason::{Deleted, Orphaned, PodTerminal};
 use std::time::Duration;
-use tokio::time::Instant;
 
 const REST: NextSync = NextSync {
     at: None,
@@ -29,7 +29,7 @@ struct Pod1 {
 }
 
 fn first(options: UpdatePodOptions) -> (Pod1, String) {
-    let now = Instant::now();
+    let now = clock::instant();
     let (state, effects) = PodSyncStatus::from_update(options, now).unwrap();
     let pod = Pod1 { state, now };
     let words = pod.words(&effects);

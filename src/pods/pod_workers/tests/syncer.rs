@@ -2,6 +2,7 @@
 
 use super::super::*;
 use crate::{
+    base::clock,
     model::{GraceDeadline, Pod, PodExt},
     pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodOutcome, TerminationReason},
 };
@@ -72,7 +73,7 @@ impl Scripted {
     pub(super) fn time_left(&self, uid: &str) -> Duration {
         let seen = self.seen.lock();
         let grace = seen.syncs[uid].grace.as_ref().unwrap().borrow().deadline;
-        grace - Instant::now()
+        grace - clock::instant()
     }
 
     pub(super) fn log(&self) -> Vec<String> {
@@ -188,7 +189,7 @@ impl PodSyncer for Scripted {
                     done.result = Err(anyhow::anyhow!("the network is not ready"));
                     done.next = SyncDelay::NetworkNotReady.into();
                 }
-                How::AgainIn(delay) => done.next.at = Some(Instant::now() + delay),
+                How::AgainIn(delay) => done.next.at = Some(clock::instant() + delay),
                 How::Panic => quiet_panic(),
             }
             done

@@ -1,7 +1,10 @@
 //! A pod `p` with a container `c` (or many pods with the same), whose commands follow a script.
 
 use crate::{
-    base::metrics::Metrics,
+    base::{
+        clock::{self, Instant},
+        metrics::Metrics,
+    },
     cri::{CriError, ExecOutput},
     model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
     pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps},
@@ -14,7 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ExecAction, PodSpec, Probe};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 pub(super) const S: Duration = Duration::from_secs(1);
 pub(super) const Z: Duration = Duration::ZERO;
@@ -106,7 +109,7 @@ impl Bench {
             state_store,
             dir,
             pod,
-            Timestamp::now(),
+            clock::timestamp(),
         )
     }
 
@@ -136,7 +139,7 @@ impl Bench {
             world,
             pod,
             dir,
-            zero: Mutex::new(Instant::now()),
+            zero: Mutex::new(clock::instant()),
         };
         bench.add();
         bench
@@ -147,7 +150,7 @@ impl Bench {
     pub(super) fn restarted(&self) -> Self {
         let (world, dir) = (self.world.clone(), self.dir.clone());
         world.lock().calls.clear();
-        let started_at = Timestamp::now() + Duration::from_secs(3600);
+        let started_at = clock::timestamp() + Duration::from_secs(3600);
         Self::over(
             world,
             self.state_store.clone(),
@@ -177,13 +180,13 @@ impl Bench {
     /// A new instance of the container runs.
     pub(super) fn start(&self, id: &str) {
         if self.world.lock().view.container.is_none() {
-            *self.zero.lock() = Instant::now();
+            *self.zero.lock() = clock::instant();
         }
         self.change(id, ContainerState::Running);
     }
 
     pub(super) fn change(&self, id: &str, state: ContainerState) {
-        let started_at = i64::try_from(Timestamp::now().as_nanosecond()).unwrap();
+        let started_at = i64::try_from(clock::timestamp().as_nanosecond()).unwrap();
         self.world.lock().view.container = Some(ContainerStatus {
             id: id.into(),
             name: "c".into(),
@@ -251,7 +254,7 @@ fn exec(world: Arc<Mutex<World>>) -> ExecFn {
         Box::pin(async move {
             let does = {
                 let mut world = world.lock();
-                world.calls.push((command[0].clone(), Instant::now()));
+                world.calls.push((command[0].clone(), clock::instant()));
                 world.timeout = timeout;
                 world.at_once += 1;
                 world.most_at_once = world.most_at_once.max(world.at_once);

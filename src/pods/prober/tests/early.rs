@@ -2,6 +2,7 @@
 
 use super::rules::{bad, error, in_state, ok, open, rules, started};
 use crate::{
+    base::clock::{self, Instant},
     model::ProbeKind::{self, Liveness, Readiness, Startup},
     model::ProbeResult::{self, Failure, Success},
     pods::prober::state::{
@@ -12,7 +13,6 @@ use crate::{
 };
 use proptest::prelude::*;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -47,7 +47,7 @@ struct History {
 
 impl History {
     fn new(rules: ProbeRules) -> Self {
-        let now = Instant::now();
+        let now = clock::instant();
         Self {
             state: ProbeState::new(rules, 0.5),
             facts: open(rules.kind, "c1"),
@@ -135,7 +135,7 @@ fn the_gap_is_a_tenth_of_the_time_since_the_start_within_bounds_and_for_a_minute
     for kind in [Readiness, Startup] {
         for (age, period, gap) in table {
             let mut state = ProbeState::new(once(kind, period), 0.5);
-            let now = Instant::now();
+            let now = clock::instant();
             let facts = ProbeFacts {
                 started: kind == Readiness,
                 ..in_state("c1", InstanceState::Running(age))
@@ -260,7 +260,7 @@ fn a_failure_that_was_recorded_is_checked_soon_after_a_restart_of_the_kubelet() 
             recorded_result: Some(recorded_result),
             ..started("c1")
         };
-        let now = Instant::now();
+        let now = clock::instant();
         let decision = state.decide(&facts, now);
         assert_eq!(decision.next, ProbeAction::Until(now + due));
         let decision = state.decide(&facts, now + due);
@@ -292,7 +292,7 @@ fn nothing_is_early_on_the_way_out_or_while_a_run_has_not_returned() {
 #[test]
 fn a_run_that_nobody_reports_is_not_repeated_at_once() {
     let mut state = ProbeState::new(once(Readiness, 10 * S), 0.5);
-    let (facts, now) = (started("c1"), Instant::now());
+    let (facts, now) = (started("c1"), clock::instant());
     let run = ProbeAction::Run("c1".into(), Periodic);
     assert_eq!(state.decide(&facts, now).next, run);
     let next = ProbeAction::Until(now + 50 * MS);

@@ -1,29 +1,26 @@
 //! Early attempts of tasks: on a paused clock with commands, and with servers on real sockets.
 
 use super::bench::{Bench, Does, S, Z, probe};
+use crate::base::clock;
 use crate::model::{ProbeKind, ProbeResult};
 use k8s_openapi::{
     api::core::v1::{HTTPGetAction, Probe, TCPSocketAction},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use std::time::Duration;
-use tokio::{
-    io::AsyncWriteExt,
-    net::TcpSocket,
-    time::{Instant, sleep},
-};
+use tokio::{io::AsyncWriteExt, net::TcpSocket, time::sleep};
 
 const MS: Duration = Duration::from_millis(1);
 
 impl Bench {
     /// Waits until the probe has succeeded, and returns how long that took.
     async fn until_success(&self, kind: ProbeKind) -> Duration {
-        let begun = Instant::now();
+        let begun = clock::instant();
         while self.probe_result("c1", kind) != Some(ProbeResult::Success) {
-            assert!(begun.elapsed() < 120 * S, "it never succeeds");
+            assert!(clock::since(begun) < 120 * S, "it never succeeds");
             sleep(MS).await;
         }
-        begun.elapsed()
+        clock::since(begun)
     }
 }
 

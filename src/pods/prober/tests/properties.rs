@@ -2,6 +2,7 @@
 
 use super::rules::{KINDS, bad, error, ok, rules};
 use crate::{
+    base::clock::{self, Instant},
     model::{
         ContainerId,
         ProbeKind::{Liveness, Readiness, Startup},
@@ -13,7 +14,6 @@ use crate::{
 };
 use proptest::prelude::*;
 use std::time::Duration;
-use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 enum Input {
@@ -77,7 +77,7 @@ proptest! {
         spread in 0.0..1.0f64,
         inputs in inputs(),
     ) {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let (mut now, mut state) = (started_at, ProbeState::new(rules(kind), spread));
         let mut facts = ProbeFacts::default();
         let mut row = (None, 0u32);

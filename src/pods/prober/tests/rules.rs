@@ -1,6 +1,7 @@
 //! The state machine: tables for each rule.
 
 use crate::{
+    base::clock::{self, Instant},
     model::{
         ContainerId,
         ProbeKind::{self, Liveness, Readiness, Startup},
@@ -13,7 +14,6 @@ use crate::{
     runtime::handlers::ProbeOutcome,
 };
 use std::time::Duration;
-use tokio::time::Instant;
 
 pub(super) const KINDS: [ProbeKind; 3] = [Liveness, Readiness, Startup];
 const S: Duration = Duration::from_secs(1);
@@ -93,12 +93,12 @@ fn probed(
     id: &ContainerId,
     outcome: &ProbeOutcome,
 ) -> Option<(ContainerId, ProbeResult)> {
-    state.probed(facts, id, Attempt::Periodic, outcome, Instant::now())
+    state.probed(facts, id, Attempt::Periodic, outcome, clock::instant())
 }
 
 /// A probe that has just been sent for the first time.
 fn probing(kind: ProbeKind) -> (ProbeState, ProbeFacts, Instant) {
-    let mut now = Instant::now();
+    let mut now = clock::instant();
     let facts = open(kind, "c1");
     let mut state = ProbeState::new(rules(kind), 0.5);
     if let ProbeAction::Until(at) = state.decide(&facts, now).next {
@@ -115,7 +115,7 @@ fn a_new_instance_gets_the_initial_result_of_its_kind() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let decision = ProbeState::new(rules(kind), 0.0).decide(&running("c1"), Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.0).decide(&running("c1"), clock::instant());
         assert_eq!(decision.set, set("c1", probe_result), "{kind}");
         assert_eq!(decision.forget, None);
     }
@@ -126,7 +126,7 @@ fn an_instance_older_than_the_kubelet_has_no_result_until_it_was_probed() {
     for kind in KINDS {
         let mut facts = open(kind, "c1");
         facts.container.as_mut().unwrap().predates_kubelet = true;
-        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, clock::instant());
         assert_eq!(decision.set, None, "{kind}");
         assert!(matches!(decision.next, ProbeAction::Until(_)), "{kind}");
     }
@@ -157,7 +157,7 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
 fn without_a_container_there_is_nothing_to_do_until_something_changes() {
     for kind in KINDS {
         let decision =
-            ProbeState::new(rules(kind), 0.0).decide(&ProbeFacts::default(), Instant::now());
+            ProbeState::new(rules(kind), 0.0).decide(&ProbeFacts::default(), clock::instant());
         assert_eq!(decision.next, ProbeAction::Idle);
         assert_eq!((decision.set, decision.forget), (None, None));
     }
@@ -170,7 +170,7 @@ fn a_terminal_pod_ends_every_probe() {
             pod_terminal: true,
             ..open(kind, "c1")
         };
-        let decision = ProbeState::new(rules(kind), 0.0).decide(&facts, Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.0).decide(&facts, clock::instant());
         assert_eq!(decision.next, ProbeAction::Exit);
     }
 }
@@ -201,7 +201,7 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
     ] {
         let decision = ProbeState::new(rules(kind), 0.0).decide(
             &in_state("c1", InstanceState::CreatedOrUnknown),
-            Instant::now(),
+            clock::instant(),
         );
         assert_eq!(
             (decision.set, decision.next),
@@ -238,7 +238,7 @@ fn no_probe_runs_before_the_initial_delay_is_over() {
         ..rules(Readiness)
     };
     let mut state = ProbeState::new(delayed, 0.0);
-    let now = Instant::now();
+    let now = clock::instant();
     let facts = |age| ProbeFacts {
         started: true,
         ..in_state("c1", InstanceState::Running(age))
@@ -261,7 +261,7 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
         ..rules(Readiness)
     };
     let mut state = ProbeState::new(delayed, 0.0);
-    let now = Instant::now();
+    let now = clock::instant();
     assert_eq!(
         state.decide(&started("c1"), now).next,
         ProbeAction::Until(now + 5 * S)
@@ -272,7 +272,7 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
 
 #[test]
 fn only_the_startup_probe_runs_before_the_start_and_not_after_it() {
-    let now = Instant::now();
+    let now = clock::instant();
     for kind in KINDS {
         let mut state = ProbeState::new(rules(kind), 0.0);
         let (closed, next) = match kind {
@@ -286,7 +286,7 @@ fn only_the_startup_probe_runs_before_the_start_and_not_after_it() {
 
 #[test]
 fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period() {
-    let now = Instant::now();
+    let now = clock::instant();
     for (kind, next) in [
         (Readiness, run("c1")),
         (Startup, run("c1")),
@@ -418,7 +418,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
 
 #[test]
 fn a_recorded_result_stands_until_outcomes_change_it() {
-    let now = Instant::now();
+    let now = clock::instant();
     let facts = ProbeFacts {
         recorded_result: Some(Success),
         ..started("c1")
@@ -456,7 +456,7 @@ fn a_remembered_end_of_probing_is_remembered_too() {
             recorded_result: Some(probe_result),
             ..open(kind, "c1")
         };
-        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, clock::instant());
         assert_eq!(
             (decision.set, decision.next),
             (set("c1", probe_result), ProbeAction::Idle),

@@ -1,6 +1,7 @@
 //! Every history: a watch that lags, requests that fail before or after they took effect, other writers.
 
 use super::{merge::merge, *};
+use crate::base::clock;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl World {
         let pod = pod("api");
         Self {
             entry: VersionedPodStatus {
-                changed_at: tokio::time::Instant::now(),
+                changed_at: clock::instant(),
                 pod: Arc::new(pod.clone()),
                 status: Arc::new(PodStatus {
                     container_statuses: Some(vec![container(None)]),
@@ -77,7 +78,7 @@ impl World {
             server: Some(pod.clone()),
             watched: pod,
             is_gone: false,
-            now: Instant::now(),
+            now: clock::instant(),
             deletions: 0,
             patches: 0,
         }

@@ -1,6 +1,7 @@
 //! Storage that was restored from a backup: versions and objects go back, and the watch wins in the end.
 
 use super::*;
+use crate::base::clock;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -17,7 +18,7 @@ fn entry(status: PodStatus, pod_is_finished: bool) -> VersionedPodStatus {
         pod: Arc::new(pod("api")),
         status: Arc::new(status),
         version: 1,
-        changed_at: tokio::time::Instant::now(),
+        changed_at: clock::instant(),
         pod_is_finished,
     }
 }
@@ -37,7 +38,7 @@ fn sent(entry: &VersionedPodStatus, response: Pod, now: Instant) -> SentStatuses
 
 #[test]
 fn a_status_that_a_restore_took_back_is_sent_again() {
-    let now = Instant::now();
+    let now = clock::instant();
     let entry = entry(phase("Running"), false);
     let sent_statuses = sent(&entry, object("8", "Running", false), now);
     let next = |version: &str, after: Duration| {
@@ -74,7 +75,7 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
 
 #[test]
 fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
-    let now = Instant::now();
+    let now = clock::instant();
     let entry = entry(phase("Succeeded"), true);
     let sent_statuses = sent(&entry, object("8", "Succeeded", true), now);
     let next = |version: &str, is_being_deleted: bool, after: Duration| {
@@ -98,7 +99,7 @@ fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
 
 #[test]
 fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
-    let now = Instant::now();
+    let now = clock::instant();
     let entry = entry(phase("Succeeded"), true);
     let mut sent_statuses = sent(&entry, object("8", "Succeeded", true), now);
     assert!(!sent_statuses.deleted(now));

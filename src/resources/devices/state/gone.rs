@@ -1,8 +1,8 @@
 //! Resources whose plugins did not return in time. Pure.
 
+use crate::base::clock::Instant;
 use crate::state::device_capacity::Capacity;
 use std::{collections::BTreeMap, time::Duration};
-use tokio::time::Instant;
 
 /// How long the node reports a capacity of zero.
 const REPORTED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -102,6 +102,7 @@ impl GoneResources {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
 
     fn counts(gone: &GoneResources) -> (usize, usize) {
         let forgotten = gone
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_resource_is_reported_for_a_day_and_forgotten_for_another() {
-        let (mut gone, start) = (GoneResources::default(), Instant::now());
+        let (mut gone, start) = (GoneResources::default(), clock::instant());
         gone.add("a/b", start);
         for (hour, expected) in [
             (0, (1, 0)),
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn names_that_rotate_are_bounded_and_the_newest_are_reported() {
-        let (mut gone, start) = (GoneResources::default(), Instant::now());
+        let (mut gone, start) = (GoneResources::default(), clock::instant());
         for number in 0..10_000_u32 {
             let now = start + Duration::from_secs(number.into());
             gone.add(&format!("example.com/{number}"), now);

@@ -20,6 +20,7 @@ use super::{
     proto::{ContainerAllocateResponse, DevicePluginOptions},
 };
 use crate::{
+    base::clock::Instant,
     model::PodUid,
     state::device_capacity::{Capacities, Capacity},
 };
@@ -29,7 +30,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
 use unknown::UnknownDevices;
 
 /// How long a resource is kept after its plugin disconnected.

@@ -3,13 +3,12 @@ use super::{
     *,
 };
 use crate::{
-    base::metrics::Metrics,
+    base::{clock, metrics::Metrics},
     cri::{CriError, Rpc},
     model::Pod,
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ExecAction, SleepAction};
-use tokio::time::Instant;
 
 struct Bench {
     hooks: Hooks,
@@ -111,10 +110,10 @@ async fn a_hook_is_cancelled_when_its_budget_is_over() {
     let exec: ExecFn = Arc::new(|_, _, _| Box::pin(std::future::pending()));
     let bench = bench(exec);
     for hook in [command(&["x"]), sleep(100)] {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let over = Err(HookError::DeadlineExceeded(5 * SECOND));
         assert_eq!(bench.pre_stop(hook, 5 * SECOND).await, over);
-        assert_eq!(started_at.elapsed(), 5 * SECOND);
+        assert_eq!(clock::since(started_at), 5 * SECOND);
     }
 }
 
@@ -149,11 +148,11 @@ async fn the_runtime_is_told_the_budget_of_a_pre_stop_command_and_none_for_post_
 #[tokio::test(start_paused = true)]
 async fn sleep_sleeps_and_may_be_zero() {
     let bench = bench(no_exec());
-    let started_at = Instant::now();
+    let started_at = clock::instant();
     assert_eq!(bench.pre_stop(sleep(3), 5 * SECOND).await, Ok(()));
-    assert_eq!(started_at.elapsed(), 3 * SECOND);
+    assert_eq!(clock::since(started_at), 3 * SECOND);
     assert_eq!(bench.pre_stop(sleep(0), 5 * SECOND).await, Ok(()));
-    assert_eq!(started_at.elapsed(), 3 * SECOND);
+    assert_eq!(clock::since(started_at), 3 * SECOND);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::plan::{self, ContainerGcPolicy, ContainerRemoval, RemovalReason};
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{RuntimeClient, ignore_not_found},
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
@@ -13,7 +13,6 @@ use crate::{
     state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
 };
-use jiff::Timestamp;
 use std::sync::Arc;
 
 /// Removes dead containers and sandboxes with their logs.
@@ -58,7 +57,7 @@ impl ContainerGc {
         pods: &[Arc<PodStatus>],
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
-        let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+        let now = i64::try_from(clock::timestamp().as_nanosecond()).unwrap_or(i64::MAX);
         let removals = plan::containers_to_remove(pods, &self.policy, remove_all, now);
         if removals.is_empty() && plan::sandboxes_to_remove(pods, remove_all).is_empty() {
             return Ok(());

@@ -4,6 +4,7 @@
 //! the deadline when it begins.
 
 use crate::{
+    base::clock::Instant,
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
         SandboxStatus, is_sidecar, positive_grace,
@@ -13,7 +14,6 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The minimum timeout of StopContainer, in seconds, and the grace period of a pod without one (upstream's
 /// `minimumGracePeriodInSeconds`).

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::model::GraceDeadline;
 use k8s_openapi::api::core::v1::{ExecAction, Lifecycle, PodSpec};
 use proptest::prelude::*;
@@ -135,7 +136,7 @@ fn grace_comes_from_the_caller_then_deletion_then_the_probe_then_the_pod() {
 
 #[test]
 fn the_stop_timeout_is_what_is_left_rounded_up_and_never_below_two_seconds() {
-    let t0 = Instant::now();
+    let t0 = clock::instant();
     let deadline = deadline_after(30, t0);
     for (passed_ms, timeout) in [
         (0, 30),
@@ -153,7 +154,7 @@ fn the_stop_timeout_is_what_is_left_rounded_up_and_never_below_two_seconds() {
 
 #[test]
 fn a_hook_gets_what_is_left_and_nothing_without_grace() {
-    let t0 = Instant::now();
+    let t0 = clock::instant();
     let deadline = deadline_after(5, t0);
     assert_eq!(
         pre_stop_budget(deadline, t0 + Duration::from_secs(2)),
@@ -235,7 +236,7 @@ proptest! {
         first in any::<i64>(),
         later in prop::collection::vec((0u64..1000, any::<i64>()), 0..8),
     ) {
-        let mut now = Instant::now();
+        let mut now = clock::instant();
         let mut grace = GraceDeadline::starting(now, first);
         let mut timeout = stop_timeout(grace.deadline, now);
         for (passed, seconds) in later {
@@ -250,7 +251,7 @@ proptest! {
 
     #[test]
     fn a_deadline_exists_for_every_grace(seconds in any::<i64>()) {
-        let now = Instant::now();
+        let now = clock::instant();
         let timeout = stop_timeout(deadline_after(seconds, now), now);
         prop_assert_eq!(timeout, seconds.clamp(MINIMUM_STOP_SECONDS, MAXIMUM_SECONDS));
     }

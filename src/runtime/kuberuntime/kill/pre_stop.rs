@@ -5,15 +5,13 @@ use super::{
     stop::{PodKiller, StopTarget, deadline_over},
 };
 use crate::{
+    base::clock,
     model::{GraceDeadline, reasons::event},
     runtime::handlers::{HookError, HookTarget},
 };
 use futures::future::BoxFuture;
 use std::time::Duration;
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::timeout};
 
 /// How long a stop waits until the record is written; it is written even if that takes longer.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,7 +30,7 @@ impl PodKiller {
         if self.stops.hook_ran(&target.pod_ref.uid, &target.stop.id) {
             return None;
         }
-        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now())?;
+        let budget = plan::pre_stop_budget(grace.borrow().deadline, clock::instant())?;
         let limit = budget.saturating_add(plan::MINIMUM_STOP);
         Some(Box::pin(async move {
             let hook_target = HookTarget {
@@ -54,11 +52,11 @@ impl PodKiller {
         mut grace: watch::Receiver<GraceDeadline>,
     ) -> Option<Hook<'t>> {
         let (uid, id) = (&target.pod_ref.uid, &target.stop.id);
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let (result, unfinished) = tokio::select! {
             result = &mut hook => (result, None),
             () = deadline_over(&mut grace) => {
-                (Err(HookError::DeadlineExceeded(started_at.elapsed())), Some(hook))
+                (Err(HookError::DeadlineExceeded(clock::since(started_at))), Some(hook))
             }
         };
         if !matches!(result, Err(HookError::RuntimeUnavailable(_))) {

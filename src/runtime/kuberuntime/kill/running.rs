@@ -113,11 +113,12 @@ impl RunningStop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use std::time::Duration;
-    use tokio::time::{Instant, sleep_until};
+    use tokio::time::sleep_until;
 
     fn grace(seconds: i64) -> GraceDeadline {
-        GraceDeadline::starting(Instant::now(), seconds)
+        GraceDeadline::starting(clock::instant(), seconds)
     }
 
     /// A stop that takes all of its grace.
@@ -133,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_second_caller_joins_the_stop_and_can_only_shorten_it() {
-        let (stops, id, started_at) = (RunningStops::default(), "c".into(), Instant::now());
+        let (stops, id, started_at) = (RunningStops::default(), "c".into(), clock::instant());
         let first = stops.join_or_begin(&id, grace(3600), stubborn);
         let (_keep, never) = watch::channel(grace(7200));
         let waiting = tokio::spawn(async move { first.result(never).await });
@@ -144,7 +145,7 @@ mod tests {
         less.send_replace(grace(4));
         shortened.await.unwrap().unwrap();
         waiting.await.unwrap().unwrap();
-        assert_eq!(started_at.elapsed(), Duration::from_secs(5));
+        assert_eq!(clock::since(started_at), Duration::from_secs(5));
         assert!(stops.stops.lock().is_empty());
     }
 
@@ -155,10 +156,10 @@ mod tests {
         let (_keep, receiver) = watch::channel(grace(10));
         let waited = tokio::time::timeout(Duration::from_secs(2), first.result(receiver));
         assert!(waited.await.is_err());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let second = stops.join_or_begin(&id, grace(10), |_| async { panic!("a second stop") });
         second.ended().await;
-        assert_eq!(started_at.elapsed(), Duration::from_secs(8));
+        assert_eq!(clock::since(started_at), Duration::from_secs(8));
     }
 
     #[test]

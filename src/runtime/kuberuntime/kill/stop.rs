@@ -11,7 +11,7 @@ use super::{
     stop_tracker::{StopScope, StopTracker},
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{CriError, RuntimeClient, ignore_not_found, v1},
     model::{
         ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
@@ -26,10 +26,7 @@ use anyhow::Context as _;
 use futures::future::{Either, join_all, select};
 use k8s_openapi::api::core::v1::ContainerPort;
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::timeout};
 
 /// How long the runtime may report a container as running after StopContainer succeeded.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,7 +105,7 @@ impl PodKiller {
         status: &PodStatus,
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
-        let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
+        let grace = GraceDeadline::starting(clock::instant(), pod.termination_grace_seconds());
         let (_sender, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
         self.kill_pod(Some(pod), status, grace)
             .await
@@ -135,7 +132,7 @@ impl PodKiller {
         let seconds = plan::container_grace_seconds(pod, container, reason, grace);
         let (uid, scope) = (pod.uid(), StopScope::Container(id.clone()));
         let grace = GraceDeadline {
-            deadline: plan::deadline_after(seconds, Instant::now()),
+            deadline: plan::deadline_after(seconds, clock::instant()),
             grace_seconds: seconds,
         };
         let grace = self.stops.begin(&uid, scope.clone(), grace);
@@ -329,7 +326,7 @@ impl PodKiller {
     ) -> Result<(), CriError> {
         loop {
             let deadline = grace.borrow_and_update().deadline;
-            let seconds = plan::stop_timeout(deadline, Instant::now());
+            let seconds = plan::stop_timeout(deadline, clock::instant());
             let stop = self.runtime.stop_container(id, seconds);
             tokio::pin!(stop);
             loop {
@@ -355,7 +352,7 @@ impl PodKiller {
         if status.maybe_running_containers().next().is_none() {
             return HashMap::new();
         }
-        let limit = plan::status_timeout(grace.borrow().left(Instant::now()));
+        let limit = plan::status_timeout(grace.borrow().left(clock::instant()));
         let list = self.reader.list_containers_of(&status.uid);
         let problem = match timeout(limit, list).await {
             Ok(Ok(containers)) => return containers.iter().map(annotated_info_of).collect(),

@@ -150,8 +150,8 @@ impl StopTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock;
     use std::time::Duration;
-    use tokio::time::Instant;
 
     fn stops() -> (tempfile::TempDir, StopTracker, PodUid) {
         let dir = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn another_try_goes_on_with_what_is_left_and_a_later_stop_starts_afresh() {
         let (_dir, stops, uid) = stops();
-        let now = Instant::now();
+        let now = clock::instant();
         let grace =
             |after, seconds| GraceDeadline::starting(now + Duration::from_secs(after), seconds);
         let scope = StopScope::Container("c".into());

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::clock;
 use crate::model::keys;
 
 struct Bed {
@@ -49,7 +50,7 @@ fn a_restarted_pod_has_no_back_off() {
         container,
         ..
     } = bed();
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     assert_eq!(
         back_off.try_start_after(&pod, &container, now, now),
         BackOffDecision::Start

@@ -6,7 +6,7 @@ use super::{
     request::{RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest},
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     cri::{
         CriError, RuntimeClient,
         v1::{ContainerConfig, ContainerFilter},
@@ -32,7 +32,6 @@ use crate::{
     volumes::VolumeError,
 };
 use anyhow::Context as _;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use std::{borrow::Cow, sync::Arc};
 
@@ -167,7 +166,7 @@ impl ContainerStarter {
         request: &SyncRequest<'_>,
         container: &Container,
     ) -> Result<(), StartContainerError> {
-        let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
+        let (pod, status, now) = (request.pod, &request.status, clock::timestamp());
         let counted_from = match self.exits.newest(pod, status, &container.name) {
             // This sync has just killed the container; `status` was read before. As upstream, the delay counts from the
             // exit of the previous instance: a container that ran for longer than its delay is restarted immediately.
@@ -248,7 +247,7 @@ impl ContainerStarter {
             .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.back_off
-                .record_failed_start(pod, container, Timestamp::now());
+                .record_failed_start(pod, container, clock::timestamp());
             // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
                 self.post_start.record_ended(pod, &id).await;

@@ -2,6 +2,7 @@
 
 use super::request::{ReadySandbox, StartContainerError, StartFailure, SyncRequest};
 use crate::{
+    base::clock,
     cri::v1::{ImageSpec, PodSandboxConfig},
     images::{ImageError, ImageManager, ImageRequest, ImageToPrefetch, PullPolicy, ReadyImage},
     model::{Pod, PodExt, reasons::event},
@@ -126,7 +127,7 @@ fn image_spec(pod: &Pod, image: String, written: String) -> ImageSpec {
 fn image_failure(container: &Container, error: ImageError) -> StartFailure {
     let retry_in = error
         .retry_at
-        .map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
+        .map(|at| at.saturating_duration_since(clock::instant()));
     StartFailure {
         retry_in,
         ..StartFailure::new(&container.name, error.reason, error.message)

@@ -1,13 +1,13 @@
 //! The input and the result of a sync.
 
 use crate::{
+    base::clock::{self, Instant},
     cri::v1::PodSandboxConfig,
     images::PullSecrets,
     model::{ContainerId, Pod, PodStatus, SandboxId, reasons},
     volumes::VolumePaths,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Delay before the next sync if a sandbox or container may exist although its creation returned an error.
@@ -94,7 +94,7 @@ impl PodSyncResult {
     }
 
     pub(super) fn retry_after(&mut self, delay: Duration) {
-        let at = Instant::now() + delay;
+        let at = clock::instant() + delay;
         self.next_sync_at = Some(self.next_sync_at.map_or(at, |known| known.min(at)));
     }
 
@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let mut result = PodSyncResult::default();
         result.add_failure(StartFailure::crash_loop(
             "a",

@@ -5,7 +5,7 @@
 
 use super::{pod_cgroups::LimitChange, request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     model::{Pod, PodExt as _},
     resources::{
         allocation::{Allocations, ResizeMetrics},
@@ -14,7 +14,7 @@ use crate::{
     runtime::kuberuntime::actions::{ContainerResize, PodActions},
     state::pod_cache::{ItemId, PodRef},
 };
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 pub(in crate::runtime::kuberuntime) struct PodResizer {
     pub(in crate::runtime::kuberuntime) sandboxes: Arc<SandboxCreator>,
@@ -32,10 +32,10 @@ impl PodResizer {
         request: &SyncRequest<'_>,
         actions: &PodActions,
     ) -> Result<(), String> {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let resized = Box::pin(self.carry_out(request, actions)).await;
         self.metrics
-            .record_resized(resized.is_ok(), started_at.elapsed());
+            .record_resized(resized.is_ok(), clock::since(started_at));
         resized
     }
 

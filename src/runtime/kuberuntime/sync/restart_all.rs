@@ -6,6 +6,7 @@
 
 use super::request::{PodSyncResult, StartFailure, SyncRequest};
 use crate::{
+    base::clock,
     model::{Pod, PodExt},
     runtime::kuberuntime::{
         actions::{ContainerToReset, ContainersReset, PodActions, RestartAllTrigger},
@@ -19,7 +20,6 @@ use crate::{
     state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
 };
 use futures::future::join_all;
-use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
 /// Progress of a `RestartAllContainers` action.
@@ -142,7 +142,7 @@ impl AllContainersRestarter {
         };
         let container = pod.container(&restart.container);
         if let (Some(container), false) = (container, actions.create_sandbox) {
-            let (ended, now) = (restart.finished_at, Timestamp::now());
+            let (ended, now) = (restart.finished_at, clock::timestamp());
             let decision = self.back_off.try_start_after(pod, container, ended, now);
             if let BackOffDecision::Wait { delay, left } = decision {
                 back_off_event(&self.events, pod, container);

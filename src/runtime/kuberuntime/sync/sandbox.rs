@@ -6,7 +6,7 @@ use super::{
     request::{PodSyncResult, ReadySandbox, SyncRequest},
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     cri::RuntimeClient,
     model::{Pod, PodExt, SandboxId, reasons::event},
     resources::{allocation::Allocations, dra::DraManager, managers::ResourceManagers},
@@ -23,7 +23,6 @@ use crate::{
 };
 use anyhow::Context as _;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 pub(in crate::runtime::kuberuntime) struct SandboxCreator {
     pub(in crate::runtime::kuberuntime) cgroups: PodCgroups,
@@ -113,10 +112,10 @@ impl SandboxCreator {
         self.resources.pre_create_sandbox(pod, &mut config);
         self.images.prefetch(request, actions, &config);
         let _creating = self.cache.creation_guard(pod.uid());
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let created = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
         self.metrics
-            .run_pod_sandbox_called(&handler, started_at.elapsed(), created.is_err());
+            .run_pod_sandbox_called(&handler, clock::since(started_at), created.is_err());
         let id = match created {
             Ok(id) => {
                 // The name was free, so an earlier creation with an unknown outcome did not create a sandbox.
@@ -144,7 +143,7 @@ impl SandboxCreator {
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
             self.back_off
-                .record_replacement(pod.uid(), change, Instant::now());
+                .record_replacement(pod.uid(), change, clock::instant());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
         Ok(ReadySandbox {

@@ -19,7 +19,7 @@ use super::request::{
     PodSyncResult, RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest,
 };
 use crate::{
-    base::error_chain,
+    base::{clock, error_chain},
     cri::CriError,
     model::{ContainerId, Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
     runtime::kuberuntime::{
@@ -34,10 +34,8 @@ use crate::{
     state::events::ObjectRef,
     state::pod_history::{DecisionKind, HistoryEntry},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The number of pods that start concurrently is limited to that of heavy CRI calls: with more, every pod would become
 /// ready later. A start that takes longer than this releases its permit and continues, so that no pod waits for one that
@@ -169,7 +167,7 @@ impl KubeGenericRuntimeManager {
                 let text = format!("restarting all containers: {}", failure.reason);
                 let entry = HistoryEntry::about(DecisionKind::Wait, &failure.container, text);
                 let left = failure.retry_in.unwrap_or_default();
-                self.record_history(request.pod, entry.until(Timestamp::now() + left));
+                self.record_history(request.pod, entry.until(clock::timestamp() + left));
             }
             return result;
         }
@@ -214,11 +212,11 @@ impl KubeGenericRuntimeManager {
             if let KillPodReason::SandboxReplaced(change) = reason
                 && *change != SandboxChange::NoSandbox
             {
-                let now = Instant::now();
+                let now = clock::instant();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
                     result.retry_after(left);
                     let entry = HistoryEntry::about_pod(DecisionKind::Wait, change.to_string());
-                    self.record_history(pod, entry.until(Timestamp::now() + left));
+                    self.record_history(pod, entry.until(clock::timestamp() + left));
                     anyhow::bail!(
                         "back-off {} s recreating the pod sandbox: {change}",
                         left.as_secs()
@@ -454,7 +452,7 @@ impl KubeGenericRuntimeManager {
         };
         let history_entry = match failure.retry_in {
             Some(left) => {
-                HistoryEntry::about(DecisionKind::Wait, name, text).until(Timestamp::now() + left)
+                HistoryEntry::about(DecisionKind::Wait, name, text).until(clock::timestamp() + left)
             }
             None => HistoryEntry::about(DecisionKind::Fail, name, text),
         };

@@ -9,12 +9,13 @@ use super::{
     step::{Idle, ReadStep, step},
     watch::WatchedDirectory,
 };
+use crate::base::clock::{self, Instant};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 /// When to check again without any event: events may be lost, and some file systems have none.
@@ -86,7 +87,7 @@ impl Follower {
         loop {
             // Before the check, so that a change during it is not missed.
             self.changes.borrow_and_update();
-            let checked = Instant::now();
+            let checked = clock::instant();
             let idle = match self.check().await? {
                 ReadStep::Data(bytes) => {
                     self.offset += bytes.len() as u64;
@@ -116,9 +117,7 @@ impl Follower {
     // `&mut`, because the future must be `Send` and `ended` is not `Sync`.
     async fn check(&mut self) -> io::Result<ReadStep> {
         let (log, live, offset) = (self.log.clone(), self.live.clone(), self.offset);
-        let idle_for = self
-            .idle_since
-            .map_or(Duration::ZERO, |since| since.elapsed());
+        let idle_for = self.idle_since.map_or(Duration::ZERO, clock::since);
         let closed = self.directory.closed();
         blocking(move || match live {
             Some(live) => step(&log, &live, offset, idle_for, &closed),
@@ -141,7 +140,7 @@ impl Follower {
         } else {
             POLL_INTERVAL
         };
-        let mut until = Instant::now() + idle.again.unwrap_or(interval).min(interval);
+        let mut until = clock::instant() + idle.again.unwrap_or(interval).min(interval);
         if self.ended_at.is_some() && !idle.rotated {
             until = until.min(checked + QUIET_END.saturating_sub(idle.quiet));
         }
@@ -153,7 +152,7 @@ impl Follower {
                 }
             }
             () = sleep_until(until) => {}
-            () = &mut self.ended, if self.ended_at.is_none() => self.ended_at = Some(Instant::now()),
+            () = &mut self.ended, if self.ended_at.is_none() => self.ended_at = Some(clock::instant()),
         }
     }
 }

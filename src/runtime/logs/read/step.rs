@@ -6,7 +6,7 @@ use super::{
     segment::{BLOCK, Cursor, Segment},
 };
 use crate::{
-    base::if_exists,
+    base::{clock, if_exists},
     runtime::logs::{
         files::{self, FileId},
         names::{Rotated, RotatedForm, RotationStamp},
@@ -215,7 +215,7 @@ fn unpack(log: &Path, mut cursor: Cursor) -> io::Result<File> {
 fn since_written(metadata: &Metadata) -> Duration {
     let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     // A time in the future means that the clock was set back.
-    SystemTime::now()
+    clock::system_time()
         .duration_since(written)
         .unwrap_or_default()
 }

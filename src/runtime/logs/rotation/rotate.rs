@@ -2,7 +2,7 @@
 
 use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
-    base::{error_chain, if_exists},
+    base::{clock, error_chain, if_exists},
     cri::RuntimeClient,
     model::ContainerId,
     runtime::logs::{
@@ -12,7 +12,6 @@ use crate::{
 };
 use anyhow::Context as _;
 use flate2::{Compression, write::GzEncoder};
-use jiff::Zoned;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,
@@ -92,8 +91,13 @@ async fn move_aside(job: &RotationJob) -> anyhow::Result<RotationPlan> {
 /// Blocks.
 fn rename(log: &Path, policy: RotationPolicy) -> anyhow::Result<RotationPlan> {
     let name = files::log_name(log)?;
-    let plan = plan::plan(name, &files::rotated(log)?, policy, Zoned::now().datetime())
-        .context("there is no later name for a rotated log")?;
+    let plan = plan::plan(
+        name,
+        &files::rotated(log)?,
+        policy,
+        clock::local_time().datetime(),
+    )
+    .context("there is no later name for a rotated log")?;
     for name in &plan.leftovers {
         let removed = if_exists(fs::remove_file(log.with_file_name(name)));
         removed.with_context(|| format!("cannot remove {name}"))?;

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     base::{
+        clock::{self, Instant},
         error_chain, if_exists,
         panics::{PanicScope, catch_panic},
     },
@@ -18,7 +19,7 @@ use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, spawn_blocking},
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +80,7 @@ impl Rotation {
             path,
             config,
             workers: Arc::new(Semaphore::new(workers)),
-            started: Instant::now(),
+            started: clock::instant(),
             logs: HashMap::new(),
             jobs: JoinSet::new(),
         }
@@ -91,11 +92,11 @@ impl Rotation {
             () = shutdown.cancelled() => return Ok(()),
             _ = self.cache.wait_runtime_listed() => {}
         }
-        let mut refresh = Instant::now();
+        let mut refresh = clock::instant();
         while !shutdown.is_cancelled() {
-            if refresh <= Instant::now() {
+            if refresh <= clock::instant() {
                 self.refresh();
-                refresh = Instant::now() + self.config.interval;
+                refresh = clock::instant() + self.config.interval;
             }
             self.check(&shutdown).await?;
             let idle = self.logs.values().filter(|log| !log.busy);
@@ -115,7 +116,7 @@ impl Rotation {
 
     /// Takes up the containers that run now and forgets the others, as the pod cache has them.
     fn refresh(&mut self) {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut known = std::mem::take(&mut self.logs);
         for pod in self.cache.pods() {
             let pod_ref = PodRef::of_status(&pod);
@@ -139,7 +140,7 @@ impl Rotation {
 
     /// Checks all logs that are due, in one blocking task.
     async fn check(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
-        let now = Instant::now();
+        let now = clock::instant();
         let due = self
             .logs
             .iter()
@@ -175,14 +176,14 @@ impl Rotation {
         let Config {
             policy, interval, ..
         } = self.config;
-        log.due = Instant::now() + interval;
+        log.due = clock::instant() + interval;
         match size {
             Ok(Some(size)) if size < policy.max_size => {
                 let seen = Sighting {
                     size,
-                    at: self.started.elapsed(),
+                    at: clock::since(self.started),
                 };
-                log.due = Instant::now() + next_look(log.seen, seen, policy, interval);
+                log.due = clock::instant() + next_look(log.seen, seen, policy, interval);
                 log.seen = Some(seen);
                 log.missing = 0;
             }
@@ -234,15 +235,15 @@ impl Rotation {
             0 => {
                 log.seen = Some(Sighting {
                     size: 0,
-                    at: self.started.elapsed(),
+                    at: clock::since(self.started),
                 });
                 GROWTH.min(self.config.interval)
             }
             times => self.config.interval * 2_u32.saturating_pow(times.min(10) - 1),
         };
-        log.due = Instant::now() + pause.min(MAX_PAUSE.max(self.config.interval));
+        log.due = clock::instant() + pause.min(MAX_PAUSE.max(self.config.interval));
         if let Err(error) = result {
-            log.due = log.due.max(Instant::now() + self.config.interval);
+            log.due = log.due.max(clock::instant() + self.config.interval);
             tracing::error!(
                 containerID = %id,
                 log = %log.path.display(),

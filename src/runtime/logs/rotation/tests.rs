@@ -3,6 +3,7 @@ use super::{
     rotate::{compress_file, put_back},
 };
 use crate::{
+    base::clock,
     cri::{
         test_server::{Reply, TestRuntime, until},
         v1,
@@ -315,14 +316,14 @@ async fn a_log_that_stays_missing_is_asked_for_less_and_less() {
         .script
         .on("ContainerStatus", |_| Reply::Fail(Code::Unavailable, "no"));
     bed.running("c");
-    let begin = std::time::Instant::now();
+    let begin = clock::instant();
     tokio::time::sleep(INTERVAL * 20).await;
     until("it is asked for again", || {
         bed.calls("ContainerStatus") >= 2
     })
     .await;
     let calls = bed.calls("ContainerStatus");
-    let looks = begin.elapsed().as_millis() / INTERVAL.as_millis();
+    let looks = clock::since(begin).as_millis() / INTERVAL.as_millis();
     assert!(calls as u32 <= looks.ilog2() + 2, "{calls} of {looks}");
     bed.stop().await;
 }

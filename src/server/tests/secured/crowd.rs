@@ -1,8 +1,9 @@
 //! Many idle connections beside one client with a certificate.
 
 use super::*;
+use crate::base::clock;
 use std::net::{Ipv4Addr, SocketAddr};
-use tokio::{net::TcpSocket, task::JoinSet, time::Instant};
+use tokio::{net::TcpSocket, task::JoinSet};
 
 /// Longest response time for an authenticated client, however many others there are: long for a busy machine, and
 /// short beside a client that has to wait for idle ones to time out.
@@ -76,16 +77,16 @@ fn allow_descriptors(needed: u64) {
 async fn measure(served: &Served, config: &ClientConfig) -> [Vec<Duration>; 2] {
     let (mut health, mut log) = (Vec::new(), Vec::new());
     for _ in 0..11 {
-        let started_at = Instant::now();
+        let started_at = clock::instant();
         let (status, _) = get(served, config, "/healthz/ping", "").await;
         assert_eq!(status, 200);
-        health.push(started_at.elapsed());
-        let started_at = Instant::now();
+        health.push(clock::since(started_at));
+        let started_at = clock::instant();
         let mut follower = shake(served, config).await.unwrap();
         let request = "GET /containerLogs/default/a/c?follow=true HTTP/1.1\r\nHost: n1\r\n\r\n";
         follower.write_all(request.as_bytes()).await.unwrap();
         wait_said(&mut follower, &mut Vec::new(), "first").await;
-        log.push(started_at.elapsed());
+        log.push(clock::since(started_at));
     }
     [health, log].map(|mut all| {
         all.sort();

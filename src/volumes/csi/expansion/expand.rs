@@ -5,7 +5,7 @@ use super::{
     decision::{ClaimUpdate, Decision, ExpansionFacts, NodeSize, Sizes, decide},
 };
 use crate::apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch};
-use crate::base::error_chain;
+use crate::base::{clock, error_chain};
 use crate::model::{PodUid, reasons::event};
 use crate::state::events::ObjectRef;
 use crate::volumes::{
@@ -22,10 +22,8 @@ use crate::volumes::{
     },
     metrics::StorageOperation,
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use std::sync::Arc;
-use tokio::time::Instant;
 use tonic::Code;
 
 /// How many times a claim that changes meanwhile is read again before the step fails.
@@ -231,7 +229,7 @@ impl Attempt<'_> {
         bytes: i64,
         update: ClaimUpdate,
     ) -> Result<bool, ExpandError> {
-        let began = Instant::now();
+        let began = clock::instant();
         let request = self.expand_request(bytes).await;
         let request = request.map_err(ExpandError::Driver)?;
         let expanded = self.client.expand(request).await;
@@ -239,7 +237,13 @@ impl Attempt<'_> {
         let (plugin, is_success) = (self.volume.plugin(), expanded.is_ok());
         let operation = StorageOperation::Resize;
         let is_migrated = self.volume.is_migrated();
-        metrics.operation(&plugin, operation, is_success, is_migrated, began.elapsed());
+        metrics.operation(
+            &plugin,
+            operation,
+            is_success,
+            is_migrated,
+            clock::since(began),
+        );
         let Err(error) = expanded else {
             return Ok(true);
         };
@@ -250,7 +254,7 @@ impl Attempt<'_> {
                 code,
                 Some(Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
             );
-            let failed = has_failed(claim, update, is_infeasible, why, Timestamp::now());
+            let failed = has_failed(claim, update, is_infeasible, why, clock::timestamp());
             if let Some(failed) = failed
                 && let Err(ExpandError::Other(error) | ExpandError::Conflict(error)) =
                     self.patch(&failed).await

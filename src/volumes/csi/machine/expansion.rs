@@ -65,11 +65,11 @@ impl NodeVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::{self, Instant};
     use crate::volumes::csi::{
         identity::Lifecycle,
         machine::{DriverFacts, Next, VolumeFacts},
     };
-    use tokio::time::Instant;
 
     const READY: VolumeFacts = VolumeFacts {
         driver: Some(DriverFacts { stages: false }),
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_expansion_changes_nothing_of_what_is_published_and_is_repeated_until_it_succeeds() {
-        let now = Instant::now();
+        let now = clock::instant();
         let expand = Step::Expand(pod());
         for (before_use, may_wait) in [(true, false), (true, true), (false, false)] {
             let mut volume = published(now);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_expansion_is_only_for_a_pod_that_has_and_wants_the_volume() {
-        let now = Instant::now();
+        let now = clock::instant();
         let expand = Step::Expand(pod());
         let mut volume = NodeVolume::new(Lifecycle::Persistent);
         volume.want(&pod(), false);

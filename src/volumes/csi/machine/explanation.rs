@@ -1,9 +1,9 @@
 //! What a volume waits for, as text. Pure.
 
 use super::{NodeVolume, Step, WaitReason, WaitingStep};
+use crate::base::clock::Instant;
 use crate::model::PodUid;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Upstream's text for a second pod of a `ReadWriteOncePod` volume.
 pub(super) const SINGLE_POD: &str =

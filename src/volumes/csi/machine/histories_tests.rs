@@ -2,6 +2,7 @@
 //! killed at any time.
 
 use super::*;
+use crate::base::clock;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -146,7 +147,7 @@ impl World {
             },
             single,
             stages,
-            now: Instant::now(),
+            now: clock::instant(),
         }
     }
 

@@ -40,11 +40,10 @@ pub use facts::{DriverFacts, VolumeFacts, attach_required};
 pub use step::{CallOutcome, Known, Step, StepFailure, VolumeWait, WaitReason};
 
 use super::identity::Lifecycle;
-use crate::base::backoff::Backoff;
+use crate::base::{backoff::Backoff, clock::Instant};
 use crate::model::PodUid;
 use std::{collections::BTreeMap, time::Duration};
 use step::settled;
-use tokio::time::Instant;
 
 /// The back-off after the first failure of a step.
 const BACKOFF_BASE: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! Dead mounts.
 
 use super::*;
+use crate::base::clock;
 
 const READY: VolumeFacts = VolumeFacts {
     driver: Some(DriverFacts { stages: true }),
@@ -16,7 +17,7 @@ fn uid(name: &str) -> PodUid {
 
 /// Carries out all steps successfully, and returns their texts.
 fn settle(volume: &mut NodeVolume) -> Vec<String> {
-    let (mut steps, now) = (Vec::new(), Instant::now());
+    let (mut steps, now) = (Vec::new(), clock::instant());
     while let Next::Do(step) = volume.evaluate(&READY, now) {
         assert!(volume.begin(step.clone(), now), "{step} is not allowed");
         assert!(volume.ended(&step, CallOutcome::Done, now));
@@ -54,7 +55,7 @@ fn a_dead_stage_is_replaced_once_no_pod_has_the_volume() {
     volume.remount(&uid("a"));
     volume.replace_stage();
     assert_eq!(settle(&mut volume), ["NodeUnpublishVolume for pod a"]);
-    let next = volume.next(&READY, Instant::now());
+    let next = volume.next(&READY, clock::instant());
     let Next::Wait(wait) = next else {
         panic!("{next:?}")
     };

@@ -1,8 +1,8 @@
 //! The steps of a volume, and what their outcomes prove. Pure.
 
+use crate::base::clock::Instant;
 use crate::model::PodUid;
 use std::fmt;
-use tokio::time::Instant;
 
 /// Whether something is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Each rule.
 
 use super::*;
+use crate::base::clock;
 use explanation::SINGLE_POD;
 
 const READY: VolumeFacts = VolumeFacts {
@@ -85,7 +86,7 @@ fn reason(next: Next) -> WaitReason {
 
 #[test]
 fn a_volume_is_staged_once_published_for_each_pod_and_undone_after_the_last() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a", "b"]);
     let (steps, next) = settle(&mut volume, &READY, now);
     assert_eq!(steps, [Step::Stage, publish("a"), publish("b")]);
@@ -103,7 +104,7 @@ fn a_volume_is_staged_once_published_for_each_pod_and_undone_after_the_last() {
 
 #[test]
 fn a_driver_without_staging_and_an_inline_volume_are_only_published() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     assert_eq!(settle(&mut volume, &NO_STAGING, now).0, [publish("a")]);
     volume.unwant(&uid("a"));
@@ -122,7 +123,7 @@ fn a_driver_without_staging_and_an_inline_volume_are_only_published() {
 
 #[test]
 fn stage_and_publish_wait_for_the_attachment_and_every_step_for_the_driver() {
-    let now = Instant::now();
+    let now = clock::instant();
     let unconfirmed = VolumeFacts {
         is_confirmed_in_use: false,
         ..READY
@@ -228,7 +229,7 @@ fn an_outcome_settles_only_what_it_proves() {
 
 #[test]
 fn an_unknown_stage_is_repeated_while_wanted_and_undone_afterwards() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     run(&mut volume, Step::Stage, unknown("deadline"), now);
     // A final error does not prove what the first call did.
@@ -246,7 +247,7 @@ fn an_unknown_stage_is_repeated_while_wanted_and_undone_afterwards() {
 
 #[test]
 fn a_stage_that_never_was_is_forgotten() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     run(&mut volume, Step::Stage, failed("no such volume"), now);
     assert_eq!(volume.staged(), Known::No);
@@ -257,7 +258,7 @@ fn a_stage_that_never_was_is_forgotten() {
 
 #[test]
 fn after_a_failed_unstage_the_volume_is_staged_again_before_it_is_published() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     settle(&mut volume, &READY, now);
     volume.unwant(&uid("a"));
@@ -270,7 +271,7 @@ fn after_a_failed_unstage_the_volume_is_staged_again_before_it_is_published() {
 
 #[test]
 fn one_step_runs_at_a_time_and_is_unknown_meanwhile() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a", "b"]);
     assert!(volume.begin(Step::Stage, now));
     assert_eq!(volume.staged(), Known::Unknown);
@@ -289,7 +290,7 @@ fn one_step_runs_at_a_time_and_is_unknown_meanwhile() {
 
 #[test]
 fn steps_that_the_state_does_not_allow_do_not_begin() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     for step in [
         unpublish("a"),
@@ -307,7 +308,7 @@ fn steps_that_the_state_does_not_allow_do_not_begin() {
 
 #[test]
 fn a_pod_that_is_wanted_again_waits_for_its_unpublish() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     settle(&mut volume, &READY, now);
     volume.unwant(&uid("a"));
@@ -324,7 +325,7 @@ fn a_pod_that_is_wanted_again_waits_for_its_unpublish() {
 
 #[test]
 fn one_pod_waits_for_the_other_if_only_one_may_have_the_volume() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = persistent();
     volume.want(&uid("b"), true);
     settle(&mut volume, &READY, now);
@@ -348,7 +349,7 @@ fn one_pod_waits_for_the_other_if_only_one_may_have_the_volume() {
 
 #[test]
 fn pods_of_an_earlier_kubelet_stay_until_their_wish_is_known() {
-    let now = Instant::now();
+    let now = clock::instant();
     let pods = ["a", "b"].map(uid);
     let mut volume = NodeVolume::recovered(Lifecycle::Persistent, true, pods);
     assert_eq!(reason(volume.next(&READY, now)), WaitReason::Pods);
@@ -382,7 +383,7 @@ fn pods_of_an_earlier_kubelet_stay_until_their_wish_is_known() {
 
 #[test]
 fn failures_have_a_back_off_of_their_own_step() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a", "b"]);
     run(&mut volume, Step::Stage, CallOutcome::Done, now);
     let mut at = now;
@@ -418,7 +419,7 @@ fn failures_have_a_back_off_of_their_own_step() {
 
 #[test]
 fn a_republish_changes_nothing_that_is_there() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     volume.request_republish(&uid("a"));
     assert_eq!(
@@ -450,7 +451,7 @@ fn a_republish_changes_nothing_that_is_there() {
 
 #[test]
 fn a_pod_that_never_had_the_volume_leaves_nothing() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = persistent();
     volume.unwant(&uid("a"));
     assert_eq!(volume.next(&READY, now), Next::Forget);
@@ -475,7 +476,7 @@ fn a_driver_that_no_longer_requires_attaching_is_honoured() {
 
 #[test]
 fn what_a_pod_waits_for_has_the_step_the_time_and_the_last_error() {
-    let start = Instant::now();
+    let start = clock::instant();
     let at = |seconds| start + Duration::from_secs(seconds);
     let a = uid("a");
     let mut volume = wanted(&["a"]);
@@ -506,7 +507,7 @@ fn what_a_pod_waits_for_has_the_step_the_time_and_the_last_error() {
 
 #[test]
 fn an_error_of_a_driver_is_cut() {
-    let now = Instant::now();
+    let now = clock::instant();
     let mut volume = wanted(&["a"]);
     run(&mut volume, Step::Stage, failed(&"ä".repeat(1 << 20)), now);
     assert_eq!(volume.failure(&Step::Stage).unwrap().error.len(), 1024);

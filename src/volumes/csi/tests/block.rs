@@ -7,7 +7,7 @@ use super::{
     },
     world::{LIMIT, VOLUME, World},
 };
-use crate::{model::PodUid, volumes::VolumeError};
+use crate::{base::clock, model::PodUid, volumes::VolumeError};
 use serde_json::{Value, json};
 use std::{
     fs, io,
@@ -278,7 +278,7 @@ async fn a_device_of_a_pod_that_nobody_knows_is_not_unstaged() {
             .next()
             .and_then(|volume| {
                 let state = volume.state.lock();
-                state.machine.waits_for(None, tokio::time::Instant::now())
+                state.machine.waits_for(None, clock::instant())
             });
         waits.unwrap_or_default()
     };

@@ -4,7 +4,7 @@ use super::{
     driver::Behaviour,
     world::{LIMIT, VOLUME, World},
 };
-use crate::{host::mount, model::PodUid};
+use crate::{base::clock, host::mount, model::PodUid};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
 use std::{
@@ -140,7 +140,7 @@ async fn a_volume_is_not_unstaged_while_it_is_mounted_for_an_unknown_pod() {
         let volume = world.csi.0.volumes.lock().values().next().cloned();
         let volume = volume.expect("the volume");
         let state = volume.state.lock();
-        let now = tokio::time::Instant::now();
+        let now = clock::instant();
         state.machine.waits_for(None, now).unwrap_or_default()
     };
     until("it is refused", || {

@@ -7,6 +7,7 @@
 //! privileged container may have changed the volume.
 
 use super::payload::{FileContent, Payload};
+use crate::base::clock;
 use crate::host::{
     files::{PATH_ONLY, open_without_links, reopen},
     remove,
@@ -174,7 +175,7 @@ fn make_version(
 }
 
 fn make_version_dir(root: BorrowedFd<'_>) -> io::Result<String> {
-    let now = jiff::Timestamp::now().strftime("..%Y_%m_%d_%H_%M_%S");
+    let now = clock::timestamp().strftime("..%Y_%m_%d_%H_%M_%S");
     let mut tries = 0;
     loop {
         let name = format!("{now}.{}", fastrand::u32(..));

@@ -1,6 +1,7 @@
 //! What holds in every history.
 
 use super::*;
+use crate::base::clock;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -88,7 +89,7 @@ proptest! {
     fn no_device_is_given_twice_and_what_was_prepared_stays(events in proptest::collection::vec(event(), 0..80)) {
         let (mut state, mut plugin) = (DeviceManagerCache::default(), 0);
         let mut late = Vec::new();
-        let now = Instant::now();
+        let now = clock::instant();
         for event in events {
             let before: Vec<_> = prepared(&state);
             let mut released = None;

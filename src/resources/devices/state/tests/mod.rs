@@ -2,6 +2,7 @@ mod histories;
 mod numa;
 
 use super::*;
+use crate::base::clock;
 use crate::resources::devices::{
     error::DeviceAllocationError,
     proto::ContainerAllocateResponse,
@@ -170,7 +171,7 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
     assert_eq!(refused(&mut state), (no_healthy.into(), false));
     state.set_devices(GPU, id, devices(&[("a", true)])).unwrap();
     allocate(&mut state, &one("u", 1)).unwrap();
-    let now = Instant::now();
+    let now = clock::instant();
     assert!(state.set_disconnected(GPU, id, now));
     assert_eq!(
         refused(&mut state),
@@ -335,7 +336,7 @@ fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
 fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     let (mut state, first) = with(&[("a", true), ("b", false)]);
     assert_eq!(amounts(&state), [(GPU.to_owned(), 2, 1)]);
-    let now = Instant::now();
+    let now = clock::instant();
     let second = connect(&mut state, GPU, options(false, false));
     assert_eq!(
         amounts(&state),
@@ -399,7 +400,7 @@ fn pods_are_checked_when_the_health_of_their_devices_changes() {
 fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
     let (mut state, _) = with(&[("a", true), ("b", true)]);
     allocate(&mut state, &one("u", 1)).unwrap();
-    let now = Instant::now();
+    let now = clock::instant();
     let mut later = DeviceManagerCache::restore(&state.to_checkpoint(), now);
     assert_eq!(of(&later, "u", "main"), "a");
     let own = later.allocation(&"u".into(), "main", GPU).unwrap();
@@ -431,7 +432,7 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
     for entry in data.pod_device_entries.iter_mut().flatten() {
         entry.alloc_resp = Some(k8s_openapi::ByteString(vec![0xff; 3]));
     }
-    let mut later = DeviceManagerCache::restore(&data, Instant::now());
+    let mut later = DeviceManagerCache::restore(&data, clock::instant());
     let id = connect(&mut later, GPU, options(false, false));
     later
         .set_devices(GPU, id, devices(&[("b", true), ("a", true)]))
@@ -440,7 +441,7 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
         panic!("nothing is requested");
     };
     assert_eq!(again.devices, ["a"]);
-    let later = DeviceManagerCache::restore(&data, Instant::now());
+    let later = DeviceManagerCache::restore(&data, clock::instant());
     assert_eq!(
         later.to_checkpoint().pod_device_entries,
         data.pod_device_entries,

@@ -1,4 +1,5 @@
 use super::fixture::{Log, WAIT_LIMIT, take, text};
+use crate::base::clock;
 use crate::runtime::logs::{LogOptions, LogStream, Logs};
 use futures::{StreamExt as _, future::pending};
 use std::{fs, time::Duration};
@@ -44,10 +45,10 @@ async fn a_new_line_comes_at_once_and_not_with_a_poll() {
     let mut quickest = Duration::MAX;
     for _ in 0..10 {
         assert!(is_silent(&mut stream).await);
-        let start = std::time::Instant::now();
+        let start = clock::instant();
         log.lines(1);
         take(&mut stream, 18).await;
-        quickest = quickest.min(start.elapsed());
+        quickest = quickest.min(clock::since(start));
     }
     // A follower that polls finds each line a second after the one before.
     assert!(quickest < Duration::from_millis(500), "{quickest:?}");

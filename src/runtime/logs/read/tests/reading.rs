@@ -1,4 +1,5 @@
 use super::fixture::Log;
+use crate::base::clock;
 use crate::runtime::logs::{LogOptions, Logs, since};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -150,19 +151,19 @@ async fn files_that_ended_before_the_instant_are_not_opened() {
         .write(true)
         .open(log.path.with_file_name("0.log.20260102-030405"))
         .unwrap();
-    let written = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let written = clock::system_time() - Duration::from_secs(3600);
     old.set_times(fs::FileTimes::new().set_modified(written))
         .unwrap();
     // Its lines say 2026, so only its time can keep them out.
     let options = LogOptions {
-        since: Some(Timestamp::now() - Duration::from_secs(1800)),
+        since: Some(clock::timestamp() - Duration::from_secs(1800)),
         ..all()
     };
     log.lines(0);
     let start = super::super::history::start(&log.path, None, 0, &options).unwrap();
     assert!(start.older.is_empty());
     let options = LogOptions {
-        since: Some(Timestamp::now() - Duration::from_secs(5400)),
+        since: Some(clock::timestamp() - Duration::from_secs(5400)),
         ..all()
     };
     let start = super::super::history::start(&log.path, None, 0, &options).unwrap();

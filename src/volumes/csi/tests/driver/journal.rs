@@ -3,6 +3,7 @@
 use super::proto::{
     VolumeCapability, volume_capability::AccessType, volume_capability::access_mode::Mode,
 };
+use crate::base::clock;
 use jiff::Timestamp;
 use std::{
     collections::BTreeMap,
@@ -51,7 +52,7 @@ impl JournalEntry {
     pub(super) fn new(method: &'static str, volume: &str) -> Self {
         Self {
             method,
-            began: Timestamp::now(),
+            began: clock::timestamp(),
             volume: volume.into(),
             ..Self::default()
         }
@@ -162,7 +163,7 @@ impl Journal {
                 target_path,
                 ..
             } = entry;
-            let (began, ended) = (began.as_microsecond(), Timestamp::now().as_microsecond());
+            let (began, ended) = (began.as_microsecond(), clock::timestamp().as_microsecond());
             self.write(&format!(
                 "{method} {volume} {staging_path} {target_path} {began} {ended} {code:?}"
             ));

@@ -59,9 +59,6 @@ fn pods_api() -> Result<(), Box<dyn Error>> {
         .codec_path("crate::cri::SmallBuffers")
         .emit_rerun_if_changed(false)
         .out_dir(out)
-        .compile_fds(protox::compile(
-            ["proto/pods/v1alpha1/api.proto"],
-            ["proto"],
-        )?)?;
+        .compile_fds(protox::compile(["proto/pods/v1alpha1/api.proto"], ["proto"])?)?;
     Ok(())
 }

@@ -1,10 +1,5 @@
 //! What the rules cost that are evaluated for every pod, again and again: `cargo bench --bench pure`.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing
-)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -83,10 +78,8 @@ fn read(location: &str, manifest: &str, now: Timestamp) -> Pod {
 fn pods(n: usize) -> Vec<Arc<Pod>> {
     let now = clock::timestamp();
     let one = |i: usize| {
-        let manifest = MANIFEST.replace(
-            "name: web\n  namespace",
-            &format!("name: p{i}\n  namespace"),
-        );
+        let manifest =
+            MANIFEST.replace("name: web\n  namespace", &format!("name: p{i}\n  namespace"));
         Arc::new(read(&format!("/manifests/p{i}.yaml"), &manifest, now))
     };
     (0..n).map(one).collect()
@@ -111,11 +104,7 @@ fn running(pod: &Pod) -> PodStatus {
             id: format!("{}-{}", container.name, pod.uid()).as_str().into(),
             name: container.name.as_str().into(),
             sandbox: sandbox.id.clone(),
-            state: if init {
-                ContainerState::Exited
-            } else {
-                ContainerState::Running
-            },
+            state: if init { ContainerState::Exited } else { ContainerState::Running },
             created_at: 1_700_000_001_000_000_000 + i as i64,
             started_at: 1_700_000_002_000_000_000,
             finished_at: if init { 1_700_000_003_000_000_000 } else { 0 },
@@ -162,11 +151,7 @@ fn manifests(c: &mut Criterion) {
 
 fn pod_history(c: &mut Criterion) {
     let pod = read("/manifests/web.yaml", MANIFEST, clock::timestamp());
-    let (status, nothing, facts) = (
-        running(&pod),
-        PodStatus::default(),
-        RecordedFacts::default(),
-    );
+    let (status, nothing, facts) = (running(&pod), PodStatus::default(), RecordedFacts::default());
     for (name, status) in [
         ("compute_pod_actions: nothing runs", &nothing),
         ("compute_pod_actions: all is well", &status),
@@ -217,10 +202,7 @@ fn reply(pods: &[Arc<Pod>]) -> Bytes {
             v1::Container {
                 id: c.id.to_string(),
                 pod_sandbox_id: c.sandbox.to_string(),
-                metadata: Some(v1::ContainerMetadata {
-                    name: c.name.to_string(),
-                    attempt: 0,
-                }),
+                metadata: Some(v1::ContainerMetadata { name: c.name.to_string(), attempt: 0 }),
                 state: v1::ContainerState::ContainerRunning.into(),
                 created_at: c.created_at,
                 labels: labels::container_labels(pod, spec),
@@ -230,9 +212,7 @@ fn reply(pods: &[Arc<Pod>]) -> Bytes {
         })
     });
     let containers = containers.collect();
-    v1::ListContainersResponse { containers }
-        .encode_to_vec()
-        .into()
+    v1::ListContainersResponse { containers }.encode_to_vec().into()
 }
 
 fn decode(reply: Bytes) -> Result<Vec<v1::Container>, prost::DecodeError> {
@@ -246,18 +226,14 @@ fn lists(c: &mut Criterion) {
         let mut fingerprint = ListFingerprint::new();
         fingerprint.compare(one.clone(), decode).unwrap();
         b.iter(|| {
-            let seen = fingerprint
-                .compare(black_box(other.clone()), decode)
-                .unwrap();
+            let seen = fingerprint.compare(black_box(other.clone()), decode).unwrap();
             assert_eq!(seen, ListChange::Unchanged);
         });
     });
     c.bench_function("relist: 3,000 containers, decoded", |b| {
         b.iter(|| {
             let mut fingerprint = ListFingerprint::new();
-            fingerprint
-                .compare(black_box(other.clone()), decode)
-                .unwrap()
+            fingerprint.compare(black_box(other.clone()), decode).unwrap()
         });
     });
     runtime_status(c, &pods);
@@ -267,26 +243,19 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
     for pod in pods {
         let (pod_ref, status) = (PodRef::of(pod), running(pod));
-        let listed = |status| ListEntry {
-            pod_ref: pod_ref.clone(),
-            status,
-        };
+        let listed = |status| ListEntry { pod_ref: pod_ref.clone(), status };
         sandboxes.extend(status.sandboxes.into_iter().map(listed));
         let pod_ref = &pod_ref;
-        containers.extend(status.containers.into_iter().map(|status| ListEntry {
-            pod_ref: pod_ref.clone(),
-            status,
-        }));
+        containers.extend(
+            status
+                .containers
+                .into_iter()
+                .map(|status| ListEntry { pod_ref: pod_ref.clone(), status }),
+        );
     }
     c.bench_function("pod cache: a first list of 1,000 pods", |b| {
         b.iter_batched(
-            || {
-                (
-                    pod_cache::pod_cache(),
-                    sandboxes.clone(),
-                    containers.clone(),
-                )
-            },
+            || (pod_cache::pod_cache(), sandboxes.clone(), containers.clone()),
             |((writer, cache), sandboxes, containers)| {
                 writer.apply_list(writer.next_seq(), sandboxes, containers);
                 (writer, cache)

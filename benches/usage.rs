@@ -47,11 +47,8 @@ fn main() {
     open_files();
     let pods = std::env::var("USAGE_PODS").ok();
     let pods: usize = pods.map_or(500, |pods| pods.parse().unwrap());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for mode in ["rest", "tick"] {
         runtime.block_on(measure(pods, mode));
     }
@@ -95,16 +92,9 @@ async fn measure(pods: usize, mode: &str) {
             tokio::time::sleep(APART).await;
             let before = own_cpu();
             bytes = match name {
-                "cadvisor" => stats
-                    .cadvisor()
-                    .await
-                    .unwrap()
-                    .map(|piece| piece.len())
-                    .sum(),
+                "cadvisor" => stats.cadvisor().await.unwrap().map(|piece| piece.len()).sum(),
                 "resource" => stats.resource().await.len(),
-                _ => serde_json::to_vec(&stats.summary(false).await.unwrap())
-                    .unwrap()
-                    .len(),
+                _ => serde_json::to_vec(&stats.summary(false).await.unwrap()).unwrap().len(),
             };
             // The first read of everything is not what it costs from then on.
             if scrape >= 2 {
@@ -113,10 +103,7 @@ async fn measure(pods: usize, mode: &str) {
                 println!("  {name}: first {:?}", own_cpu() - before);
             }
         }
-        println!(
-            "  {name}: {:?} of CPU a scrape, {bytes} bytes",
-            sum / SCRAPES
-        );
+        println!("  {name}: {:?} of CPU a scrape, {bytes} bytes", sum / SCRAPES);
     }
 }
 
@@ -124,9 +111,7 @@ async fn measure(pods: usize, mode: &str) {
 fn open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit
-        .maximum
-        .map_or(Some(1_000_000), |hard| Some(hard.min(1_000_000)));
+    limit.current = limit.maximum.map_or(Some(1_000_000), |hard| Some(hard.min(1_000_000)));
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
@@ -155,22 +140,13 @@ impl Node {
         let roots: Vec<PathBuf> = if v2 {
             vec!["/sys/fs/cgroup".into()]
         } else {
-            CONTROLLERS
-                .map(|name| format!("/sys/fs/cgroup/{name}").into())
-                .to_vec()
+            CONTROLLERS.map(|name| format!("/sys/fs/cgroup/{name}").into()).to_vec()
         };
-        let mut node = Self {
-            directories: Vec::new(),
-            children: Vec::new(),
-        };
+        let mut node = Self { directories: Vec::new(), children: Vec::new() };
         let own = std::env::current_exe().unwrap();
         for pod in 0..pods {
             for (id, mode) in [(sandbox(pod), "rest"), (container(pod), mode)] {
-                let child = Command::new(&own)
-                    .arg(mode)
-                    .stdin(Stdio::null())
-                    .spawn()
-                    .unwrap();
+                let child = Command::new(&own).arg(mode).stdin(Stdio::null()).spawn().unwrap();
                 for root in &roots {
                     let directory = root.join("usage-bench").join(&id);
                     if fs::create_dir_all(&directory).is_err() {
@@ -211,19 +187,9 @@ impl Node {
             ..ContainerStatus::default()
         };
         let item = ItemId::Sandbox(of_sandbox.id.clone());
-        writer.apply(
-            &pod_ref,
-            &item,
-            writer.next_seq(),
-            InspectedItem::Sandbox(of_sandbox),
-        );
+        writer.apply(&pod_ref, &item, writer.next_seq(), InspectedItem::Sandbox(of_sandbox));
         let item = ItemId::Container(of_container.id.clone());
-        writer.apply(
-            &pod_ref,
-            &item,
-            writer.next_seq(),
-            InspectedItem::Container(of_container),
-        );
+        writer.apply(&pod_ref, &item, writer.next_seq(), InspectedItem::Container(of_container));
     }
 }
 

@@ -180,11 +180,7 @@ fn show(pod: &Pod, state: &State) {
 
 impl Sandbox {
     fn status(&self, pod: &Pod) -> SandboxStatus {
-        let network = if pod.host_network() {
-            NetworkMode::Node
-        } else {
-            NetworkMode::Pod
-        };
+        let network = if pod.host_network() { NetworkMode::Node } else { NetworkMode::Pod };
         SandboxStatus {
             id: self.id.as_str().into(),
             attempt: self.attempt,
@@ -258,10 +254,7 @@ fn print_actions(actions: &PodActions) {
             println!("  start {what} {}: {}", start.name, start.reason);
         }
     };
-    print(
-        "ephemeral container",
-        &actions.ephemeral_containers_to_start,
-    );
+    print("ephemeral container", &actions.ephemeral_containers_to_start);
     print("init container", &actions.init_containers_to_start);
     print("container", &actions.containers_to_start);
 }

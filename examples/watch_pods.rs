@@ -23,16 +23,10 @@ struct Settings {
 }
 
 fn settings() -> anyhow::Result<Settings> {
-    let mut settings = Settings {
-        port: 10255,
-        count: 1,
-        timeout: Duration::from_secs(60),
-    };
+    let mut settings = Settings { port: 10255, count: 1, timeout: Duration::from_secs(60) };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
+        let value = args.next().with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
             "--port" => settings.port = value.parse().context("--port")?,
             "--count" => settings.count = value.parse().context("--count")?,
@@ -65,16 +59,9 @@ fn states(pod: &Pod) -> Vec<String> {
     };
     let mut words: Vec<String> = status.phase.iter().cloned().collect();
     let conditions = status.conditions.iter().flatten();
-    words.extend(
-        conditions
-            .filter(|c| c.status == "True")
-            .map(|c| c.type_.clone()),
-    );
-    let containers = status
-        .container_statuses
-        .iter()
-        .chain(&status.init_container_statuses)
-        .flatten();
+    words.extend(conditions.filter(|c| c.status == "True").map(|c| c.type_.clone()));
+    let containers =
+        status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let waiting = containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
     words.extend(waiting);
     words
@@ -90,10 +77,7 @@ fn expected(pod: &Pod) -> String {
 fn watch(settings: &Settings) -> anyhow::Result<bool> {
     let start = Instant::now();
     let mut done = BTreeMap::new();
-    println!(
-        "{:<28} {:<12} {:<18} {:>8}",
-        "POD", "NAMESPACE", "IS", "AFTER"
-    );
+    println!("{:<28} {:<12} {:<18} {:>8}", "POD", "NAMESPACE", "IS", "AFTER");
     let mut last = String::from("nothing was served");
     while start.elapsed() < settings.timeout {
         match pods(settings.port) {
@@ -118,11 +102,7 @@ fn watch(settings: &Settings) -> anyhow::Result<bool> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    eprintln!(
-        "only {} of {} pods are as expected; at last:\n{last}",
-        done.len(),
-        settings.count
-    );
+    eprintln!("only {} of {} pods are as expected; at last:\n{last}", done.len(), settings.count);
     Ok(false)
 }
 

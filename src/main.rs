@@ -42,9 +42,7 @@ const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// The configuration, or the log, cannot be used.
 fn run(flags: &Flags) -> anyhow::Result<bool> {
-    let facts = HostFacts {
-        hostname: kubelet::host::HostMachine::read()?.hostname,
-    };
+    let facts = HostFacts { hostname: kubelet::host::HostMachine::read()?.hostname };
     let config = config::load(flags, &facts)?;
     let (log, _flush_guard) = config::logging::init(&config.logging)?;
     let is_text = config.logging.format == LogFormat::Text;

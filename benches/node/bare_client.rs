@@ -21,21 +21,11 @@ pub async fn run_pod(client: &mut Client, name: &str, cgroup_parent: &str) -> St
         labels: HashMap::from([("io.kubernetes.pod.name".to_owned(), name.to_owned())]),
         ..Default::default()
     };
-    let request = v1::RunPodSandboxRequest {
-        config: Some(config.clone()),
-        runtime_handler: String::new(),
-    };
-    let pod = client
-        .run_pod_sandbox(request)
-        .await
-        .unwrap()
-        .into_inner()
-        .pod_sandbox_id;
+    let request =
+        v1::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+    let pod = client.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id;
     let container = v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata {
-            name: "c".to_owned(),
-            attempt: 0,
-        }),
+        metadata: Some(v1::ContainerMetadata { name: "c".to_owned(), attempt: 0 }),
         image: Some(v1::ImageSpec {
             image: "localhost/busybox:dev".to_owned(),
             ..Default::default()
@@ -49,16 +39,8 @@ pub async fn run_pod(client: &mut Client, name: &str, cgroup_parent: &str) -> St
         config: Some(container),
         sandbox_config: Some(config),
     };
-    let container_id = client
-        .create_container(request)
-        .await
-        .unwrap()
-        .into_inner()
-        .container_id;
-    client
-        .start_container(v1::StartContainerRequest { container_id })
-        .await
-        .unwrap();
+    let container_id = client.create_container(request).await.unwrap().into_inner().container_id;
+    client.start_container(v1::StartContainerRequest { container_id }).await.unwrap();
     pod
 }
 
@@ -66,13 +48,9 @@ pub async fn run_pod(client: &mut Client, name: &str, cgroup_parent: &str) -> St
 pub async fn remove_pods(client: &mut Client, pods: Vec<String>) {
     for pod_sandbox_id in pods {
         let _ = client
-            .stop_pod_sandbox(v1::StopPodSandboxRequest {
-                pod_sandbox_id: pod_sandbox_id.clone(),
-            })
+            .stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() })
             .await;
-        let _ = client
-            .remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id })
-            .await;
+        let _ = client.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
     }
 }
 
@@ -85,21 +63,14 @@ pub async fn start_times(client: &mut Client) -> HashMap<String, f64> {
         .into_inner();
     let mut times = HashMap::new();
     for container in all.containers {
-        let request = v1::ContainerStatusRequest {
-            container_id: container.id,
-            verbose: false,
-        };
+        let request = v1::ContainerStatusRequest { container_id: container.id, verbose: false };
         let Ok(answer) = client.container_status(request).await else {
             continue;
         };
         let Some(status) = answer.into_inner().status else {
             continue;
         };
-        let pod = status
-            .labels
-            .get("io.kubernetes.pod.name")
-            .cloned()
-            .unwrap_or_default();
+        let pod = status.labels.get("io.kubernetes.pod.name").cloned().unwrap_or_default();
         if status.started_at > 0 {
             times.insert(pod, status.started_at as f64 / 1e9);
         }

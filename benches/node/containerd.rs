@@ -21,21 +21,14 @@ struct Containerd {
 
 impl Containerd {
     fn start(dir: &Path) -> (Containerd, String) {
-        let containerd = Containerd {
-            dir: dir.to_owned(),
-        };
+        let containerd = Containerd { dir: dir.to_owned() };
         containerd.script("start", &[&std::process::id().to_string()]);
         let endpoint = containerd.script("endpoint", &[]).trim().to_owned();
         (containerd, endpoint)
     }
 
     fn script(&self, word: &str, args: &[&str]) -> String {
-        let target = std::env::current_exe()
-            .unwrap()
-            .ancestors()
-            .nth(3)
-            .unwrap()
-            .to_owned();
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("hack/containerd.sh");
         let mut command = Command::new(script);
         let output = command
@@ -45,11 +38,7 @@ impl Containerd {
             .env("CARGO_TARGET_DIR", target)
             .output()
             .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
@@ -67,25 +56,13 @@ pub async fn measure() {
     let mut client = bare_client::connect(&endpoint).await;
     let mut table = Table::new(
         "On containerd",
-        &[
-            "who",
-            "one pod ms (mid/max)",
-            "50 pods: middle s",
-            "50 pods: last s",
-        ],
+        &["who", "one pod ms (mid/max)", "50 pods: middle s", "50 pods: last s"],
     );
     for in_flight in [1, 4, PODS] {
-        let singles = if in_flight == 1 {
-            bare_singles(&mut client, &root).await
-        } else {
-            Vec::new()
-        };
+        let singles =
+            if in_flight == 1 { bare_singles(&mut client, &root).await } else { Vec::new() };
         let many = bare_many(&client, &root, in_flight).await;
-        table.row(row(
-            &format!("bare client, {in_flight} in flight"),
-            singles,
-            many,
-        ));
+        table.row(row(&format!("bare client, {in_flight} in flight"), singles, many));
     }
     let mut settings = Settings::new(&dir.path().join("kubelet"), &endpoint);
     std::fs::create_dir_all(&settings.dir).unwrap();
@@ -179,10 +156,7 @@ async fn kubelet_run(
             let place = kubelet.manifests.dir().join(format!("{}.yaml", name(*i)));
             std::fs::rename(aside.join(name(*i)), place).unwrap();
         }
-        let names = batch
-            .iter()
-            .map(|i| format!("{}-node1", name(*i)))
-            .collect::<Vec<_>>();
+        let names = batch.iter().map(|i| format!("{}-node1", name(*i))).collect::<Vec<_>>();
         let times = all_started(client, &names).await;
         seconds.extend(times.into_iter().map(|at| at - dropped));
     }
@@ -194,19 +168,11 @@ async fn all_started(client: &mut Client, names: &[String]) -> Vec<f64> {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let times = bare_client::start_times(client).await;
-        let found = names
-            .iter()
-            .filter_map(|name| times.get(name).copied())
-            .collect::<Vec<_>>();
+        let found = names.iter().filter_map(|name| times.get(name).copied()).collect::<Vec<_>>();
         if found.len() == names.len() {
             return found;
         }
-        assert!(
-            Instant::now() < deadline,
-            "only {} of {} pods started",
-            found.len(),
-            names.len()
-        );
+        assert!(Instant::now() < deadline, "only {} of {} pods started", found.len(), names.len());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }

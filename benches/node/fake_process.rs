@@ -18,24 +18,17 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// Seconds since 1970 of a moment on tokio's clock.
 fn wall(at: Instant) -> f64 {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     (now - Instant::now().duration_since(at)).as_secs_f64()
 }
 
 fn answered(call: &Call) -> Option<Instant> {
-    call.took
-        .filter(|_| call.succeeded())
-        .map(|took| call.at + took)
+    call.took.filter(|_| call.succeeded()).map(|took| call.at + took)
 }
 
 /// The side of the fake.
 pub async fn serve(socket: &Path, events: bool) {
-    let features = Features {
-        events,
-        ..Features::default()
-    };
+    let features = Features { events, ..Features::default() };
     let options = Options {
         features,
         keep_calls: KEEP,
@@ -62,11 +55,7 @@ async fn command(fake: &FakeRuntime, words: &[&str]) -> String {
     match words {
         ["counts"] => {
             let counts = fake.counts();
-            counts
-                .iter()
-                .map(|(rpc, n)| format!("{rpc}={n}"))
-                .collect::<Vec<_>>()
-                .join(" ")
+            counts.iter().map(|(rpc, n)| format!("{rpc}={n}")).collect::<Vec<_>>().join(" ")
         }
         // Waits for so many successful starts in all and says when the last was answered.
         ["starts", n] => {
@@ -76,17 +65,10 @@ async fn command(fake: &FakeRuntime, words: &[&str]) -> String {
                 return "late".to_owned();
             }
             let done = |fake: &FakeRuntime| {
-                fake.calls_of(Rpc::StartContainer)
-                    .last()
-                    .and_then(answered)
-                    .is_some()
+                fake.calls_of(Rpc::StartContainer).last().and_then(answered).is_some()
             };
             fake.comes_true(LONG, done).await;
-            let last = fake
-                .calls_of(Rpc::StartContainer)
-                .iter()
-                .filter_map(answered)
-                .max();
+            let last = fake.calls_of(Rpc::StartContainer).iter().filter_map(answered).max();
             last.map_or("late".to_owned(), |at| wall(at).to_string())
         }
         // Waits for so many successful starts in all, the last of which is this pod's: when it was
@@ -99,16 +81,10 @@ async fn command(fake: &FakeRuntime, words: &[&str]) -> String {
                 return "late".to_owned();
             }
             let calls = |fake: &FakeRuntime| {
-                fake.calls()
-                    .into_iter()
-                    .filter(|call| call.subject.pod == *pod)
-                    .collect::<Vec<_>>()
+                fake.calls().into_iter().filter(|call| call.subject.pod == *pod).collect::<Vec<_>>()
             };
             let start = |fake: &FakeRuntime| {
-                calls(fake)
-                    .iter()
-                    .find(|call| call.rpc == Rpc::StartContainer)
-                    .and_then(answered)
+                calls(fake).iter().find(|call| call.rpc == Rpc::StartContainer).and_then(answered)
             };
             if !fake.comes_true(LONG, |fake| start(fake).is_some()).await {
                 return "late".to_owned();
@@ -149,46 +125,25 @@ pub struct FakeProcess {
 impl FakeProcess {
     pub async fn start(socket: &Path, events: bool) -> FakeProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .arg("--fake-runtime")
-            .arg(socket)
-            .arg(if events { "events" } else { "no-events" });
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
+        command.arg("--fake-runtime").arg(socket).arg(if events { "events" } else { "no-events" });
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut fake = FakeProcess {
-            _child: child,
-            input,
-            output: BufReader::new(output).lines(),
-        };
+        let mut fake = FakeProcess { _child: child, input, output: BufReader::new(output).lines() };
         fake.call("counts").await;
         fake
     }
 
     async fn call(&mut self, command: &str) -> String {
-        self.input
-            .write_all(format!("{command}\n").as_bytes())
-            .await
-            .unwrap();
-        self.output
-            .next_line()
-            .await
-            .unwrap()
-            .expect("the fake runtime ended")
+        self.input.write_all(format!("{command}\n").as_bytes()).await.unwrap();
+        self.output.next_line().await.unwrap().expect("the fake runtime ended")
     }
 
     /// How often each call was made so far.
     pub async fn counts(&mut self) -> BTreeMap<String, u64> {
         let answer = self.call("counts").await;
-        let pairs = answer
-            .split_whitespace()
-            .filter_map(|pair| pair.split_once('='));
-        pairs
-            .map(|(name, n)| (name.to_owned(), n.parse().unwrap()))
-            .collect()
+        let pairs = answer.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.map(|(name, n)| (name.to_owned(), n.parse().unwrap())).collect()
     }
 
     /// When the n-th start was answered, in seconds since 1970.

@@ -32,10 +32,8 @@ impl Load {
     /// So many requests a second for so long, from a thread of its own.
     pub fn start(port: u16, rate: u32, time: Duration) -> Load {
         Load(std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(all(port, rate, time))
         }))
     }
@@ -121,9 +119,7 @@ async fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> (bool, u64
                 continue;
             };
             let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
-            let length = text
-                .lines()
-                .find_map(|line| line.strip_prefix("content-length: "));
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
             let length = length.map(|length| length.parse::<u64>().unwrap() + head as u64 + 4);
             well = text.contains(" 200 ");
             end = Some(length);

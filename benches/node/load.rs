@@ -48,10 +48,8 @@ pub async fn measure() {
     let dir = tempfile::Builder::new().prefix("kb").tempdir().unwrap();
     let socket = dir.path().join("cri.sock");
     let mut fake = FakeProcess::start(&socket, true).await;
-    let settings = Settings::new(
-        &dir.path().join("kubelet"),
-        &format!("unix://{}", socket.display()),
-    );
+    let settings =
+        Settings::new(&dir.path().join("kubelet"), &format!("unix://{}", socket.display()));
     std::fs::create_dir_all(&settings.dir).unwrap();
     let probed = Probed::start();
     let kubelet = KubeletProcess::spawn(settings);
@@ -67,21 +65,9 @@ pub async fn measure() {
     println!("{pods} pods run, each is probed once a second");
     let quiet = look(&kubelet, &mut fake, &probed, (pods, "quiet"), window).await;
     let load = Load::start(kubelet.read_only_port, rate, window);
-    let busy = look(
-        &kubelet,
-        &mut fake,
-        &probed,
-        (pods + SAMPLES, "busy"),
-        window,
-    )
-    .await;
+    let busy = look(&kubelet, &mut fake, &probed, (pods + SAMPLES, "busy"), window).await;
     let tally = tokio::task::spawn_blocking(|| load.join()).await.unwrap();
-    report(
-        pods,
-        rate,
-        &[("nothing", quiet), ("the load", busy)],
-        &tally,
-    );
+    report(pods, rate, &[("nothing", quiet), ("the load", busy)], &tally);
 }
 
 /// Watches for so long; in the meantime pods are started, one after another.
@@ -107,10 +93,7 @@ async fn look(
     Seen {
         cpu: cpu.as_secs_f64() / since.elapsed().as_secs_f64(),
         rss: memory(kubelet.pid()).0,
-        gaps: intervals
-            .iter()
-            .filter(|seconds| off(seconds) > 0.5)
-            .count(),
+        gaps: intervals.iter().filter(|seconds| off(seconds) > 0.5).count(),
         jitter: spread(intervals.iter().map(off).collect()),
         starts: middle_and_worst(starts),
     }

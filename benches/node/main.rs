@@ -32,10 +32,8 @@ fn main() {
     let args = std::env::args().skip(1).collect::<Vec<_>>();
     let args = args.iter().map(String::as_str).collect::<Vec<_>>();
     // As many threads as the work needs; the kubelet and the runtime need the cores.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.unwrap();
     match args.as_slice() {
         ["--fake-runtime", socket, events] => {

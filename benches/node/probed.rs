@@ -43,9 +43,7 @@ impl Probed {
     pub fn intervals(&self) -> Vec<f64> {
         let requests = self.requests.lock().unwrap();
         let pairs = requests.values().flat_map(|times| times.windows(2));
-        pairs
-            .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
-            .collect()
+        pairs.map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect()
     }
 }
 

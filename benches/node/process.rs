@@ -7,20 +7,14 @@ use std::time::{Duration, SystemTime};
 
 /// Seconds since 1970.
 pub fn wall_now() -> f64 {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap()
-        .as_secs_f64()
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 /// A line of /proc/PID/status in KiB.
 fn status_kib(pid: u32, key: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Resident and anonymous memory in KiB.
@@ -36,10 +30,7 @@ pub struct CpuMeter(HashMap<OsString, u64>);
 impl CpuMeter {
     /// All CPU time seen so far.
     pub fn look(&mut self, pid: u32) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for task in tasks {
             let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
             let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());

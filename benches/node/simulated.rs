@@ -34,9 +34,7 @@ pub fn setting(name: &str) -> Option<String> {
 
 pub async fn measure() {
     let pods = setting("BENCH_PODS").unwrap_or_else(|| "0,100,500,1000".to_owned());
-    let window = setting("BENCH_WINDOW")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(30);
+    let window = setting("BENCH_WINDOW").and_then(|text| text.parse().ok()).unwrap_or(30);
     let window = Duration::from_secs(window);
     let mut costs = Table::new(
         "Costs at rest",
@@ -65,10 +63,7 @@ pub async fn measure() {
         ],
     );
     let mut empty_anon = BTreeMap::new();
-    for n in pods
-        .split(',')
-        .map(|n| n.trim().parse::<usize>().expect("BENCH_PODS"))
-    {
+    for n in pods.split(',').map(|n| n.trim().parse::<usize>().expect("BENCH_PODS")) {
         for events in [true, false] {
             println!("measuring {n} pods, events {events}");
             let round = round(n, events, window).await;
@@ -103,13 +98,8 @@ pub async fn measure() {
         }
     }
     let mut binary = Table::new("Binary", &["what", "MiB"]);
-    let size = std::fs::metadata(Settings::program_under_test())
-        .unwrap()
-        .len();
-    binary.row(vec![
-        "kubelet".to_owned(),
-        format!("{:.1}", size as f64 / 1048576.0),
-    ]);
+    let size = std::fs::metadata(Settings::program_under_test()).unwrap().len();
+    binary.row(vec!["kubelet".to_owned(), format!("{:.1}", size as f64 / 1048576.0)]);
     report::write("bench", "node.md", &[costs, times, binary]);
 }
 
@@ -131,10 +121,8 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
     let dir = tempfile::Builder::new().prefix("kb").tempdir().unwrap();
     let socket = dir.path().join("cri.sock");
     let mut fake = FakeProcess::start(&socket, events).await;
-    let settings = Settings::new(
-        &dir.path().join("kubelet"),
-        &format!("unix://{}", socket.display()),
-    );
+    let settings =
+        Settings::new(&dir.path().join("kubelet"), &format!("unix://{}", socket.display()));
     std::fs::create_dir_all(&settings.dir).unwrap();
 
     let spawned = Instant::now();
@@ -177,10 +165,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 pub async fn until_healthy(kubelet: &KubeletProcess, since: Instant) -> String {
     let port = kubelet.healthz_port;
     while !matches!(http::get(port, "/healthz").await, Ok((200, _))) {
-        assert!(
-            since.elapsed() < LONG,
-            "the kubelet does not become healthy"
-        );
+        assert!(since.elapsed() < LONG, "the kubelet does not become healthy");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     format!("{:.0}", since.elapsed().as_secs_f64() * 1e3)
@@ -205,9 +190,7 @@ async fn drop_at_once(kubelet: &KubeletProcess, fake: &mut FakeProcess, n: usize
         )
         .unwrap();
     }
-    fake.starts(n)
-        .await
-        .map_or("late".to_owned(), |at| format!("{:.2}", at - dropped))
+    fake.starts(n).await.map_or("late".to_owned(), |at| format!("{:.2}", at - dropped))
 }
 
 /// Waits until /pods shows so many pods, each running and ready.
@@ -226,10 +209,7 @@ pub async fn until_true(kubelet: &KubeletProcess, n: usize) {
 }
 
 fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions
         .into_iter()
         .flatten()
@@ -296,11 +276,7 @@ async fn deaths(fake: &mut FakeProcess, n: usize) -> Vec<f64> {
         // At no fixed distance from the kubelet's own timers.
         let extra = Duration::from_millis(370 * i as u64 % 1000);
         tokio::time::sleep(APART + extra).await;
-        let pod = if n > SAMPLES {
-            format!("p{i:04}")
-        } else {
-            format!("single{i}")
-        };
+        let pod = if n > SAMPLES { format!("p{i:04}") } else { format!("single{i}") };
         waits.extend(fake.exit(&format!("{pod}-node1/c")).await);
     }
     waits

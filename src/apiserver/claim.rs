@@ -132,10 +132,9 @@ impl ApiPersistentVolumeClaims {
     /// Sets the claims that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) {
         let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
-        self.0
-            .register(uid, keys, |api, (uid, key), publisher| async move {
-                read_until_bound(&api, &uid, &key, &publisher).await;
-            });
+        self.0.register(uid, keys, |api, (uid, key), publisher| async move {
+            read_until_bound(&api, &uid, &key, &publisher).await;
+        });
     }
 
     /// Removes the claims of a pod.
@@ -201,10 +200,7 @@ async fn read(
         Ok(name) => name,
         Err(why) => return Ok(Err(why)),
     };
-    let volume = match api
-        .get::<PersistentVolume>(ResourcePath::cluster(name))
-        .await
-    {
+    let volume = match api.get::<PersistentVolume>(ResourcePath::cluster(name)).await {
         Err(error) if error.is_not_found() => {
             let (name, why) = (name.to_owned(), error_chain(&error));
             return Ok(Err(ClaimError::Volume { name, why }));
@@ -246,8 +242,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> Result<&str, ClaimError> {
         return Err(ClaimError::NotBound);
     }
     let name = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-    name.filter(|name| !name.is_empty())
-        .ok_or(ClaimError::NoVolumeName)
+    name.filter(|name| !name.is_empty()).ok_or(ClaimError::NoVolumeName)
 }
 
 fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), ClaimError> {
@@ -258,11 +253,7 @@ fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Resu
     };
     let text = |uid: &Option<String>| uid.clone().unwrap_or_default();
     let (other, own) = (text(&of.uid), text(&claim.metadata.uid));
-    if other == own {
-        Ok(())
-    } else {
-        Err(ClaimError::OtherClaim { name, other, own })
-    }
+    if other == own { Ok(()) } else { Err(ClaimError::OtherClaim { name, other, own }) }
 }
 
 #[cfg(test)]
@@ -290,19 +281,10 @@ mod tests {
         let going = "2026-01-01T00:00:00Z";
         for (patch, expected) in [
             (json!({}), Ok("pv1")),
-            (
-                json!({"status": {"phase": "Pending"}}),
-                Err("PVC is not bound"),
-            ),
+            (json!({"status": {"phase": "Pending"}}), Err("PVC is not bound")),
             (json!({"status": {"phase": null}}), Err("PVC is not bound")),
-            (
-                json!({"spec": {"volumeName": ""}}),
-                Err("PVC has empty pvc.Spec.VolumeName"),
-            ),
-            (
-                json!({"metadata": {"deletionTimestamp": going}}),
-                Err("PVC is being deleted"),
-            ),
+            (json!({"spec": {"volumeName": ""}}), Err("PVC has empty pvc.Spec.VolumeName")),
+            (json!({"metadata": {"deletionTimestamp": going}}), Err("PVC is being deleted")),
             (
                 json!({"metadata": {"deletionTimestamp": going, "finalizers": [PROTECTION]}}),
                 Ok("pv1"),
@@ -328,11 +310,7 @@ mod tests {
             (Some("web"), json!([owner("u1", true)]), ""),
             (Some("web"), json!([owner("u1", false)]), error),
             (Some("web"), json!([owner("u2", true)]), error),
-            (
-                Some("web"),
-                json!([owner("u2", false), owner("u1", true)]),
-                "",
-            ),
+            (Some("web"), json!([owner("u2", false), owner("u1", true)]), ""),
         ] {
             let claim = claim(json!({"metadata": {"ownerReferences": owners}}));
             let key = PersistentVolumeClaimKey {
@@ -342,11 +320,7 @@ mod tests {
             };
             let found = check_owner(&claim, &"u1".into(), &key).err();
             let found = found.map(|error| error.to_string());
-            assert_eq!(
-                found.unwrap_or_default(),
-                expected,
-                "{generated_for:?} {owners}"
-            );
+            assert_eq!(found.unwrap_or_default(), expected, "{generated_for:?} {owners}");
         }
     }
 
@@ -388,10 +362,7 @@ mod tests {
             found[&key].clone().map(|it| it.metadata.name.clone())
         };
         let error = get().await.unwrap_err().to_string();
-        assert!(
-            error.starts_with("failed to fetch PVC from API server: "),
-            "{error}"
-        );
+        assert!(error.starts_with("failed to fetch PVC from API server: "), "{error}");
         let pending = json!({"metadata": {"uid": "c1"}, "status": {"phase": "Pending"}});
         server.put("persistentvolumeclaims", "shop", "data", pending);
         let marked = async || {
@@ -412,9 +383,7 @@ mod tests {
         claims.forget(&uid);
         let error = get().await.unwrap_err().to_string();
         assert!(error.contains("not registered"), "{error}");
-        let none = ApiPersistentVolumeClaims::default()
-            .get(&uid, [key.clone()].into())
-            .await;
+        let none = ApiPersistentVolumeClaims::default().get(&uid, [key.clone()].into()).await;
         assert_eq!(none[&key], Err(ClaimError::Standalone));
     }
 

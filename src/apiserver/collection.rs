@@ -125,9 +125,7 @@ impl<T> Collection<T> {
     /// Waits up to [`TIMEOUT`] for the first list; false if there is none.
     pub(super) async fn is_listed(&self) -> bool {
         let mut listed = self.listed.subscribe();
-        timeout(TIMEOUT, listed.wait_for(|listed| *listed))
-            .await
-            .is_ok()
+        timeout(TIMEOUT, listed.wait_for(|listed| *listed)).await.is_ok()
     }
 
     /// Whether a list has been received.

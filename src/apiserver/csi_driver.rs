@@ -95,9 +95,7 @@ impl From<CSIDriver> for CsiDriver {
         let requests = spec.token_requests.unwrap_or_default().into_iter();
         let period = spec.node_allocatable_update_period_seconds;
         let period = period.and_then(|seconds| u64::try_from(seconds).ok());
-        let period = period
-            .filter(|seconds| *seconds > 0)
-            .map(Duration::from_secs);
+        let period = period.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         Self {
             attach_required: spec.attach_required.unwrap_or(true),
             pod_info_on_mount: spec.pod_info_on_mount.unwrap_or_default(),
@@ -163,10 +161,7 @@ struct CsiDriverCache {
 impl CsiDriverLister {
     /// Reads from this API server; with `None` every lookup fails.
     pub fn new(api: Option<ApiServer>) -> Self {
-        Self(Arc::new(CsiDriverCache {
-            api,
-            ..CsiDriverCache::default()
-        }))
+        Self(Arc::new(CsiDriverCache { api, ..CsiDriverCache::default() }))
     }
 
     /// Watches the objects from the first use until shutdown.
@@ -189,9 +184,7 @@ impl CsiDriverLister {
 
     /// Starts the watch, before the first lookup.
     pub fn start(&self) {
-        self.0
-            .is_used
-            .send_if_modified(|is_used| !std::mem::replace(is_used, true));
+        self.0.is_used.send_if_modified(|is_used| !std::mem::replace(is_used, true));
     }
 
     /// The object of a driver; `None` if it does not exist. Starts the watch, and waits a bounded time for the first
@@ -224,10 +217,7 @@ impl CsiDriverLister {
             return Err(CsiDriverError::Unsynced(why));
         };
         let found = drivers.get(driver).cloned().transpose();
-        found.map_err(|why| CsiDriverError::Unreadable {
-            name: driver.to_owned(),
-            why,
-        })
+        found.map_err(|why| CsiDriverError::Unreadable { name: driver.to_owned(), why })
     }
 
     /// Notifies of the objects; `None` until they have been listed.
@@ -287,11 +277,7 @@ fn put(known: &mut KnownCsiDrivers, item: ApiItem<CSIDriver>) {
     match item {
         Ok(driver) => drop(known.insert(name, Ok(Arc::new((*driver).into())))),
         Err(unreadable) => {
-            tracing::warn!(
-                driverName = name,
-                err = unreadable.why,
-                "Failed to decode CSIDriver"
-            );
+            tracing::warn!(driverName = name, err = unreadable.why, "Failed to decode CSIDriver");
             let last = known.entry(name).or_insert_with(|| Err(String::new()));
             if let Err(why) = last {
                 *why = unreadable.why;
@@ -374,10 +360,7 @@ mod tests {
         };
         assert_eq!(period(1), Some(MIN_UPDATE_PERIOD));
         assert_eq!(period(-1), None);
-        assert_eq!(
-            reduced(json!({"fsGroupPolicy": "None"})).fs_group_policy,
-            FsGroupPolicy::None
-        );
+        assert_eq!(reduced(json!({"fsGroupPolicy": "None"})).fs_group_policy, FsGroupPolicy::None);
     }
 
     #[test]
@@ -410,22 +393,14 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(server.requests(), 0);
         let unknown = lister.get("d").await;
-        assert!(
-            matches!(unknown, Err(CsiDriverError::Unsynced(_))),
-            "{unknown:?}"
-        );
+        assert!(matches!(unknown, Err(CsiDriverError::Unsynced(_))), "{unknown:?}");
         server.set(Mode::Serving);
         let mut changes = lister.changes();
         let wait = Duration::from_secs(20);
         let listed = timeout(wait, changes.wait_for(Option::is_some)).await;
         assert!(listed.unwrap().is_ok());
         assert_eq!(lister.get("d").await, Ok(None));
-        server.put(
-            "csidrivers",
-            "",
-            "d",
-            json!({"spec": {"podInfoOnMount": true}}),
-        );
+        server.put("csidrivers", "", "d", json!({"spec": {"podInfoOnMount": true}}));
         timeout(wait, changes.changed()).await.unwrap().unwrap();
         let found = lister.get("d").await.unwrap().unwrap();
         assert!(found.pod_info_on_mount && found.attach_required);

@@ -40,15 +40,10 @@ impl ApiError {
     pub(super) fn from_response(status: StatusCode, body: &[u8]) -> Self {
         let parsed: Option<Status> = serde_json::from_slice(body).ok();
         let parsed = parsed.unwrap_or_default();
-        let mut text = parsed
-            .message
-            .unwrap_or_else(|| "it did not say why".to_owned());
+        let mut text = parsed.message.unwrap_or_else(|| "it did not say why".to_owned());
         text.truncate(text.floor_char_boundary(MAX_TEXT));
         let causes = parsed.details.and_then(|details| details.causes);
-        let reasons = causes
-            .into_iter()
-            .flatten()
-            .filter_map(|cause| cause.reason);
+        let reasons = causes.into_iter().flatten().filter_map(|cause| cause.reason);
         Self::Status {
             status,
             reason: parsed.reason.unwrap_or_default(),
@@ -208,13 +203,8 @@ mod tests {
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(410, "Expired").is_gone());
         assert!(refused(403, "Forbidden").is_forbidden());
-        for (code, transient) in [
-            (401, true),
-            (403, false),
-            (422, false),
-            (429, true),
-            (503, true),
-        ] {
+        for (code, transient) in [(401, true), (403, false), (422, false), (429, true), (503, true)]
+        {
             assert_eq!(refused(code, "").is_transient(), transient, "{code}");
         }
         assert!(ApiError::Timeout(Duration::from_secs(1)).is_transient());

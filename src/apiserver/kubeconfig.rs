@@ -97,13 +97,10 @@ impl ApiConnection {
 /// A file cannot be read or used. The error has the path of the kubeconfig.
 pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<ApiConnection>> {
     let handle = Handle::current();
-    let files: Vec<_> = [
-        Some(identity.kubeconfig.clone()),
-        identity.certificate.clone(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let files: Vec<_> = [Some(identity.kubeconfig.clone()), identity.certificate.clone()]
+        .into_iter()
+        .flatten()
+        .collect();
     let is_known = AtomicBool::new(false);
     let is_first = AtomicBool::new(true);
     let read = move || {
@@ -175,11 +172,7 @@ pub(super) async fn read(
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
     let is_pending = needs_program && !runs_programs;
-    let transport = if is_pending {
-        None
-    } else {
-        Some(Transport::new(&config, proxy.clone())?)
-    };
+    let transport = if is_pending { None } else { Some(Transport::new(&config, proxy.clone())?) };
     Ok(ApiConnection {
         transport,
         url,
@@ -208,31 +201,20 @@ fn presented(user: &AuthInfo) -> String {
         };
     }
     match user {
-        AuthInfo {
-            exec: Some(exec), ..
-        } => {
+        AuthInfo { exec: Some(exec), .. } => {
             let command = exec.command.as_deref().unwrap_or_default();
             format!("what the credential plugin {command} returned")
         }
-        AuthInfo {
-            token_file: Some(path),
-            ..
-        } => format!("the token in {path}"),
+        AuthInfo { token_file: Some(path), .. } => format!("the token in {path}"),
         AuthInfo { token: Some(_), .. } => "the token in the kubeconfig".to_owned(),
-        AuthInfo {
-            username: Some(name),
-            ..
-        } => format!("a password of user {name}"),
+        AuthInfo { username: Some(name), .. } => format!("a password of user {name}"),
         _ => "no credentials".to_owned(),
     }
 }
 
 /// The client certificate of a user, as PEM. Blocking.
 fn client_certificate(user: &AuthInfo) -> Option<Vec<u8>> {
-    data_or_file(
-        user.client_certificate_data.as_deref(),
-        user.client_certificate.as_ref(),
-    )
+    data_or_file(user.client_certificate_data.as_deref(), user.client_certificate.as_ref())
 }
 
 fn data_or_file(data: Option<&str>, path: Option<&String>) -> Option<Vec<u8>> {
@@ -294,11 +276,7 @@ fn split(pem: &str) -> (String, String) {
     let mut in_certificate = false;
     for line in pem.lines() {
         in_certificate |= line == "-----BEGIN CERTIFICATE-----";
-        let part = if in_certificate {
-            &mut certificates
-        } else {
-            &mut rest
-        };
+        let part = if in_certificate { &mut certificates } else { &mut rest };
         part.push_str(line);
         part.push('\n');
         in_certificate &= line != "-----END CERTIFICATE-----";
@@ -338,10 +316,7 @@ pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
     cluster.server.as_ref()?;
     let certificate = client_certificate(user)?;
     let data = user.client_key_data.as_ref();
-    let key = data_or_file(
-        data.map(|data| data.expose_secret()),
-        user.client_key.as_ref(),
-    )?;
+    let key = data_or_file(data.map(|data| data.expose_secret()), user.client_key.as_ref())?;
     Some((certificate, key))
 }
 
@@ -360,10 +335,7 @@ pub fn write_for_certificate(
     let mut own = json!({ "server": cluster.server });
     let fields = [
         ("certificate-authority", &cluster.certificate_authority),
-        (
-            "certificate-authority-data",
-            &cluster.certificate_authority_data,
-        ),
+        ("certificate-authority-data", &cluster.certificate_authority_data),
         ("tls-server-name", &cluster.tls_server_name),
     ];
     for (name, value) in fields {
@@ -414,19 +386,12 @@ fn current(file: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
     let cluster = clusters.find(|one| one.name == context.cluster);
     let mut users = file.auth_infos.iter();
     let user = users.find(|one| Some(&one.name) == context.user.as_ref());
-    (
-        cluster.and_then(|one| one.cluster.as_ref()),
-        user.and_then(|one| one.auth_info.as_ref()),
-    )
+    (cluster.and_then(|one| one.cluster.as_ref()), user.and_then(|one| one.auth_info.as_ref()))
 }
 
 fn named(cluster: Option<&Cluster>, user: Option<&AuthInfo>) -> Vec<(PathBuf, FileVersion)> {
     let authorities = cluster.map(|cluster| &cluster.certificate_authority);
     let user = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
     let paths = authorities.into_iter().chain(user.into_iter().flatten());
-    paths
-        .flatten()
-        .map(PathBuf::from)
-        .map(|path| (path.clone(), FileVersion::of(&path)))
-        .collect()
+    paths.flatten().map(PathBuf::from).map(|path| (path.clone(), FileVersion::of(&path))).collect()
 }

@@ -34,9 +34,8 @@ impl CountedMethod {
 }
 
 /// Histogram buckets, seconds.
-const REQUEST_BUCKETS: [f64; 12] = [
-    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
-];
+const REQUEST_BUCKETS: [f64; 12] =
+    [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 /// Upper bounds in bytes.
 const SIZE_BUCKETS: [f64; 11] = [
     64.0,
@@ -70,10 +69,7 @@ type VerbHistogram = Family<VerbLabels, Histogram, fn() -> Histogram>;
 
 impl VerbLabels {
     fn of(host: &Arc<str>, method: CountedMethod) -> Self {
-        Self {
-            verb: method.label(),
-            host: host.clone(),
-        }
+        Self { verb: method.label(), host: host.clone() }
     }
 }
 
@@ -193,11 +189,7 @@ impl ApiRequestMetrics {
         let code = status.map_or(NO_ANSWER.to_owned(), |status| status.to_string());
         let latency = VerbLabels::of(&host, method);
         self.duration.get_or_create_owned(&latency).observe(seconds);
-        let request = RequestLabels {
-            code: code.clone(),
-            method: method.label(),
-            host,
-        };
+        let request = RequestLabels { code: code.clone(), method: method.label(), host };
         self.requests.get_or_create_owned(&request).inc();
         let of_review = match method {
             CountedMethod::TokenReview => &self.tokens,
@@ -206,9 +198,6 @@ impl ApiRequestMetrics {
         };
         let code = [("code", code)];
         of_review.requests.get_or_create_owned(&code).inc();
-        of_review
-            .duration
-            .get_or_create_owned(&code)
-            .observe(seconds);
+        of_review.duration.get_or_create_owned(&code).observe(seconds);
     }
 }

@@ -91,18 +91,12 @@ impl PodCertificates {
             states: Arc::default(),
             max_jitter: 1.0,
         };
-        (
-            Self(Subscriptions::new(Some(certificates), changed)),
-            to_read,
-        )
+        (Self(Subscriptions::new(Some(certificates), changed)), to_read)
     }
 
     #[cfg(test)]
     pub(crate) fn without_jitter(self) -> Self {
-        let without = |of| ApiCertificates {
-            max_jitter: 0.0,
-            ..of
-        };
+        let without = |of| ApiCertificates { max_jitter: 0.0, ..of };
         let Self(mut certificates) = self;
         certificates.api = certificates.api.map(without);
         Self(certificates)
@@ -160,10 +154,7 @@ fn samples(
     }
     let sample = |((signer, state), count): ((&str, &str), f64)| {
         let labels = [("signer_name", signer), ("state", state)];
-        (
-            labels.map(|(name, value)| (name, value.to_owned())).into(),
-            count,
-        )
+        (labels.map(|(name, value)| (name, value.to_owned())).into(), count)
     };
     counts.into_iter().map(sample).collect()
 }
@@ -208,15 +199,9 @@ impl ApiCertificates {
                 SignerDecision::Issued(issued) => {
                     let refresh_at = rules::refresh_at(&issued, fastrand::f64() * self.max_jitter);
                     let not_after = issued.not_after;
-                    counted.is(CertificateState::Issued {
-                        refresh_at,
-                        not_after,
-                    });
+                    counted.is(CertificateState::Issued { refresh_at, not_after });
                     held = Some((refresh_at, not_after));
-                    publisher.publish(Ok(PodCertificate {
-                        key: made,
-                        chain: issued.chain,
-                    }));
+                    publisher.publish(Ok(PodCertificate { key: made, chain: issued.chain }));
                     if refresh_at <= clock::timestamp() {
                         // The signer's clock differs from this one, or its certificates are not usable.
                         sleep(MAX_DELAY).await;
@@ -260,10 +245,8 @@ impl ApiCertificates {
                         "Waiting for the certificate to be issued"
                     );
                     // For the event of a pod that waits for its volume.
-                    publisher.failed(format!(
-                        "PodCertificateRequest {} is pending",
-                        full(key, &name)
-                    ));
+                    publisher
+                        .failed(format!("PodCertificateRequest {} is pending", full(key, &name)));
                     match self.wait(key, &name).await {
                         Ok(outcome) => return (full(key, &name), made, outcome),
                         Err(error) => error,
@@ -287,11 +270,8 @@ impl ApiCertificates {
     /// Generates a key and creates a PodCertificateRequest; returns its name and the private key.
     async fn request(&self, key: &PodCertificateKey) -> anyhow::Result<(String, Bytes)> {
         let account = ResourcePath::namespaced(&key.namespace, &key.service_account);
-        let account: ServiceAccount = self
-            .api
-            .get(account)
-            .await
-            .context("while fetching service account")?;
+        let account: ServiceAccount =
+            self.api.get(account).await.context("while fetching service account")?;
         let node = self.node.borrow().clone();
         let node = node.context("the Node object is not known yet")?;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -300,9 +280,7 @@ impl ApiCertificates {
         let of = (&*text(&account.metadata.uid), &*node_name, &*node_uid);
         let object = rules::request(key, of, made.request);
         let created = self.api.create(Some(&key.namespace), &object).await;
-        let created = created
-            .map_err(not_served)
-            .context("while creating on API")?;
+        let created = created.map_err(not_served).context("while creating on API")?;
         let name = created.metadata.name.context("the request has no name")?;
         Ok((name, made.key))
     }
@@ -384,11 +362,7 @@ impl ApiCertificates {
             message,
         };
         if self.notices.try_send(notice).is_err() {
-            tracing::warn!(
-                pod = key.pod_name,
-                reason,
-                "Dropped an event of a certificate"
-            );
+            tracing::warn!(pod = key.pod_name, reason, "Dropped an event of a certificate");
         }
     }
 }

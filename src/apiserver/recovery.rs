@@ -191,10 +191,7 @@ mod tests {
     fn rejected_credentials_are_noticed_once_and_no_outage_says_otherwise() {
         let availability = Availability::default();
         let status = |status| {
-            Err::<(), _>(ApiError::from_response(
-                StatusCode::from_u16(status).unwrap(),
-                b"",
-            ))
+            Err::<(), _>(ApiError::from_response(StatusCode::from_u16(status).unwrap(), b""))
         };
         for (result, change) in [
             (Ok(()), None),

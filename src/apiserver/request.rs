@@ -265,10 +265,7 @@ impl ApiServer {
         let exchange = async {
             let connection = self.connected(deadline).await?;
             let mut observed = self.observed(counted);
-            let response = connection
-                .transport()?
-                .send(request, self.is_urgent)
-                .await?;
+            let response = connection.transport()?.send(request, self.is_urgent).await?;
             observed.responded(response.status());
             whole(response).await
         };
@@ -284,12 +281,7 @@ impl ApiServer {
     }
 
     pub(super) fn observed(&self, method: Counted) -> ObservedRequest<'_> {
-        ObservedRequest {
-            api: self,
-            method,
-            status: None,
-            started_at: clock::instant(),
-        }
+        ObservedRequest { api: self, method, status: None, started_at: clock::instant() }
     }
 }
 
@@ -337,9 +329,7 @@ pub(super) fn request(
 /// Reads a whole response; an error status becomes an error.
 pub(super) async fn whole(response: Response<Body>) -> Result<Bytes, ApiError> {
     let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_RESPONSE)
-        .collect()
-        .await;
+    let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
     let body = body.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             ApiError::Unreadable(error)
@@ -356,8 +346,7 @@ pub(super) async fn whole(response: Response<Body>) -> Result<Bytes, ApiError> {
 
 fn text<T: Serialize>(body: &T) -> Result<Bytes, ApiError> {
     let text = serde_json::to_vec(body);
-    text.map(Bytes::from)
-        .map_err(|error| ApiError::unreadable(&error))
+    text.map(Bytes::from).map_err(|error| ApiError::unreadable(&error))
 }
 
 fn parsed<R: DeserializeOwned>(body: &[u8]) -> Result<R, ApiError> {

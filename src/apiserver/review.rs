@@ -31,10 +31,7 @@ impl ApiServer {
     /// The request failed. A rejected token is a result, not an error.
     pub async fn review_token(&self, token: &str) -> Result<TokenReviewStatus, ApiError> {
         let question = TokenReview {
-            spec: TokenReviewSpec {
-                token: token.to_owned(),
-                ..TokenReviewSpec::default()
-            },
+            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
         };
         let answer: TokenReview = self.review(Counted::TokenReview, &question).await?;
@@ -49,10 +46,7 @@ impl ApiServer {
         &self,
         spec: &SubjectAccessReviewSpec,
     ) -> Result<SubjectAccessReviewStatus, ApiError> {
-        let question = SubjectAccessReview {
-            spec: spec.clone(),
-            ..SubjectAccessReview::default()
-        };
+        let question = SubjectAccessReview { spec: spec.clone(), ..SubjectAccessReview::default() };
         let answer: SubjectAccessReview = self.review(Counted::AccessReview, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }

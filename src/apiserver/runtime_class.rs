@@ -123,16 +123,8 @@ mod tests {
         let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
         assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
         let error = classes.handler(&pod("api", "kata")).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"runtimeclass.node.k8s.io "kata" not found"#
-        );
-        server.put(
-            "runtimeclasses",
-            "",
-            "kata",
-            json!({"handler": "kata-qemu"}),
-        );
+        assert_eq!(error.to_string(), r#"runtimeclass.node.k8s.io "kata" not found"#);
+        server.put("runtimeclasses", "", "kata", json!({"handler": "kata-qemu"}));
         let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
         assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
         for source in ["api", "file"] {
@@ -141,12 +133,7 @@ mod tests {
         }
         let now = classes.handler_now(&pod("api", "kata"));
         assert_eq!(now.unwrap(), "kata-qemu");
-        assert!(
-            RuntimeClasses::default()
-                .handler(&pod("api", "kata"))
-                .await
-                .is_err()
-        );
+        assert!(RuntimeClasses::default().handler(&pod("api", "kata")).await.is_err());
         task.abort();
     }
 }

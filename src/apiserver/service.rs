@@ -81,10 +81,7 @@ impl Services {
             services.restore(keyed.collect());
         }
         let mut stored = ServicesFile { file, stored };
-        tokio::join!(
-            services.follow(api, &shutdown, reduced),
-            stored.keep(services, &shutdown)
-        );
+        tokio::join!(services.follow(api, &shutdown, reduced), stored.keep(services, &shutdown));
         if services.is_listed_now() {
             stored.write(services).await;
         }
@@ -144,8 +141,7 @@ impl ServicesFile {
     async fn write(&mut self, services: &Collection<Arc<ClusterService>>) -> bool {
         let known: Vec<Namespaced> = services.read(|all| {
             let all = all.iter();
-            all.map(|((namespace, _), one)| (namespace.clone(), one.clone()))
-                .collect()
+            all.map(|((namespace, _), one)| (namespace.clone(), one.clone())).collect()
         });
         if self.stored.as_ref() == Some(&known) {
             return false;
@@ -241,23 +237,13 @@ mod tests {
         server.put("services", "default", "other", service("10.0.0.2"));
         server.put("services", "shop", "web", service("10.0.0.3"));
         server.put("services", "shop", "headless", service("None"));
-        server.put(
-            "services",
-            "shop",
-            "external",
-            json!({"spec": {"ports": [{"port": 1}]}}),
-        );
+        server.put("services", "shop", "external", json!({"spec": {"ports": [{"port": 1}]}}));
         let task = tokio::spawn(
-            services
-                .clone()
-                .run(dir.path().join("services"), CancellationToken::new()),
+            services.clone().run(dir.path().join("services"), CancellationToken::new()),
         );
         let pair = |name: &str, ip: &str| (name.to_owned(), ip.to_owned());
         let own = [pair("kubernetes", "10.0.0.1"), pair("web", "10.0.0.3")];
-        assert_eq!(
-            addresses(services.of(&pod("api", None)).await),
-            Some(own.to_vec())
-        );
+        assert_eq!(addresses(services.of(&pod("api", None)).await), Some(own.to_vec()));
         let without = addresses(services.of(&pod("api", Some(false))).await);
         assert_eq!(without, Some(vec![pair("kubernetes", "10.0.0.1")]));
         // One of the pod's own namespace stands before the API server's.
@@ -269,9 +255,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), follow)
-            .await
-            .unwrap();
+        tokio::time::timeout(Duration::from_secs(20), follow).await.unwrap();
         task.abort();
     }
 
@@ -281,9 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         server.set(Mode::Refusing(503));
         let task = tokio::spawn(
-            services
-                .clone()
-                .run(dir.path().join("services"), CancellationToken::new()),
+            services.clone().run(dir.path().join("services"), CancellationToken::new()),
         );
         assert_eq!(services.of(&pod("api", None)).await, None);
         assert_eq!(services.of(&pod("file", None)).await, Some(vec![]));
@@ -311,9 +293,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(20), wait)
-                .await
-                .unwrap();
+            tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
         };
         let stored = || read(&file).map_or(0, |stored| stored.len());
         let known = || services.0.as_ref().unwrap().1.read(BTreeMap::len);
@@ -336,10 +316,7 @@ mod tests {
         services.restore([(key, one)].into());
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("services");
-        let mut stored = ServicesFile {
-            file: file.clone(),
-            stored: None,
-        };
+        let mut stored = ServicesFile { file: file.clone(), stored: None };
         assert!(stored.write(&services).await);
         fs::remove_file(&file).unwrap();
         assert!(!stored.write(&services).await);
@@ -358,9 +335,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), stored)
-            .await
-            .unwrap();
+        tokio::time::timeout(Duration::from_secs(20), stored).await.unwrap();
         task.abort();
         server.set(Mode::Silent);
         let client = server.client().await;

@@ -43,11 +43,7 @@ impl StorageVersions {
         {
             let mut newest = self.newest.lock();
             let newest = newest.entry(kind).or_insert(version);
-            *newest = if went_back {
-                version
-            } else {
-                version.max(*newest)
-            };
+            *newest = if went_back { version } else { version.max(*newest) };
         }
         if went_back {
             tracing::warn!(
@@ -102,11 +98,7 @@ mod tests {
             ("Lease", Some(10), "11", false),
         ] {
             storage.written(kind, before, Some(version));
-            assert_eq!(
-                restores.has_changed().unwrap(),
-                went_back,
-                "{kind} {version}"
-            );
+            assert_eq!(restores.has_changed().unwrap(), went_back, "{kind} {version}");
             restores.mark_unchanged();
         }
         assert_eq!(storage.newest("Lease"), Some(11));

@@ -52,11 +52,7 @@ impl<A, K, V> Default for Subscriptions<A, K, V> {
 
 impl<A: Clone, K, V> Clone for Subscriptions<A, K, V> {
     fn clone(&self) -> Self {
-        Self {
-            api: self.api.clone(),
-            inner: self.inner.clone(),
-            changed: self.changed.clone(),
-        }
+        Self { api: self.api.clone(), inner: self.inner.clone(), changed: self.changed.clone() }
     }
 }
 
@@ -146,15 +142,8 @@ impl<V: PartialEq> Publisher<V> {
 impl<A, K, V> Subscriptions<A, K, V> {
     /// Starts empty. A pod is marked in `changed` when a value that it uses changes.
     pub(super) fn new(api: Option<A>, changed: Arc<DirtySet<PodUid>>) -> Self {
-        let inner = SubscriptionsInner {
-            values: HashMap::new(),
-            by_pod: HashMap::new(),
-        };
-        Self {
-            api,
-            inner: Arc::new(Mutex::new(inner)),
-            changed,
-        }
+        let inner = SubscriptionsInner { values: HashMap::new(), by_pod: HashMap::new() };
+        Self { api, inner: Arc::new(Mutex::new(inner)), changed }
     }
 }
 
@@ -210,10 +199,7 @@ where
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let latest = LatestObject {
-            value: None,
-            failure: None,
-        };
+        let latest = LatestObject { value: None, failure: None };
         let publisher = Publisher(Arc::new(Published {
             latest: watch::Sender::new(latest),
             users: Mutex::default(),
@@ -229,10 +215,7 @@ where
                 sleep(RESTART_AFTER).await;
             }
         });
-        Subscription {
-            publisher,
-            _task: task,
-        }
+        Subscription { publisher, _task: task }
     }
 
     /// Returns the values of these keys. Waits a bounded time for the first value of each.
@@ -270,9 +253,7 @@ where
     /// [`Self::get`] with the reason for no value as an error of the values.
     pub(super) async fn results(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<T, E>> {
         let found = self.get(keys).await.into_iter();
-        found
-            .map(|(key, value)| (key, value.unwrap_or_else(|none| Err(none.into()))))
-            .collect()
+        found.map(|(key, value)| (key, value.unwrap_or_else(|none| Err(none.into())))).collect()
     }
 }
 

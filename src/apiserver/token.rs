@@ -204,10 +204,7 @@ struct IssuedTokensInner {
 impl IssuedTokens {
     /// Requests tokens from this API server; with `None` every request fails.
     pub fn new(api: Option<ApiServer>) -> Self {
-        Self(Arc::new(IssuedTokensInner {
-            api,
-            ..IssuedTokensInner::default()
-        }))
+        Self(Arc::new(IssuedTokensInner { api, ..IssuedTokensInner::default() }))
     }
 
     /// Returns a token that does not have to be renewed yet.
@@ -259,14 +256,10 @@ async fn issue(api: &ApiServer, key: &TokenKey) -> Result<IssuedOnce, ApiError> 
 }
 
 async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiError> {
-    let body = TokenRequest {
-        spec: Some(spec(key)),
-        ..TokenRequest::default()
-    };
+    let body = TokenRequest { spec: Some(spec(key)), ..TokenRequest::default() };
     let account = ResourcePath::namespaced(&key.namespace, &key.service_account);
-    let reply: TokenRequest = api
-        .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
-        .await?;
+    let reply: TokenRequest =
+        api.create_subresource::<ServiceAccount, _, _>(account, "token", &body).await?;
     IssuedToken::of(reply).ok_or_else(|| {
         ApiError::Unreadable("the response has no token or no time of expiration".into())
     })
@@ -343,10 +336,7 @@ impl IssuedToken {
 
     fn expiry(&self, requested: Instant) -> TokenExpiry {
         let lifetime = Duration::try_from(self.lifetime).unwrap_or_default();
-        TokenExpiry {
-            at: self.expires,
-            end: requested + lifetime,
-        }
+        TokenExpiry { at: self.expires, end: requested + lifetime }
     }
 }
 
@@ -394,11 +384,8 @@ mod tests {
             (365 * 24 * 3600, 1.0, 24 * 3600 - 10),
         ] {
             let lifetime = SignedDuration::from_secs(lifetime);
-            let token = IssuedToken {
-                token: Token(Bytes::new()),
-                expires: issued + lifetime,
-                lifetime,
-            };
+            let token =
+                IssuedToken { token: Token(Bytes::new()), expires: issued + lifetime, lifetime };
             let renew = token.renew_at(jitter).duration_since(issued);
             assert_eq!(renew.as_secs(), after, "{lifetime:?} {jitter}");
         }
@@ -410,11 +397,7 @@ mod tests {
         assert_eq!(spec.audiences, Some(vec![]));
         let bound = spec.bound_object_ref.unwrap();
         assert_eq!(
-            (
-                bound.kind.as_deref(),
-                bound.name.as_deref(),
-                bound.uid.as_deref()
-            ),
+            (bound.kind.as_deref(), bound.name.as_deref(), bound.uid.as_deref()),
             (Some("Pod"), Some("p"), Some("u1"))
         );
         let token = Token(Bytes::from_static(b"hunter2"));
@@ -449,9 +432,7 @@ mod tests {
             (201, json!({"spec": {"audiences": ["a"]}, "status": status}))
         });
         server.set(Mode::Serving);
-        let missing = api
-            .get::<ServiceAccount>(ResourcePath::cluster("any"))
-            .await;
+        let missing = api.get::<ServiceAccount>(ResourcePath::cluster("any")).await;
         assert!(missing.unwrap_err().is_not_found());
         let begun = clock::instant();
         let found = tokens.get([key()].into()).await;
@@ -491,9 +472,6 @@ mod tests {
     async fn without_an_api_server_there_is_no_token() {
         let found = Tokens::default().get([key()].into()).await;
         let error = found[&key()].clone().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "cannot use TokenManager when kubelet is in standalone mode"
-        );
+        assert_eq!(error, "cannot use TokenManager when kubelet is in standalone mode");
     }
 }

@@ -134,12 +134,9 @@ impl Transport {
         let server_name = name.map(TryInto::try_into).transpose()?;
         // Not kube's own stack: that uses HTTP/1.1, logs every failure, retries by itself, and takes its proxy from the
         // environment. Here the caller logs and retries.
-        let service = ServiceBuilder::new()
-            .layer(config.base_uri_layer())
-            .service(service_fn(send));
-        let auth = config
-            .auth_layer()
-            .map_err(|error| redacted(error.into()))?;
+        let service =
+            ServiceBuilder::new().layer(config.base_uri_layer()).service(service_fn(send));
+        let auth = config.auth_layer().map_err(|error| redacted(error.into()))?;
         let authorizer = ServiceBuilder::new()
             .option_layer(auth)
             .map_err(BoxError::from)
@@ -201,9 +198,7 @@ impl Transport {
         let sent = self.client.send(request).await;
         let response = sent.map_err(|error| failed(error.into()))?;
         let is_refused = response.status() == StatusCode::UNAUTHORIZED;
-        self.credentials
-            .are_refused
-            .store(is_refused, Ordering::Relaxed);
+        self.credentials.are_refused.store(is_refused, Ordering::Relaxed);
         Ok(response)
     }
 
@@ -212,9 +207,7 @@ impl Transport {
         // A plugin that hangs blocks a thread. Its request times out, but the task keeps the lock, so that the next
         // request does not start the plugin again.
         let call = async move { authorizer.ready().await?.call(request).await };
-        spawn(PanicScope::Other, call)
-            .await??
-            .map(Response::into_body)
+        spawn(PanicScope::Other, call).await??.map(Response::into_body)
     }
 
     /// A connection with a free slot for a watch.
@@ -235,9 +228,8 @@ impl Transport {
 /// The position of a YAML parse error.
 pub(super) fn place(error: &serde_yaml::Error) -> String {
     let location = error.location().filter(|location| location.line() > 0);
-    location.map_or_else(String::new, |at| {
-        format!(" at line {}, column {}", at.line(), at.column())
-    })
+    location
+        .map_or_else(String::new, |at| format!(" at line {}, column {}", at.line(), at.column()))
 }
 
 /// The error of a request without the layers of the HTTP client, whose texts repeat the cause's.
@@ -314,9 +306,8 @@ impl ConnectionLane {
         tcp.set_keepalive(Some(KEEPALIVE_IDLE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        let mut connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls.clone())
-            .https_or_http();
+        let mut connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
         if let Some(name) = server_name {
             let resolver = FixedServerNameResolver::new(name.clone());
             connector = connector.with_server_name_resolver(resolver);
@@ -332,10 +323,7 @@ impl ConnectionLane {
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .http2_keep_alive_while_idle(true)
             .build(connector);
-        Self {
-            pool,
-            watches: Arc::default(),
-        }
+        Self { pool, watches: Arc::default() }
     }
 
     fn occupy(&self) -> (Pool, WatchSlot) {

@@ -114,9 +114,7 @@ impl VolumeAttachments {
     ) -> Result<Attached, AttachmentError> {
         let api = self.0.as_ref().ok_or(AttachmentError::Standalone)?;
         let name = attachment_name(handle, driver, node);
-        let read = api
-            .get::<VolumeAttachment>(ResourcePath::cluster(&name))
-            .await;
+        let read = api.get::<VolumeAttachment>(ResourcePath::cluster(&name)).await;
         match read {
             Ok(attachment) => attached(handle, node, name, attachment),
             Err(error) => {
@@ -150,10 +148,7 @@ fn attached(
             message: error.message.unwrap_or_default(),
             code: error.error_code,
         },
-        None => AttachmentError::NotAttached {
-            handle: handle.to_owned(),
-            name,
-        },
+        None => AttachmentError::NotAttached { handle: handle.to_owned(), name },
     })
 }
 
@@ -189,28 +184,12 @@ mod tests {
     fn a_volume_is_attached_only_while_its_attachment_says_so_and_stays() {
         let not_attached = "volume vol is not attached for volume attachment csi-1";
         for (deleted, status, expected) in [
-            (
-                false,
-                json!({"attached": true, "attachmentMetadata": {"k": "v"}}),
-                Ok("v"),
-            ),
+            (false, json!({"attached": true, "attachmentMetadata": {"k": "v"}}), Ok("v")),
             (false, json!({"attached": true}), Ok("")),
             // An error of an earlier attempt.
-            (
-                false,
-                json!({"attached": true, "attachError": {"message": "no"}}),
-                Ok(""),
-            ),
-            (
-                true,
-                json!({"attached": true}),
-                Err("volume attachment is being deleted"),
-            ),
-            (
-                false,
-                json!({"attached": false, "attachError": {"message": "full"}}),
-                Err("full"),
-            ),
+            (false, json!({"attached": true, "attachError": {"message": "no"}}), Ok("")),
+            (true, json!({"attached": true}), Err("volume attachment is being deleted")),
+            (false, json!({"attached": false, "attachError": {"message": "full"}}), Err("full")),
             (false, json!({"attached": false}), Err(not_attached)),
             (false, json!(null), Err(not_attached)),
         ] {
@@ -236,10 +215,7 @@ mod tests {
         let name = attachment_name("vol", "d", "n");
         let get = || attachments.get("vol", "d", "n");
         let absent = get().await.unwrap_err();
-        assert!(
-            matches!(absent, AttachmentError::Absent { .. }),
-            "{absent:?}"
-        );
+        assert!(matches!(absent, AttachmentError::Absent { .. }), "{absent:?}");
         let text = format!("volume vol has GET error for volume attachment {name}: ");
         assert!(absent.to_string().starts_with(&text), "{absent}");
         let spec = json!({"attacher": "d", "nodeName": "n", "source": {}});

@@ -111,10 +111,7 @@ struct ListedPages<K> {
 
 impl<K> Default for ListedPages<K> {
     fn default() -> Self {
-        Self {
-            items: Vec::new(),
-            next: None,
-        }
+        Self { items: Vec::new(), next: None }
     }
 }
 
@@ -189,11 +186,7 @@ impl ApiServer {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted(class).await?;
         // The semaphore is never closed.
-        let _permit = if is_limited {
-            self.pages.acquire().await.ok()
-        } else {
-            None
-        };
+        let _permit = if is_limited { self.pages.acquire().await.ok() } else { None };
         let page = self.exchange(counted, request, TIMEOUT).await;
         self.release_unreached(&page);
         Ok(WatchReply::Page(page?))
@@ -286,9 +279,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     }
 
     fn back_off(&mut self) {
-        let delay = self
-            .delay
-            .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
+        let delay = self.delay.map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
         self.next_try = clock::instant() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
     }
@@ -420,17 +411,11 @@ fn is_first_class<K: Resource>() -> bool {
 
 fn decoded<K: DeserializeOwned>(object: &RawValue) -> ApiItem<K> {
     // Not `from_str`: both would be compiled for each type, as responses are decoded from bytes.
-    serde_json::from_slice(object.get().as_bytes())
-        .map(Box::new)
-        .map_err(|error| Unreadable {
-            metadata: Box::new(metadata(object)),
-            // Where, and not what: objects may be secret.
-            why: format!(
-                "invalid at line {}, column {}",
-                error.line(),
-                error.column()
-            ),
-        })
+    serde_json::from_slice(object.get().as_bytes()).map(Box::new).map_err(|error| Unreadable {
+        metadata: Box::new(metadata(object)),
+        // Where, and not what: objects may be secret.
+        why: format!("invalid at line {}, column {}", error.line(), error.column()),
+    })
 }
 
 fn metadata(object: &RawValue) -> ObjectMeta {

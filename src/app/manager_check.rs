@@ -18,11 +18,7 @@ pub async fn manager_findings(config: &KubeletConfig) -> anyhow::Result<Vec<Find
     let config = config.clone();
     let check = move || {
         let problems = manager_problems(&config, &HostMachine::read()?).into_iter();
-        anyhow::Ok(
-            problems
-                .map(|why| Finding::error("resources", why))
-                .collect(),
-        )
+        anyhow::Ok(problems.map(|why| Finding::error("resources", why)).collect())
     };
     spawn_blocking(check).await?
 }

@@ -86,10 +86,7 @@ pub struct Periods {
 
 impl Default for Periods {
     fn default() -> Self {
-        Self {
-            pleg: pleg::Config::default(),
-            housekeeping: HOUSEKEEPING_PERIOD,
-        }
+        Self { pleg: pleg::Config::default(), housekeeping: HOUSEKEEPING_PERIOD }
     }
 }
 
@@ -103,10 +100,7 @@ async fn check_resolv_conf(path: PathBuf) {
 
 /// Warns if the directory cannot be read. Runs as a task, because the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
-    if let Some(fault) = ConfigMapSecretReader::new(Some(path.clone()), None)
-        .fault()
-        .await
-    {
+    if let Some(fault) = ConfigMapSecretReader::new(Some(path.clone()), None).fault().await {
         tracing::warn!(
             path = %path.display(),
             err = fault,
@@ -136,9 +130,7 @@ impl App {
         let api = certificates::open_api(kubeconfig, &config.identity, &metrics).await?;
         let addresses = settings::addresses(&config, own_address(config.ipv6_first));
         let (server, name) = (config.server.clone(), config.node_name.clone());
-        ports
-            .secure(server, name, addresses, api.clone(), &metrics)
-            .await?;
+        ports.secure(server, name, addresses, api.clone(), &metrics).await?;
         if let Some(path) = config.dns.resolv_conf.clone() {
             spawn(PanicScope::Other, check_resolv_conf(path));
         }
@@ -247,14 +239,7 @@ impl App {
         let (periods, system) = (self.periods, self.system);
         let desired = self.opened.stores.pod_manager.clone();
         let api = self.opened.api.as_ref().map(ApiServer::availability);
-        let started = start::start(
-            &self.config,
-            periods,
-            system,
-            self.opened,
-            &info,
-            &mut tasks,
-        );
+        let started = start::start(&self.config, periods, system, self.opened, &info, &mut tasks);
         let started = tokio::select! {
             pods = started => Ok(pods?),
             reason = &mut stop_requested => Err(reason),
@@ -268,11 +253,7 @@ impl App {
         };
         tracing::info!(node = self.config.node_name, "Started kubelet");
         if let Some(manager) = manager {
-            let status = ServiceStatus {
-                pods: desired,
-                runtime: pods.runtime_state.clone(),
-                api,
-            };
+            let status = ServiceStatus { pods: desired, runtime: pods.runtime_state.clone(), api };
             let reporting = status.report(manager, tasks.shutdown());
             tasks.spawn("service.status", reporting);
         }
@@ -298,20 +279,12 @@ impl App {
     /// a restart: the loop has not started then, and the check succeeds.
     fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
         if let Some(within) = manager.watchdog() {
-            let (sync_loop_monitor, check) = (
-                self.opened.pods.sync_loop_monitor.clone(),
-                self.sync_loop_check(),
-            );
+            let (sync_loop_monitor, check) =
+                (self.opened.pods.sync_loop_monitor.clone(), self.sync_loop_check());
             let check = move || {
-                if sync_loop_monitor.has_started() {
-                    check()
-                } else {
-                    Ok(())
-                }
+                if sync_loop_monitor.has_started() { check() } else { Ok(()) }
             };
-            let feeding = manager
-                .clone()
-                .feed_watchdog(within, check, tasks.shutdown());
+            let feeding = manager.clone().feed_watchdog(within, check, tasks.shutdown());
             tasks.spawn("service.watchdog", feeding);
         }
     }
@@ -319,12 +292,8 @@ impl App {
     fn serve(&mut self, tasks: &mut Tasks) {
         let counted = CheckMetrics::new(&self.opened.sli_metrics);
         let pods = self.opened.pods.handles.clone();
-        let warnings = move || {
-            pods.borrow()
-                .as_ref()
-                .map(PodsHandles::warnings)
-                .unwrap_or_default()
-        };
+        let warnings =
+            move || pods.borrow().as_ref().map(PodsHandles::warnings).unwrap_or_default();
         let healthz = HealthChecks::ping().with("log", || Ok(())).noting(warnings);
         let checks = healthz.clone().with("syncloop", self.sync_loop_check());
         let opened = &self.opened;
@@ -392,10 +361,7 @@ async fn stop(
         tasks.stop().await;
     };
     if tokio::time::timeout(DRAIN_TIMEOUT, draining).await.is_err() {
-        tracing::warn!(
-            seconds = DRAIN_TIMEOUT.as_secs(),
-            "Tasks did not stop in time"
-        );
+        tracing::warn!(seconds = DRAIN_TIMEOUT.as_secs(), "Tasks did not stop in time");
     }
     // Workers may finish their last step after the tasks that write its results have ended.
     if let Some((pods, state_store)) = pods {

@@ -74,11 +74,7 @@ impl Finding {
 
     fn new(level: Level, subject: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            level,
-            subject,
-            message,
-        }
+        Self { level, subject, message }
     }
 }
 
@@ -125,9 +121,7 @@ pub(super) fn machine_problems(config: &KubeletConfig, machine: &HostMachine) ->
 fn local(config: &KubeletConfig) -> anyhow::Result<Vec<Finding>> {
     let machine = HostMachine::read()?;
     let problems = machine_problems(config, &machine).into_iter();
-    let mut findings: Vec<_> = problems
-        .map(|problem| Finding::error("machine", problem))
-        .collect();
+    let mut findings: Vec<_> = problems.map(|problem| Finding::error("machine", problem)).collect();
     findings.extend(directories(config));
     findings.extend(certificates(config));
     findings.extend(ports(config));
@@ -151,14 +145,8 @@ fn directories(config: &KubeletConfig) -> Vec<Finding> {
         .collect();
     let providers = config.images.credential_providers.as_ref();
     let needed = [
-        (
-            "--image-credential-provider-config",
-            providers.map(|providers| &providers.config),
-        ),
-        (
-            "--image-credential-provider-bin-dir",
-            providers.map(|providers| &providers.bin_dir),
-        ),
+        ("--image-credential-provider-config", providers.map(|providers| &providers.config)),
+        ("--image-credential-provider-bin-dir", providers.map(|providers| &providers.bin_dir)),
     ];
     let static_pods = config.static_pods.path.as_deref();
     let local_objects = config.local_objects_dir.as_deref();
@@ -166,11 +154,7 @@ fn directories(config: &KubeletConfig) -> Vec<Finding> {
         static_pods.and_then(|path| {
             missing_with_effect("staticPodPath", path, "no static pod runs until it exists")
         }),
-        config
-            .dns
-            .resolv_conf
-            .as_deref()
-            .and_then(missing_resolv_conf),
+        config.dns.resolv_conf.as_deref().and_then(missing_resolv_conf),
         local_objects.and_then(|path| {
             missing_with_effect("--local-objects-dir", path, "lookups fail until it exists")
         }),
@@ -223,12 +207,7 @@ fn certificates(config: &KubeletConfig) -> Vec<Finding> {
             let (_, facts) = x509::key_pair(&chain, &read_file(key)?)?;
             Ok(facts.not_after)
         };
-        findings.push(validity(
-            "tlsCertFile",
-            certificate,
-            read(),
-            clock::timestamp(),
-        ));
+        findings.push(validity("tlsCertFile", certificate, read(), clock::timestamp()));
     }
     if let Some(path) = &config.server.auth.client_ca_file {
         let read = || -> anyhow::Result<Timestamp> {
@@ -250,10 +229,9 @@ fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn validity(field: &str, path: &Path, read: anyhow::Result<Timestamp>, now: Timestamp) -> Finding {
     let place = format!("{field}: {}", path.display());
     match read {
-        Err(error) => Finding::error(
-            "certificates",
-            format!("{place}: {}", error_chain(error.as_ref())),
-        ),
+        Err(error) => {
+            Finding::error("certificates", format!("{place}: {}", error_chain(error.as_ref())))
+        }
         Ok(end) if end <= now => {
             Finding::error("certificates", format!("{place}: expired at {end}"))
         }
@@ -272,19 +250,11 @@ fn ports(config: &KubeletConfig) -> Vec<Finding> {
         ("readOnlyPort", server.read_only),
         ("healthzPort", server.healthz),
     ];
-    let ports = ports
-        .into_iter()
-        .filter_map(|(field, address)| Some((field, address?)));
+    let ports = ports.into_iter().filter_map(|(field, address)| Some((field, address?)));
     let found = ports.map(|(field, address)| {
         let bound = TcpListener::bind(address).map(drop);
-        let in_use = bound
-            .as_ref()
-            .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
-        let owner = if in_use {
-            listener_of(address.port())
-        } else {
-            None
-        };
+        let in_use = bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        let owner = if in_use { listener_of(address.port()) } else { None };
         port(field, address, bound, owner)
     });
     found.collect()
@@ -309,10 +279,9 @@ fn port(
                 "{field}: cannot listen on {address}: {error}; process {process} ({name}) does"
             ),
         ),
-        (Err(error), None) => Finding::error(
-            "ports",
-            format!("{field}: cannot listen on {address}: {error}"),
-        ),
+        (Err(error), None) => {
+            Finding::error("ports", format!("{field}: cannot listen on {address}: {error}"))
+        }
     }
 }
 
@@ -368,12 +337,7 @@ async fn api_server(config: &KubeletConfig) -> Vec<Finding> {
     let node = ResourcePath::cluster(&config.node_name);
     let read = api.get::<LenientNode>(node).await.map(drop);
     let place = format!("{} ({})", api.url(), path.display());
-    findings.push(api_finding(
-        &place,
-        &config.node_name,
-        &api.credentials(),
-        &read,
-    ));
+    findings.push(api_finding(&place, &config.node_name, &api.credentials(), &read));
     findings
 }
 
@@ -403,12 +367,7 @@ async fn client_certificate(path: PathBuf) -> Option<Finding> {
         let (certificate, _) = kubeconfig_certificate(&path)?;
         let first = x509::certificates(&certificate).ok()?;
         let facts = x509::parse(first.first()?)?;
-        Some(validity(
-            "--kubeconfig",
-            &path,
-            Ok(facts.not_after),
-            clock::timestamp(),
-        ))
+        Some(validity("--kubeconfig", &path, Ok(facts.not_after), clock::timestamp()))
     };
     spawn_blocking(read).await.ok().flatten()
 }
@@ -431,10 +390,7 @@ mod tests {
             assert_eq!(validity("f", path, end, now).level, level);
         }
         let unreadable = validity("f", path, Err(anyhow::anyhow!("cannot read")), now);
-        assert_eq!(
-            unreadable,
-            Finding::error("certificates", "f: /c.pem: cannot read")
-        );
+        assert_eq!(unreadable, Finding::error("certificates", "f: /c.pem: cannot read"));
     }
 
     #[test]
@@ -471,11 +427,7 @@ mod tests {
             (status(401), Level::Error, "rejects the token"),
             (status(403), Level::Warning, "may not read"),
             (status(500), Level::Error, "why"),
-            (
-                Err(ApiError::Timeout(Duration::from_secs(10))),
-                Level::Error,
-                "10 s",
-            ),
+            (Err(ApiError::Timeout(Duration::from_secs(10))), Level::Error, "10 s"),
         ] {
             let found = api_finding("https://a (k)", "n", "the token", &read);
             assert_eq!(found.level, level, "{found:?}");

@@ -92,9 +92,7 @@ pub(super) fn open(
         cri::connect(&config.runtime, prefer_streaming_lists, &tracer, &metrics)?;
     let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
     let (stores, writers) = state::open(settings::state(config), &metrics)?;
-    let events = api
-        .as_ref()
-        .and_then(|_| EventQueue::open(&stores.events, &metrics));
+    let events = api.as_ref().and_then(|_| EventQueue::open(&stores.events, &metrics));
     let pod_resources = resources::bind_pod_resources(&config.root_dir);
     let images = Images::open(
         &config.images,
@@ -106,10 +104,7 @@ pub(super) fn open(
     let facts = node::facts(&settings::profile(config), &machine)?;
     let facts = Arc::new(NodeFacts {
         volume_plugin_dir: settings::volume_plugin_dir(config),
-        controller_attach: config
-            .effective
-            .enable_controller_attach_detach
-            .unwrap_or(true),
+        controller_attach: config.effective.enable_controller_attach_detach.unwrap_or(true),
         ..facts
     });
     let pods_to_sync = objects.configmaps_and_secrets.pods_to_sync();
@@ -148,13 +143,9 @@ pub(super) fn open(
     );
     volumes.register_totals(&metrics);
     let volumes_for_sizes = volumes.clone();
-    stores
-        .sizes
-        .add("prepared_volumes", move || volumes_for_sizes.count());
+    stores.sizes.add("prepared_volumes", move || volumes_for_sizes.count());
     let csi_for_sizes = volumes.csi().clone();
-    stores
-        .sizes
-        .add("csi_volumes", move || csi_for_sizes.count());
+    stores.sizes.add("csi_volumes", move || csi_for_sizes.count());
     let posted =
         settings::posted_pods(config).context("cannot open the directory of posted pods")?;
     let (pods, pods_writers) = pods::open(&stores, posted, &metrics);

@@ -16,10 +16,8 @@ pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
         "The node's name. The count is always 1.",
         always(vec![("node", node_name.to_owned())]),
     );
-    let (major, minor) = KUBERNETES_VERSION
-        .trim_start_matches('v')
-        .split_once('.')
-        .unwrap_or_default();
+    let (major, minor) =
+        KUBERNETES_VERSION.trim_start_matches('v').split_once('.').unwrap_or_default();
     metrics.register(
         "kubernetes_build_info",
         "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
@@ -54,10 +52,7 @@ pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
 /// Registers the metric of the feature gates that have an effect here.
 pub(super) fn feature_gates(is_on: impl Fn(FeatureGate) -> bool, metrics: &Metrics) {
     let samples = FeatureGate::ALL.iter().map(|gate| {
-        let labels = vec![
-            ("name", gate.name().to_owned()),
-            ("stage", gate.stage().to_owned()),
-        ];
+        let labels = vec![("name", gate.name().to_owned()), ("stage", gate.stage().to_owned())];
         (labels, f64::from(u8::from(is_on(*gate))))
     });
     let samples: Vec<_> = samples.collect();

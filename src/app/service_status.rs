@@ -81,11 +81,7 @@ fn text(runtime_responds: bool, api_is_away: bool, pods: usize) -> String {
         return WAITS_FOR_RUNTIME.to_owned();
     }
     let plural = if pods == 1 { "" } else { "s" };
-    let waits = if api_is_away {
-        "waiting for the API server, "
-    } else {
-        ""
-    };
+    let waits = if api_is_away { "waiting for the API server, " } else { "" };
     format!("STATUS={waits}{pods} pod{plural}")
 }
 

@@ -48,10 +48,7 @@ pub(super) fn state(config: &KubeletConfig) -> state::Config {
 
 /// `None` for a standalone node.
 pub(super) fn identity(config: &KubeletConfig, api: Option<ApiServer>) -> Option<CertificateDeps> {
-    let issued = matches!(
-        config.server.tls.certificate,
-        ServingCertificate::Issued { .. }
-    );
+    let issued = matches!(config.server.tls.certificate, ServingCertificate::Issued { .. });
     Some(CertificateDeps {
         api: api?,
         kubeconfig: config.kubeconfig.clone()?,
@@ -90,9 +87,7 @@ fn reserved_memory(reservation: &ReservedResources, memory_bytes: u64) -> NodeRe
     let capacity = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
     let threshold = reservation.memory_threshold;
     let threshold = threshold.map(|threshold| threshold.of(capacity));
-    let bytes = reservation
-        .memory
-        .saturating_add(threshold.unwrap_or_default());
+    let bytes = reservation.memory.saturating_add(threshold.unwrap_or_default());
     let memory = Quantity::parse(&bytes.to_string()).unwrap_or_default();
     [("memory".to_owned(), memory)].into()
 }
@@ -186,12 +181,7 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     }
     let config_maps_and_secrets =
         LocalConfigMapsAndSecrets::new(config.local_objects_dir.is_some());
-    PostedPods::open(
-        &posted_dir(config),
-        &config.node_name,
-        config_maps_and_secrets,
-    )
-    .map(Some)
+    PostedPods::open(&posted_dir(config), &config.node_name, config_maps_and_secrets).map(Some)
 }
 
 fn manifest_files(config: &KubeletConfig) -> Option<FileConfig> {
@@ -215,9 +205,7 @@ fn file_source(config: &KubeletConfig, source: PodSource, path: PathBuf) -> File
 
 /// The sources of pods whose manifests are files.
 pub(super) fn manifest_sources(config: &KubeletConfig) -> impl Iterator<Item = FileConfig> {
-    manifest_files(config)
-        .into_iter()
-        .chain(posted_files(config))
+    manifest_files(config).into_iter().chain(posted_files(config))
 }
 
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, stores: &Stores) -> pod_config::Config {
@@ -309,10 +297,7 @@ fn eviction(config: &KubeletConfig) -> EvictionSettings {
 }
 
 fn shutdown_phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
-    let periods = config
-        .shutdown_grace_period_by_pod_priority
-        .iter()
-        .flatten();
+    let periods = config.shutdown_grace_period_by_pod_priority.iter().flatten();
     let by_priority = periods.map(|period| ShutdownPhase {
         priority: period.priority.unwrap_or_default(),
         grace: period.shutdown_grace_period_seconds.unwrap_or_default(),

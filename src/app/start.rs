@@ -35,16 +35,7 @@ pub(super) async fn start(
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodsHandles> {
-    let Opened {
-        metrics,
-        tracer,
-        machine,
-        stores,
-        writers,
-        images,
-        volumes,
-        ..
-    } = opened;
+    let Opened { metrics, tracer, machine, stores, writers, images, volumes, .. } = opened;
     let reader = opened.pods;
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let known_services = config.root_dir.join("services.json");
@@ -72,9 +63,7 @@ pub(super) async fn start(
         active_pods: active_pods(&stores, &reader),
     };
     let resources = resources::start(settings::resources(config, &machine), &deps, tasks).await?;
-    opened
-        .pods_cgroup
-        .send_replace(resources.cgroups.all_pods());
+    opened.pods_cgroup.send_replace(resources.cgroups.all_pods());
 
     if let Some(notices) = opened.certificate_notices {
         pod_certificates::start(notices, stores.events.clone(), tasks);

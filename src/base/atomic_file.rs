@@ -48,10 +48,7 @@ fn replace(
 ) -> io::Result<()> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     use std::os::unix::fs::OpenOptionsExt;
-    let name = path
-        .file_name()
-        .ok_or(io::ErrorKind::InvalidInput)?
-        .to_string_lossy();
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let temporary = path.with_file_name(format!(".{name}.{}-{serial}.tmp", std::process::id()));
     let written = fs::OpenOptions::new()

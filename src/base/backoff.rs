@@ -43,19 +43,12 @@ pub struct Backoff<K, T> {
 impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
     /// An empty back-off.
     pub fn new(base: Duration, cap: Duration, reset_after: Duration) -> Self {
-        Self {
-            base: base.min(cap),
-            cap,
-            reset_after,
-            entries: HashMap::new(),
-        }
+        Self { base: base.min(cap), cap, reset_after, entries: HashMap::new() }
     }
 
     /// The current delay of a key; zero without an entry.
     pub fn delay(&self, key: &K) -> Duration {
-        self.entries
-            .get(key)
-            .map_or(Duration::ZERO, |entry| entry.delay)
+        self.entries.get(key).map_or(Duration::ZERO, |entry| entry.delay)
     }
 
     /// The entry of a key.
@@ -93,8 +86,7 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
             _ => base,
         };
         let last_update = now;
-        self.entries
-            .insert(key, BackoffEntry { delay, last_update });
+        self.entries.insert(key, BackoffEntry { delay, last_update });
         delay
     }
 
@@ -141,18 +133,8 @@ mod tests {
         let mut b = Backoff::new(S(10), S(60), S(600));
         let mut step = |cap| b.advance_within("k", t0, t0, S(cap)).as_secs();
         assert_eq!([step(3), step(3), step(25)], [3, 3, 10]);
-        assert_eq!(
-            [step(100), step(100), step(100), step(100)],
-            [20, 40, 80, 100]
-        );
-        b.restore_within(
-            "k",
-            BackoffEntry {
-                delay: S(90),
-                last_update: t0,
-            },
-            S(80),
-        );
+        assert_eq!([step(100), step(100), step(100), step(100)], [20, 40, 80, 100]);
+        b.restore_within("k", BackoffEntry { delay: S(90), last_update: t0 }, S(80));
         assert_eq!(b.delay(&"k"), S(80));
     }
 
@@ -179,13 +161,9 @@ mod tests {
         let mut b = Backoff::new(S(10), S(300), S(600));
         b.advance("k", t0, t0);
         let exit = t0 + S(1);
-        for (back, left) in [
-            (0, Some(S(10))),
-            (1, Some(S(10))),
-            (10, Some(S(10))),
-            (11, None),
-            (86_400, None),
-        ] {
+        for (back, left) in
+            [(0, Some(S(10))), (1, Some(S(10))), (10, Some(S(10))), (11, None), (86_400, None)]
+        {
             assert_eq!(b.remaining(&"k", exit, exit - S(back)), left, "{back}");
         }
         // It goes on by the new clock.

@@ -69,11 +69,7 @@ struct RuntimeClock {
 }
 
 fn simulated() -> Option<Timestamp> {
-    if IS_SIMULATED.load(Ordering::Relaxed) {
-        simulated_here()
-    } else {
-        None
-    }
+    if IS_SIMULATED.load(Ordering::Relaxed) { simulated_here() } else { None }
 }
 
 #[cold]
@@ -101,10 +97,8 @@ impl SimulatedWallClock {
     /// Gives the runtime a wall clock that now shows this time.
     pub fn start(runtime: &Handle, now: Timestamp) -> Self {
         let entered = runtime.enter();
-        let clock = Arc::new(RuntimeClock {
-            runtime: runtime.id(),
-            origin: Mutex::new((instant(), now)),
-        });
+        let clock =
+            Arc::new(RuntimeClock { runtime: runtime.id(), origin: Mutex::new((instant(), now)) });
         drop(entered);
         SIMULATED.write().push(Arc::clone(&clock));
         IS_SIMULATED.store(true, Ordering::Relaxed);
@@ -200,10 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "compares with the system's clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "compares with the system's clock")]
     async fn without_simulation_wall_time_is_the_systems() {
         advance(HOUR).await;
         let before = SystemTime::now();
@@ -215,10 +206,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "compares with the system's clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "compares with the system's clock")]
     #[expect(clippy::disallowed_types, reason = "compares with the system's clock")]
     fn threads_outside_of_runtimes_read_the_systems_monotonic_clock() {
         let before = std::time::Instant::now();

@@ -28,9 +28,7 @@ impl RequestRate {
     /// `ResourceExhausted`: there were too many.
     pub fn admit(&self) -> Result<(), Status> {
         let taken = self.0.lock().take(clock::instant(), Duration::ZERO);
-        taken
-            .map(drop)
-            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+        taken.map(drop).ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 }
 
@@ -81,13 +79,7 @@ mod tests {
         let accept = || {
             calls.set(calls.get() + 1);
             let failed = calls.get() % 4 != 0;
-            async move {
-                if failed {
-                    Err(io::Error::other("too many open files"))
-                } else {
-                    Ok(())
-                }
-            }
+            async move { if failed { Err(io::Error::other("too many open files")) } else { Ok(()) } }
         };
         let began = clock::instant();
         let mut all = pin!(accepted("test", accept));

@@ -14,10 +14,7 @@ pub struct DirtySet<K> {
 
 impl<K> Default for DirtySet<K> {
     fn default() -> Self {
-        Self {
-            keys: Mutex::new(HashSet::new()),
-            notify: Notify::new(),
-        }
+        Self { keys: Mutex::new(HashSet::new()), notify: Notify::new() }
     }
 }
 

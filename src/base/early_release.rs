@@ -23,10 +23,7 @@ pub struct EarlyReleasePermit {
 impl EarlyReleaseSemaphore {
     /// At most `limit` permits at a time, each held for at most `hold`.
     pub fn new(limit: usize, hold: Duration) -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(limit)),
-            hold,
-        }
+        Self { permits: Arc::new(Semaphore::new(limit)), hold }
     }
 
     /// Waits for a permit. Safe to cancel.
@@ -87,13 +84,9 @@ mod tests {
         let limit = EarlyReleaseSemaphore::new(4, HOLD);
         let hang = || {
             let limit = limit.clone();
-            tokio::spawn(async move {
-                limit
-                    .acquire()
-                    .await
-                    .run(std::future::pending::<()>())
-                    .await
-            })
+            tokio::spawn(
+                async move { limit.acquire().await.run(std::future::pending::<()>()).await },
+            )
         };
         let all: Vec<_> = (0..7).map(|_| hang()).collect();
         tokio::task::yield_now().await;

@@ -30,10 +30,7 @@ mod tests {
     fn sources_are_listed_once() {
         let table: [(&[&str], &str); 4] = [
             (&["a"], "a"),
-            (
-                &["cannot read f", "no such file"],
-                "cannot read f: no such file",
-            ),
+            (&["cannot read f", "no such file"], "cannot read f: no such file"),
             (
                 &[
                     "cannot use f: cannot read f: no such file",
@@ -45,10 +42,8 @@ mod tests {
             (&["a: b", "b", "c"], "a: b: c"),
         ];
         for (texts, expected) in table {
-            let chain = texts
-                .iter()
-                .rev()
-                .fold(None, |source, text| Some(Box::new(Layer(text, source))));
+            let chain =
+                texts.iter().rev().fold(None, |source, text| Some(Box::new(Layer(text, source))));
             assert_eq!(error_chain(chain.unwrap().as_ref()), expected);
         }
     }

@@ -137,26 +137,20 @@ fn parse_term(text: &str) -> Result<(u64, &str), ParseDurationError> {
         return Err(ParseDurationError::Invalid);
     }
     let value = whole_part(whole)?;
-    let end = rest
-        .find(|c: char| c == '.' || c.is_ascii_digit())
-        .unwrap_or(rest.len());
+    let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
     let (unit, rest) = rest.split_at_checked(end).unwrap_or((rest, ""));
     if unit.is_empty() {
         return Err(ParseDurationError::MissingUnit);
     }
     let nanos = unit_nanos(unit).ok_or_else(|| ParseDurationError::UnknownUnit(unit.to_owned()))?;
-    let mut total = value
-        .checked_mul(nanos)
-        .filter(|v| *v <= LIMIT)
-        .ok_or(ParseDurationError::Overflow)?;
+    let mut total =
+        value.checked_mul(nanos).filter(|v| *v <= LIMIT).ok_or(ParseDurationError::Overflow)?;
     let (fraction, scale) = fraction_part(fraction);
     if fraction > 0 {
         // In floating point, for the same rounding as Go.
         let extra = (fraction as f64 * (nanos as f64 / scale)) as u64;
-        total = total
-            .checked_add(extra)
-            .filter(|v| *v <= LIMIT)
-            .ok_or(ParseDurationError::Overflow)?;
+        total =
+            total.checked_add(extra).filter(|v| *v <= LIMIT).ok_or(ParseDurationError::Overflow)?;
     }
     Ok((total, rest))
 }
@@ -187,9 +181,7 @@ impl FromStr for GoDuration {
         if negative {
             return Ok(Self(0i64.wrapping_sub_unsigned(total)));
         }
-        i64::try_from(total)
-            .map(Self)
-            .map_err(|_| ParseDurationError::Overflow)
+        i64::try_from(total).map(Self).map_err(|_| ParseDurationError::Overflow)
     }
 }
 
@@ -252,8 +244,7 @@ impl Visitor<'_> for DurationVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<GoDuration, E> {
-        text.parse()
-            .map_err(|error| E::custom(format_args!("{text:?} {error}")))
+        text.parse().map_err(|error| E::custom(format_args!("{text:?} {error}")))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<GoDuration, E> {

@@ -143,9 +143,7 @@ pub fn catch_panic<F: Future>(
     done.map(move |done| {
         done.map_err(|payload| {
             scope.count();
-            Panicked {
-                message: message(payload.as_ref()),
-            }
+            Panicked { message: message(payload.as_ref()) }
         })
     })
 }
@@ -156,11 +154,7 @@ pub fn catch_panic<F: Future>(
 /// The work panicked.
 pub fn catch_panic_sync<T>(scope: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let ready = catch_panic(scope, async { work() }).now_or_never();
-    ready.unwrap_or_else(|| {
-        Err(Panicked {
-            message: "blocking work returned Pending".to_owned(),
-        })
-    })
+    ready.unwrap_or_else(|| Err(Panicked { message: "blocking work returned Pending".to_owned() }))
 }
 
 /// Installs the panic hook: logs every panic with its source location and scope, and counts those that are not
@@ -199,17 +193,11 @@ fn message(payload: &(dyn Any + Send)) -> String {
     {
         return formatted.clone();
     }
-    let known = UNWRAPPED
-        .iter()
-        .find(|known| formatted.starts_with(**known));
+    let known = UNWRAPPED.iter().find(|known| formatted.starts_with(**known));
     let (kept, rest) = formatted.split_at(known.map_or(0, |known| known.len()));
     let end = rest.find(['"', '`', '\'', ':', '\n']).unwrap_or(rest.len());
     let shown = rest.get(..end).unwrap_or_default();
-    if end < rest.len() {
-        format!("{kept}{}…", shown)
-    } else {
-        format!("{kept}{shown}")
-    }
+    if end < rest.len() { format!("{kept}{}…", shown) } else { format!("{kept}{shown}") }
 }
 
 /// Prefixes with quotes that do not enclose values.
@@ -255,10 +243,7 @@ mod tests {
                 },
                 "a literal: `as` it is",
             ),
-            (
-                || failed().unwrap(),
-                "called `Result::unwrap()` on an `Err` value…",
-            ),
+            (|| failed().unwrap(), "called `Result::unwrap()` on an `Err` value…"),
             (|| failed().expect("read the key"), "read the key…"),
             (|| assert_eq!(TEXT, "other"), "assertion …"),
             (
@@ -280,10 +265,7 @@ mod tests {
         // Newer standard libraries say the length in place of the text.
         let sliced = panic::catch_unwind(|| drop(TEXT[..TEXT.len() + 1].to_owned()));
         let shown = message(sliced.unwrap_err().as_ref());
-        assert!(
-            shown.starts_with("end byte index 9 is out of bounds"),
-            "{shown}"
-        );
+        assert!(shown.starts_with("end byte index 9 is out of bounds"), "{shown}");
         assert!(!shown.contains(TEXT), "{shown}");
     }
 }

@@ -28,11 +28,7 @@ pub struct PathAuthority {
 impl PathAuthority {
     /// Wraps a connection from which nothing was read yet.
     pub fn new(inner: UnixStream) -> Self {
-        Self {
-            inner,
-            rewriter: Rewriter::default(),
-            out: Vec::new(),
-        }
+        Self { inner, rewriter: Rewriter::default(), out: Vec::new() }
     }
 }
 
@@ -106,10 +102,7 @@ struct Rewriter {
 
 impl Default for Rewriter {
     fn default() -> Self {
-        Self {
-            held: Vec::new(),
-            pass: PREFACE,
-        }
+        Self { held: Vec::new(), pass: PREFACE }
     }
 }
 
@@ -241,11 +234,7 @@ fn set(value: &mut [u8], at: usize, code: u8) {
         let (bit, one) = (at + index, code >> (5 - index) & 1);
         if let Some(byte) = value.get_mut(bit / 8) {
             let mask = 1 << (7 - bit % 8);
-            *byte = if one == 0 {
-                *byte & !mask
-            } else {
-                *byte | mask
-            };
+            *byte = if one == 0 { *byte & !mask } else { *byte | mask };
         }
     }
 }

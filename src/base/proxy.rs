@@ -50,9 +50,7 @@ impl Proxy {
         let matcher = Matcher::builder().all(url).build();
         let any = Uri::from_static("https://server");
         let found = matcher.intercept(&any);
-        found
-            .map(Self)
-            .with_context(|| format!("{}: invalid URL of a proxy", shown()))
+        found.map(Self).with_context(|| format!("{}: invalid URL of a proxy", shown()))
     }
 
     fn is_socks(&self) -> bool {
@@ -111,11 +109,7 @@ impl ProxyEnvironment {
             let given = get(name).or_else(|| get(&name.to_lowercase()));
             given.unwrap_or_default()
         };
-        Self {
-            https: value("HTTPS_PROXY"),
-            http: value("HTTP_PROXY"),
-            none: value("NO_PROXY"),
-        }
+        Self { https: value("HTTPS_PROXY"), http: value("HTTP_PROXY"), none: value("NO_PROXY") }
     }
 
     /// The proxy of the requests to this URL. This machine needs none.
@@ -133,11 +127,7 @@ impl ProxyEnvironment {
         if value.is_empty() || host == "localhost" || address.is_ok_and(|ip| ip.is_loopback()) {
             return Ok(None);
         }
-        let full = if value.contains("://") {
-            value.clone()
-        } else {
-            format!("http://{value}")
-        };
+        let full = if value.contains("://") { value.clone() } else { format!("http://{value}") };
         let proxy = Proxy::at(&full).with_context(|| name.to_owned())?;
         let exceptions = exceptions(&self.none, url.port_u16().unwrap_or(port));
         let matcher = Matcher::builder().all(full).no(exceptions).build();
@@ -342,13 +332,8 @@ mod tests {
             https: "gopher://u:s3cret@p".to_owned(),
             ..ProxyEnvironment::default()
         };
-        let error = environment
-            .proxy_of(&Uri::from_static("https://a"))
-            .unwrap_err();
+        let error = environment.proxy_of(&Uri::from_static("https://a")).unwrap_err();
         let text = format!("{error:#}");
-        assert!(
-            text.starts_with("HTTPS_PROXY: ") && !text.contains("s3cret"),
-            "{text}"
-        );
+        assert!(text.starts_with("HTTPS_PROXY: ") && !text.contains("s3cret"), "{text}");
     }
 }

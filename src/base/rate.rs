@@ -16,14 +16,8 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Without a limit if `qps` is zero or negative.
     pub fn new(qps: f64, burst: u32) -> TokenBucket {
-        let interval = (qps > 0.0)
-            .then(|| Duration::try_from_secs_f64(1.0 / qps).ok())
-            .flatten();
-        TokenBucket {
-            interval,
-            burst: burst.max(1),
-            next: None,
-        }
+        let interval = (qps > 0.0).then(|| Duration::try_from_secs_f64(1.0 / qps).ok()).flatten();
+        TokenBucket { interval, burst: burst.max(1), next: None }
     }
 
     /// Reserves a token; returns how long to wait before using it. Reserves nothing and returns `None` if the wait
@@ -35,9 +29,7 @@ impl TokenBucket {
         let next = self.next.map_or(now, |next| next.max(now));
         // After a pause, the first `burst` tokens are available immediately.
         let burst_credit = interval.saturating_mul(self.burst.saturating_sub(1));
-        let wait = next
-            .saturating_duration_since(now)
-            .saturating_sub(burst_credit);
+        let wait = next.saturating_duration_since(now).saturating_sub(burst_credit);
         if wait > max_wait {
             return None;
         }

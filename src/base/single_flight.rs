@@ -37,9 +37,7 @@ impl<V: Clone> Latest<V> {
 
 impl<K, V: Clone> Default for SingleFlight<K, V> {
     fn default() -> Self {
-        Self {
-            latest: Mutex::default(),
-        }
+        Self { latest: Mutex::default() }
     }
 }
 

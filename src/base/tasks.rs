@@ -75,10 +75,7 @@ impl Tasks {
     {
         self.set.spawn(async move {
             let result = catch_panic(PanicScope::Task(name), future).await;
-            TaskEnd {
-                name,
-                result: result.unwrap_or_else(|panicked| Err(panicked.into())),
-            }
+            TaskEnd { name, result: result.unwrap_or_else(|panicked| Err(panicked.into())) }
         });
     }
 
@@ -98,10 +95,7 @@ impl Tasks {
     pub async fn first_end(&mut self) -> Option<TaskEnd> {
         match self.set.join_next().await? {
             Ok(end) => Some(end),
-            Err(error) => Some(TaskEnd {
-                name: "unknown",
-                result: Err(error.into()),
-            }),
+            Err(error) => Some(TaskEnd { name: "unknown", result: Err(error.into()) }),
         }
     }
 

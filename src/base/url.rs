@@ -63,10 +63,7 @@ mod tests {
     #[test]
     fn credentials_of_a_url_are_masked() {
         for (url, expected) in [
-            (
-                "http://u:p@a:81/x?token=y#z",
-                "http://<masked>@a:81/x?<masked>",
-            ),
+            ("http://u:p@a:81/x?token=y#z", "http://<masked>@a:81/x?<masked>"),
             ("http://u:p@q@a?token=y/z", "http://<masked>@a?<masked>"),
             ("https://a", "https://a"),
             ("http://a/u@b", "http://a/u@b"),

@@ -44,10 +44,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Waits until keys are marked, which are returned, or until a key is due. Safe to cancel.
     pub async fn woken(&self) -> HashSet<K> {
-        let waiting = self
-            .due
-            .iter()
-            .filter(|(key, _)| !self.in_flight.contains(*key));
+        let waiting = self.due.iter().filter(|(key, _)| !self.in_flight.contains(*key));
         let next = waiting.map(|(_, due)| due.at).min();
         let is_full = self.in_flight.len() >= self.max_in_flight;
         tokio::select! {

@@ -222,9 +222,7 @@ mod tests {
         ];
         for value in values {
             let der = certificate(|params| {
-                params
-                    .distinguished_name
-                    .push(DnType::CommonName, value.clone())
+                params.distinguished_name.push(DnType::CommonName, value.clone())
             });
             assert_eq!(parse(&der).unwrap().common_name, "who", "{value:?}");
         }
@@ -245,17 +243,9 @@ mod tests {
         let rows = [
             (UTC_TIME, "490101000000Z", Some("2049-01-01T00:00:00Z")),
             (UTC_TIME, "500101000000Z", Some("1950-01-01T00:00:00Z")),
-            (
-                GENERALIZED_TIME,
-                "20500630235959Z",
-                Some("2050-06-30T23:59:59Z"),
-            ),
+            (GENERALIZED_TIME, "20500630235959Z", Some("2050-06-30T23:59:59Z")),
             // The end of a certificate without expiry (RFC 5280, 4.1.2.5).
-            (
-                GENERALIZED_TIME,
-                "99991231235959Z",
-                Some("9999-12-30T22:00:00.999999999Z"),
-            ),
+            (GENERALIZED_TIME, "99991231235959Z", Some("9999-12-30T22:00:00.999999999Z")),
             (GENERALIZED_TIME, "20500631235959Z", None),
             (GENERALIZED_TIME, "20500630235959", None),
             (GENERALIZED_TIME, "20500630235959.1Z", None),
@@ -278,11 +268,7 @@ mod tests {
         for end in 0..der.len() {
             assert_eq!(parse(&der[..end]), None);
         }
-        for lengths in [
-            &[0x30, 0x80][..],
-            &[0x30, 0x85, 1, 1, 1, 1, 1],
-            &[0x30, 0x84],
-        ] {
+        for lengths in [&[0x30, 0x80][..], &[0x30, 0x85, 1, 1, 1, 1, 1], &[0x30, 0x84]] {
             assert_eq!(parse(lengths), None);
         }
     }

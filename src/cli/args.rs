@@ -162,9 +162,7 @@ fn output_of(matches: &ArgMatches, wide: bool) -> Result<Output, ArgsError> {
         (Some("wide"), true) => Ok(Output::Wide),
         (Some(other), wide) => {
             let known = if wide { "json or wide" } else { "json" };
-            Err(ArgsError(vec![format!(
-                "--output: {other:?} is not known, there is {known}"
-            )]))
+            Err(ArgsError(vec![format!("--output: {other:?} is not known, there is {known}")]))
         }
     }
 }
@@ -206,10 +204,7 @@ fn known<T: Copy>(
 
 fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
     let (flags, matches) = parse_subcommand_args(args, own_args("validate"))?;
-    let files: Vec<PathBuf> = words(&matches, "FILE")
-        .into_iter()
-        .map(Into::into)
-        .collect();
+    let files: Vec<PathBuf> = words(&matches, "FILE").into_iter().map(Into::into).collect();
     if files.is_empty() {
         return Err(ArgsError(vec!["FILE is missing".into()]));
     }
@@ -226,11 +221,7 @@ fn config(args: Vec<OsString>) -> Result<ConfigArgs, ArgsError> {
     let name = one(&matches, "ACTION")?;
     let all = (ConfigAction::ALL, ConfigAction::as_str as _);
     let action = known(&name, ConfigAction::parse, all)?;
-    Ok(ConfigArgs {
-        action,
-        output: output_of(&matches, false)?,
-        flags: Box::new(flags),
-    })
+    Ok(ConfigArgs { action, output: output_of(&matches, false)?, flags: Box::new(flags) })
 }
 
 fn preflight(args: Vec<OsString>) -> Result<Preflight, ArgsError> {
@@ -288,10 +279,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     let (name, arguments, what) = known.ok_or_else(|| unknown(verb))?;
     let more = details(name);
     let usage = format!("kubelet {name} {arguments}");
-    let mut text = format!(
-        "{what}.\n\nUsage: {} [FLAGS]\n\n{more}\n\n",
-        usage.trim_end()
-    );
+    let mut text = format!("{what}.\n\nUsage: {} [FLAGS]\n\n{more}\n\n", usage.trim_end());
     for arg in own_args(name) {
         if let Some(help) = arg.get_help() {
             text += &format!("  {:<26}{help}\n", left_column(&arg));

@@ -83,9 +83,8 @@ fn advice(kind: io::ErrorKind) -> &'static str {
 }
 
 async fn exchange(stream: UnixStream, path: &str) -> anyhow::Result<(StatusCode, Bytes)> {
-    let request = Request::get(path)
-        .header(hyper::header::HOST, "kubelet")
-        .body(Empty::<Bytes>::new())?;
+    let request =
+        Request::get(path).header(hyper::header::HOST, "kubelet").body(Empty::<Bytes>::new())?;
     let read = async |response: Response<Incoming>| {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE).collect();

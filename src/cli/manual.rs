@@ -13,10 +13,7 @@ const FILES: [(&str, &str); 5] = [
         "/etc/kubelet/config.yaml",
         "The configuration of a node without kubeadm; kubelet config default prints all fields.",
     ),
-    (
-        "/var/lib/kubelet/config.yaml",
-        "The configuration that kubeadm writes.",
-    ),
+    ("/var/lib/kubelet/config.yaml", "The configuration that kubeadm writes."),
     (
         "/etc/default/kubelet, /etc/sysconfig/kubelet",
         "KUBELET_EXTRA_ARGS: flags of this node beside those of kubeadm.",
@@ -25,10 +22,7 @@ const FILES: [(&str, &str); 5] = [
         "/var/lib/kubelet",
         "The root directory: volumes of pods, certificates, and the kubelet's state.",
     ),
-    (
-        "/var/lib/kubelet/kubelet.sock",
-        "The socket that the subcommands read from.",
-    ),
+    ("/var/lib/kubelet/kubelet.sock", "The socket that the subcommands read from."),
 ];
 
 /// The manual page, in the language of roff, without a trailing newline.
@@ -64,9 +58,7 @@ fn synopsis() -> Roff {
 fn subcommands() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SUBCOMMANDS"]);
-    roff.text([roman(
-        "They change nothing, and accept the flags of the kubelet, too.",
-    )]);
+    roff.text([roman("They change nothing, and accept the flags of the kubelet, too.")]);
     for (verb, arguments, what) in SUBCOMMANDS {
         let usage = format!("kubelet {verb}");
         roff.control("SS", [format!("{usage} {arguments}").trim_end()]);
@@ -122,10 +114,7 @@ fn command() -> Command {
     let shared: Vec<_> = command
         .get_arguments()
         .filter(|arg| {
-            matches!(
-                arg.get_long(),
-                Some("config" | "config-dir" | "strict" | "root-dir")
-            )
+            matches!(arg.get_long(), Some("config" | "config-dir" | "strict" | "root-dir"))
         })
         .cloned()
         .collect();
@@ -136,13 +125,8 @@ fn command() -> Command {
             "SHELL" => one_of(arg, Shell::ALL.iter().map(|shell| shell.as_str())),
             _ => arg,
         };
-        let shared = shared
-            .iter()
-            .filter(|_| *verb != "completion" && *verb != "help");
-        Command::new(*verb)
-            .about(*what)
-            .args(own_args(verb).into_iter().map(operand))
-            .args(shared)
+        let shared = shared.iter().filter(|_| *verb != "completion" && *verb != "help");
+        Command::new(*verb).about(*what).args(own_args(verb).into_iter().map(operand)).args(shared)
     });
     command.subcommands(subcommands)
 }
@@ -168,10 +152,7 @@ mod tests {
                 assert!(page.contains(&format!("--{arg}")), "{verb} --{arg}");
             }
         }
-        assert!(
-            page.starts_with(".ie") || page.starts_with(".TH KUBELET 8"),
-            "{page:.80}"
-        );
+        assert!(page.starts_with(".ie") || page.starts_with(".TH KUBELET 8"), "{page:.80}");
         assert!(page.contains(NODE_VERSION));
     }
 
@@ -182,9 +163,7 @@ mod tests {
             let has = |name: &str| match shell {
                 Shell::Bash | Shell::Zsh => {
                     let after = [" ", "=", "[", "+"];
-                    after
-                        .iter()
-                        .any(|end| script.contains(&format!("--{name}{end}")))
+                    after.iter().any(|end| script.contains(&format!("--{name}{end}")))
                 }
                 Shell::Fish => script.contains(&format!("-l {name} ")),
             };

@@ -47,10 +47,7 @@ impl Term {
         let dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let size = terminal::size().filter(|_| !dumb);
         let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self {
-            size,
-            paint: Paint(size.is_some() && !no_color),
-        }
+        Self { size, paint: Paint(size.is_some() && !no_color) }
     }
 }
 
@@ -105,10 +102,7 @@ mod tests {
         let hostile = "\u{1b}[2J \u{9b}2J \u{7f} \u{202e} \u{e0001} \"é\\\n";
         for many_lines in [true, false] {
             let text = json(&[hostile], many_lines).unwrap();
-            assert!(
-                text.trim().chars().all(|c| c == '\n' || is_printable(c)),
-                "{text:?}"
-            );
+            assert!(text.trim().chars().all(|c| c == '\n' || is_printable(c)), "{text:?}");
             let read: Vec<String> = serde_json::from_str(&text).unwrap();
             assert_eq!(read, [hostile]);
         }

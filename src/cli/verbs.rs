@@ -31,20 +31,13 @@ pub(super) fn own_args(verb: &str) -> Vec<Arg> {
     match verb {
         "validate" => vec![
             output("json", "Print JSON"),
-            switch(
-                "url",
-                "Validate as the content of --manifest-url: a Pod or a PodList",
-            ),
+            switch("url", "Validate as the content of --manifest-url: a Pod or a PodList"),
             operands("FILE"),
         ],
         "config" => vec![output("json", "Print JSON"), operands("ACTION")],
         "preflight" => vec![
             output("json", "Print JSON"),
-            option(
-                "pid",
-                "NUMBER",
-                "The process of the kubelet, if several run",
-            ),
+            option("pid", "NUMBER", "The process of the kubelet, if several run"),
         ],
         "pods" => vec![
             namespace("Only pods of this namespace"),
@@ -64,11 +57,7 @@ pub(super) fn own_args(verb: &str) -> Vec<Arg> {
 }
 
 fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name)
-        .long(name)
-        .num_args(1)
-        .value_name(value)
-        .help(help)
+    Arg::new(name).long(name).num_args(1).value_name(value).help(help)
 }
 
 fn output(known: &'static str, help: &'static str) -> Arg {
@@ -85,10 +74,7 @@ fn namespace(help: &'static str) -> Arg {
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name)
-        .long(name)
-        .action(ArgAction::SetTrue)
-        .help(help)
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
 fn operands(name: &'static str) -> Arg {

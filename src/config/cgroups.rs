@@ -29,18 +29,8 @@ pub(super) fn cgroups(
     for (entry, name, what, only_compressible) in [
         ("system-reserved", "system", "System Reserved", false),
         ("kube-reserved", "kube", "Kube Reserved", false),
-        (
-            "system-reserved-compressible",
-            "system",
-            "System Reserved Compressible",
-            true,
-        ),
-        (
-            "kube-reserved-compressible",
-            "kube",
-            "Kube Reserved Compressible",
-            true,
-        ),
+        ("system-reserved-compressible", "system", "System Reserved Compressible", true),
+        ("kube-reserved-compressible", "kube", "Kube Reserved Compressible", true),
     ] {
         let (cgroup, amounts) = if name == "system" {
             (&config.system_reserved_cgroup, &system)
@@ -57,10 +47,7 @@ pub(super) fn cgroups(
             });
         }
     }
-    let percent = config
-        .qos_reserved
-        .as_ref()
-        .and_then(|map| map.get("memory"));
+    let percent = config.qos_reserved.as_ref().and_then(|map| map.get("memory"));
     let percent = percent.and_then(|text| text.strip_suffix('%')?.parse().ok());
     let policy = config.memory_reservation_policy.as_deref();
     CgroupsConfig {
@@ -115,9 +102,7 @@ mod tests {
     fn of(text: &str) -> CgroupsConfig {
         let mut config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
         super::super::defaults::apply(&mut config);
-        cgroups(&config, Some("runtime/"), |gate| {
-            gate == FeatureGate::MemoryQos
-        })
+        cgroups(&config, Some("runtime/"), |gate| gate == FeatureGate::MemoryQos)
     }
 
     #[test]
@@ -147,14 +132,8 @@ mod tests {
     #[test]
     fn a_kubelet_outside_of_what_is_reserved_for_it_is_warned_of() {
         for (text, warns) in [
-            (
-                "{kubeletCgroups: /kube/kubelet, kubeReservedCgroup: /kube}",
-                false,
-            ),
-            (
-                "{kubeletCgroups: /kubelet, kubeReservedCgroup: /kube/x}",
-                true,
-            ),
+            ("{kubeletCgroups: /kube/kubelet, kubeReservedCgroup: /kube}", false),
+            ("{kubeletCgroups: /kubelet, kubeReservedCgroup: /kube/x}", true),
             ("{kubeletCgroups: /kubelet}", false),
             ("{kubeReservedCgroup: /kube}", false),
         ] {
@@ -177,15 +156,8 @@ systemReservedCgroup: /system
 kubeReservedCgroup: /kube
 enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
 ");
-        let system = NodeAmounts {
-            milli_cpu: Some(200),
-            memory: Some(1 << 30),
-            pids: Some(1000),
-        };
-        let kube = NodeAmounts {
-            milli_cpu: Some(100),
-            ..NodeAmounts::default()
-        };
+        let system = NodeAmounts { milli_cpu: Some(200), memory: Some(1 << 30), pids: Some(1000) };
+        let kube = NodeAmounts { milli_cpu: Some(100), ..NodeAmounts::default() };
         let reserved = |what, name, amounts: &NodeAmounts, only_compressible| ReservedCgroup {
             what,
             name,
@@ -201,10 +173,7 @@ enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
             ]
         );
         assert_eq!(config.reserved_amounts, [system, kube]);
-        assert_eq!(
-            (config.root.as_str(), config.driver),
-            ("/x", CgroupDriver::Systemd)
-        );
+        assert_eq!((config.root.as_str(), config.driver), ("/x", CgroupDriver::Systemd));
         assert_eq!(config.pod_pids, Some(100));
         assert!(config.tiered_reservation && config.enforce_pods);
         assert_eq!(config.qos_reserved_percent, None, "its gate is off");

@@ -39,10 +39,7 @@ pub(super) fn decode<T: de::DeserializeOwned>(
     let mut problems = Vec::new();
     loop {
         let decoding = Decoding::default();
-        let decoded = T::deserialize(NodeDeserializer {
-            node: &tree,
-            decoding: &decoding,
-        });
+        let decoded = T::deserialize(NodeDeserializer { node: &tree, decoding: &decoding });
         let (steps, skipped) = (decoding.path.into_inner(), decoding.skipped.into_inner());
         let done = match decoded {
             Ok(value) => Some(value),
@@ -77,11 +74,7 @@ fn unknown_field(
 ) -> Option<UnknownField> {
     let (_, entry, field) = tree.at(steps)?;
     let entry = entry?;
-    Some(UnknownField {
-        field,
-        origin: entry.origin.clone(),
-        near: closest(&entry.key, known),
-    })
+    Some(UnknownField { field, origin: entry.origin.clone(), near: closest(&entry.key, known) })
 }
 
 /// The state of one round. Errors end a round, so the path of an error is the path at its end.
@@ -102,10 +95,7 @@ impl Decoding {
         seed: S,
     ) -> Result<S::Value, SettingError> {
         self.path.borrow_mut().push(index);
-        let value = seed.deserialize(NodeDeserializer {
-            node,
-            decoding: self,
-        })?;
+        let value = seed.deserialize(NodeDeserializer { node, decoding: self })?;
         self.path.borrow_mut().pop();
         Ok(value)
     }
@@ -127,11 +117,7 @@ impl SettingError {
             Some((node, _, field)) => (field, &node.origin),
             None => (String::new(), &root.origin),
         };
-        ConfigProblem {
-            field,
-            origin: Some(origin.clone()),
-            message: self.0,
-        }
+        ConfigProblem { field, origin: Some(origin.clone()), message: self.0 }
     }
 }
 
@@ -170,12 +156,7 @@ pub fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let limit = (wanted.len() / 4).clamp(1, 4);
     candidates
         .iter()
-        .map(|candidate| {
-            (
-                edit_distance(&wanted, &candidate.to_lowercase()),
-                *candidate,
-            )
-        })
+        .map(|candidate| (edit_distance(&wanted, &candidate.to_lowercase()), *candidate))
         .filter(|(distance, _)| *distance <= limit && *distance < wanted.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -327,10 +308,8 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
-            DocumentValue::List(items) => visitor.visit_seq(ListAccess {
-                items: items.iter().enumerate(),
-                decoding: self.decoding,
-            }),
+            DocumentValue::List(items) => visitor
+                .visit_seq(ListAccess { items: items.iter().enumerate(), decoding: self.decoding }),
             _ => Err(self.not_a("a list")),
         }
     }
@@ -411,9 +390,7 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
     ) -> Result<S::Value, SettingError> {
         match self.value.take() {
             Some((index, node)) => self.decoding.child(index, node, seed),
-            None => Err(SettingError(
-                "a value was requested before its key".to_owned(),
-            )),
+            None => Err(SettingError("a value was requested before its key".to_owned())),
         }
     }
 }

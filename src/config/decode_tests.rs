@@ -60,14 +60,8 @@ httpCheckFrequency: [1s]
         ]
     );
     let (_, unknown) = super::decode::decode::<KubeletConfiguration>(&tree(text));
-    let names: Vec<_> = unknown
-        .iter()
-        .map(|field| (&field.field[..], field.near))
-        .collect();
-    assert_eq!(
-        names,
-        [("maxPod", Some("maxPods")), ("crashLoopBackOff.typo", None)]
-    );
+    let names: Vec<_> = unknown.iter().map(|field| (&field.field[..], field.near)).collect();
+    assert_eq!(names, [("maxPod", Some("maxPods")), ("crashLoopBackOff.typo", None)]);
 }
 
 #[test]
@@ -76,11 +70,7 @@ fn broken_syntax_and_second_documents_are_named_with_their_line() {
         lines("a: 1\n---\nb: 2\n")[0]
             .contains("more than one document: a configuration file must have exactly one")
     );
-    assert!(
-        lines("a: [1\nb: 2\n")[0].starts_with("k.yaml:"),
-        "{:?}",
-        lines("a: [1\nb: 2\n")
-    );
+    assert!(lines("a: [1\nb: 2\n")[0].starts_with("k.yaml:"), "{:?}", lines("a: [1\nb: 2\n"));
     assert!(lines("\u{0}")[0].starts_with("k.yaml:"));
 }
 

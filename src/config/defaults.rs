@@ -77,12 +77,8 @@ pub(super) fn drop_unset_zeros(tree: &mut DocumentNode) {
         DocumentValue::String(text) => text.parse() == Ok(GoDuration::default()),
         _ => false,
     };
-    let plain = ZERO_IS_UNSET
-        .iter()
-        .map(|path| (path, &plain as &dyn Fn(&DocumentValue) -> bool));
-    let durations = ZERO_DURATION_IS_UNSET
-        .iter()
-        .map(|path| (path, &duration as _));
+    let plain = ZERO_IS_UNSET.iter().map(|path| (path, &plain as &dyn Fn(&DocumentValue) -> bool));
+    let durations = ZERO_DURATION_IS_UNSET.iter().map(|path| (path, &duration as _));
     for (path, is_zero) in plain.chain(durations) {
         if tree.lookup(path).is_some_and(|node| is_zero(&node.value)) {
             tree.remove(path);
@@ -264,10 +260,8 @@ pub(super) fn apply_to_file(file: &mut DocumentNode) {
         origin: origin.clone(),
         node: text(threshold),
     });
-    let mut thresholds = DocumentNode {
-        value: DocumentValue::Map(entries.into()),
-        origin: origin.clone(),
-    };
+    let mut thresholds =
+        DocumentNode { value: DocumentValue::Map(entries.into()), origin: origin.clone() };
     let thresholds = match given("evictionHard") {
         Some(own) if merges => {
             thresholds.merge(own.clone());
@@ -279,9 +273,7 @@ pub(super) fn apply_to_file(file: &mut DocumentNode) {
     // An update frequency in the file is also its report frequency, as before that field existed.
     let report = match given("nodeStatusReportFrequency") {
         Some(_) => None,
-        None => given("nodeStatusUpdateFrequency")
-            .cloned()
-            .or_else(|| Some(text("5m"))),
+        None => given("nodeStatusUpdateFrequency").cloned().or_else(|| Some(text("5m"))),
     };
     if let Some(thresholds) = thresholds {
         file.set("evictionHard", thresholds);

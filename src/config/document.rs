@@ -28,11 +28,7 @@ pub struct ConfigProblem {
 impl ConfigProblem {
     /// A problem with a flag that is not a field of the file.
     pub(super) fn of_flag(flag: &'static str, message: String) -> Self {
-        Self {
-            field: String::new(),
-            origin: Some(DocumentOrigin::Flag(flag)),
-            message,
-        }
+        Self { field: String::new(), origin: Some(DocumentOrigin::Flag(flag)), message }
     }
 }
 

@@ -132,12 +132,8 @@ pub(super) fn warning(gates: &BTreeMap<String, bool>) -> Option<String> {
         name => name.to_owned(),
     };
     let names: Vec<String> = idle.map(shown).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "feature gates are accepted but change nothing yet: {}",
-            names.join(", ")
-        )
-    })
+    (!names.is_empty())
+        .then(|| format!("feature gates are accepted but change nothing yet: {}", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -158,23 +154,11 @@ mod tests {
             (vec![], MemoryQos, false),
             (vec![], GracefulNodeShutdown, true),
             (vec![("AllAlpha", true)], MemoryQos, true),
-            (
-                vec![("AllAlpha", true), ("MemoryQoS", false)],
-                MemoryQos,
-                false,
-            ),
+            (vec![("AllAlpha", true), ("MemoryQoS", false)], MemoryQos, false),
             (vec![("AllBeta", false)], GracefulNodeShutdown, false),
-            (
-                vec![("AllBeta", false), ("GracefulNodeShutdown", true)],
-                GracefulNodeShutdown,
-                true,
-            ),
+            (vec![("AllBeta", false), ("GracefulNodeShutdown", true)], GracefulNodeShutdown, true),
             (vec![("AllAlpha", true)], GracefulNodeShutdown, true),
-            (
-                vec![("AllAlpha", false), ("AllBeta", false)],
-                DisableCpuQuotaWithExclusiveCpus,
-                true,
-            ),
+            (vec![("AllAlpha", false), ("AllBeta", false)], DisableCpuQuotaWithExclusiveCpus, true),
         ] {
             let gates = given.iter().map(|(name, on)| ((*name).to_owned(), *on));
             let gates = gates.collect();

@@ -34,9 +34,7 @@ pub(super) fn read_layers(
         collect_drop_ins(directory, 0, &mut drop_ins, &mut skipped)?;
         if !skipped.is_empty() {
             let names = skipped.join(", ");
-            warnings.push(format!(
-                "files without .conf in the drop-in directory ignored: {names}"
-            ));
+            warnings.push(format!("files without .conf in the drop-in directory ignored: {names}"));
         }
     }
     let mut problems = Vec::new();
@@ -95,10 +93,7 @@ fn collect_drop_ins(
                 bail!("{}: drop-ins are not looked for this deep", path.display());
             }
             collect_drop_ins(&path, depth + 1, paths, skipped)?;
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "conf")
-        {
+        } else if path.extension().is_some_and(|extension| extension == "conf") {
             paths.push(path);
         } else {
             skipped.push(path.to_string_lossy().into_owned());

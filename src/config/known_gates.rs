@@ -101,12 +101,10 @@ const KNOWN: &str = "
 
 /// The gates in order, each with the value that it is locked to.
 fn gates() -> impl Iterator<Item = (&'static str, Option<bool>)> {
-    KNOWN
-        .split_whitespace()
-        .map(|gate| match gate.split_once('=') {
-            Some((name, value)) => (name, value.parse().ok()),
-            None => (gate, None),
-        })
+    KNOWN.split_whitespace().map(|gate| match gate.split_once('=') {
+        Some((name, value)) => (name, value.parse().ok()),
+        None => (gate, None),
+    })
 }
 
 /// Whether `name` is a gate of v1.36.
@@ -170,10 +168,7 @@ mod tests {
         for name in ["NoSuchGate", "MemoryManager", "ValidatingAdmissionPolicy"] {
             assert!(!is_known(name), "{name}");
         }
-        assert_eq!(
-            unknown_message("NoSuchGate"),
-            "unrecognized feature gate: NoSuchGate"
-        );
+        assert_eq!(unknown_message("NoSuchGate"), "unrecognized feature gate: NoSuchGate");
         assert_eq!(
             unknown_message("EventedPleg2"),
             "unrecognized feature gate: EventedPleg2; did you mean EventedPLEG?"

@@ -37,30 +37,21 @@ pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
 pub(super) fn problems(config: &KubeletConfiguration) -> Vec<(&'static str, String)> {
     let cpu = cpu_options(config).map(drop);
     let topology = topology_options(config).map(drop);
-    [
-        ("cpuManagerPolicyOptions", cpu),
-        ("topologyManagerPolicyOptions", topology),
-    ]
-    .into_iter()
-    .filter_map(|(field, checked)| Some((field, checked.err()?)))
-    .collect()
+    [("cpuManagerPolicyOptions", cpu), ("topologyManagerPolicyOptions", topology)]
+        .into_iter()
+        .filter_map(|(field, checked)| Some((field, checked.err()?)))
+        .collect()
 }
 
 fn cpu_options(config: &KubeletConfiguration) -> Result<Option<CpuOptions>, String> {
     let none = BTreeMap::new();
     let options = config.cpu_manager_policy_options.as_ref().unwrap_or(&none);
     if config.cpu_manager_policy.as_deref() != Some("static") {
-        let list: Vec<_> = options
-            .iter()
-            .map(|(name, value)| format!("{name}:{value}"))
-            .collect();
+        let list: Vec<_> = options.iter().map(|(name, value)| format!("{name}:{value}")).collect();
         return if list.is_empty() {
             Ok(None)
         } else {
-            Err(format!(
-                "None policy: received unsupported options=map[{}]",
-                list.join(" ")
-            ))
+            Err(format!("None policy: received unsupported options=map[{}]", list.join(" ")))
         };
     }
     let gates = config.feature_gates.as_ref();
@@ -145,10 +136,7 @@ featureGates: {DisableCPUQuotaWithExclusiveCPUs: false}
         assert_eq!(managers.reserved_cpus.to_string(), "0-1");
         assert_eq!(managers.retry_after, Duration::from_secs(5));
         let memory = Quantity::parse("1Gi").unwrap();
-        assert_eq!(
-            managers.memory,
-            Some(vec![(1, [("memory".to_owned(), memory)].into())])
-        );
+        assert_eq!(managers.memory, Some(vec![(1, [("memory".to_owned(), memory)].into())]));
         assert_eq!(managers.topology_policy, TopologyPolicy::Restricted);
         assert_eq!(managers.topology_scope, TopologyScope::Pod);
         assert!(
@@ -184,9 +172,6 @@ featureGates: {DisableCPUQuotaWithExclusiveCPUs: false}
         }
         let alpha = "cpuManagerPolicy: static\nfeatureGates: {AllAlpha: true}\ncpuManagerPolicyOptions: {align-by-socket: \"1\"}";
         assert_eq!(problems(&parse(alpha)), []);
-        assert_eq!(
-            problems(&parse("topologyManagerPolicyOptions: {x: \"1\"}")),
-            []
-        );
+        assert_eq!(problems(&parse("topologyManagerPolicyOptions: {x: \"1\"}")), []);
     }
 }

@@ -100,16 +100,8 @@ pub fn load_with_origins(
 }
 
 fn read(flags: &Flags) -> anyhow::Result<(Layers, Vec<String>)> {
-    let decoding = if flags.strict {
-        Decoding::Strict
-    } else {
-        Decoding::Lenient
-    };
-    files::read_layers(
-        flags.config.as_deref(),
-        flags.config_dir.as_deref(),
-        decoding,
-    )
+    let decoding = if flags.strict { Decoding::Strict } else { Decoding::Lenient };
+    files::read_layers(flags.config.as_deref(), flags.config_dir.as_deref(), decoding)
 }
 
 fn resolved(

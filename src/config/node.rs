@@ -44,18 +44,13 @@ pub(super) fn node(config: &KubeletConfiguration, flags: &Flags) -> NodeConfig {
         update_period: time(config.node_status_update_frequency),
         report_period: time(config.node_status_report_frequency),
         lease_seconds: config.node_lease_duration_seconds.unwrap_or(40),
-        max_images: config
-            .node_status_max_images
-            .and_then(|most| usize::try_from(most).ok()),
+        max_images: config.node_status_max_images.and_then(|most| usize::try_from(most).ok()),
         pods: PodLimits {
             max_pods: count(config.max_pods),
             pods_per_core: count(config.pods_per_core),
         },
         reservation: reservation(config),
-        events: EventRate {
-            qps: count(config.event_record_qps),
-            burst: count(config.event_burst),
-        },
+        events: EventRate { qps: count(config.event_record_qps), burst: count(config.event_burst) },
     }
 }
 

@@ -61,9 +61,7 @@ pub fn command_line(flags: &Flags, redacted: &[(String, String)]) -> String {
             || flags.given_fields().any(|given| given == name)
     };
     let given = redacted.iter().filter(|(name, _)| is_given(name));
-    let texts: Vec<_> = given
-        .map(|(name, value)| format!("--{name}={value}"))
-        .collect();
+    let texts: Vec<_> = given.map(|(name, value)| format!("--{name}={value}")).collect();
     texts.join(" ")
 }
 
@@ -73,9 +71,7 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
         Value::Object(entries) => {
-            let pairs = entries
-                .iter()
-                .map(|(key, value)| format!("{key}={}", text(value)));
+            let pairs = entries.iter().map(|(key, value)| format!("{key}={}", text(value)));
             pairs.collect::<Vec<_>>().join(",")
         }
         other => other.to_string(),

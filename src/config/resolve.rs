@@ -56,13 +56,11 @@ pub fn resolve(
     };
     defaults::apply(&mut effective);
     let invalid = validate(&effective).into_iter();
-    problems.extend(invalid.filter(|(field, _)| !is_rejected(&tree, field)).map(
-        |(field, message)| ConfigProblem {
-            origin: tree.origin_of(&field),
-            field,
-            message,
-        },
-    ));
+    problems.extend(
+        invalid.filter(|(field, _)| !is_rejected(&tree, field)).map(|(field, message)| {
+            ConfigProblem { origin: tree.origin_of(&field), field, message }
+        }),
+    );
     let node_name = node_name(flags, facts, &mut problems);
     let (node_ips, ipv6_first) = node_ips(flags, &mut problems);
     node::check(flags, &mut problems);
@@ -131,18 +129,13 @@ pub fn resolve(
 /// Whether the value at `path`, or what it is in, was rejected already.
 fn is_rejected(tree: &DocumentNode, path: &str) -> bool {
     let (steps, _) = tree.steps_along(path);
-    tree.at(&steps)
-        .is_some_and(|(node, _, _)| node.value == DocumentValue::Rejected)
+    tree.at(&steps).is_some_and(|(node, _, _)| node.value == DocumentValue::Rejected)
 }
 
 /// Merges the files in order, then the flags. Zeros that mean "not set" are removed before the flags are merged,
 /// because a zero in a flag counts; of the file also before its own defaults are set.
 pub(super) fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
-    let nowhere = DocumentOrigin::File {
-        path: Arc::from("configuration"),
-        line: 1,
-        column: 1,
-    };
+    let nowhere = DocumentOrigin::File { path: Arc::from("configuration"), line: 1, column: 1 };
     let mut tree = layers.file.unwrap_or_else(|| DocumentNode::empty(nowhere));
     defaults::drop_unset_zeros(&mut tree);
     defaults::apply_to_file(&mut tree);
@@ -171,11 +164,7 @@ pub(super) fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
 pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
     let mut problems = Vec::new();
     let name = node_name(flags, facts, &mut problems);
-    if problems.is_empty() {
-        Ok(name)
-    } else {
-        Err(Problems(problems))
-    }
+    if problems.is_empty() { Ok(name) } else { Err(Problems(problems)) }
 }
 
 /// Upstream: `nodeutil.GetHostname`.
@@ -198,10 +187,8 @@ fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, b
     let Some(text) = &flags.node_ip else {
         return (Vec::new(), false);
     };
-    let parsed: Result<Vec<IpAddr>, _> = text
-        .split(',')
-        .map(|address| address.trim().parse())
-        .collect();
+    let parsed: Result<Vec<IpAddr>, _> =
+        text.split(',').map(|address| address.trim().parse()).collect();
     match parsed.as_deref() {
         // The unspecified address only selects the family for detection.
         Ok([one]) if one.is_unspecified() => (Vec::new(), one.is_ipv6()),
@@ -219,21 +206,12 @@ fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, b
 
 fn check_provider_flags(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     let (config, programs) = (
-        (
-            "image-credential-provider-config",
-            &flags.image_credential_provider_config,
-        ),
-        (
-            "image-credential-provider-bin-dir",
-            &flags.image_credential_provider_bin_dir,
-        ),
+        ("image-credential-provider-config", &flags.image_credential_provider_config),
+        ("image-credential-provider-bin-dir", &flags.image_credential_provider_bin_dir),
     );
     for ((given, value), (missing, other)) in [(config, programs), (programs, config)] {
         if value.is_some() && other.is_none() {
-            problems.push(ConfigProblem::of_flag(
-                given,
-                format!("it needs --{missing} beside it"),
-            ));
+            problems.push(ConfigProblem::of_flag(given, format!("it needs --{missing} beside it")));
         }
     }
 }
@@ -262,11 +240,7 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
 
 fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
     let with_scheme = |endpoint: String| {
-        if endpoint.starts_with('/') {
-            format!("unix://{endpoint}")
-        } else {
-            endpoint
-        }
+        if endpoint.starts_with('/') { format!("unix://{endpoint}") } else { endpoint }
     };
     let endpoint = with_scheme(some_text(&config.container_runtime_endpoint).unwrap_or_default());
     let image_endpoint = some_text(&config.image_service_endpoint).map(with_scheme);
@@ -291,9 +265,7 @@ fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagesConfig {
         }),
         pulls: PullConfig {
             serialize: config.serialize_image_pulls.unwrap_or(true),
-            max_parallel: config
-                .max_parallel_image_pulls
-                .map(|pulls| count(Some(pulls))),
+            max_parallel: config.max_parallel_image_pulls.map(|pulls| count(Some(pulls))),
             qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
             burst: count(config.registry_burst),
         },
@@ -312,14 +284,9 @@ fn image_gc(config: &KubeletConfiguration) -> ImageGcPolicy {
 
 /// Without the feature gate there is no policy, not even the default.
 fn verification(config: &KubeletConfiguration) -> Option<VerificationPolicy> {
-    let policy = config
-        .image_pull_credentials_verification_policy
-        .as_deref()?;
+    let policy = config.image_pull_credentials_verification_policy.as_deref()?;
     let allowlist = config.preloaded_images_verification_allowlist.as_deref();
-    Some(VerificationPolicy::of(
-        policy,
-        allowlist.unwrap_or_default(),
-    ))
+    Some(VerificationPolicy::of(policy, allowlist.unwrap_or_default()))
 }
 
 fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig {
@@ -347,10 +314,7 @@ fn user_namespaces(config: &KubeletConfiguration) -> UserNamespacesConfig {
 }
 
 fn pod_logs_dir(config: &KubeletConfiguration) -> PathBuf {
-    let directory = config
-        .pod_logs_dir
-        .as_deref()
-        .unwrap_or(defaults::POD_LOGS_DIR);
+    let directory = config.pod_logs_dir.as_deref().unwrap_or(defaults::POD_LOGS_DIR);
     PathBuf::from(directory.strip_suffix('/').unwrap_or(directory))
 }
 
@@ -396,9 +360,7 @@ fn logging(config: &KubeletConfiguration) -> LoggingConfig {
 fn tracing(section: &TracingConfiguration) -> TracingSettings {
     let endpoint = some_text(&section.endpoint);
     TracingSettings {
-        collector: endpoint
-            .and_then(|text| text.parse().ok())
-            .unwrap_or_default(),
+        collector: endpoint.and_then(|text| text.parse().ok()).unwrap_or_default(),
         sampling_rate_per_million: count(section.sampling_rate_per_million),
     }
 }

@@ -35,10 +35,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
         disabled: disabled_route_groups(config, flags),
-        stream_idle: config
-            .streaming_connection_idle_timeout
-            .unwrap_or_default()
-            .to_std(),
+        stream_idle: config.streaming_connection_idle_timeout.unwrap_or_default().to_std(),
     }
 }
 
@@ -64,10 +61,7 @@ fn auth(config: &KubeletConfiguration, flags: &Flags) -> AuthSettings {
         client_ca_file: some_text(&authentication.x509.unwrap_or_default().client_ca_file)
             .map(PathBuf::from),
         anonymous: anonymous.enabled.unwrap_or_default(),
-        token_ttl: tokens
-            .enabled
-            .unwrap_or_default()
-            .then(|| time(tokens.cache_ttl)),
+        token_ttl: tokens.enabled.unwrap_or_default().then(|| time(tokens.cache_ttl)),
         authorization: match authorization.mode.as_deref() {
             Some("AlwaysAllow") => AuthorizationMode::AlwaysAllow,
             _ => AuthorizationMode::Webhook {
@@ -91,18 +85,15 @@ fn tls_words(config: &KubeletConfiguration) -> (&str, &[String], &[i32]) {
 }
 
 fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
-    let (certificate, key) = (
-        some_text(&config.tls_cert_file),
-        some_text(&config.tls_private_key_file),
-    );
+    let (certificate, key) =
+        (some_text(&config.tls_cert_file), some_text(&config.tls_private_key_file));
     let directory = flags.cert_dir.clone();
     let (version, suites, curves) = tls_words(config);
     TlsSettings {
         certificate: match certificate.zip(key) {
-            Some((certificate, key)) => ServingCertificate::Files {
-                certificate: certificate.into(),
-                key: key.into(),
-            },
+            Some((certificate, key)) => {
+                ServingCertificate::Files { certificate: certificate.into(), key: key.into() }
+            }
             None => {
                 let directory = directory.unwrap_or_else(|| PathBuf::from(defaults::CERT_DIR));
                 if config.server_tls_bootstrap.unwrap_or_default() {
@@ -152,15 +143,9 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
 
 /// Whether installers such as kubeadm store the cluster's own authorities at this path.
 fn is_of_cluster(file: &Path) -> bool {
-    let is_authority = matches!(
-        file.file_stem().and_then(OsStr::to_str),
-        Some("ca" | "client-ca")
-    );
+    let is_authority = matches!(file.file_stem().and_then(OsStr::to_str), Some("ca" | "client-ca"));
     let names = |part: Component<'_>| {
-        matches!(
-            part.as_os_str().to_str(),
-            Some("kubernetes" | "k8s" | "k3s" | "rke2")
-        )
+        matches!(part.as_os_str().to_str(), Some("kubernetes" | "k8s" | "k3s" | "rke2"))
     };
     is_authority && file.components().any(names)
 }

@@ -22,9 +22,7 @@ fn flags(list: &[&str]) -> Flags {
 }
 
 fn facts() -> HostFacts {
-    HostFacts {
-        hostname: " Node-1\n".to_owned(),
-    }
+    HostFacts { hostname: " Node-1\n".to_owned() }
 }
 
 /// The trees of a file and its drop-ins, from their bodies (without headers; named f0, f1, ...).
@@ -54,12 +52,7 @@ fn read_leniently(body: &str) -> Vec<String> {
 }
 
 fn problems(list: &[&str], bodies: &[&str]) -> Vec<String> {
-    resolved(list, bodies)
-        .unwrap_err()
-        .0
-        .iter()
-        .map(ConfigProblem::to_string)
-        .collect()
+    resolved(list, bodies).unwrap_err().0.iter().map(ConfigProblem::to_string).collect()
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -74,26 +67,15 @@ fn nothing_given_means_the_defaults() {
     assert_eq!(config.sync_frequency, Duration::from_secs(60));
     assert_eq!(config.static_pods.path, None);
     assert_eq!(config.static_pods.url, None);
-    assert_eq!(
-        config.static_pods.file_check_frequency,
-        Duration::from_secs(20)
-    );
+    assert_eq!(config.static_pods.file_check_frequency, Duration::from_secs(20));
     assert_eq!(config.server.address, address("0.0.0.0:10250"));
     assert_eq!(config.server.read_only, None);
     assert_eq!(config.server.healthz, Some(address("127.0.0.1:10248")));
-    assert_eq!(
-        config.runtime.endpoint,
-        "unix:///run/containerd/containerd.sock"
-    );
+    assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
     assert_eq!(config.runtime.request_timeout, Duration::from_secs(120));
     let images = ImagesConfig {
-        pulls: PullConfig {
-            serialize: false,
-            max_parallel: None,
-            qps: Some(5),
-            burst: 10,
-        },
+        pulls: PullConfig { serialize: false, max_parallel: None, qps: Some(5), burst: 10 },
         verification: Some(VerificationPolicy::NeverVerifyPreloadedImages),
         credential_providers: None,
     };
@@ -117,18 +99,12 @@ fn nothing_given_means_the_defaults() {
     assert_eq!(
         config.log_rotation,
         Some(rotation::Config {
-            policy: RotationPolicy {
-                max_size: 10 << 20,
-                max_files: 5,
-            },
+            policy: RotationPolicy { max_size: 10 << 20, max_files: 5 },
             workers: 1,
             interval: Duration::from_secs(10),
         })
     );
-    assert_eq!(
-        config.dns.resolv_conf.as_deref(),
-        Some(Path::new("/etc/resolv.conf"))
-    );
+    assert_eq!(config.dns.resolv_conf.as_deref(), Some(Path::new("/etc/resolv.conf")));
     assert_eq!(config.oom_score_adj, -999);
     assert_eq!(config.max_open_files, 1_000_000);
     assert_eq!(config.logging, logging::LoggingConfig::default());
@@ -139,9 +115,7 @@ fn nothing_given_means_the_defaults() {
 fn a_flag_wins_over_a_drop_in_over_the_file_over_the_default() {
     let file = "maxPods: 1\neventBurst: 1\nnodeStatusMaxImages: 1\n";
     let drop_in = "eventBurst: 2\nnodeStatusMaxImages: 2\n";
-    let config = resolved(&["--node-status-max-images=3"], &[file, drop_in])
-        .unwrap()
-        .effective;
+    let config = resolved(&["--node-status-max-images=3"], &[file, drop_in]).unwrap().effective;
     assert_eq!(config.pods_per_core, Some(0));
     assert_eq!(config.max_pods, Some(1));
     assert_eq!(config.event_burst, Some(2));
@@ -163,18 +137,12 @@ clusterDomain: null
 authentication: {anonymous: {enabled: false}}
 ";
     let config = resolved(&[], &[file, drop_in]).unwrap();
-    assert_eq!(
-        config.dns.cluster_dns,
-        ["10.0.0.3".parse::<std::net::IpAddr>().unwrap()]
-    );
+    assert_eq!(config.dns.cluster_dns, ["10.0.0.3".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(config.dns.cluster_domain, "");
     let reserved = config.effective.system_reserved.unwrap();
     assert_eq!((&*reserved["cpu"], &*reserved["memory"]), ("100m", "2Gi"));
     let authentication = config.effective.authentication.unwrap();
-    assert_eq!(
-        authentication.x509.unwrap().client_ca_file.as_deref(),
-        Some("/ca")
-    );
+    assert_eq!(authentication.x509.unwrap().client_ca_file.as_deref(), Some("/ca"));
     assert_eq!(authentication.anonymous.unwrap().enabled, Some(false));
 }
 
@@ -184,32 +152,13 @@ fn flag_maps_replace_those_of_the_file_but_feature_gates_add() {
 evictionHard: {memory.available: 1Gi}
 featureGates: {EventedPLEG: true, MemoryQoS: true}
 ";
-    let list = [
-        "--eviction-hard=pid.available<5%",
-        "--feature-gates=EventedPLEG=false,NodeSwap=true",
-    ];
+    let list =
+        ["--eviction-hard=pid.available<5%", "--feature-gates=EventedPLEG=false,NodeSwap=true"];
     let config = resolved(&list, &[file]).unwrap();
-    let hard: Vec<_> = config
-        .effective
-        .eviction_hard
-        .clone()
-        .unwrap()
-        .into_iter()
-        .collect();
+    let hard: Vec<_> = config.effective.eviction_hard.clone().unwrap().into_iter().collect();
     assert_eq!(hard, [("pid.available".to_owned(), "5%".to_owned())]);
-    let gates: Vec<_> = config
-        .feature_gates
-        .iter()
-        .map(|(k, v)| (k.as_str(), *v))
-        .collect();
-    assert_eq!(
-        gates,
-        [
-            ("EventedPLEG", false),
-            ("MemoryQoS", true),
-            ("NodeSwap", true)
-        ]
-    );
+    let gates: Vec<_> = config.feature_gates.iter().map(|(k, v)| (k.as_str(), *v)).collect();
+    assert_eq!(gates, [("EventedPLEG", false), ("MemoryQoS", true), ("NodeSwap", true)]);
     assert!(config.is_on(FeatureGate::MemoryQos) && !config.is_on(FeatureGate::QosReserved));
 }
 
@@ -232,10 +181,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 0s}}
     assert_eq!(config.images.pulls.qps, None);
     assert_eq!(config.server.healthz, None);
     assert_eq!(config.dns.resolv_conf, None);
-    assert_eq!(
-        resolved(&["--max-pods=0"], &[]).unwrap().effective.max_pods,
-        Some(0)
-    );
+    assert_eq!(resolved(&["--max-pods=0"], &[]).unwrap().effective.max_pods, Some(0));
 }
 
 #[test]
@@ -251,20 +197,12 @@ fn images_are_verified_as_configured_and_not_at_all_without_the_feature_gate() {
     for off in ["KubeletEnsureSecretPulledImages: false", "AllBeta: false"] {
         let gates = format!("featureGates: {{ {off} }}\n");
         assert_eq!(verification(&gates).unwrap(), None);
-        let error = verification(&format!("{gates}{allow}"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("KubeletEnsureSecretPulledImages is off"),
-            "{error}"
-        );
+        let error = verification(&format!("{gates}{allow}")).unwrap_err().to_string();
+        assert!(error.contains("KubeletEnsureSecretPulledImages is off"), "{error}");
     }
     let bad = allow.replace("r.io/*", "r.io/x:1");
     let error = verification(&bad).unwrap_err().to_string();
-    assert!(
-        error.contains("neither tag nor digest is accepted"),
-        "{error}"
-    );
+    assert!(error.contains("neither tag nor digest is accepted"), "{error}");
 }
 
 #[test]
@@ -319,10 +257,7 @@ clusterDNS:
 - dns.example
 tlsMinVersion: TLS1.2
 ";
-    let list = [
-        "--read-only-port=10250",
-        "--feature-gates=EventedPLEGG=true",
-    ];
+    let list = ["--read-only-port=10250", "--feature-gates=EventedPLEGG=true"];
     assert_eq!(
         problems(&list, &[file, "oomScoreAdj: 1001\n"]),
         [
@@ -388,9 +323,7 @@ fn the_first_of_many_mistyped_values_are_named() {
     let path = directory.path().join("kubelet.yaml");
     fs::write(&path, format!("{HEADER}featureGates:\n{body}")).unwrap();
     let argument = format!("--config={}", path.display());
-    let error = load(&flags(&[&argument]), &facts())
-        .unwrap_err()
-        .to_string();
+    let error = load(&flags(&[&argument]), &facts()).unwrap_err().to_string();
     let fields: Vec<_> = error.lines().collect();
     assert_eq!(fields.len(), 60, "{error}");
     assert!(fields[0].contains("featureGates.gate0: "), "{error}");
@@ -398,9 +331,7 @@ fn the_first_of_many_mistyped_values_are_named() {
 
 #[test]
 fn a_node_starts_with_any_number_of_unknown_fields() {
-    let body: String = (0..1000)
-        .map(|n| format!("of-1-37-{n}: {{a: 1}}\n"))
-        .collect();
+    let body: String = (0..1000).map(|n| format!("of-1-37-{n}: {{a: 1}}\n")).collect();
     assert_eq!(read_leniently(&body).len(), 1000);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("kubelet.yaml");
@@ -411,23 +342,14 @@ fn a_node_starts_with_any_number_of_unknown_fields() {
     // The log is not flooded.
     let warnings = config.warnings;
     assert_eq!(warnings.len(), 51, "{warnings:?}");
-    assert!(
-        warnings[50].ends_with("kubelet.yaml: 951 more like these"),
-        "{warnings:?}"
-    );
+    assert!(warnings[50].ends_with("kubelet.yaml: 951 more like these"), "{warnings:?}");
     let error = load(&flags(&[&argument, "--strict"]), &facts()).unwrap_err();
     assert_eq!(error.to_string().lines().count(), 1001, "{error}");
 }
 
 fn thresholds(bodies: &[&str]) -> Vec<String> {
-    let hard = resolved(&[], bodies)
-        .unwrap()
-        .effective
-        .eviction_hard
-        .unwrap();
-    hard.into_iter()
-        .map(|(signal, amount)| format!("{signal}<{amount}"))
-        .collect()
+    let hard = resolved(&[], bodies).unwrap().effective.eviction_hard.unwrap();
+    hard.into_iter().map(|(signal, amount)| format!("{signal}<{amount}")).collect()
 }
 
 #[test]
@@ -441,13 +363,11 @@ fn a_drop_in_with_one_threshold_leaves_the_defaults_of_the_file() {
     ];
     let with_memory = |amount: &str| {
         let memory = format!("memory.available<{amount}");
-        defaults.map(|each| {
-            if each.starts_with("memory") {
-                memory.clone()
-            } else {
-                each.to_owned()
-            }
-        })
+        defaults.map(
+            |each| {
+                if each.starts_with("memory") { memory.clone() } else { each.to_owned() }
+            },
+        )
     };
     let (none, memory) = ("port: 10250\n", "evictionHard: {memory.available: 500Mi}\n");
     let table: &[(&[&str], &[&str])] = &[
@@ -463,10 +383,7 @@ fn a_drop_in_with_one_threshold_leaves_the_defaults_of_the_file() {
         // Differs from upstream: there the map is gone.
         (&[none, "evictionHard: null\n"], &defaults),
         (
-            &[
-                none,
-                "evictionHard: {imagefs.available: null, imagefs.inodesFree: null}\n",
-            ],
+            &[none, "evictionHard: {imagefs.available: null, imagefs.inodesFree: null}\n"],
             &defaults[2..],
         ),
     ];
@@ -475,10 +392,7 @@ fn a_drop_in_with_one_threshold_leaves_the_defaults_of_the_file() {
     }
     assert_eq!(thresholds(&[none, memory]), with_memory("500Mi"));
     let merges = "mergeDefaultEvictionSettings: true\n";
-    assert_eq!(
-        thresholds(&[&format!("{memory}{merges}")]),
-        with_memory("500Mi")
-    );
+    assert_eq!(thresholds(&[&format!("{memory}{merges}")]), with_memory("500Mi"));
     // Differs from upstream, where this field has no effect in a drop-in.
     assert_eq!(thresholds(&[memory, merges]), with_memory("500Mi"));
     let flag = resolved(&["--eviction-hard=pid.available<5%"], &[none, memory]).unwrap();
@@ -501,11 +415,7 @@ fn the_report_frequency_follows_the_update_frequency_of_the_file_alone() {
     ];
     for (list, bodies, expected) in table {
         let node = resolved(list, bodies).unwrap().node;
-        assert_eq!(
-            node.report_period.as_secs(),
-            *expected,
-            "{list:?} {bodies:?}"
-        );
+        assert_eq!(node.report_period.as_secs(), *expected, "{list:?} {bodies:?}");
     }
 }
 
@@ -570,10 +480,7 @@ memorySwap: {swapBehavior: \"\"}
 tlsCertFile: \"\"
 evictionSoft: {}
 ";
-    assert_eq!(
-        resolved(&[], &[quiet]).unwrap().unsupported,
-        Vec::<String>::new()
-    );
+    assert_eq!(resolved(&[], &[quiet]).unwrap().unsupported, Vec::<String>::new());
     let file = "\
 maxPods: 50
 eventBurst: 50
@@ -585,21 +492,12 @@ authentication: {x509: {clientCAFile: /ca}}
 syncFrequency: 30s
 ";
     let list = ["--node-labels=a=b", "--cloud-provider=external"];
-    assert_eq!(
-        resolved(&list, &[file]).unwrap().unsupported,
-        ["--cloud-provider", "eventBurst"]
-    );
+    assert_eq!(resolved(&list, &[file]).unwrap().unsupported, ["--cloud-provider", "eventBurst"]);
     // On a node of a cluster these have a Node object to act on.
     let with_api_server = [&list[..], &["--kubeconfig=/k"]].concat();
-    assert_eq!(
-        resolved(&with_api_server, &[file]).unwrap().unsupported,
-        Vec::<String>::new()
-    );
+    assert_eq!(resolved(&with_api_server, &[file]).unwrap().unsupported, Vec::<String>::new());
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
-    assert_eq!(
-        resolved(&[], &[off]).unwrap().unsupported,
-        Vec::<String>::new()
-    );
+    assert_eq!(resolved(&[], &[off]).unwrap().unsupported, Vec::<String>::new());
     let effective = resolved(&[], &["singleProcessOOMKill: true\n"]).unwrap();
     assert_eq!(effective.unsupported, Vec::<String>::new());
 }
@@ -614,10 +512,7 @@ fn deprecated_flags_and_feature_gates_are_warned_about() {
     let warnings = resolved(&list, &[]).unwrap().warnings;
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert_eq!(warnings[0], "deprecated flags given: --max-pods");
-    assert_eq!(
-        warnings[1],
-        "flags without effect given: --pod-infra-container-image"
-    );
+    assert_eq!(warnings[1], "flags without effect given: --pod-infra-container-image");
     assert!(warnings[2].ends_with(": EventedPLEG"), "{warnings:?}");
     let gates = |given: &str| {
         let list = [&*format!("--feature-gates={given}")];
@@ -659,10 +554,7 @@ fn flags_of_cadvisor_are_accepted_with_a_warning_and_without_their_values() {
     assert!(!format!("{config:?}").contains("hunter2"));
     let wrong = ["--housekeeping-interval=10".into()];
     let error = parse_args(wrong).unwrap_err().to_string();
-    assert!(
-        error.contains("--housekeeping-interval: \"10\" has no unit"),
-        "{error}"
-    );
+    assert!(error.contains("--housekeeping-interval: \"10\" has no unit"), "{error}");
 }
 
 #[test]
@@ -677,20 +569,10 @@ fn contention_for_a_lock_takes_a_lock() {
 
 #[test]
 fn the_node_is_named_by_the_override_or_the_host_in_lower_case() {
-    assert_eq!(
-        resolved(&["--hostname-override= Other "], &[])
-            .unwrap()
-            .node_name,
-        "other"
-    );
+    assert_eq!(resolved(&["--hostname-override= Other "], &[]).unwrap().node_name, "other");
     for name in ["", " ", "a/b", "a b"] {
-        let facts = HostFacts {
-            hostname: name.to_owned(),
-        };
-        assert!(
-            resolve(&flags(&[]), Layers::default(), &facts).is_err(),
-            "{name:?}"
-        );
+        let facts = HostFacts { hostname: name.to_owned() };
+        assert!(resolve(&flags(&[]), Layers::default(), &facts).is_err(), "{name:?}");
     }
 }
 
@@ -795,14 +677,8 @@ fn files_are_read_from_disk_in_name_order() {
     let error = load(&flags(&list), &facts()).unwrap_err().to_string();
     let lines: Vec<_> = error.lines().collect();
     assert_eq!(lines.len(), 2, "{error}");
-    assert!(
-        lines[0].contains("30-c.conf:3:1: maxPodz: unknown field"),
-        "{error}"
-    );
-    assert!(
-        lines[1].contains("40-d.conf:3:10: maxPods: expected an integer"),
-        "{error}"
-    );
+    assert!(lines[0].contains("30-c.conf:3:1: maxPodz: unknown field"), "{error}");
+    assert!(lines[1].contains("40-d.conf:3:10: maxPods: expected an integer"), "{error}");
 }
 
 #[test]
@@ -814,11 +690,7 @@ fn unreadable_files_are_named() {
     };
     fs::write(directory.path().join("binary"), b"a: 1\n\xff").unwrap();
     fs::write(directory.path().join("huge"), vec![b'#'; (1 << 20) + 1]).unwrap();
-    assert!(
-        said("config", "none").contains("none: No such file"),
-        "{}",
-        said("config", "none")
-    );
+    assert!(said("config", "none").contains("none: No such file"), "{}", said("config", "none"));
     assert!(said("config-dir", "none").contains("none"));
     let deep = directory.path().join("deep").join("d/".repeat(9));
     fs::create_dir_all(&deep).unwrap();
@@ -836,10 +708,7 @@ fn header_values_stay_out_of_debug_output_and_errors() {
     let misplaced = format!("{HEADER}staticPodURLHeader: {{Authorization: hunter2}}\n");
     let read = read("f", &misplaced, Part::File, Decoding::Lenient);
     let said = read.unwrap_err().to_string();
-    assert!(
-        said.contains("Authorization: expected a list") && !said.contains("hunter2"),
-        "{said}"
-    );
+    assert!(said.contains("Authorization: expected a list") && !said.contains("hunter2"), "{said}");
 }
 
 #[test]
@@ -847,10 +716,7 @@ fn credentials_of_a_url_are_shown_nowhere() {
     let url = "https://user:hunter2@host:81/pods?token=hunter3";
     let file = format!("staticPodURL: \"{url}\"\n");
     let given = format!("--manifest-url={url}");
-    for config in [
-        resolved(&[], &[&file]).unwrap(),
-        resolved(&[&given], &[]).unwrap(),
-    ] {
+    for config in [resolved(&[], &[&file]).unwrap(), resolved(&[&given], &[]).unwrap()] {
         let shown = format!("{} {:?} {config:?}", config.redacted, config.redacted_flags);
         assert!(shown.contains("host:81/pods"), "{shown}");
         assert!(!shown.contains("hunter"), "{shown}");
@@ -865,10 +731,7 @@ fn the_effective_configuration_reads_back_the_same() {
     let config = resolved(&[], &["maxPods: 7\nclusterDNS: [::1]\n"]).unwrap();
     let json = serde_json::to_string(&config.effective).unwrap();
     let (file, _) = read("json", &json, Part::File, Decoding::Strict).unwrap();
-    let layers = Layers {
-        file: Some(file),
-        ..Layers::default()
-    };
+    let layers = Layers { file: Some(file), ..Layers::default() };
     let again = resolve(&flags(&[]), layers, &facts()).unwrap();
     assert_eq!(again.effective, config.effective);
 }
@@ -890,9 +753,7 @@ fn help_shows_the_defaults_that_are_applied() {
         {
             continue;
         }
-        let given = resolved(&[&format!("--{name}={shown}")], &[])
-            .unwrap()
-            .effective;
+        let given = resolved(&[&format!("--{name}={shown}")], &[]).unwrap().effective;
         let given = serde_json::to_value(given).unwrap();
         assert_eq!(at(&given, path), at(&defaults, path), "--{name}");
         compared += 1;
@@ -939,37 +800,21 @@ fn the_identity_is_of_flags_and_file() {
     );
     let file =
         "rotateCertificates: true\nserverTLSBootstrap: true\nkubeAPIQPS: 5\nkubeAPIBurst: 6\n";
-    let flags = [
-        "--kubeconfig=/k",
-        "--bootstrap-kubeconfig=/b",
-        "--cert-dir=/pki",
-    ];
+    let flags = ["--kubeconfig=/k", "--bootstrap-kubeconfig=/b", "--cert-dir=/pki"];
     let config = resolved(&flags, &[file]).unwrap();
     let identity = &config.identity;
     assert_eq!(identity.bootstrap_kubeconfig, Some("/b".into()));
     assert!(identity.rotate_certificates);
     assert_eq!((identity.qps, identity.burst), (5, 6));
     let directory = "/pki".into();
-    assert_eq!(
-        config.server.tls.certificate,
-        ServingCertificate::Issued { directory }
-    );
+    assert_eq!(config.server.tls.certificate, ServingCertificate::Issued { directory });
     assert_eq!(config.unsupported, Vec::<String>::new());
     // A certificate that is given is used.
     let file = format!("{file}tlsCertFile: /c.crt\ntlsPrivateKeyFile: /c.key\n");
     let config = resolved(&flags, &[&file]).unwrap();
-    assert!(matches!(
-        config.server.tls.certificate,
-        ServingCertificate::Files { .. }
-    ));
-    let said = resolved(&["--bootstrap-kubeconfig=/b"], &[])
-        .unwrap()
-        .warnings
-        .concat();
-    assert!(
-        said.contains("--bootstrap-kubeconfig has no effect"),
-        "{said}"
-    );
+    assert!(matches!(config.server.tls.certificate, ServingCertificate::Files { .. }));
+    let said = resolved(&["--bootstrap-kubeconfig=/b"], &[]).unwrap().warnings.concat();
+    assert!(said.contains("--bootstrap-kubeconfig has no effect"), "{said}");
 }
 
 #[test]
@@ -990,9 +835,7 @@ fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
     );
     assert_eq!(
         config.server.tls.certificate,
-        ServingCertificate::SelfSigned {
-            directory: "/var/lib/kubelet/pki".into()
-        }
+        ServingCertificate::SelfSigned { directory: "/var/lib/kubelet/pki".into() }
     );
     let file = "\
 authentication:
@@ -1009,10 +852,7 @@ tlsPrivateKeyFile: /c.key
     assert_eq!(auth.authorization, AuthorizationMode::AlwaysAllow);
     assert_eq!(
         config.server.tls.certificate,
-        ServingCertificate::Files {
-            certificate: "/c.crt".into(),
-            key: "/c.key".into()
-        }
+        ServingCertificate::Files { certificate: "/c.crt".into(), key: "/c.key".into() }
     );
     assert_eq!(config.unsupported, Vec::<String>::new());
     let flags = [
@@ -1030,25 +870,14 @@ tlsPrivateKeyFile: /c.key
     assert_eq!(auth.client_ca_file, Some("/other.crt".into()));
     assert_eq!(
         config.server.tls.certificate,
-        ServingCertificate::SelfSigned {
-            directory: "/pki".into()
-        }
+        ServingCertificate::SelfSigned { directory: "/pki".into() }
     );
     let said = config.warnings.join("\n");
-    assert!(
-        said.contains("any client that reaches this port is root"),
-        "{said}"
-    );
-    assert!(
-        said.contains("tlsCipherSuites TLS_RSA_WITH_AES_128_GCM_SHA256"),
-        "{said}"
-    );
+    assert!(said.contains("any client that reaches this port is root"), "{said}");
+    assert!(said.contains("tlsCipherSuites TLS_RSA_WITH_AES_128_GCM_SHA256"), "{said}");
     let flags = [&flags[..], &["--enable-server=false"]].concat();
     let said = resolved(&flags, &[]).unwrap().warnings.join("\n");
-    assert!(
-        !said.contains("any client that reaches this port is root"),
-        "{said}"
-    );
+    assert!(!said.contains("any client that reaches this port is root"), "{said}");
 }
 
 #[test]
@@ -1089,14 +918,8 @@ fn traces_are_on_with_their_section_even_an_empty_one() {
         ("tracing: null", None),
         ("tracing: {}", settings("localhost:4317", 0)),
         ("tracing: {endpoint: \"\"}", settings("localhost:4317", 0)),
-        (
-            "tracing: {endpoint: \"otel:1\", samplingRatePerMillion: 500}",
-            settings("otel:1", 500),
-        ),
-        (
-            "tracing: {endpoint: \"unix:///run/otel.sock\"}",
-            settings("unix:///run/otel.sock", 0),
-        ),
+        ("tracing: {endpoint: \"otel:1\", samplingRatePerMillion: 500}", settings("otel:1", 500)),
+        ("tracing: {endpoint: \"unix:///run/otel.sock\"}", settings("unix:///run/otel.sock", 0)),
     ] {
         let config = resolved(&[], &[file]).unwrap();
         assert_eq!(config.tracing, expected, "{file}");
@@ -1117,10 +940,7 @@ fn the_node_is_what_flags_and_file_say() {
         ..ReservedResources::default()
     };
     assert_eq!(node.reservation, defaults);
-    let pods = |max_pods, pods_per_core| PodLimits {
-        max_pods,
-        pods_per_core,
-    };
+    let pods = |max_pods, pods_per_core| PodLimits { max_pods, pods_per_core };
     assert_eq!((node.max_images, node.pods), (Some(50), pods(110, 0)));
     assert_eq!((node.lease_seconds, node.update_period.as_secs()), (40, 10));
     assert_eq!(node.report_period.as_secs(), 300);
@@ -1161,10 +981,7 @@ kubeReserved: {cpu: \"1\", ephemeral-storage: 2Gi}
 fn labels_and_providers_that_cannot_be_are_refused() {
     let flags = ["--node-labels=kubernetes.io/role=x", "--cloud-provider=aws"];
     let problems = resolved(&flags, &[]).unwrap_err().to_string();
-    assert!(
-        problems.contains("--node-labels: unknown 'kubernetes.io'"),
-        "{problems}"
-    );
+    assert!(problems.contains("--node-labels: unknown 'kubernetes.io'"), "{problems}");
     let provider = "--cloud-provider: must be \"external\" or empty; got \"aws\"";
     assert!(problems.contains(provider), "{problems}");
 }
@@ -1181,10 +998,8 @@ fn the_example_is_accepted_as_it_stands_and_with_the_port_that_it_shows() {
     use crate::server::auth::KubeletAuth;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubelet-config.yaml");
     let example = fs::read_to_string(path).unwrap();
-    let example: String = example
-        .split_inclusive('\n')
-        .filter(|line| !HEADER.contains(line))
-        .collect();
+    let example: String =
+        example.split_inclusive('\n').filter(|line| !HEADER.contains(line)).collect();
     let config = resolved(&[], &[&example]).unwrap();
     assert!(!config.server.enabled);
     let (before, after) = example.split_once("enableServer: false\n").unwrap();

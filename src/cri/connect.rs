@@ -36,11 +36,8 @@ pub fn connect(
         CriConnection::traced(endpoint, config.request_timeout, &metrics, tracer.clone())
     };
     let connection = connect(endpoint.clone());
-    let image_connection = if image_endpoint == endpoint {
-        connection.clone()
-    } else {
-        connect(image_endpoint)
-    };
+    let image_connection =
+        if image_endpoint == endpoint { connection.clone() } else { connect(image_endpoint) };
     Ok((
         RuntimeClient::new(connection).preferring_streams(prefer_streaming_lists),
         ImageClient::new(image_connection),

@@ -41,11 +41,7 @@ impl CriConnection {
         tracer: Tracer,
     ) -> Self {
         let service = transport::service(&endpoint, request_timeout, metrics.clone(), tracer);
-        CriConnection {
-            endpoint,
-            request_timeout,
-            service,
-        }
+        CriConnection { endpoint, request_timeout, service }
     }
 
     /// The endpoint.
@@ -73,11 +69,7 @@ impl CriConnection {
         let path = format!("/runtime.v1.RuntimeService/{}", rpc.method());
         let reply = match PathAndQuery::try_from(path) {
             Ok(path) => match client.ready().await {
-                Ok(()) => {
-                    client
-                        .unary(Request::new(request), path, RawReply::new())
-                        .await
-                }
+                Ok(()) => client.unary(Request::new(request), path, RawReply::new()).await,
                 Err(error) => Err(Status::from_error(error)),
             },
             Err(error) => Err(Status::new(Code::Internal, error.to_string())),

@@ -53,9 +53,7 @@ impl RuntimeEndpoint {
         if path.len() > MAX_PATH {
             return Err(EndpointError::TooLong(text.to_owned()));
         }
-        Ok(RuntimeEndpoint {
-            path: PathBuf::from(path),
-        })
+        Ok(RuntimeEndpoint { path: PathBuf::from(path) })
     }
 
     /// The socket's path.
@@ -76,12 +74,9 @@ mod tests {
 
     #[test]
     fn urls_and_plain_absolute_paths_name_the_same_socket() {
-        for text in [
-            "unix:///run/cri.sock",
-            "/run/cri.sock",
-            "unix:/run/cri.sock",
-            " /run/cri.sock\n",
-        ] {
+        for text in
+            ["unix:///run/cri.sock", "/run/cri.sock", "unix:/run/cri.sock", " /run/cri.sock\n"]
+        {
             let endpoint = RuntimeEndpoint::parse(text).unwrap();
             assert_eq!(endpoint.path(), Path::new("/run/cri.sock"), "{text}");
             assert_eq!(endpoint.to_string(), "unix:///run/cri.sock");
@@ -94,22 +89,10 @@ mod tests {
         let table = [
             ("", EndpointError::Empty),
             ("unix://", EndpointError::Empty),
-            (
-                "tcp://127.0.0.1:3735",
-                EndpointError::NotUnix("tcp://127.0.0.1:3735".into()),
-            ),
-            (
-                "http://localhost",
-                EndpointError::NotUnix("http://localhost".into()),
-            ),
-            (
-                "run/cri.sock",
-                EndpointError::NotAbsolute("run/cri.sock".into()),
-            ),
-            (
-                "unix://run/cri.sock",
-                EndpointError::NotAbsolute("unix://run/cri.sock".into()),
-            ),
+            ("tcp://127.0.0.1:3735", EndpointError::NotUnix("tcp://127.0.0.1:3735".into())),
+            ("http://localhost", EndpointError::NotUnix("http://localhost".into())),
+            ("run/cri.sock", EndpointError::NotAbsolute("run/cri.sock".into())),
+            ("unix://run/cri.sock", EndpointError::NotAbsolute("unix://run/cri.sock".into())),
             (long.as_str(), EndpointError::TooLong(long.clone())),
         ];
         for (text, expected) in table {

@@ -47,11 +47,7 @@ pub enum CriError {
     Invalid { rpc: Rpc, message: String },
     /// Any other error of the runtime.
     #[error("{rpc}: {message}")]
-    Other {
-        rpc: Rpc,
-        code: Code,
-        message: String,
-    },
+    Other { rpc: Rpc, code: Code, message: String },
 }
 
 impl CriError {
@@ -72,11 +68,7 @@ impl CriError {
 
     /// The text in the Go kubelet's events: `rpc error: code = NotFound desc = …`.
     pub fn grpc_text(&self) -> String {
-        format!(
-            "rpc error: code = {} desc = {}",
-            go_code(self.code()),
-            self.message()
-        )
+        format!("rpc error: code = {} desc = {}", go_code(self.code()), self.message())
     }
 
     /// Whether the runtime has no such object (callers of stop and remove treat this as success).
@@ -116,18 +108,11 @@ impl CriError {
     }
 
     pub(super) fn invalid(rpc: Rpc, message: impl Into<String>) -> CriError {
-        CriError::Invalid {
-            rpc,
-            message: message.into(),
-        }
+        CriError::Invalid { rpc, message: message.into() }
     }
 
     pub(super) fn unavailable(rpc: Rpc, message: impl Into<String>) -> CriError {
-        CriError::Unavailable {
-            rpc,
-            kind: None,
-            message: message.into(),
-        }
+        CriError::Unavailable { rpc, kind: None, message: message.into() }
     }
 
     pub(super) fn from_status(rpc: Rpc, status: &Status) -> CriError {
@@ -154,11 +139,7 @@ impl CriError {
         while let Some(error) = cause {
             if let Some(failure) = error.downcast_ref::<ConnectFailure>() {
                 let kind = Some(failure.kind());
-                return CriError::Unavailable {
-                    rpc,
-                    kind,
-                    message: failure.to_string(),
-                };
+                return CriError::Unavailable { rpc, kind, message: failure.to_string() };
             }
             deepest = error.to_string();
             cause = error.source();
@@ -224,64 +205,20 @@ mod tests {
         let rpc = Rpc::CreateContainer;
         let message = "said the runtime".to_owned();
         let table = [
-            (
-                Code::NotFound,
-                CriError::NotFound {
-                    rpc,
-                    message: message.clone(),
-                },
-            ),
-            (
-                Code::AlreadyExists,
-                CriError::AlreadyExists {
-                    rpc,
-                    message: message.clone(),
-                },
-            ),
+            (Code::NotFound, CriError::NotFound { rpc, message: message.clone() }),
+            (Code::AlreadyExists, CriError::AlreadyExists { rpc, message: message.clone() }),
             (
                 Code::DeadlineExceeded,
                 CriError::outcome_unknown(rpc, Code::DeadlineExceeded, message.clone()),
             ),
-            (
-                Code::Unavailable,
-                CriError::outcome_unknown(rpc, Code::Unavailable, message.clone()),
-            ),
-            (
-                Code::ResourceExhausted,
-                CriError::Exhausted {
-                    rpc,
-                    message: message.clone(),
-                },
-            ),
-            (
-                Code::OutOfRange,
-                CriError::Exhausted {
-                    rpc,
-                    message: message.clone(),
-                },
-            ),
-            (
-                Code::Unimplemented,
-                CriError::Unimplemented {
-                    rpc,
-                    message: message.clone(),
-                },
-            ),
-            (
-                Code::Unknown,
-                CriError::Other {
-                    rpc,
-                    code: Code::Unknown,
-                    message: message.clone(),
-                },
-            ),
+            (Code::Unavailable, CriError::outcome_unknown(rpc, Code::Unavailable, message.clone())),
+            (Code::ResourceExhausted, CriError::Exhausted { rpc, message: message.clone() }),
+            (Code::OutOfRange, CriError::Exhausted { rpc, message: message.clone() }),
+            (Code::Unimplemented, CriError::Unimplemented { rpc, message: message.clone() }),
+            (Code::Unknown, CriError::Other { rpc, code: Code::Unknown, message: message.clone() }),
             (
                 Code::Internal,
-                CriError::Other {
-                    rpc,
-                    code: Code::Internal,
-                    message: message.clone(),
-                },
+                CriError::Other { rpc, code: Code::Internal, message: message.clone() },
             ),
         ];
         for (code, expected) in table {
@@ -298,10 +235,7 @@ mod tests {
     #[test]
     fn event_text_is_the_one_users_know() {
         let error = CriError::from_status(Rpc::PullImage, &Status::not_found("no such image"));
-        assert_eq!(
-            error.grpc_text(),
-            "rpc error: code = NotFound desc = no such image"
-        );
+        assert_eq!(error.grpc_text(), "rpc error: code = NotFound desc = no such image");
         assert_eq!(error.to_string(), "PullImage: not found: no such image");
     }
 
@@ -313,9 +247,6 @@ mod tests {
         assert_eq!(error.code(), Code::Unavailable);
         let error = CriError::from_status(Rpc::ListContainers, &broken());
         assert!(error.is_unavailable());
-        assert_eq!(
-            error.message(),
-            "the connection to the runtime broke: broken pipe"
-        );
+        assert_eq!(error.message(), "the connection to the runtime broke: broken pipe");
     }
 }

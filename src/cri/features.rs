@@ -99,10 +99,7 @@ mod tests {
 
     #[test]
     fn each_handler_has_its_own_features() {
-        let silent = v1::RuntimeHandler {
-            name: "silent".into(),
-            features: None,
-        };
+        let silent = v1::RuntimeHandler { name: "silent".into(), features: None };
         let all = || {
             vec![
                 handler("kata", true, false),
@@ -134,10 +131,7 @@ mod tests {
                 supplemental_groups_policy,
                 ..v1::RuntimeFeatures::default()
             });
-            assert_eq!(
-                features(vec![], reported).supplemental_groups_policy,
-                expected
-            );
+            assert_eq!(features(vec![], reported).supplemental_groups_policy, expected);
         }
     }
 }

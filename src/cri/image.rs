@@ -38,10 +38,7 @@ impl ImageClient {
     /// The status of an image; `None` if it is absent.
     pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
         let rpc = Rpc::ImageStatus;
-        let request = ImageStatusRequest {
-            image: Some(image),
-            verbose: false,
-        };
+        let request = ImageStatusRequest { image: Some(image), verbose: false };
         match unary(rpc, self.raw().image_status(request)).await?.image {
             Some(image) if image.id.is_empty() => {
                 Err(CriError::invalid(rpc, "image without an id"))
@@ -59,11 +56,7 @@ impl ImageClient {
         sandbox_config: Option<PodSandboxConfig>,
     ) -> Result<String, CriError> {
         let rpc = Rpc::PullImage;
-        let request = PullImageRequest {
-            image: Some(image),
-            auth,
-            sandbox_config,
-        };
+        let request = PullImageRequest { image: Some(image), auth, sandbox_config };
         let reply = unary(rpc, self.raw().pull_image(request)).await?;
         if reply.image_ref.is_empty() {
             Err(CriError::invalid(rpc, "image_ref is empty"))

@@ -37,11 +37,7 @@ struct Fingerprint {
 
 impl<T> Default for ListFingerprint<T> {
     fn default() -> ListFingerprint<T> {
-        ListFingerprint {
-            last: None,
-            hasher: RandomState::new(),
-            entries: PhantomData,
-        }
+        ListFingerprint { last: None, hasher: RandomState::new(), entries: PhantomData }
     }
 }
 
@@ -91,11 +87,7 @@ impl<T> ListFingerprint<T> {
 }
 
 fn fingerprint(hasher: &RandomState, reply: &[u8]) -> Option<Fingerprint> {
-    let mut result = Fingerprint {
-        sum: 0,
-        entries: 0,
-        bytes: reply.len() as u64,
-    };
+    let mut result = Fingerprint { sum: 0, entries: 0, bytes: reply.len() as u64 };
     let mut rest = reply;
     while !rest.is_empty() {
         let entry = next_field(&mut rest)?;
@@ -156,12 +148,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     let (payload, tail) = rest.split_at_checked(payload_len)?;
     *rest = tail;
     let whole = whole.get(..whole.len() - tail.len())?;
-    Some(Field {
-        key,
-        wire_type,
-        whole,
-        payload,
-    })
+    Some(Field { key, wire_type, whole, payload })
 }
 
 fn varint(rest: &mut &[u8]) -> Option<u64> {
@@ -188,16 +175,10 @@ mod tests {
     fn container(id: u32, labels: &[(&str, &str)]) -> Container {
         Container {
             id: format!("id-{id}"),
-            metadata: Some(ContainerMetadata {
-                name: "c".into(),
-                attempt: id,
-            }),
+            metadata: Some(ContainerMetadata { name: "c".into(), attempt: id }),
             created_at: i64::from(id) + 1_000_000_000_000,
             state: 1,
-            labels: labels
-                .iter()
-                .map(|(k, v)| ((*k).into(), (*v).into()))
-                .collect(),
+            labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             ..Default::default()
         }
     }
@@ -214,9 +195,8 @@ mod tests {
         let first = last.fingerprint(&encode((0..50).map(|id| container(id, LABELS)).collect()));
         assert!(first.is_some());
         // New maps iterate in another order.
-        let again = last.fingerprint(&encode(
-            (0..50).rev().map(|id| container(id, LABELS)).collect(),
-        ));
+        let again =
+            last.fingerprint(&encode((0..50).rev().map(|id| container(id, LABELS)).collect()));
         assert_eq!(first, again);
     }
 
@@ -227,33 +207,15 @@ mod tests {
         let seen = |c: Container| last.fingerprint(&encode(vec![c, container(2, LABELS)]));
         let before = seen(base.clone());
         let mut variants = Vec::new();
-        variants.push(Container {
-            state: 2,
-            ..base.clone()
-        });
-        variants.push(Container {
-            created_at: base.created_at + 1,
-            ..base.clone()
-        });
-        variants.push(Container {
-            id: "id-9".into(),
-            ..base.clone()
-        });
-        let metadata = ContainerMetadata {
-            name: "c".into(),
-            attempt: 7,
-        };
-        variants.push(Container {
-            metadata: Some(metadata),
-            ..base.clone()
-        });
+        variants.push(Container { state: 2, ..base.clone() });
+        variants.push(Container { created_at: base.created_at + 1, ..base.clone() });
+        variants.push(Container { id: "id-9".into(), ..base.clone() });
+        let metadata = ContainerMetadata { name: "c".into(), attempt: 7 };
+        variants.push(Container { metadata: Some(metadata), ..base.clone() });
         let mut labels = base.labels.clone();
         labels.insert("a".into(), "2".into());
         labels.insert("b".into(), "1".into());
-        variants.push(Container {
-            labels,
-            ..base.clone()
-        });
+        variants.push(Container { labels, ..base.clone() });
         for variant in variants {
             assert_ne!(seen(variant.clone()), before, "{variant:?}");
         }
@@ -273,13 +235,7 @@ mod tests {
     #[test]
     fn a_malformed_reply_has_no_fingerprint_and_is_never_unchanged() {
         let mut last = ListFingerprint::<Container>::new();
-        for bytes in [
-            &[0x0a, 0xff][..],
-            &[0x80],
-            &[0x0b],
-            &[0x0a, 0x02, 0x0a],
-            &[0xff; 11],
-        ] {
+        for bytes in [&[0x0a, 0xff][..], &[0x80], &[0x0b], &[0x0a, 0x02, 0x0a], &[0xff; 11]] {
             let seen = last.fingerprint(bytes);
             assert_eq!(seen, None, "{bytes:?}");
             last.record(seen);

@@ -33,10 +33,8 @@ const CONTAINER_PARTS: [ContainerState; 5] = [
 ];
 
 /// The order for sandboxes: one that is not ready never becomes ready again.
-const SANDBOX_PARTS: [PodSandboxState; 2] = [
-    PodSandboxState::SandboxReady,
-    PodSandboxState::SandboxNotready,
-];
+const SANDBOX_PARTS: [PodSandboxState; 2] =
+    [PodSandboxState::SandboxReady, PodSandboxState::SandboxNotready];
 
 impl RuntimeClient {
     /// Sandboxes that match `filter`; all of them without one.
@@ -144,16 +142,12 @@ impl RuntimeClient {
 
     async fn sandboxes_raw(&self, filter: Option<PodSandboxFilter>) -> Result<Bytes, CriError> {
         let request = ListPodSandboxRequest { filter };
-        self.connection()
-            .raw_reply(Rpc::ListPodSandbox, request)
-            .await
+        self.connection().raw_reply(Rpc::ListPodSandbox, request).await
     }
 
     async fn containers_raw(&self, filter: Option<ContainerFilter>) -> Result<Bytes, CriError> {
         let request = ListContainersRequest { filter };
-        self.connection()
-            .raw_reply(Rpc::ListContainers, request)
-            .await
+        self.connection().raw_reply(Rpc::ListContainers, request).await
     }
 
     async fn sandboxes_streamed(
@@ -184,13 +178,8 @@ impl RuntimeClient {
         let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
         let states = if whole { &SANDBOX_PARTS[..] } else { &[] };
         let read = |state: PodSandboxState| async move {
-            let state = Some(PodSandboxStateValue {
-                state: state.into(),
-            });
-            let part = PodSandboxFilter {
-                state,
-                ..filter.clone().unwrap_or_default()
-            };
+            let state = Some(PodSandboxStateValue { state: state.into() });
+            let part = PodSandboxFilter { state, ..filter.clone().unwrap_or_default() };
             decode_sandboxes(self.sandboxes_raw(Some(part)).await?)
         };
         over_limit(error, streamed, states, read, |sandbox| &sandbox.id).await
@@ -206,13 +195,8 @@ impl RuntimeClient {
         let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
         let states = if whole { &CONTAINER_PARTS[..] } else { &[] };
         let read = |state: ContainerState| async move {
-            let state = Some(ContainerStateValue {
-                state: state.into(),
-            });
-            let part = ContainerFilter {
-                state,
-                ..filter.clone().unwrap_or_default()
-            };
+            let state = Some(ContainerStateValue { state: state.into() });
+            let part = ContainerFilter { state, ..filter.clone().unwrap_or_default() };
             match self.containers_raw(Some(part.clone())).await {
                 Ok(reply) => decode_containers(reply),
                 Err(CriError::Exhausted { .. }) => self.containers_by_sandbox(part).await,
@@ -231,10 +215,7 @@ impl RuntimeClient {
         let sandboxes = Box::pin(self.list_pod_sandboxes(None)).await?;
         let mut all = Vec::new();
         for sandbox in sandboxes {
-            let filter = ContainerFilter {
-                pod_sandbox_id: sandbox.id,
-                ..part.clone()
-            };
+            let filter = ContainerFilter { pod_sandbox_id: sandbox.id, ..part.clone() };
             all.extend(decode_containers(self.containers_raw(Some(filter)).await?)?);
         }
         Ok(all)
@@ -290,10 +271,7 @@ where
 /// Whether a list has to be read in parts although a stream was requested: the runtime does not support streams, or
 /// puts too many entries into one message (containerd: 5,000).
 fn must_list_in_parts<T>(streamed: &Result<T, CriError>) -> bool {
-    matches!(
-        streamed,
-        Err(CriError::Unimplemented { .. } | CriError::Exhausted { .. })
-    )
+    matches!(streamed, Err(CriError::Unimplemented { .. } | CriError::Exhausted { .. }))
 }
 
 /// Joins all parts of a streamed list; an incomplete stream is an error.

@@ -45,8 +45,6 @@ impl CriMetrics {
         if failed {
             self.errors.get_or_create(&operation).inc();
         }
-        self.duration
-            .get_or_create(&operation)
-            .observe(took.as_secs_f64());
+        self.duration.get_or_create(&operation).observe(took.as_secs_f64());
     }
 }

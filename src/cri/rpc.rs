@@ -133,10 +133,7 @@ impl Rpc {
     /// Whether the call is not cancelled at its deadline, so that the runtime can finish it. On a slow disk, a create that
     /// is cancelled each time would never succeed; one that finishes late is found and adopted.
     pub fn outlives_deadline(self) -> bool {
-        matches!(
-            self,
-            Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer
-        )
+        matches!(self, Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer)
     }
 
     /// Whether the call is an event stream without an end.
@@ -179,11 +176,7 @@ mod tests {
                 _ => format!("/runtime.v1.RuntimeService/{}", rpc.method()),
             };
             assert_eq!(Rpc::from_path(&path), Some(rpc), "{path}");
-            assert!(
-                operations.insert(rpc.operation()),
-                "{} twice",
-                rpc.operation()
-            );
+            assert!(operations.insert(rpc.operation()), "{} twice", rpc.operation());
         }
         assert_eq!(Rpc::from_path("/grpc.health.v1.Health/Check"), None);
         assert_eq!(Rpc::from_path("nonsense"), None);

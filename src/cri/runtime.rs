@@ -59,19 +59,13 @@ pub struct ExecOutput {
 impl RuntimeClient {
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
-        RuntimeClient {
-            connection,
-            prefers_streams: Arc::default(),
-        }
+        RuntimeClient { connection, prefers_streams: Arc::default() }
     }
 
     /// Tries the streaming list calls first, until the runtime returns that it does not implement them.
     #[must_use]
     pub fn preferring_streams(self, prefers: bool) -> RuntimeClient {
-        RuntimeClient {
-            prefers_streams: Arc::new(AtomicBool::new(prefers)),
-            ..self
-        }
+        RuntimeClient { prefers_streams: Arc::new(AtomicBool::new(prefers)), ..self }
     }
 
     pub(super) fn prefers_streams(&self) -> &AtomicBool {
@@ -91,9 +85,7 @@ impl RuntimeClient {
 
     /// Name and versions of the runtime.
     pub async fn version(&self) -> Result<VersionResponse, CriError> {
-        let request = VersionRequest {
-            version: KUBELET_API_VERSION.to_owned(),
-        };
+        let request = VersionRequest { version: KUBELET_API_VERSION.to_owned() };
         unary(Rpc::Version, self.raw().version(request)).await
     }
 
@@ -103,10 +95,7 @@ impl RuntimeClient {
         let reply = unary(Rpc::Status, self.raw().status(request)).await?;
         match reply.status {
             Some(_) => Ok(reply),
-            None => Err(CriError::invalid(
-                Rpc::Status,
-                "no runtime status in the reply",
-            )),
+            None => Err(CriError::invalid(Rpc::Status, "no runtime status in the reply")),
         }
     }
 
@@ -123,10 +112,8 @@ impl RuntimeClient {
         config: PodSandboxConfig,
         handler: &str,
     ) -> Result<String, CriError> {
-        let request = RunPodSandboxRequest {
-            config: Some(config),
-            runtime_handler: handler.to_owned(),
-        };
+        let request =
+            RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let reply = unary(Rpc::RunPodSandbox, self.raw().run_pod_sandbox(request)).await?;
         non_empty_id(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
@@ -134,18 +121,14 @@ impl RuntimeClient {
     /// Stops all processes of a sandbox and releases its network. Succeeds for a stopped sandbox; returns `NotFound`
     /// if the runtime has no such sandbox.
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
-        let request = StopPodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
+        let request = StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         unary(Rpc::StopPodSandbox, self.raw().stop_pod_sandbox(request)).await?;
         Ok(())
     }
 
     /// Removes a sandbox and its containers.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
-        let request = RemovePodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
+        let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let rpc = Rpc::RemovePodSandbox;
         unary(rpc, self.raw().remove_pod_sandbox(request)).await?;
         Ok(())
@@ -158,26 +141,16 @@ impl RuntimeClient {
         verbose: bool,
     ) -> Result<FullSandboxStatus, CriError> {
         let rpc = Rpc::PodSandboxStatus;
-        let request = PodSandboxStatusRequest {
-            pod_sandbox_id: id.to_owned(),
-            verbose,
-        };
+        let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose };
         let reply = unary(rpc, self.raw().pod_sandbox_status(request)).await?;
         let sandbox = match reply.status {
             Some(sandbox) if sandbox.metadata.is_some() && !sandbox.id.is_empty() => sandbox,
             Some(_) => {
-                return Err(CriError::invalid(
-                    rpc,
-                    format!("sandbox {id} without id or metadata"),
-                ));
+                return Err(CriError::invalid(rpc, format!("sandbox {id} without id or metadata")));
             }
             None => return Err(CriError::invalid(rpc, format!("no status of sandbox {id}"))),
         };
-        Ok(FullSandboxStatus {
-            sandbox,
-            containers: reply.containers_statuses,
-            info: reply.info,
-        })
+        Ok(FullSandboxStatus { sandbox, containers: reply.containers_statuses, info: reply.info })
     }
 
     /// Creates a container; returns its id. If the outcome is unknown, the container may appear later under the name and
@@ -199,9 +172,7 @@ impl RuntimeClient {
 
     /// Starts a created container.
     pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
-        let request = StartContainerRequest {
-            container_id: id.to_owned(),
-        };
+        let request = StartContainerRequest { container_id: id.to_owned() };
         unary(Rpc::StartContainer, self.raw().start_container(request)).await?;
         Ok(())
     }
@@ -210,10 +181,7 @@ impl RuntimeClient {
     pub async fn stop_container(&self, id: &str, timeout: i64) -> Result<(), CriError> {
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
         let deadline = self.connection.request_timeout().saturating_add(grace);
-        let message = StopContainerRequest {
-            container_id: id.to_owned(),
-            timeout,
-        };
+        let message = StopContainerRequest { container_id: id.to_owned(), timeout };
         let request = with_deadline(message, Some(deadline));
         unary(Rpc::StopContainer, self.raw().stop_container(request)).await?;
         Ok(())
@@ -221,9 +189,7 @@ impl RuntimeClient {
 
     /// Removes a container.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
-        let request = RemoveContainerRequest {
-            container_id: id.to_owned(),
-        };
+        let request = RemoveContainerRequest { container_id: id.to_owned() };
         unary(Rpc::RemoveContainer, self.raw().remove_container(request)).await?;
         Ok(())
     }
@@ -231,30 +197,21 @@ impl RuntimeClient {
     /// The status of one container.
     pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
         let rpc = Rpc::ContainerStatus;
-        let request = ContainerStatusRequest {
-            container_id: id.to_owned(),
-            verbose: false,
-        };
+        let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         let reply = unary(rpc, self.raw().container_status(request)).await?;
         match reply.status {
             Some(status) if status.metadata.is_some() && !status.id.is_empty() => Ok(status),
-            Some(_) => Err(CriError::invalid(
-                rpc,
-                format!("container {id} without id or metadata"),
-            )),
-            None => Err(CriError::invalid(
-                rpc,
-                format!("no status of container {id}"),
-            )),
+            Some(_) => {
+                Err(CriError::invalid(rpc, format!("container {id} without id or metadata")))
+            }
+            None => Err(CriError::invalid(rpc, format!("no status of container {id}"))),
         }
     }
 
     /// The resource usage of a container.
     pub async fn container_stats(&self, id: &str) -> Result<ContainerStats, CriError> {
         let rpc = Rpc::ContainerStats;
-        let request = ContainerStatsRequest {
-            container_id: id.to_owned(),
-        };
+        let request = ContainerStatsRequest { container_id: id.to_owned() };
         let reply = unary(rpc, self.raw().container_stats(request)).await?;
         let missing = || CriError::invalid(rpc, format!("no stats of container {id}"));
         reply.stats.ok_or_else(missing)
@@ -288,20 +245,18 @@ impl RuntimeClient {
         match unary(rpc, self.raw().update_pod_sandbox_resources(request)).await {
             Err(CriError::Unimplemented { .. }) => Ok(()),
             // containerd 2.2 does not implement it.
-            Err(CriError::Other {
-                code: tonic::Code::Unknown,
-                message,
-                ..
-            }) if message.contains("not implemented") => Ok(()),
+            Err(CriError::Other { code: tonic::Code::Unknown, message, .. })
+                if message.contains("not implemented") =>
+            {
+                Ok(())
+            }
             reply => reply.map(drop),
         }
     }
 
     /// Makes the runtime open a container's log file again.
     pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
-        let request = ReopenContainerLogRequest {
-            container_id: id.to_owned(),
-        };
+        let request = ReopenContainerLogRequest { container_id: id.to_owned() };
         let rpc = Rpc::ReopenContainerLog;
         unary(rpc, self.raw().reopen_container_log(request)).await?;
         Ok(())
@@ -317,9 +272,7 @@ impl RuntimeClient {
         limit: Option<Duration>,
     ) -> Result<(), CriError> {
         let request_timeout = self.connection.request_timeout();
-        let deadline = limit.map_or(request_timeout, |limit| {
-            request_timeout.saturating_add(limit)
-        });
+        let deadline = limit.map_or(request_timeout, |limit| request_timeout.saturating_add(limit));
         let seconds = limit.map_or(0, |limit| limit.as_secs());
         let message = CheckpointContainerRequest {
             container_id: id.to_owned(),
@@ -355,19 +308,11 @@ impl RuntimeClient {
         let request = with_deadline(message, deadline);
         let mut client = self.raw().max_decoding_message_size(MAX_EXEC_REPLY);
         let reply = unary(Rpc::ExecSync, client.exec_sync(request)).await?;
-        Ok(ExecOutput {
-            stdout: reply.stdout,
-            stderr: reply.stderr,
-            exit_code: reply.exit_code,
-        })
+        Ok(ExecOutput { stdout: reply.stdout, stderr: reply.stderr, exit_code: reply.exit_code })
     }
 }
 
 /// The ID in a reply; an error if it is empty.
 pub(super) fn non_empty_id(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
-    if id.is_empty() {
-        Err(CriError::invalid(rpc, format!("{field} is empty")))
-    } else {
-        Ok(id)
-    }
+    if id.is_empty() { Err(CriError::invalid(rpc, format!("{field} is empty"))) } else { Ok(id) }
 }

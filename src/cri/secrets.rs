@@ -24,9 +24,7 @@ impl fmt::Debug for AuthConfig {
 /// An environment variable: prints only its name.
 impl fmt::Debug for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyValue")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+        f.debug_struct("KeyValue").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -37,10 +35,7 @@ mod tests {
     #[test]
     fn the_value_of_a_variable_is_not_shown() {
         let config = ContainerConfig {
-            envs: vec![KeyValue {
-                key: "PASSWORD".into(),
-                value: "hunter2".into(),
-            }],
+            envs: vec![KeyValue { key: "PASSWORD".into(), value: "hunter2".into() }],
             ..ContainerConfig::default()
         };
         let shown = format!("{config:?} {config:#?}");

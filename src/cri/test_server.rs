@@ -64,35 +64,20 @@ impl Script {
 
     /// Number of calls of `method`.
     pub(crate) fn calls(&self, method: &str) -> usize {
-        self.calls
-            .lock()
-            .iter()
-            .filter(|called| *called == method)
-            .count()
+        self.calls.lock().iter().filter(|called| *called == method).count()
     }
 
     /// Number of calls of `method` that the client cancelled.
     pub(crate) fn aborted(&self, method: &str) -> usize {
-        self.aborted
-            .lock()
-            .iter()
-            .filter(|called| *called == method)
-            .count()
+        self.aborted.lock().iter().filter(|called| *called == method).count()
     }
 
     async fn answer(&self, request: Request<hyper::body::Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
         let method = path.rsplit('/').next().unwrap_or_default().to_owned();
         self.calls.lock().push(method.clone());
-        let mut abort = OnAbort {
-            script: self.clone(),
-            method: Some(method.clone()),
-        };
-        let body = request
-            .into_body()
-            .collect()
-            .await
-            .map(|body| body.to_bytes());
+        let mut abort = OnAbort { script: self.clone(), method: Some(method.clone()) };
+        let body = request.into_body().collect().await.map(|body| body.to_bytes());
         let body = body.unwrap_or_default();
         let message = body.get(5..).unwrap_or_default();
         let mut reply = match self.handlers.lock().get(method.as_str()) {
@@ -144,9 +129,7 @@ fn respond(reply: Reply) -> Response<Body> {
         .map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::new(StreamBody::new(frames)));
     let kind = http::HeaderValue::from_static("application/grpc");
-    response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, kind);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
 }
 

@@ -21,24 +21,15 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
 
 fn version() -> VersionResponse {
-    VersionResponse {
-        version: "0.1.0".into(),
-        runtime_name: "test".into(),
-        ..Default::default()
-    }
+    VersionResponse { version: "0.1.0".into(), runtime_name: "test".into(), ..Default::default() }
 }
 
 fn container(n: usize, state: ContainerState) -> Container {
     Container {
         id: format!("c{n}"),
-        metadata: Some(ContainerMetadata {
-            name: "c".into(),
-            attempt: 0,
-        }),
+        metadata: Some(ContainerMetadata { name: "c".into(), attempt: 0 }),
         state: state.into(),
-        labels: (0..5)
-            .map(|n| (format!("key{n}"), format!("value{n}")))
-            .collect(),
+        labels: (0..5).map(|n| (format!("key{n}"), format!("value{n}"))).collect(),
         ..Default::default()
     }
 }
@@ -49,10 +40,7 @@ fn list(containers: Vec<Container>) -> Reply {
 
 fn ids(mut containers: Vec<Container>) -> Vec<String> {
     containers.sort_by(|a, b| a.id.cmp(&b.id));
-    containers
-        .into_iter()
-        .map(|container| container.id)
-        .collect()
+    containers.into_iter().map(|container| container.id).collect()
 }
 
 #[tokio::test]
@@ -63,13 +51,7 @@ async fn a_missing_socket_fails_at_once_and_says_which() {
     for _ in 0..3 {
         let error = client.version().await.unwrap_err();
         assert!(
-            matches!(
-                error,
-                CriError::Unavailable {
-                    kind: Some(std::io::ErrorKind::NotFound),
-                    ..
-                }
-            ),
+            matches!(error, CriError::Unavailable { kind: Some(std::io::ErrorKind::NotFound), .. }),
             "{error:?}"
         );
         assert!(error.message().contains("cri.sock"), "{error}");
@@ -96,10 +78,7 @@ async fn calls_work_again_after_the_runtime_restarts_without_anyone_reconnecting
 #[tokio::test]
 async fn a_change_under_way_when_the_runtime_dies_has_an_unknown_outcome() {
     let mut runtime = TestRuntime::started();
-    runtime
-        .script
-        .on("RemoveContainer", |_| Reply::Hang)
-        .on("ListContainers", |_| Reply::Hang);
+    runtime.script.on("RemoveContainer", |_| Reply::Hang).on("ListContainers", |_| Reply::Hang);
     let client = runtime.client(LONG);
     let change = tokio::spawn({
         let client = client.clone();
@@ -124,19 +103,13 @@ async fn a_change_under_way_when_the_runtime_dies_has_an_unknown_outcome() {
 #[tokio::test]
 async fn a_call_over_its_deadline_has_an_unknown_outcome_and_is_cancelled() {
     let runtime = TestRuntime::started();
-    runtime
-        .script
-        .on("StartContainer", |_| Reply::Hang)
-        .on("ContainerStatus", |_| Reply::Hang);
+    runtime.script.on("StartContainer", |_| Reply::Hang).on("ContainerStatus", |_| Reply::Hang);
     let client = runtime.client(SHORT);
     let error = client.container_status("x").await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     assert_eq!(error.rpc(), Rpc::ContainerStatus);
     let script = runtime.script.clone();
-    until("the call is cancelled", || {
-        script.aborted("ContainerStatus") == 1
-    })
-    .await;
+    until("the call is cancelled", || script.aborted("ContainerStatus") == 1).await;
 }
 
 #[tokio::test]
@@ -147,19 +120,13 @@ async fn a_create_over_its_deadline_lives_on_in_the_runtime() {
         let made = made.clone();
         move |_| {
             made.fetch_add(1, Ordering::SeqCst);
-            let reply = Reply::message(&CreateContainerResponse {
-                container_id: "late".into(),
-            });
+            let reply = Reply::message(&CreateContainerResponse { container_id: "late".into() });
             Reply::After(SHORT * 3, Box::new(reply))
         }
     });
     let client = runtime.client(SHORT);
     let error = client
-        .create_container(
-            "s",
-            ContainerConfig::default(),
-            &PodSandboxConfig::default(),
-        )
+        .create_container("s", ContainerConfig::default(), &PodSandboxConfig::default())
         .await
         .unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
@@ -173,9 +140,7 @@ async fn the_deadline_covers_a_reply_that_stops_half_way() {
     let runtime = TestRuntime::started();
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
     let receiver = parking_lot::Mutex::new(Some(receiver));
-    runtime.script.on("ContainerStatus", move |_| {
-        Reply::Stream(receiver.lock().take().unwrap())
-    });
+    runtime.script.on("ContainerStatus", move |_| Reply::Stream(receiver.lock().take().unwrap()));
     let status = ContainerStatusResponse {
         status: Some(ContainerStatus {
             id: "x".into(),
@@ -185,11 +150,7 @@ async fn the_deadline_covers_a_reply_that_stops_half_way() {
         ..Default::default()
     };
     sender.send(status.encode_to_vec()).await.unwrap();
-    let error = runtime
-        .client(SHORT)
-        .container_status("x")
-        .await
-        .unwrap_err();
+    let error = runtime.client(SHORT).container_status("x").await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     drop(sender);
 }
@@ -200,9 +161,7 @@ async fn stop_and_exec_get_their_own_time_on_top() {
     let late = SHORT * 3;
     runtime
         .script
-        .on("StopContainer", move |_| {
-            Reply::After(late, Box::new(Reply::Messages(vec![vec![]])))
-        })
+        .on("StopContainer", move |_| Reply::After(late, Box::new(Reply::Messages(vec![vec![]]))))
         .on("ExecSync", move |request| {
             let seconds = ExecSyncRequest::decode(request).unwrap().timeout;
             let reply = ExecSyncResponse {
@@ -216,20 +175,11 @@ async fn stop_and_exec_get_their_own_time_on_top() {
     client.stop_container("x", 1).await.unwrap();
     let cmd = ["true".to_owned()];
     // Sub-second timeouts are rounded up: zero would mean none.
-    let output = client
-        .exec_sync("x", &cmd, Duration::from_millis(900))
-        .await
-        .unwrap();
+    let output = client.exec_sync("x", &cmd, Duration::from_millis(900)).await.unwrap();
     assert_eq!((output.stdout.as_slice(), output.exit_code), (&b"1"[..], 7));
     let output = client.exec_sync("x", &cmd, Duration::ZERO).await.unwrap();
     assert_eq!(output.stdout, b"0");
-    assert!(
-        client
-            .stop_container("x", 0)
-            .await
-            .unwrap_err()
-            .is_outcome_unknown()
-    );
+    assert!(client.stop_container("x", 0).await.unwrap_err().is_outcome_unknown());
 }
 
 #[tokio::test]
@@ -237,39 +187,18 @@ async fn errors_of_the_runtime_keep_their_code_and_message() {
     let runtime = TestRuntime::started();
     runtime
         .script
-        .on("RemoveContainer", |_| {
-            Reply::Fail(Code::NotFound, "no such container \u{fc}")
-        })
-        .on("StartContainer", |_| {
-            Reply::Fail(Code::Unknown, "runc said no")
-        })
-        .on("StopPodSandbox", |_| {
-            Reply::Fail(Code::DeadlineExceeded, "context deadline exceeded")
-        });
+        .on("RemoveContainer", |_| Reply::Fail(Code::NotFound, "no such container \u{fc}"))
+        .on("StartContainer", |_| Reply::Fail(Code::Unknown, "runc said no"))
+        .on("StopPodSandbox", |_| Reply::Fail(Code::DeadlineExceeded, "context deadline exceeded"));
     let client = runtime.client(LONG);
     let error = client.remove_container("x").await.unwrap_err();
     assert!(error.is_not_found());
     assert_eq!(error.message(), "no such container \u{fc}");
     let error = client.start_container("x").await.unwrap_err();
-    assert_eq!(
-        error.grpc_text(),
-        "rpc error: code = Unknown desc = runc said no"
-    );
-    assert!(
-        client
-            .stop_pod_sandbox("x")
-            .await
-            .unwrap_err()
-            .is_outcome_unknown()
-    );
+    assert_eq!(error.grpc_text(), "rpc error: code = Unknown desc = runc said no");
+    assert!(client.stop_pod_sandbox("x").await.unwrap_err().is_outcome_unknown());
     let error = client.runtime_config().await.unwrap_err();
-    assert!(matches!(
-        error,
-        CriError::Unimplemented {
-            rpc: Rpc::RuntimeConfig,
-            ..
-        }
-    ));
+    assert!(matches!(error, CriError::Unimplemented { rpc: Rpc::RuntimeConfig, .. }));
 }
 
 #[tokio::test]
@@ -286,30 +215,18 @@ async fn replies_without_what_they_must_have_are_invalid() {
     ] {
         runtime.script.on(method, empty);
     }
-    runtime.script.on("ListContainers", |_| {
-        Reply::Messages(vec![vec![0x0a, 0x05, 1]])
-    });
+    runtime.script.on("ListContainers", |_| Reply::Messages(vec![vec![0x0a, 0x05, 1]]));
     let client = runtime.client(LONG);
     let invalid = |error: CriError| matches!(error, CriError::Invalid { .. });
-    assert!(invalid(
-        client
-            .run_pod_sandbox(PodSandboxConfig::default(), "")
-            .await
-            .unwrap_err()
-    ));
+    assert!(invalid(client.run_pod_sandbox(PodSandboxConfig::default(), "").await.unwrap_err()));
     let sandbox = PodSandboxConfig::default();
     let created = client.create_container("s", ContainerConfig::default(), &sandbox);
     assert!(invalid(created.await.unwrap_err()));
     assert!(invalid(client.container_status("x").await.unwrap_err()));
-    assert!(invalid(
-        client.pod_sandbox_status("x", false).await.unwrap_err()
-    ));
+    assert!(invalid(client.pod_sandbox_status("x", false).await.unwrap_err()));
     assert!(invalid(client.status(false).await.unwrap_err()));
     assert!(invalid(client.list_containers(None).await.unwrap_err()));
-    let pulled = runtime
-        .images()
-        .pull_image(ImageSpec::default(), None, None)
-        .await;
+    let pulled = runtime.images().pull_image(ImageSpec::default(), None, None).await;
     assert!(invalid(pulled.unwrap_err()));
 }
 
@@ -324,15 +241,7 @@ async fn a_list_of_twenty_megabytes_is_read() {
         };
         list((0..2000).map(one).collect())
     });
-    assert_eq!(
-        runtime
-            .client(LONG)
-            .list_containers(None)
-            .await
-            .unwrap()
-            .len(),
-        2000
-    );
+    assert_eq!(runtime.client(LONG).list_containers(None).await.unwrap().len(), 2000);
 }
 
 #[tokio::test]
@@ -340,9 +249,7 @@ async fn a_list_over_the_message_limit_is_streamed() {
     let runtime = TestRuntime::started();
     runtime
         .script
-        .on("ListContainers", |_| {
-            Reply::Fail(Code::ResourceExhausted, "message larger than max")
-        })
+        .on("ListContainers", |_| Reply::Fail(Code::ResourceExhausted, "message larger than max"))
         .on("StreamContainers", |_| {
             let part = |n| StreamContainersResponse {
                 containers: vec![container(n, ContainerState::ContainerRunning)],
@@ -350,10 +257,7 @@ async fn a_list_over_the_message_limit_is_streamed() {
             Reply::Messages((0..3).map(|n| part(n).encode_to_vec()).collect())
         });
     let client = runtime.client(LONG);
-    assert_eq!(
-        ids(client.list_containers(None).await.unwrap()),
-        ["c0", "c1", "c2"]
-    );
+    assert_eq!(ids(client.list_containers(None).await.unwrap()), ["c0", "c1", "c2"]);
 }
 
 #[tokio::test]
@@ -361,9 +265,7 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
     let runtime = TestRuntime::started();
     runtime
         .script
-        .on("ListContainers", |_| {
-            list(vec![container(9, ContainerState::ContainerRunning)])
-        })
+        .on("ListContainers", |_| list(vec![container(9, ContainerState::ContainerRunning)]))
         .on("StreamContainers", |_| {
             let part = |n| StreamContainersResponse {
                 containers: vec![container(n, ContainerState::ContainerRunning)],
@@ -373,27 +275,20 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
     let client = runtime.client(LONG).preferring_streams(true);
     let mut fingerprint = ListFingerprint::new();
     for _ in 0..2 {
-        assert_eq!(
-            ids(client.list_containers(None).await.unwrap()),
-            ["c0", "c1"]
-        );
+        assert_eq!(ids(client.list_containers(None).await.unwrap()), ["c0", "c1"]);
         let relist = client.relist_containers(&mut fingerprint).await.unwrap();
         assert!(matches!(relist, ListChange::Changed(list) if list.len() == 2));
     }
     assert_eq!(runtime.script.calls("ListContainers"), 0);
     // A stream that fails is a failure, also one that takes too long.
-    runtime.script.on("StreamContainers", |_| {
-        Reply::Fail(Code::Internal, "broken")
-    });
+    runtime.script.on("StreamContainers", |_| Reply::Fail(Code::Internal, "broken"));
     assert!(client.list_containers(None).await.is_err());
     let hasty = runtime.client(SHORT).preferring_streams(true);
     runtime.script.on("StreamContainers", |_| Reply::Hang);
     assert!(hasty.relist_containers(&mut fingerprint).await.is_err());
     assert_eq!(runtime.script.calls("ListContainers"), 0);
     // Without streams there are lists, and no stream is requested again.
-    runtime.script.on("StreamContainers", |_| {
-        Reply::Fail(Code::Unimplemented, "no streams")
-    });
+    runtime.script.on("StreamContainers", |_| Reply::Fail(Code::Unimplemented, "no streams"));
     for _ in 0..2 {
         assert_eq!(ids(client.list_containers(None).await.unwrap()), ["c9"]);
     }
@@ -406,19 +301,11 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
 async fn a_list_over_the_limit_of_a_runtime_that_cannot_stream_comes_in_parts() {
     let runtime = TestRuntime::started();
     runtime.script.on("ListPodSandbox", |_| {
-        let items = ["s1", "s2"].map(|id| PodSandbox {
-            id: id.into(),
-            ..Default::default()
-        });
-        Reply::message(&ListPodSandboxResponse {
-            items: items.into(),
-        })
+        let items = ["s1", "s2"].map(|id| PodSandbox { id: id.into(), ..Default::default() });
+        Reply::message(&ListPodSandboxResponse { items: items.into() })
     });
     runtime.script.on("ListContainers", |request| {
-        let filter = ListContainersRequest::decode(request)
-            .unwrap()
-            .filter
-            .unwrap_or_default();
+        let filter = ListContainersRequest::decode(request).unwrap().filter.unwrap_or_default();
         let too_large = Reply::Fail(Code::ResourceExhausted, "message larger than max");
         let state = filter.state.map(|value| value.state());
         match (state, filter.pod_sandbox_id.as_str()) {
@@ -440,10 +327,7 @@ async fn a_list_over_the_limit_of_a_runtime_that_cannot_stream_comes_in_parts() 
     });
     let client = runtime.client(LONG);
     let containers = client.list_containers(None).await.unwrap();
-    let first = containers
-        .iter()
-        .find(|container| container.id == "c1")
-        .unwrap();
+    let first = containers.iter().find(|container| container.id == "c1").unwrap();
     assert_eq!(first.state(), ContainerState::ContainerExited);
     assert_eq!(ids(containers), ["c1", "c2", "c3"]);
     // A stream whose messages are too large as well is no better than none.
@@ -465,47 +349,25 @@ async fn a_list_over_the_limit_of_a_runtime_that_cannot_stream_comes_in_parts() 
 async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
     let runtime = TestRuntime::started();
     let client = runtime.client(LONG);
-    let running = || {
-        list(
-            (0..20)
-                .map(|n| container(n, ContainerState::ContainerRunning))
-                .collect(),
-        )
-    };
+    let running =
+        || list((0..20).map(|n| container(n, ContainerState::ContainerRunning)).collect());
     let mut fingerprint = ListFingerprint::new();
     runtime.script.on("ListContainers", move |_| running());
     let first = client.relist_containers(&mut fingerprint).await.unwrap();
-    assert!(
-        matches!(&first, ListChange::Changed(all) if all.len() == 20),
-        "{first:?}"
-    );
-    assert_eq!(
-        client.relist_containers(&mut fingerprint).await.unwrap(),
-        ListChange::Unchanged
-    );
-    runtime.script.on("ListContainers", |_| {
-        Reply::Fail(Code::Unknown, "database is locked")
-    });
+    assert!(matches!(&first, ListChange::Changed(all) if all.len() == 20), "{first:?}");
+    assert_eq!(client.relist_containers(&mut fingerprint).await.unwrap(), ListChange::Unchanged);
+    runtime.script.on("ListContainers", |_| Reply::Fail(Code::Unknown, "database is locked"));
     assert!(client.relist_containers(&mut fingerprint).await.is_err());
     runtime.script.on("ListContainers", move |_| running());
     let after = client.relist_containers(&mut fingerprint).await.unwrap();
-    assert!(
-        matches!(&after, ListChange::Changed(all) if all.len() == 20),
-        "{after:?}"
-    );
-    runtime.script.on("ListContainers", |_| {
-        list(vec![container(1, ContainerState::ContainerExited)])
-    });
+    assert!(matches!(&after, ListChange::Changed(all) if all.len() == 20), "{after:?}");
+    runtime
+        .script
+        .on("ListContainers", |_| list(vec![container(1, ContainerState::ContainerExited)]));
     let changed = client.relist_containers(&mut fingerprint).await.unwrap();
-    assert_eq!(
-        changed,
-        ListChange::Changed(vec![container(1, ContainerState::ContainerExited)])
-    );
+    assert_eq!(changed, ListChange::Changed(vec![container(1, ContainerState::ContainerExited)]));
     fingerprint.forget();
-    assert_ne!(
-        client.relist_containers(&mut fingerprint).await.unwrap(),
-        ListChange::Unchanged
-    );
+    assert_ne!(client.relist_containers(&mut fingerprint).await.unwrap(), ListChange::Unchanged);
 }
 
 #[tokio::test]
@@ -513,43 +375,23 @@ async fn an_absent_image_is_none_and_dropping_a_pull_cancels_it() {
     let runtime = TestRuntime::started();
     runtime
         .script
-        .on("ImageStatus", |_| {
-            Reply::message(&ImageStatusResponse::default())
-        })
+        .on("ImageStatus", |_| Reply::message(&ImageStatusResponse::default()))
         .on("PullImage", |_| Reply::Hang);
     let images = runtime.images();
-    assert_eq!(
-        images.image_status(ImageSpec::default()).await.unwrap(),
-        None
-    );
-    let auth = AuthConfig {
-        password: "hunter2".into(),
-        ..Default::default()
-    };
+    assert_eq!(images.image_status(ImageSpec::default()).await.unwrap(), None);
+    let auth = AuthConfig { password: "hunter2".into(), ..Default::default() };
     let pull = tokio::spawn({
         let images = images.clone();
-        async move {
-            images
-                .pull_image(ImageSpec::default(), Some(auth), None)
-                .await
-        }
+        async move { images.pull_image(ImageSpec::default(), Some(auth), None).await }
     });
     let script = runtime.script.clone();
     until("the pull is under way", || script.calls("PullImage") == 1).await;
     pull.abort();
     until("the pull is cancelled", || script.aborted("PullImage") == 1).await;
-    runtime.script.on("PullImage", |_| {
-        Reply::message(&PullImageResponse {
-            image_ref: "sha256:1".into(),
-        })
-    });
-    assert_eq!(
-        images
-            .pull_image(ImageSpec::default(), None, None)
-            .await
-            .unwrap(),
-        "sha256:1"
-    );
+    runtime
+        .script
+        .on("PullImage", |_| Reply::message(&PullImageResponse { image_ref: "sha256:1".into() }));
+    assert_eq!(images.pull_image(ImageSpec::default(), None, None).await.unwrap(), "sha256:1");
 }
 
 #[tokio::test]
@@ -557,17 +399,12 @@ async fn calls_and_errors_are_counted_by_upstreams_operation_names() {
     let runtime = TestRuntime::started();
     runtime
         .script
-        .on("ListPodSandbox", |_| {
-            Reply::message(&ListPodSandboxResponse::default())
-        })
+        .on("ListPodSandbox", |_| Reply::message(&ListPodSandboxResponse::default()))
         .on("RunPodSandbox", |_| Reply::Fail(Code::Unknown, "no"));
     let client = runtime.client(LONG);
     client.list_pod_sandboxes(None).await.unwrap();
     client.list_pod_sandboxes(None).await.unwrap();
-    client
-        .run_pod_sandbox(PodSandboxConfig::default(), "")
-        .await
-        .unwrap_err();
+    client.run_pod_sandbox(PodSandboxConfig::default(), "").await.unwrap_err();
     let text = runtime.metrics.text();
     for line in [
         "kubelet_runtime_operations_total{operation_type=\"list_podsandbox\"} 2",
@@ -575,15 +412,9 @@ async fn calls_and_errors_are_counted_by_upstreams_operation_names() {
         "kubelet_runtime_operations_errors_total{operation_type=\"run_podsandbox\"} 1",
         "kubelet_runtime_operations_duration_seconds_count{operation_type=\"list_podsandbox\"} 2",
     ] {
-        assert!(
-            text.lines().any(|found| found == line),
-            "missing {line:?} in\n{text}"
-        );
+        assert!(text.lines().any(|found| found == line), "missing {line:?} in\n{text}");
     }
-    assert!(
-        !text.contains("errors_total{operation_type=\"list_podsandbox\"}"),
-        "{text}"
-    );
+    assert!(!text.contains("errors_total{operation_type=\"list_podsandbox\"}"), "{text}");
 }
 
 #[tokio::test]
@@ -599,19 +430,12 @@ async fn a_hung_create_does_not_hold_up_others_for_long() {
         let client = client.clone();
         hung.spawn(async move {
             client
-                .create_container(
-                    "s",
-                    ContainerConfig::default(),
-                    &PodSandboxConfig::default(),
-                )
+                .create_container("s", ContainerConfig::default(), &PodSandboxConfig::default())
                 .await
         });
     }
     let script = runtime.script.clone();
-    until("all places are taken", || {
-        script.calls("CreateContainer") == 4
-    })
-    .await;
+    until("all places are taken", || script.calls("CreateContainer") == 4).await;
     let begin = clock::instant();
     client.start_container("x").await.unwrap();
     assert!(clock::since(begin) < LONG / 2, "{:?}", clock::since(begin));
@@ -632,23 +456,20 @@ async fn the_start_waits_for_a_runtime_that_is_ready() {
     let waiting = tokio::spawn(async move { wait_for_runtime(&client).await });
     tokio::time::sleep(SHORT).await;
     let ready = Arc::new(AtomicUsize::new(0));
-    runtime
-        .script
-        .on("Version", |_| Reply::message(&version()))
-        .on("Status", {
-            let ready = ready.clone();
-            move |_| {
-                let conditions = vec![RuntimeCondition {
-                    r#type: "RuntimeReady".into(),
-                    status: ready.fetch_add(1, Ordering::SeqCst) >= 1,
-                    ..Default::default()
-                }];
-                Reply::message(&StatusResponse {
-                    status: Some(RuntimeStatus { conditions }),
-                    ..Default::default()
-                })
-            }
-        });
+    runtime.script.on("Version", |_| Reply::message(&version())).on("Status", {
+        let ready = ready.clone();
+        move |_| {
+            let conditions = vec![RuntimeCondition {
+                r#type: "RuntimeReady".into(),
+                status: ready.fetch_add(1, Ordering::SeqCst) >= 1,
+                ..Default::default()
+            }];
+            Reply::message(&StatusResponse {
+                status: Some(RuntimeStatus { conditions }),
+                ..Default::default()
+            })
+        }
+    });
     runtime.start();
     let info = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
     assert_eq!(info.version.runtime_name, "test");

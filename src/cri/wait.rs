@@ -37,11 +37,7 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
     loop {
         let missing = match runtime_info(runtime).await {
             Ok(info) => {
-                let VersionResponse {
-                    runtime_name,
-                    runtime_version,
-                    ..
-                } = &info.version;
+                let VersionResponse { runtime_name, runtime_version, .. } = &info.version;
                 let endpoint = runtime.connection().endpoint();
                 tracing::info!(%endpoint, runtime_name, runtime_version, "Container runtime is ready");
                 if let Some(reason) = network_error(&info.status) {
@@ -100,9 +96,7 @@ fn advice(error: &CriError, is_other_file: bool) -> String {
         CriError::Unavailable { .. } if is_other_file => {
             "the endpoint is a file or a directory and not a socket"
         }
-        CriError::Unavailable {
-            kind: Some(kind), ..
-        } => match kind {
+        CriError::Unavailable { kind: Some(kind), .. } => match kind {
             io::ErrorKind::NotFound => {
                 "the socket does not exist; is the runtime installed and running, and is the endpoint the right one?"
             }
@@ -124,16 +118,11 @@ fn advice(error: &CriError, is_other_file: bool) -> String {
 
 /// Why a condition is not met, if it is false or missing.
 fn not_ready(status: &StatusResponse, condition: &str) -> Option<String> {
-    let conditions: &[RuntimeCondition] = status
-        .status
-        .as_ref()
-        .map_or(&[], |status| status.conditions.as_slice());
+    let conditions: &[RuntimeCondition] =
+        status.status.as_ref().map_or(&[], |status| status.conditions.as_slice());
     match conditions.iter().find(|known| known.r#type == condition) {
         Some(known) if known.status => None,
-        Some(known) => Some(format!(
-            "{condition} is false: {}: {}",
-            known.reason, known.message
-        )),
+        Some(known) => Some(format!("{condition} is false: {}: {}", known.reason, known.message)),
         None => Some(format!("it does not report {condition}")),
     }
 }
@@ -147,20 +136,13 @@ mod tests {
     #[test]
     fn each_kind_of_absence_has_its_own_advice() {
         let rpc = Rpc::Version;
-        let away = |kind| CriError::Unavailable {
-            rpc,
-            kind: Some(kind),
-            message: "m".into(),
-        };
+        let away = |kind| CriError::Unavailable { rpc, kind: Some(kind), message: "m".into() };
         let table = [
             (away(io::ErrorKind::NotFound), "does not exist"),
             (away(io::ErrorKind::PermissionDenied), "run as root"),
             (away(io::ErrorKind::ConnectionRefused), "nothing listens"),
             (
-                CriError::Unimplemented {
-                    rpc,
-                    message: "unknown service".into(),
-                },
+                CriError::Unimplemented { rpc, message: "unknown service".into() },
                 "not implement CRI v1",
             ),
             (
@@ -193,10 +175,7 @@ mod tests {
             status: Some(RuntimeStatus { conditions }),
             ..Default::default()
         };
-        assert_eq!(
-            not_ready(&reply(vec![condition(true)]), RUNTIME_READY),
-            None
-        );
+        assert_eq!(not_ready(&reply(vec![condition(true)]), RUNTIME_READY), None);
         assert_eq!(
             not_ready(&reply(vec![condition(false)]), RUNTIME_READY).as_deref(),
             Some("RuntimeReady is false: Starting: wait")

@@ -38,10 +38,7 @@ pub fn open_confined(root: &Path, path: &Path, max_names: usize) -> io::Result<C
     })?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
     if kind.is_dir() {
-        return Ok(ConfinedFile::Directory(names(
-            open_again(&opened)?,
-            max_names,
-        )?));
+        return Ok(ConfinedFile::Directory(names(open_again(&opened)?, max_names)?));
     }
     let (file, meta) = reopen(opened)?;
     Ok(ConfinedFile::File(file, meta))
@@ -142,14 +139,8 @@ mod tests {
         let dir = tree();
         let log = dir.path().join("log");
         let mode = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            log.join("pipe"),
-            rustix::fs::FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, log.join("pipe"), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
         let kind = text(&log, "pipe").unwrap_err().kind();
         assert_eq!(kind, io::ErrorKind::InvalidInput);
     }
@@ -173,11 +164,7 @@ mod tests {
                 let (inside, outside) = (log.join("syslog"), dir.path().join("secret"));
                 let mut round = 0_u32;
                 while !stop.load(Ordering::Relaxed) {
-                    let target = if round.is_multiple_of(2) {
-                        &inside
-                    } else {
-                        &outside
-                    };
+                    let target = if round.is_multiple_of(2) { &inside } else { &outside };
                     let _ = fs::remove_file(log.join("new"));
                     symlink(target, log.join("new")).unwrap();
                     fs::rename(log.join("new"), log.join("changing")).unwrap();

@@ -112,11 +112,7 @@ impl DiskWalk {
     /// Adds a file or directory. Each name of a file counts for its part of it, because remembering the files that were
     /// counted would take memory for each. Containers cannot give a file a name outside of its volume.
     fn add(&mut self, stat: &Stat) {
-        let names = if is_directory(stat) {
-            1
-        } else {
-            u128::from(stat.st_nlink).max(1)
-        };
+        let names = if is_directory(stat) { 1 } else { u128::from(stat.st_nlink).max(1) };
         let blocks = u128::try_from(stat.st_blocks).unwrap_or_default();
         self.bytes += blocks * 512 * FRACTIONS / names;
         self.inodes += FRACTIONS / names;
@@ -169,11 +165,7 @@ pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
 }
 
 fn usage_of(metadata: &Metadata) -> DiskUsage {
-    DiskUsage {
-        bytes: metadata.blocks().saturating_mul(512),
-        inodes: 1,
-        is_partial: false,
-    }
+    DiskUsage { bytes: metadata.blocks().saturating_mul(512), inodes: 1, is_partial: false }
 }
 
 #[cfg(test)]
@@ -197,10 +189,7 @@ mod tests {
         let one = files_usage(&at("0.log"), 9).unwrap().unwrap();
         assert_eq!(one.inodes, 1);
         let partial = files_usage(directory.path(), 2).unwrap().unwrap();
-        assert!(
-            partial.is_partial && partial.bytes <= found.bytes,
-            "{partial:?}"
-        );
+        assert!(partial.is_partial && partial.bytes <= found.bytes, "{partial:?}");
         assert!(files_usage(&at("none"), 9).is_err());
     }
 

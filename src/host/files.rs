@@ -71,8 +71,7 @@ pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     };
     let mut bytes = Vec::new();
-    file.take(u64::try_from(limit).unwrap_or(u64::MAX))
-        .read_to_end(&mut bytes)?;
+    file.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -85,8 +84,7 @@ pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Ve
     let found = rustix::fs::openat2(root, path, PATH_ONLY, Mode::empty(), resolve)?;
     let (file, _) = reopen(found)?;
     let mut bytes = Vec::new();
-    file.take(u64::try_from(limit).unwrap_or(u64::MAX))
-        .read_to_end(&mut bytes)?;
+    file.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -99,11 +97,7 @@ pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Ve
 pub fn open_beneath(root: &Path, opened: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let open = |path: &Path, resolve: ResolveFlags| {
         let itself = Path::new(".");
-        let path = if path.as_os_str().is_empty() {
-            itself
-        } else {
-            path
-        };
+        let path = if path.as_os_str().is_empty() { itself } else { path };
         let resolve = resolve | ResolveFlags::BENEATH;
         rustix::fs::openat2(opened, path, PATH_ONLY, Mode::empty(), resolve)
     };

@@ -19,9 +19,8 @@ impl MachineIdentity {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let first = |paths: &[&str]| {
             // Strings of the device tree end with a NUL byte.
-            let mut texts = paths
-                .iter()
-                .map(|path| text(path).trim_matches(['\0', ' ', '\n']).to_owned());
+            let mut texts =
+                paths.iter().map(|path| text(path).trim_matches(['\0', ' ', '\n']).to_owned());
             texts.find(|text| !text.is_empty()).unwrap_or_default()
         };
         Self {

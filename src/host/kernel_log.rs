@@ -41,10 +41,7 @@ impl KernelLogEnd {
     ///
     /// # Errors
     /// The descriptor cannot be registered with the runtime.
-    #[allow(
-        unsafe_code,
-        reason = "tokio cannot check that a descriptor stays the same"
-    )]
+    #[allow(unsafe_code, reason = "tokio cannot check that a descriptor stays the same")]
     pub fn follow(self) -> io::Result<KernelLog> {
         // SAFETY: an `OwnedFd` is open until it is dropped, and its descriptor never changes.
         let device = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) };
@@ -113,10 +110,7 @@ mod tests {
     fn only_what_the_kernel_wrote_is_a_message() {
         for (record, expected) in [
             ("3,427,2090054221,-;Memory cgroup\n", Some("Memory cgroup")),
-            (
-                "6,1,2,-,caller=T1;a; b\n SUBSYSTEM=pci\n DEVICE=+x\n",
-                Some("a; b"),
-            ),
+            ("6,1,2,-,caller=T1;a; b\n SUBSYSTEM=pci\n DEVICE=+x\n", Some("a; b")),
             ("4,1,2,-;\n", Some("")),
             // A process may write what it likes.
             ("12,1,2,-;python3 invoked oom-killer: \n", None),

@@ -39,10 +39,7 @@ struct InvalidTunable {
 impl fmt::Display for InvalidTunable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (flag, expected) = (self.flag, self.expected);
-        write!(
-            f,
-            "invalid kernel flag: {flag}, expected value: {expected}, "
-        )?;
+        write!(f, "invalid kernel flag: {flag}, expected value: {expected}, ")?;
         match &self.actual {
             Ok(actual) => write!(f, "actual value: {actual}"),
             Err(error) => write!(f, "which cannot be read: {error}"),
@@ -58,15 +55,9 @@ fn invalid(proc: &Path) -> Vec<InvalidTunable> {
             let number = text.trim().parse();
             number.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
         });
-        InvalidTunable {
-            file,
-            flag,
-            expected,
-            actual,
-        }
+        InvalidTunable { file, flag, expected, actual }
     });
-    all.filter(|one| !matches!(one.actual, Ok(actual) if actual == one.expected))
-        .collect()
+    all.filter(|one| !matches!(one.actual, Ok(actual) if actual == one.expected)).collect()
 }
 
 /// Logs, rejects or changes settings with other values. A failure to change one is logged.

@@ -40,11 +40,7 @@ pub async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Result<Optio
     let shown = path.display().to_string();
     tracing::info!(path = shown, "Acquiring the file lock");
     let taken = tokio::task::spawn_blocking(move || -> std::io::Result<_> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         let watched = || {
             let inotify = Inotify::init()?;
@@ -54,9 +50,7 @@ pub async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Result<Optio
         };
         Ok((file, watch.then(watched).transpose()?))
     });
-    let (file, inotify) = taken
-        .await?
-        .with_context(|| format!("cannot lock {shown}"))?;
+    let (file, inotify) = taken.await?.with_context(|| format!("cannot lock {shown}"))?;
     let events = inotify.map(|inotify| inotify.into_event_stream([0; 1024]));
     Ok(Some(LockFile {
         _file: file,

@@ -65,9 +65,7 @@ impl HostMachine {
         let online_cpus = text("/sys/devices/system/cpu/online").trim().to_owned();
         let online = parse_cpu_list(&online_cpus).unwrap_or_default();
         let cpus = match online.len() {
-            0 => std::thread::available_parallelism()
-                .context("cannot count CPUs")?
-                .get(),
+            0 => std::thread::available_parallelism().context("cannot count CPUs")?.get(),
             n => n,
         };
         let possible =
@@ -76,10 +74,7 @@ impl HostMachine {
             memory_bytes,
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
             online_cpus,
-            hostname: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
+            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             boot_id: text("/proc/sys/kernel/random/boot_id").trim().to_string(),
             hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
             thermal_paths: possible
@@ -91,10 +86,7 @@ impl HostMachine {
             limits_swap: limits_swap(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
             swap_bytes: parse_meminfo(&meminfo, "SwapTotal").unwrap_or_default(),
-            kernel_release: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
+            kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             app_armor: Path::new("/sys/kernel/security/apparmor").exists()
                 && text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
             selinux,
@@ -182,9 +174,8 @@ pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
 
 fn hugepage_sizes(directory: &Path) -> Vec<u64> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut sizes: Vec<u64> = entries
-        .filter_map(|entry| parse_hugepage_name(entry.file_name().to_str()?))
-        .collect();
+    let mut sizes: Vec<u64> =
+        entries.filter_map(|entry| parse_hugepage_name(entry.file_name().to_str()?)).collect();
     sizes.sort_unstable();
     sizes
 }
@@ -198,18 +189,12 @@ pub fn huge_pages() -> Vec<(u64, u64)> {
         number.trim().parse().unwrap_or(0_u64)
     };
     let sizes = hugepage_sizes(root).into_iter();
-    sizes
-        .map(|size| (size, size.saturating_mul(pages(size))))
-        .collect()
+    sizes.map(|size| (size, size.saturating_mul(pages(size)))).collect()
 }
 
 /// Parses a directory name: `hugepages-2048kB` is 2 MiB.
 pub(super) fn parse_hugepage_name(name: &str) -> Option<u64> {
-    let kib: u64 = name
-        .strip_prefix("hugepages-")?
-        .strip_suffix("kB")?
-        .parse()
-        .ok()?;
+    let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
@@ -265,8 +250,6 @@ mod tests {
         let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(!has_swap(""));
         assert!(!has_swap(heading));
-        assert!(has_swap(&format!(
-            "{heading}/dev/vdb partition 1048572 0 -2\n"
-        )));
+        assert!(has_swap(&format!("{heading}/dev/vdb partition 1048572 0 -2\n")));
     }
 }

@@ -120,11 +120,7 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
     let end = usize::from_str_radix(end, 16).ok()?;
     let permissions = words.next()?;
     let _offset = words.next()?;
-    Some(Mapping {
-        range: start..end,
-        permissions,
-        file: (words.next()?, words.next()?),
-    })
+    Some(Mapping { range: start..end, permissions, file: (words.next()?, words.next()?) })
 }
 
 #[cfg(test)]
@@ -155,11 +151,9 @@ garbage
     #[tokio::test(start_paused = true)]
     async fn a_burst_ends_when_nothing_changes_for_a_while_or_after_a_minute() {
         let interval = BURST_DELAY - Duration::from_secs(1);
-        for (number, expected) in [
-            (0, BURST_DELAY),
-            (3, 3 * interval + BURST_DELAY),
-            (99, MAX_BURST),
-        ] {
+        for (number, expected) in
+            [(0, BURST_DELAY), (3, 3 * interval + BURST_DELAY), (99, MAX_BURST)]
+        {
             let (sender, mut changes) = watch::channel(0);
             let changing = async {
                 for _ in 0..number {

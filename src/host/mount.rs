@@ -37,13 +37,7 @@ pub fn huge_pages(target: &Path, page_bytes: u64) -> io::Result<()> {
         CString::new(format!("pagesize={page_bytes}")).map_err(|_| io::ErrorKind::InvalidInput)?;
     let flags = MountFlags::empty();
     let options = options.as_c_str();
-    Ok(rustix::mount::mount(
-        "nodev",
-        target,
-        "hugetlbfs",
-        flags,
-        options,
-    )?)
+    Ok(rustix::mount::mount("nodev", target, "hugetlbfs", flags, options)?)
 }
 
 /// Whether the directory itself is a mount point; false if it does not exist. A symbolic link is not followed.
@@ -53,10 +47,7 @@ pub fn is_mount_point(directory: &Path) -> io::Result<bool> {
         Err(Errno::NOENT) => return Ok(false),
         stat => stat?,
     };
-    if stat
-        .stx_attributes_mask
-        .contains(StatxAttributes::MOUNT_ROOT)
-    {
+    if stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
         return Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     }
     // Kernels before 5.8 do not report this in `statx`.

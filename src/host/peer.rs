@@ -71,13 +71,7 @@ unsafe fn option<T>(fd: RawFd, name: libc::c_int, mut value: T) -> io::Result<T>
     let mut length = libc::socklen_t::try_from(size).map_err(io::Error::other)?;
     // SAFETY: the kernel writes at most `length` bytes to `value`.
     let got = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            name,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length)
     };
     match got {
         0 if usize::try_from(length) == Ok(size) => Ok(value),

@@ -14,20 +14,14 @@ pub fn listener_of(port: u16) -> Option<(u32, String)> {
         .filter_map(|path| fs::read_to_string(path).ok())
         .flat_map(|table| listening_inodes(&table, port))
         .collect();
-    let sockets: Vec<_> = inodes
-        .iter()
-        .map(|inode| format!("socket:[{inode}]"))
-        .collect();
+    let sockets: Vec<_> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut processes = processes.filter_map(|entry| {
         let process: u32 = entry.file_name().to_str()?.parse().ok()?;
         let descriptors = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
         let mut links = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
-        let has_it = links.any(|link| {
-            sockets
-                .iter()
-                .any(|socket| link.as_os_str() == socket.as_str())
-        });
+        let has_it =
+            links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()));
         has_it.then_some(process)
     });
     let process = processes.next()?;

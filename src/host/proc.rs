@@ -28,9 +28,7 @@ impl MemInfo {
     /// memory that is reclaimed like page cache. All other memory is, because use that neither a cgroup nor a list
     /// of known uses shows would otherwise fill the machine unnoticed.
     pub fn used(&self) -> u64 {
-        self.ordinary()
-            .saturating_sub(self.free)
-            .saturating_sub(self.reclaimable)
+        self.ordinary().saturating_sub(self.free).saturating_sub(self.reclaimable)
     }
 
     /// All memory but huge pages, which no other use can have.
@@ -92,23 +90,13 @@ pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
             return None;
         }
         let mut numbers = rest.split_ascii_whitespace().map(|word| word.parse().ok());
-        let mut four = || {
-            Some([
-                numbers.next()??,
-                numbers.next()??,
-                numbers.next()??,
-                numbers.next()??,
-            ])
-        };
+        let mut four =
+            || Some([numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()??]);
         let received = four()?;
         // Skips fifo, frame, compressed, multicast.
         four()?;
         let sent = four()?;
-        Some(NetworkInterface {
-            name: name.to_owned(),
-            received,
-            sent,
-        })
+        Some(NetworkInterface { name: name.to_owned(), received, sent })
     };
     text.lines().filter_map(line).collect()
 }
@@ -230,9 +218,7 @@ fn parse_limit(limits: &str, name: &str) -> Option<u64> {
 
 /// `InOctets` and `OutOctets` of `IpExt`, whose names and values are two lines.
 fn parse_ip_octets(netstat: &str) -> Option<[u64; 2]> {
-    let mut lines = netstat
-        .lines()
-        .filter_map(|line| line.strip_prefix("IpExt: "));
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
     let (names, values) = (lines.next()?, lines.next()?);
     let value = |wanted: &str| {
         let at = names.split(' ').position(|name| name == wanted)?;
@@ -259,10 +245,7 @@ mod tests {
     #[test]
     fn memory_is_in_bytes_and_what_is_missing_is_zero() {
         let info = parse_meminfo("MemTotal:  2048 kB\nMemFree: 1 kB\nOdd\nSwapFree: x kB\n");
-        assert_eq!(
-            (info.total, info.free, info.swap_free),
-            (2048 * 1024, 1024, 0)
-        );
+        assert_eq!((info.total, info.free, info.swap_free), (2048 * 1024, 1024, 0));
         let huge = format!("MemTotal: {} kB", u64::MAX);
         assert_eq!(parse_meminfo(&huge).total, u64::MAX);
     }
@@ -280,10 +263,7 @@ mod tests {
         // Page cache, anonymous memory, unreclaimable slabs and the driver's.
         assert_eq!(mib(info.used()), (5 << 10) + (2 << 10) + 512 + (1 << 10));
         assert_eq!(info.working_set(), info.used() - info.inactive_file);
-        let odd = MemInfo {
-            huge_pages: u64::MAX,
-            ..info
-        };
+        let odd = MemInfo { huge_pages: u64::MAX, ..info };
         assert_eq!((odd.used(), odd.working_set()), (0, 0));
     }
 
@@ -317,10 +297,7 @@ mod tests {
 
     #[test]
     fn counts_of_the_machine_are_found() {
-        assert_eq!(
-            parse_boot_time("cpu 1\nbtime 1700000000\n"),
-            Some(1_700_000_000)
-        );
+        assert_eq!(parse_boot_time("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000));
         assert_eq!(parse_thread_count("0.1 0.2 0.3 2/345 999\n"), Some(345));
         assert_eq!(parse_thread_count("0.1 0.2"), None);
         let names = parse_disk_names("   8       1 sda1 1 2 3\nbad\n");
@@ -339,13 +316,7 @@ mod tests {
     #[test]
     fn this_process_is_seen() {
         let own = own_process();
-        assert!(
-            own.resident > 0 && own.open_files > 0 && own.max_files > 0,
-            "{own:?}"
-        );
-        assert!(
-            own.started > 1.0e9 && own.virtual_bytes >= own.resident,
-            "{own:?}"
-        );
+        assert!(own.resident > 0 && own.open_files > 0 && own.max_files > 0, "{own:?}");
+        assert!(own.started > 1.0e9 && own.virtual_bytes >= own.resident, "{own:?}");
     }
 }

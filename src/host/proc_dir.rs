@@ -91,9 +91,7 @@ impl ProcDir {
         let all = self.strings(process, "environ")?;
         let set = all.iter().filter_map(|one| one.split_once('='));
         let set = set.filter(|(name, value)| !value.is_empty() && is_wanted(name));
-        Ok(set
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect())
+        Ok(set.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     /// Whether a process runs as root or as the user of this one.

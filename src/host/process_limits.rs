@@ -31,10 +31,7 @@ pub fn allow_open_files(wanted: u64) {
 
 /// The limits for `wanted` files. The hard limit, which child processes inherit, is not lowered.
 fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
-    Rlimit {
-        current: Some(wanted),
-        maximum: maximum.map(|most| most.max(wanted)),
-    }
+    Rlimit { current: Some(wanted), maximum: maximum.map(|most| most.max(wanted)) }
 }
 
 #[cfg(test)]

@@ -67,11 +67,7 @@ pub fn register(metrics: &Metrics) {
     ] {
         let own = reader.clone();
         let bytes = move || value(own.now().network);
-        metrics.register(
-            name,
-            help,
-            AtScrape::counter(move || vec![(Vec::new(), bytes() as f64)]),
-        );
+        metrics.register(name, help, AtScrape::counter(move || vec![(Vec::new(), bytes() as f64)]));
     }
     for (name, help, value) in [
         (
@@ -79,32 +75,16 @@ pub fn register(metrics: &Metrics) {
             "Resident memory size in bytes.",
             (|own| own.resident) as fn(OwnProcess) -> u64,
         ),
-        (
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes.",
-            |own| own.virtual_bytes,
-        ),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| own.virtual_bytes),
         (
             "process_virtual_memory_max_bytes",
             "Maximum amount of virtual memory available in bytes.",
             |own| own.max_virtual,
         ),
-        (
-            "process_open_fds",
-            "Number of open file descriptors.",
-            |own| own.open_files,
-        ),
-        (
-            "process_max_fds",
-            "Maximum number of open file descriptors.",
-            |own| own.max_files,
-        ),
+        ("process_open_fds", "Number of open file descriptors.", |own| own.open_files),
+        ("process_max_fds", "Maximum number of open file descriptors.", |own| own.max_files),
     ] {
         let own = reader.clone();
-        metrics.register(
-            name,
-            help,
-            AtScrape::number(move || value(own.now()) as f64),
-        );
+        metrics.register(name, help, AtScrape::number(move || value(own.now()) as f64));
     }
 }

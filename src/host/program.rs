@@ -126,11 +126,7 @@ impl RunningProgram {
             status
         };
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(ProgramEnd {
-            code: status.code(),
-            stdout: text(out),
-            stderr: text(err),
-        })
+        Ok(ProgramEnd { code: status.code(), stdout: text(out), stderr: text(err) })
     }
 
     fn kill(&self) {
@@ -181,11 +177,7 @@ mod tests {
     async fn a_program_ends_with_its_code_and_both_streams() {
         let limit = Duration::from_secs(30);
         let end = sh("echo out; echo err >&2; exit 3", limit).await.unwrap();
-        let expected = ProgramEnd {
-            code: Some(3),
-            stdout: "out\n".into(),
-            stderr: "err\n".into(),
-        };
+        let expected = ProgramEnd { code: Some(3), stdout: "out\n".into(), stderr: "err\n".into() };
         assert_eq!(end, expected);
         let end = sh("head -c 100000 /dev/zero", limit).await.unwrap();
         assert_eq!((end.code, end.stdout.len()), (Some(0), 4096));

@@ -2,10 +2,7 @@
 //!
 //! Supported by ext4 and XFS if created and mounted with the feature. Needs Linux 5.14 (quotactl_fd(2)).
 
-#![allow(
-    unsafe_code,
-    reason = "rustix has neither quotactl_fd(2) nor the ioctls of project IDs"
-)]
+#![allow(unsafe_code, reason = "rustix has neither quotactl_fd(2) nor the ioctls of project IDs")]
 
 use super::DiskUsage;
 use rustix::{
@@ -48,11 +45,7 @@ pub fn project_of(directory: &Path) -> io::Result<Option<u32>> {
 pub fn set_project(directory: &Path, project: u32) -> io::Result<()> {
     let directory = open(directory)?;
     let before = attributes(&directory)?;
-    let attributes = FsXAttr {
-        xflags: before.xflags | FS_XFLAG_PROJINHERIT,
-        project,
-        ..before
-    };
+    let attributes = FsXAttr { xflags: before.xflags | FS_XFLAG_PROJINHERIT, project, ..before };
     // SAFETY: the operation reads one `struct fsxattr`.
     let set = unsafe { Setter::<FS_IOC_FSSETXATTR, _>::new(attributes) };
     // SAFETY: as above.
@@ -121,9 +114,5 @@ fn quotactl(
             &raw mut quota,
         )
     };
-    if result == 0 {
-        Ok(quota)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(quota) } else { Err(io::Error::last_os_error()) }
 }

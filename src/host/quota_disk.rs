@@ -15,16 +15,7 @@ impl QuotaDisk {
     /// ext4 and XFS. File systems that this machine cannot create or mount are skipped with a warning, because its
     /// kernel may lack their quotas. `hack/quota-test.sh` runs a kernel with them.
     pub(crate) fn all(mebibytes: u64) -> impl Iterator<Item = Self> {
-        let ext4 = [
-            "mke2fs",
-            "-q",
-            "-t",
-            "ext4",
-            "-O",
-            "quota,project",
-            "-i",
-            "1024",
-        ];
+        let ext4 = ["mke2fs", "-q", "-t", "ext4", "-O", "quota,project", "-i", "1024"];
         let kinds: [&[&str]; 2] = [&ext4, &["mkfs.xfs", "-q"]];
         let made = kinds.map(|make| match Self::new(make, mebibytes) {
             Ok(disk) => Some(disk),
@@ -38,19 +29,13 @@ impl QuotaDisk {
 
     fn new(make: &[&str], mebibytes: u64) -> Result<Self, String> {
         let directory = tempfile::tempdir().unwrap();
-        let (image, path) = (
-            directory.path().join("image"),
-            directory.path().join("root"),
-        );
+        let (image, path) = (directory.path().join("image"), directory.path().join("root"));
         let file = std::fs::File::create_new(&image).unwrap();
         file.set_len(mebibytes << 20).unwrap();
         std::fs::create_dir(&path).unwrap();
         run(make, &[&image])?;
         run(&["mount", "-o", "loop,prjquota"], &[&image, &path])?;
-        Ok(Self {
-            path,
-            _directory: directory,
-        })
+        Ok(Self { path, _directory: directory })
     }
 }
 

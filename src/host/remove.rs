@@ -37,10 +37,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
         }
         opened => opened?,
     };
-    let mut sweep = Sweep {
-        base: base.as_fd(),
-        moved: 0,
-    };
+    let mut sweep = Sweep { base: base.as_fd(), moved: 0 };
     let mut failures = 0;
     loop {
         let before = sweep.moved;

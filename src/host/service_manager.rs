@@ -51,9 +51,7 @@ impl ServiceManager {
     /// # Errors
     /// Nothing listens on the socket, or its queue is full.
     pub fn notify(&self, state: &str) -> io::Result<()> {
-        self.socket
-            .send_to_addr(state.as_bytes(), &self.address)
-            .map(drop)
+        self.socket.send_to_addr(state.as_bytes(), &self.address).map(drop)
     }
 
     /// Calls [`Self::notify`] and logs a failure: the kubelet also works without a service manager.

@@ -18,11 +18,6 @@ pub struct System {
 
 impl Default for System {
     fn default() -> Self {
-        Self {
-            cgroups: None,
-            sys: "/sys".into(),
-            proc: "/proc".into(),
-            bus: Arc::default(),
-        }
+        Self { cgroups: None, sys: "/sys".into(), proc: "/proc".into(), bus: Arc::default() }
     }
 }

@@ -70,18 +70,12 @@ pub struct SystemBus {
 impl SystemBus {
     /// The system bus of this machine; does not connect yet.
     pub fn new() -> Self {
-        Self {
-            source: BusAddress::System,
-            connection: Mutex::default(),
-        }
+        Self { source: BusAddress::System, connection: Mutex::default() }
     }
 
     /// A service that listens itself at this address, for tests; does not connect yet.
     pub fn at(address: String) -> Self {
-        Self {
-            source: BusAddress::Address(address),
-            connection: Mutex::default(),
-        }
+        Self { source: BusAddress::Address(address), connection: Mutex::default() }
     }
 
     async fn connected(&self) -> Result<Connection, BusError> {
@@ -107,9 +101,7 @@ impl SystemBus {
                 private.build().await.map_err(|_| no_bus)
             }
             BusAddress::Address(address) => {
-                of(connection::Builder::address(address.as_str()).p2p())
-                    .build()
-                    .await
+                of(connection::Builder::address(address.as_str()).p2p()).build().await
             }
         }
     }
@@ -146,10 +138,7 @@ impl SystemBus {
         T: TryFrom<zbus::OwnedVariant>,
         T::Error: Into<zbus::Error>,
     {
-        let properties = BusObject {
-            interface: "org.freedesktop.DBus.Properties",
-            ..object
-        };
+        let properties = BusObject { interface: "org.freedesktop.DBus.Properties", ..object };
         let body = (object.interface, property);
         let reply = self.call(properties, "Get", &body).await?;
         let value: zbus::OwnedVariant = answer(&reply)?;
@@ -171,9 +160,7 @@ impl SystemBus {
         let rule = rule.build().map_err(BusError::Answer)?;
         let stream = MessageStream::for_match_rule(rule.into_owned(), &connection, None).await;
         let stream = stream.map_err(BusError::Connection)?;
-        Ok(Box::pin(
-            stream.filter_map(|message| std::future::ready(message.ok())),
-        ))
+        Ok(Box::pin(stream.filter_map(|message| std::future::ready(message.ok()))))
     }
 }
 
@@ -183,18 +170,13 @@ async fn call_on<B: serde::Serialize + DynamicType>(
     method: &'static str,
     body: &B,
 ) -> Result<Message, BusError> {
-    let BusObject {
-        service,
-        path,
-        interface,
-    } = object;
+    let BusObject { service, path, interface } = object;
     let destination = connection.is_bus().then_some(service);
     let reply = connection.call_method(destination, path, Some(interface), method, body);
     reply.await.map_err(|error| match error {
-        zbus::Error::MethodError(name, text, _) => BusError::Refused {
-            name: name.to_string(),
-            message: text.unwrap_or_default(),
-        },
+        zbus::Error::MethodError(name, text, _) => {
+            BusError::Refused { name: name.to_string(), message: text.unwrap_or_default() }
+        }
         zbus::Error::FDO(error) => BusError::Refused {
             name: error.name().to_string(),
             message: error.description().unwrap_or_default().to_owned(),

@@ -55,9 +55,7 @@ impl From<&PropertyValue> for Variant<'static> {
 /// The properties in the form of a D-Bus call.
 fn variants(properties: &[UnitProperty]) -> Vec<(&'static str, Variant<'static>)> {
     let pairs = properties.iter();
-    pairs
-        .map(|UnitProperty(name, value)| (*name, value.into()))
-        .collect()
+    pairs.map(|UnitProperty(name, value)| (*name, value.into())).collect()
 }
 
 /// systemd's slices for the kubelet; cheap to clone. Methods block, and must not be called on an async worker thread.
@@ -147,11 +145,7 @@ impl Slices {
         self.0.given.lock().remove(name);
         match self.0.run_job(name, "StopUnit", &(name, REPLACE)) {
             Ok(result) if result != "done" => {
-                tracing::warn!(
-                    unit = name,
-                    result,
-                    "Failed to remove a systemd unit cleanly"
-                );
+                tracing::warn!(unit = name, result, "Failed to remove a systemd unit cleanly");
             }
             Err(error) if !matches!(error, BusError::Refused { .. }) => return Err(error),
             Ok(_) | Err(_) => {}
@@ -171,11 +165,7 @@ impl SystemdInner {
     ) -> Result<String, BusError> {
         self.runtime.block_on(async {
             // systemd emits signals about jobs only to subscribers; one call per connection is enough.
-            self.bus
-                .call(MANAGER, "Subscribe", &())
-                .await
-                .map(drop)
-                .or_else(subscribed)?;
+            self.bus.call(MANAGER, "Subscribe", &()).await.map(drop).or_else(subscribed)?;
             // Subscribed before the call, because the job may end before the response is read.
             let ended = self.bus.signals(MANAGER, "JobRemoved").await?;
             let job: OwnedObjectPath = answer(&self.bus.call(MANAGER, method, body).await?)?;
@@ -202,11 +192,7 @@ impl SystemdInner {
 }
 
 fn subscribed(error: BusError) -> Result<(), BusError> {
-    if error.is("AlreadySubscribed") {
-        Ok(())
-    } else {
-        Err(error)
-    }
+    if error.is("AlreadySubscribed") { Ok(()) } else { Err(error) }
 }
 
 /// The job's result, if the signal is about this job.
@@ -220,25 +206,15 @@ fn of_new_slice(name: &str, parent: &str, v2: bool) -> Vec<UnitProperty> {
     let accounting = [
         "MemoryAccounting",
         "CPUAccounting",
-        if v2 {
-            "IOAccounting"
-        } else {
-            "BlockIOAccounting"
-        },
+        if v2 { "IOAccounting" } else { "BlockIOAccounting" },
         "TasksAccounting",
     ];
     let mut properties = vec![
-        UnitProperty(
-            "Description",
-            PropertyValue::Text(format!("Pods of the kubelet in {name}")),
-        ),
+        UnitProperty("Description", PropertyValue::Text(format!("Pods of the kubelet in {name}"))),
         UnitProperty("Wants", PropertyValue::Texts(vec![parent.to_owned()])),
     ];
     properties.extend(accounting.map(|name| UnitProperty(name, PropertyValue::Bool(true))));
-    properties.push(UnitProperty(
-        "DefaultDependencies",
-        PropertyValue::Bool(false),
-    ));
+    properties.push(UnitProperty("DefaultDependencies", PropertyValue::Bool(false)));
     properties
 }
 

@@ -13,10 +13,7 @@ fn mountinfo_lines_are_read_with_escapes_and_optional_fields() {
         41 28 8:1 / /x rw shared:1 master:2 - ext4 /dev/sda1 rw\n\
         42 28 8:1 / /cut rw shared:1\n";
     let mounts = parse_mountinfo(text);
-    let points: Vec<_> = mounts
-        .iter()
-        .map(|m| m.mount_point.to_str().unwrap())
-        .collect();
+    let points: Vec<_> = mounts.iter().map(|m| m.mount_point.to_str().unwrap()).collect();
     assert_eq!(points, ["/sys", "/var/lib/a\\b c", "/x"]);
     assert_eq!(mounts[1].fs_type, "tmpfs");
     assert_eq!(mounts[1].source, "tmp fs");
@@ -56,10 +53,7 @@ fn meminfo_and_cpu_lists_are_read() {
     for garbage in ["a", "1-", "3-1", "0-4294967295"] {
         assert_eq!(parse_cpu_list(garbage), None, "{garbage}");
     }
-    assert_eq!(
-        machine::parse_hugepage_name("hugepages-2048kB"),
-        Some(2 << 20)
-    );
+    assert_eq!(machine::parse_hugepage_name("hugepages-2048kB"), Some(2 << 20));
     assert_eq!(machine::parse_hugepage_name("other"), None);
 }
 
@@ -79,11 +73,7 @@ fn what_is_no_file_is_not_even_opened() {
     // To open it is an error of its own, as to open a device without a driver is.
     let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let within = files::read_within(dir.path(), Path::new("socket"), 9);
-    for read in [
-        files::read_tail(&path, 9),
-        files::read_head_or_empty(&path, 9),
-        within,
-    ] {
+    for read in [files::read_tail(&path, 9), files::read_head_or_empty(&path, 9), within] {
         assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     }
 }
@@ -185,13 +175,8 @@ fn a_tree_deeper_than_the_stack_should_be_is_removed() {
         rustix::fs::open(&base, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     for _ in 0..1000 {
         rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
-        at = rustix::fs::openat(
-            &at,
-            "d",
-            rustix::fs::OFlags::PATH,
-            rustix::fs::Mode::empty(),
-        )
-        .unwrap();
+        at = rustix::fs::openat(&at, "d", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
+            .unwrap();
     }
     drop(at);
     remove::tree(&base).unwrap();
@@ -242,10 +227,7 @@ fn a_bind_mount_of_the_same_file_system_stops_removal_too() {
     fs::create_dir_all(tree.join("bound")).unwrap();
     fs::write(data.join("precious"), "x").unwrap();
     if let Err(error) = mount::bind(&data, &tree.join("bound")) {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "CI must be able to mount: {error}"
-        );
+        assert!(std::env::var_os("CI").is_none(), "CI must be able to mount: {error}");
         eprintln!("SKIPPED, cannot mount here: {error}");
         return;
     }
@@ -264,10 +246,7 @@ fn a_file_within_a_directory_is_read_and_no_link_leads_out() {
     fs::write(volume.join("sub/file"), "inside").unwrap();
     let read = |path: &str| files::read_within(&volume, Path::new(path), 100);
     assert_eq!(read("sub/file").unwrap(), b"inside");
-    assert_eq!(
-        files::read_within(&volume, Path::new("sub/file"), 2).unwrap(),
-        b"in"
-    );
+    assert_eq!(files::read_within(&volume, Path::new("sub/file"), 2).unwrap(), b"in");
     symlink("/sub/file", volume.join("absolute")).unwrap();
     symlink("../outside", volume.join("escape")).unwrap();
     symlink(dir.path().join("outside"), volume.join("elsewhere")).unwrap();
@@ -278,9 +257,7 @@ fn a_file_within_a_directory_is_read_and_no_link_leads_out() {
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{path}");
     }
     assert!(read("sub").is_err(), "a directory is not a file");
-    let status = std::process::Command::new("mkfifo")
-        .arg(volume.join("pipe"))
-        .status();
+    let status = std::process::Command::new("mkfifo").arg(volume.join("pipe")).status();
     assert!(status.unwrap().success());
     assert!(read("pipe").is_err(), "nothing waits for a pipe");
 }

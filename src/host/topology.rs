@@ -70,11 +70,7 @@ impl MachineTopology {
             });
         }
         if node_dirs.is_empty() {
-            nodes = without_numa(places(
-                &cpu_dir,
-                &numbered(&cpu_dir, "cpu")?,
-                online.as_ref(),
-            )?);
+            nodes = without_numa(places(&cpu_dir, &numbered(&cpu_dir, "cpu")?, online.as_ref())?);
         }
         if nodes.iter().all(|node| node.cpus.is_empty()) {
             let text = format!("no CPU is available in {}", cpu_dir.display());
@@ -89,11 +85,7 @@ fn without_numa(cpus: Vec<CpuPlace>) -> Vec<NumaNode> {
     for place in cpus {
         sockets.entry(place.socket).or_default().push(place);
     }
-    let node = |(id, cpus)| NumaNode {
-        id,
-        cpus,
-        ..NumaNode::default()
-    };
+    let node = |(id, cpus)| NumaNode { id, cpus, ..NumaNode::default() };
     sockets.into_iter().map(node).collect()
 }
 

@@ -22,10 +22,7 @@ impl Sys {
         let topology = format!("devices/system/cpu/cpu{cpu}/topology");
         let sys = self
             .file(&format!("{topology}/core_id"), &core.to_string())
-            .file(
-                &format!("{topology}/physical_package_id"),
-                &socket.to_string(),
-            );
+            .file(&format!("{topology}/physical_package_id"), &socket.to_string());
         match node {
             Some(node) => sys.file(&format!("devices/system/node/node{node}/cpu{cpu}/x"), ""),
             None => sys,
@@ -45,12 +42,7 @@ impl Sys {
 }
 
 fn place(cpu: u32, core: u32, socket: u32, uncore: u32) -> CpuPlace {
-    CpuPlace {
-        cpu,
-        core,
-        socket,
-        uncore,
-    }
+    CpuPlace { cpu, core, socket, uncore }
 }
 
 #[test]
@@ -63,14 +55,8 @@ fn one_socket_without_threads() {
             "Node 0 MemTotal:       1024 kB\nNode 0 MemFree:  1 kB",
         )
         .file("devices/system/node/node0/distance", "10")
-        .file(
-            "devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
-            "3",
-        )
-        .file(
-            "devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages",
-            "0",
-        );
+        .file("devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages", "3")
+        .file("devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages", "0");
     let expected = NumaNode {
         id: 0,
         memory_bytes: 1024 * 1024,
@@ -84,30 +70,19 @@ fn one_socket_without_threads() {
 #[test]
 fn two_sockets_with_threads_whose_kernel_ids_repeat() {
     let mut sys = Sys::new("0-7");
-    for (cpu, core, socket) in [
-        (0, 0, 0),
-        (1, 0, 1),
-        (2, 1, 0),
-        (3, 1, 1),
-        (4, 0, 0),
-        (5, 0, 1),
-        (6, 1, 0),
-        (7, 1, 1),
-    ] {
+    for (cpu, core, socket) in
+        [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 0, 0), (5, 0, 1), (6, 1, 0), (7, 1, 1)]
+    {
         sys = sys.cpu(cpu, core, socket, Some(socket));
     }
     let nodes = sys.read().unwrap().nodes;
     let cpus: Vec<_> = nodes.iter().map(|node| node.cpus.clone()).collect();
     let of = |cpus: [(u32, u32); 4], socket| {
-        cpus.map(|(cpu, core)| place(cpu, core, socket, socket))
-            .to_vec()
+        cpus.map(|(cpu, core)| place(cpu, core, socket, socket)).to_vec()
     };
     assert_eq!(
         cpus,
-        [
-            of([(0, 0), (2, 2), (4, 0), (6, 2)], 0),
-            of([(1, 1), (3, 3), (5, 1), (7, 3)], 1),
-        ]
+        [of([(0, 0), (2, 2), (4, 0), (6, 2)], 0), of([(1, 1), (3, 3), (5, 1), (7, 3)], 1),]
     );
 }
 
@@ -168,17 +143,11 @@ fn bad_files_are_named_in_the_error() {
         ("devices/system/cpu/cpu0/topology/core_id", "x"),
         ("devices/system/cpu/cpu0/topology/physical_package_id", ""),
         ("devices/system/node/node0/meminfo", "Node 0 MemTotal: much"),
-        (
-            "devices/system/node/node0/hugepages/hugepages-4kB/nr_hugepages",
-            "-1",
-        ),
+        ("devices/system/node/node0/hugepages/hugepages-4kB/nr_hugepages", "-1"),
         ("devices/system/node/node0/distance", "10 far"),
     ] {
         let error = error(cpu().file(file, text));
-        assert!(
-            error.contains("cannot parse") && error.contains(file),
-            "{error}"
-        );
+        assert!(error.contains("cannot parse") && error.contains(file), "{error}");
     }
     let unknown = cpu().file("devices/system/cpu/cpu0/topology/physical_package_id", "-1");
     assert_eq!(unknown.read().unwrap().nodes[0].cpus[0].socket, 0);

@@ -40,12 +40,7 @@ impl TreeWalk {
     /// # Errors
     /// The directory cannot be read.
     pub fn new(root: OwnedFd) -> io::Result<Self> {
-        Ok(Self {
-            open: vec![Dir::new(root)?],
-            passed: Vec::new(),
-            position: 0,
-            is_partial: false,
-        })
+        Ok(Self { open: vec![Dir::new(root)?], passed: Vec::new(), position: 0, is_partial: false })
     }
 
     /// The name of the next entry; `None` at the end. A directory's entries follow it if it is [entered](Self::enter).

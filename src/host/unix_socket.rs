@@ -59,10 +59,7 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, BACKLOG)?;
     let meta = fs::symlink_metadata(path)?;
-    let place = SocketFile {
-        path: path.to_path_buf(),
-        identity: (meta.dev(), meta.ino()),
-    };
+    let place = SocketFile { path: path.to_path_buf(), identity: (meta.dev(), meta.ino()) };
     Ok((UnixListener::from(socket), place))
 }
 

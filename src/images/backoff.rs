@@ -96,17 +96,13 @@ mod tests {
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
             let at = backoff.failed(&pod, "x", format!("error {seconds}"), now);
             assert_eq!(at, now + S(seconds));
-            let held = backoff
-                .in_back_off(&pod, "x", at - S(1))
-                .map(|(at, text)| (at, text.to_owned()));
+            let held =
+                backoff.in_back_off(&pod, "x", at - S(1)).map(|(at, text)| (at, text.to_owned()));
             assert_eq!(held, Some((at, format!("error {seconds}"))));
             assert_eq!(backoff.in_back_off(&pod, "x", at), None);
             now = at;
         }
-        assert_eq!(
-            backoff.failed(&pod, "x", String::new(), now + S(601)),
-            now + S(611)
-        );
+        assert_eq!(backoff.failed(&pod, "x", String::new(), now + S(601)), now + S(611));
     }
 
     #[test]

@@ -20,18 +20,11 @@ pub struct ImageError {
 
 impl ImageError {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> ImageError {
-        ImageError {
-            reason,
-            message: message.into(),
-            retry_at: None,
-        }
+        ImageError { reason, message: message.into(), retry_at: None }
     }
 
     pub(super) fn until(self, retry_at: Instant) -> ImageError {
-        ImageError {
-            retry_at: Some(retry_at),
-            ..self
-        }
+        ImageError { retry_at: Some(retry_at), ..self }
     }
 
     /// Classifies the error of a failed pull by the runtime's message: messages that begin with an error name of the
@@ -68,11 +61,7 @@ mod tests {
     #[test]
     fn the_runtimes_own_names_decide_the_reason() {
         let table = [
-            (
-                "no route to host",
-                reasons::ERR_IMAGE_PULL,
-                "no route to host",
-            ),
+            ("no route to host", reasons::ERR_IMAGE_PULL, "no route to host"),
             (
                 "RegistryUnavailable: connection refused",
                 reasons::REGISTRY_UNAVAILABLE,
@@ -90,10 +79,7 @@ mod tests {
             ),
         ];
         for (text, reason, message) in table {
-            assert_eq!(
-                ImageError::of_pull("x", text),
-                ImageError::new(reason, message)
-            );
+            assert_eq!(ImageError::of_pull("x", text), ImageError::new(reason, message));
         }
     }
 }

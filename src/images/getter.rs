@@ -104,9 +104,7 @@ impl ImageGetter {
             metrics: parts.metrics,
             backoff: Mutex::new(PullBackoff::new()),
         };
-        ImageGetter {
-            shared: Arc::new(shared),
-        }
+        ImageGetter { shared: Arc::new(shared) }
     }
 
     /// Pulls the image if its pull policy requires it, and emits the events.
@@ -155,11 +153,8 @@ impl ImageGetter {
         request: &ImageRequest<'_>,
         image: ReadyImage,
     ) -> ReadyImage {
-        let verified = if self.shared.records.is_enabled() {
-            " and can be accessed by the pod"
-        } else {
-            ""
-        };
+        let verified =
+            if self.shared.records.is_enabled() { " and can be accessed by the pod" } else { "" };
         let image_name = request.image;
         let message =
             format!("Container image {image_name:?} already present on machine{verified}");
@@ -183,18 +178,10 @@ impl ImageGetter {
             Err(error) => {
                 let message = format!("Failed to inspect image {image:?}: {}", pull_text(&error));
                 let event = reasons::event::INSPECT_FAILED;
-                return Err(ImageProblem::new(
-                    event,
-                    reasons::IMAGE_INSPECT_ERROR,
-                    message,
-                ));
+                return Err(ImageProblem::new(event, reasons::IMAGE_INSPECT_ERROR, message));
             }
         };
-        let plan = |present| PullPlan {
-            name,
-            spec,
-            present,
-        };
+        let plan = |present| PullPlan { name, spec, present };
         match (policy, present) {
             (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found))
                 if !self.must_pull(request, &found, &repo).await =>
@@ -288,11 +275,7 @@ impl ImageGetter {
         let pod = request.pod.uid();
         self.report_unusable_secrets(request);
         let (recorder, begin) = (&self.shared.recorder, clock::instant());
-        recorder.normal(
-            object,
-            reasons::event::PULLING,
-            format!("Pulling image {image:?}"),
-        );
+        recorder.normal(object, reasons::event::PULLING, format!("Pulling image {image:?}"));
         let pull_request = PullRequest {
             image,
             spec: plan.spec,
@@ -384,9 +367,7 @@ fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Imag
     let annotations = pod.metadata.annotations.iter().flatten();
     let spec = ImageSpec {
         image: name.complete(image),
-        annotations: annotations
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect(),
+        annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
         ..ImageSpec::default()
     };
     Ok((name, spec))

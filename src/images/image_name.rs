@@ -32,21 +32,14 @@ pub struct InvalidImageName {
 impl ImageName {
     /// Parses and normalizes a reference.
     pub fn parse(image: &str) -> Result<ImageName, InvalidImageName> {
-        parse(image).map_err(|problem| InvalidImageName {
-            image: image.to_owned(),
-            problem,
-        })
+        parse(image).map_err(|problem| InvalidImageName { image: image.to_owned(), problem })
     }
 
     /// The reference for CRI requests: `image`, from which this was parsed, with the default tag if it has neither
     /// tag nor digest. The registry is not added; the runtime chooses it.
     pub fn complete(&self, image: &str) -> String {
         let complete = !self.digest.is_empty() || image.ends_with(&format!(":{}", self.tag));
-        if complete {
-            image.to_owned()
-        } else {
-            format!("{image}:{}", self.tag)
-        }
+        if complete { image.to_owned() } else { format!("{image}:{}", self.tag) }
     }
 
     /// The full reference as runtimes return it: with the digest, else with the tag.
@@ -64,19 +57,12 @@ impl ImageName {
         let rest = if name.digest.is_empty() {
             image
         } else {
-            image
-                .strip_suffix(name.digest.as_str())?
-                .strip_suffix('@')?
+            image.strip_suffix(name.digest.as_str())?.strip_suffix('@')?
         };
         // A colon in the last path component starts a tag, not a port.
-        let tag = rest
-            .rfind(':')
-            .filter(|colon| !rest.get(*colon..).is_some_and(|t| t.contains('/')));
-        Some(
-            tag.and_then(|tag| rest.get(..tag))
-                .unwrap_or(rest)
-                .to_owned(),
-        )
+        let tag =
+            rest.rfind(':').filter(|colon| !rest.get(*colon..).is_some_and(|t| t.contains('/')));
+        Some(tag.and_then(|tag| rest.get(..tag)).unwrap_or(rest).to_owned())
     }
 }
 
@@ -94,9 +80,7 @@ fn parse(image: &str) -> Result<ImageName, String> {
     let (domain, remainder) = split_domain(image);
     let path_only = remainder.split(':').next().unwrap_or_default();
     if path_only.chars().any(char::is_uppercase) {
-        return Err(format!(
-            "{BAD_FORMAT}: repository name ({path_only}) must be lowercase"
-        ));
+        return Err(format!("{BAD_FORMAT}: repository name ({path_only}) must be lowercase"));
     }
     let (rest, digest) = match remainder.split_once('@') {
         Some((rest, digest)) => (rest, digest),
@@ -115,19 +99,13 @@ fn parse(image: &str) -> Result<ImageName, String> {
     }
     let repo = format!("{domain}/{path}");
     if repo.len() > MAX_NAME {
-        return Err(format!(
-            "repository name must not be more than {MAX_NAME} characters"
-        ));
+        return Err(format!("repository name must not be more than {MAX_NAME} characters"));
     }
     let tag = match (tag, digest) {
         ("", "") => LATEST,
         (tag, _) => tag,
     };
-    Ok(ImageName {
-        repo,
-        tag: tag.to_owned(),
-        digest: digest.to_owned(),
-    })
+    Ok(ImageName { repo, tag: tag.to_owned(), digest: digest.to_owned() })
 }
 
 /// Splits a reference into registry and remainder, both normalized. The first component is a registry only if it
@@ -186,9 +164,7 @@ fn is_domain_component(component: &str) -> bool {
     let alnum_at = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     alnum_at(bytes.first())
         && alnum_at(bytes.last())
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
 }
 
 /// Lower-case letters and digits, separated by a single `.` or `_`, by `__`, or by any number of `-`.
@@ -262,73 +238,24 @@ mod tests {
         let at = |name: &str| format!("{name}@{SHA}");
         let table = [
             ("nginx".to_owned(), "docker.io/library/nginx", "latest", ""),
-            (
-                "nginx:1.27".to_owned(),
-                "docker.io/library/nginx",
-                "1.27",
-                "",
-            ),
+            ("nginx:1.27".to_owned(), "docker.io/library/nginx", "1.27", ""),
             ("team/app".to_owned(), "docker.io/team/app", "latest", ""),
-            (
-                "index.docker.io/nginx".to_owned(),
-                "docker.io/library/nginx",
-                "latest",
-                "",
-            ),
-            (
-                "docker.io/nginx".to_owned(),
-                "docker.io/library/nginx",
-                "latest",
-                "",
-            ),
-            (
-                "localhost/pause:dev".to_owned(),
-                "localhost/pause",
-                "dev",
-                "",
-            ),
-            (
-                "localhost:5000/a".to_owned(),
-                "localhost:5000/a",
-                "latest",
-                "",
-            ),
-            (
-                "registry.k8s.io/a/b/c:v1".to_owned(),
-                "registry.k8s.io/a/b/c",
-                "v1",
-                "",
-            ),
+            ("index.docker.io/nginx".to_owned(), "docker.io/library/nginx", "latest", ""),
+            ("docker.io/nginx".to_owned(), "docker.io/library/nginx", "latest", ""),
+            ("localhost/pause:dev".to_owned(), "localhost/pause", "dev", ""),
+            ("localhost:5000/a".to_owned(), "localhost:5000/a", "latest", ""),
+            ("registry.k8s.io/a/b/c:v1".to_owned(), "registry.k8s.io/a/b/c", "v1", ""),
             ("REGISTRY/app".to_owned(), "REGISTRY/app", "latest", ""),
-            (
-                "[2001:db8::1]:5000/app".to_owned(),
-                "[2001:db8::1]:5000/app",
-                "latest",
-                "",
-            ),
+            ("[2001:db8::1]:5000/app".to_owned(), "[2001:db8::1]:5000/app", "latest", ""),
             ("[::1]/app".to_owned(), "[::1]/app", "latest", ""),
-            (
-                "10.0.0.1:5000/app".to_owned(),
-                "10.0.0.1:5000/app",
-                "latest",
-                "",
-            ),
+            ("10.0.0.1:5000/app".to_owned(), "10.0.0.1:5000/app", "latest", ""),
             (at("nginx"), "docker.io/library/nginx", "", SHA),
             (at("nginx:1.27"), "docker.io/library/nginx", "1.27", SHA),
-            (
-                "a/b__c/d--e.f_g".to_owned(),
-                "docker.io/a/b__c/d--e.f_g",
-                "latest",
-                "",
-            ),
+            ("a/b__c/d--e.f_g".to_owned(), "docker.io/a/b__c/d--e.f_g", "latest", ""),
         ];
         for (image, repo, tag, digest) in table {
             let name = ImageName::parse(&image).unwrap();
-            assert_eq!(
-                (&*name.repo, &*name.tag, &*name.digest),
-                (repo, tag, digest),
-                "{image}"
-            );
+            assert_eq!((&*name.repo, &*name.tag, &*name.digest), (repo, tag, digest), "{image}");
         }
     }
 
@@ -354,23 +281,12 @@ mod tests {
         let table = [
             ("nginx", "docker.io/library/nginx:latest", "nginx"),
             ("r.io/team/a:1", "r.io/team/a:1", "r.io/team/a"),
-            (
-                "localhost:5000/a",
-                "localhost:5000/a:latest",
-                "localhost:5000/a",
-            ),
-            (
-                &both,
-                &format!("localhost:5000/a@{SHA}"),
-                "localhost:5000/a",
-            ),
+            ("localhost:5000/a", "localhost:5000/a:latest", "localhost:5000/a"),
+            (&both, &format!("localhost:5000/a@{SHA}"), "localhost:5000/a"),
         ];
         for (image, full, plain) in table {
             assert_eq!(ImageName::parse(image).unwrap().full(), full);
-            assert_eq!(
-                ImageName::without_tag_and_digest(image).as_deref(),
-                Some(plain)
-            );
+            assert_eq!(ImageName::without_tag_and_digest(image).as_deref(), Some(plain));
         }
         assert_eq!(ImageName::without_tag_and_digest("a:b:c"), None);
     }
@@ -411,21 +327,14 @@ mod tests {
             (short.as_str(), "invalid checksum digest length"),
             (upper.as_str(), "invalid checksum digest format"),
             (odd.as_str(), "unsupported digest algorithm"),
-            (
-                long.as_str(),
-                "repository name must not be more than 255 characters",
-            ),
+            (long.as_str(), "repository name must not be more than 255 characters"),
         ];
         for (image, problem) in table {
             let error = ImageName::parse(image).unwrap_err();
             assert_eq!(error.problem, problem, "{image}");
         }
         let error = ImageName::parse(&hex64).unwrap_err();
-        assert!(
-            error
-                .problem
-                .ends_with("cannot specify 64-byte hexadecimal strings")
-        );
+        assert!(error.problem.ends_with("cannot specify 64-byte hexadecimal strings"));
         assert_eq!(
             ImageName::parse("a b").unwrap_err().to_string(),
             "couldn't parse image name \"a b\": invalid reference format"

@@ -24,10 +24,7 @@ pub struct ImageManager {
 impl ImageManager {
     /// Builds the manager.
     pub fn new(parts: ImageManagerParts) -> ImageManager {
-        ImageManager {
-            getter: ImageGetter::new(parts),
-            prefetches: Arc::default(),
-        }
+        ImageManager { getter: ImageGetter::new(parts), prefetches: Arc::default() }
     }
 
     /// Returns the image reference to create the container with, after pulling the image if needed, and emits upstream's

@@ -67,11 +67,7 @@ impl Images {
             None => PullRecords::disabled(),
         };
         let keyring = keyring(config, root_dir, api, metrics)?;
-        Ok(Self {
-            client,
-            keyring,
-            records,
-        })
+        Ok(Self { client, keyring, records })
     }
 
     /// Completes the records of pulls that were in progress when an earlier kubelet was killed. Must be called before

@@ -155,10 +155,7 @@ mod tests {
             (vec![(5, 6), (1, 3)], 3),
             (vec![(1, 10), (2, 3), (4, 12)], 11),
         ] {
-            let pulls = pulls
-                .into_iter()
-                .map(|(from, to)| (at(from), at(to)))
-                .collect();
+            let pulls = pulls.into_iter().map(|(from, to)| (at(from), at(to))).collect();
             assert_eq!(union_duration(pulls), Duration::from_secs(seconds));
         }
     }

@@ -93,10 +93,7 @@ impl Puller {
         Puller {
             images,
             flights: SingleFlight::default(),
-            queues: PullQueues {
-                download: queue(),
-                refresh: queue(),
-            },
+            queues: PullQueues { download: queue(), refresh: queue() },
             rate: Arc::new(Mutex::new(rate)),
             records,
         }
@@ -186,19 +183,14 @@ impl Pull {
         // A task, because the image is there even if the caller is cancelled now.
         let recorded = spawn(PanicScope::Other, record).await;
         let image = recorded.ok().and_then(Result::ok).flatten();
-        Ok(Pulled {
-            image_ref,
-            took,
-            image,
-        })
+        Ok(Pulled { image_ref, took, image })
     }
 
     /// The runtime's image reference, and the owner of the login that worked.
     async fn with_any_credentials(&mut self) -> Result<(String, Option<LoginOwner>), PullFailure> {
         let logins = std::mem::take(&mut self.credentials).into_iter();
-        let mut logins: Vec<_> = logins
-            .map(|PullLogin { auth, owner }| (Some(auth), owner))
-            .collect();
+        let mut logins: Vec<_> =
+            logins.map(|PullLogin { auth, owner }| (Some(auth), owner)).collect();
         if logins.is_empty() {
             logins.push((None, None));
         }
@@ -226,8 +218,6 @@ impl Pull {
     }
 
     async fn once(&self, auth: Option<AuthConfig>) -> Result<String, CriError> {
-        self.images
-            .pull_image(self.spec.clone(), auth, self.sandbox_config.clone())
-            .await
+        self.images.pull_image(self.spec.clone(), auth, self.sandbox_config.clone()).await
     }
 }

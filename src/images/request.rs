@@ -66,16 +66,8 @@ pub struct ReadyImage {
 
 impl ReadyImage {
     pub(super) fn of(reference: String, image: Option<&Image>) -> Self {
-        let uid = image
-            .and_then(|image| image.uid.as_ref())
-            .map(|uid| uid.value);
-        let username = image
-            .map(|image| image.username.clone())
-            .unwrap_or_default();
-        Self {
-            reference,
-            uid,
-            username,
-        }
+        let uid = image.and_then(|image| image.uid.as_ref()).map(|uid| uid.value);
+        let username = image.map(|image| image.username.clone()).unwrap_or_default();
+        Self { reference, uid, username }
     }
 }

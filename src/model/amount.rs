@@ -65,11 +65,7 @@ impl Amount {
     }
 
     fn with_family(value: Quantity, family: SuffixFamily) -> Self {
-        Self {
-            value,
-            family,
-            original: None,
-        }
+        Self { value, family, original: None }
     }
 
     /// The quantity without format.
@@ -79,11 +75,7 @@ impl Amount {
 
     /// The sum, in this one's format unless it is zero.
     pub fn plus(&self, other: &Self) -> Self {
-        let family = if self.value.is_zero() {
-            other.family
-        } else {
-            self.family
-        };
+        let family = if self.value.is_zero() { other.family } else { self.family };
         Self::with_family(self.value.plus(other.value), family)
     }
 

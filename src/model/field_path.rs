@@ -36,9 +36,8 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 /// `key="value"` per line, sorted by key.
 fn lines(values: Option<&BTreeMap<String, String>>) -> String {
     let entries = values.into_iter().flatten();
-    let lines: Vec<String> = entries
-        .map(|(key, value)| format!("{key}={}", go_quote(value)))
-        .collect();
+    let lines: Vec<String> =
+        entries.map(|(key, value)| format!("{key}={}", go_quote(value))).collect();
     lines.join("\n")
 }
 

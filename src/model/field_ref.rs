@@ -42,18 +42,12 @@ pub fn field_ref_value(
             .map_err(|e| FieldRefError::Divisor(wanted.resource.clone(), e))?,
         None => Quantity::ZERO,
     };
-    let divisor = if divisor.is_zero() {
-        Quantity::from_units(1)
-    } else {
-        divisor
-    };
+    let divisor = if divisor.is_zero() { Quantity::from_units(1) } else { divisor };
     let resources: Resources = requests::of_container(target)?;
     let unknown = || FieldRefError::Resource(wanted.resource.clone());
     let (list, name) = wanted.resource.split_once('.').ok_or_else(unknown)?;
-    let countable = matches!(
-        name,
-        requests::CPU | requests::MEMORY | requests::EPHEMERAL_STORAGE
-    ) || name.starts_with(requests::HUGEPAGES_PREFIX);
+    let countable = matches!(name, requests::CPU | requests::MEMORY | requests::EPHEMERAL_STORAGE)
+        || name.starts_with(requests::HUGEPAGES_PREFIX);
     let amount = match list {
         "requests" if countable => resources.request(name).unwrap_or_default(),
         "limits" if countable => match resources.limit(name) {

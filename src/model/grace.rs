@@ -24,10 +24,7 @@ impl GraceDeadline {
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(1));
         // Limited to a century, so that the addition does not overflow.
         let grace = grace.min(Duration::from_secs(100 * 365 * 24 * 3600));
-        Self {
-            deadline: now + grace,
-            grace_seconds,
-        }
+        Self { deadline: now + grace, grace_seconds }
     }
 }
 
@@ -39,10 +36,6 @@ impl GraceDeadline {
 
     /// The earlier of the two.
     pub fn min(self, other: Self) -> Self {
-        if other.deadline < self.deadline {
-            other
-        } else {
-            self
-        }
+        if other.deadline < self.deadline { other } else { self }
     }
 }

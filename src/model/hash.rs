@@ -11,16 +11,16 @@ const FNV64_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// 64-bit FNV-1a.
 fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(FNV64_OFFSET, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(FNV64_PRIME)
-    })
+    bytes
+        .into_iter()
+        .fold(FNV64_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV64_PRIME))
 }
 
 /// 32-bit FNV-1a.
 pub fn fnv32a(bytes: impl IntoIterator<Item = u8>) -> u32 {
-    bytes.into_iter().fold(FNV32_OFFSET, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(FNV32_PRIME)
-    })
+    bytes
+        .into_iter()
+        .fold(FNV32_OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(FNV32_PRIME))
 }
 
 /// The value of the `io.kubernetes.container.hash` annotation: 32-bit FNV-1a of Go's dump of `{"image":…,"name":…}`,
@@ -32,9 +32,7 @@ pub fn container_hash(container: &Container) -> String {
     json.push_str(",\"name\":");
     push_go_json_string(&mut json, &container.name);
     json.push('}');
-    let numbers = json
-        .bytes()
-        .flat_map(|byte| iter::once(b' ').chain(decimal(byte)));
+    let numbers = json.bytes().flat_map(|byte| iter::once(b' ').chain(decimal(byte)));
     let dump = b"([]uint8)[".iter().copied();
     let dump = dump.chain(numbers.skip(1)).chain([b']']);
     format!("{:x}", fnv32a(dump))
@@ -81,11 +79,7 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
         .unwrap_or_default();
     let image = container.image.as_deref().unwrap_or_default();
     let parts = [pod_name, namespace, uid, &container.name, image, &resources];
-    fnv64a(
-        parts
-            .into_iter()
-            .flat_map(|part| part.bytes().chain([b'/'])),
-    )
+    fnv64a(parts.into_iter().flat_map(|part| part.bytes().chain([b'/'])))
 }
 
 /// Whether two manifests are the same by their digests ([`super::keys::MANIFEST_DIGEST`]); `None` if that is unknown: one

@@ -29,10 +29,7 @@ impl Resource for LenientNode {
 
 impl From<Node> for LenientNode {
     fn from(node: Node) -> Self {
-        Self {
-            node,
-            left_out: Vec::new(),
-        }
+        Self { node, left_out: Vec::new() }
     }
 }
 
@@ -61,11 +58,7 @@ fn readable(value: &Value) -> Option<LenientNode> {
     let status = value.get("status");
     let status =
         status.and_then(|status| readable_fields::<NodeStatus>(status, "status", &mut left_out));
-    let node = Node {
-        metadata,
-        spec,
-        status,
-    };
+    let node = Node { metadata, spec, status };
     Some(LenientNode { node, left_out })
 }
 
@@ -109,11 +102,7 @@ mod tests {
         let metadata = json!({"name": "n", "uid": "u"});
         let taint = json!({"key": "a", "effect": "NoExecute"});
         for (spec, status, left_out) in [
-            (
-                json!({"taints": [taint]}),
-                json!({"capacity": {"cpu": "1"}}),
-                vec![],
-            ),
+            (json!({"taints": [taint]}), json!({"capacity": {"cpu": "1"}}), vec![]),
             (
                 json!({"taints": [taint, {"key": 7}]}),
                 json!({"capacity": {"cpu": "1"}}),

@@ -19,12 +19,8 @@ fn term_matches(term: &NodeSelectorTerm, node: &Node, label: &Label<'_>) -> bool
     let name = node.metadata.name.as_deref();
     let field = |key: &str| name.filter(|_| key == "metadata.name");
     !(expressions.is_empty() && fields.is_empty())
-        && expressions
-            .iter()
-            .all(|wanted| holds(wanted, label(&wanted.key)))
-        && fields
-            .iter()
-            .all(|wanted| holds(wanted, field(&wanted.key)))
+        && expressions.iter().all(|wanted| holds(wanted, label(&wanted.key)))
+        && fields.iter().all(|wanted| holds(wanted, field(&wanted.key)))
 }
 
 fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {

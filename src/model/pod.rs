@@ -129,18 +129,11 @@ impl PodExt for Pod {
     }
 
     fn log_name(&self) -> PodLogName<'_> {
-        PodLogName {
-            namespace: self.namespace(),
-            name: self.name(),
-        }
+        PodLogName { namespace: self.namespace(), name: self.name() }
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {
-        self.metadata
-            .annotations
-            .as_ref()?
-            .get(key)
-            .map(String::as_str)
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -152,23 +145,16 @@ impl PodExt for Pod {
     }
 
     fn init_containers(&self) -> &[Container] {
-        self.spec
-            .as_ref()
-            .and_then(|spec| spec.init_containers.as_deref())
-            .unwrap_or_default()
+        self.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
     }
 
     fn ephemeral_containers(&self) -> &[EphemeralContainer] {
         let spec = self.spec.as_ref();
-        spec.and_then(|spec| spec.ephemeral_containers.as_deref())
-            .unwrap_or_default()
+        spec.and_then(|spec| spec.ephemeral_containers.as_deref()).unwrap_or_default()
     }
 
     fn container(&self, name: &str) -> Option<&Container> {
-        self.containers()
-            .iter()
-            .chain(self.init_containers())
-            .find(|c| c.name == name)
+        self.containers().iter().chain(self.init_containers()).find(|c| c.name == name)
     }
 
     fn restart_policy(&self) -> RestartPolicy {
@@ -183,10 +169,7 @@ impl PodExt for Pod {
     }
 
     fn host_network(&self) -> bool {
-        self.spec
-            .as_ref()
-            .and_then(|spec| spec.host_network)
-            .unwrap_or(false)
+        self.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
     }
 
     fn is_static(&self) -> bool {

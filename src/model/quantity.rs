@@ -53,9 +53,7 @@ impl Quantity {
         if text.len() > MAX_LEN {
             return Err(QuantityError::TooLong(text.len()));
         }
-        parse_nanos(text)
-            .map(Self)
-            .ok_or_else(|| QuantityError::Malformed(text.to_string()))
+        parse_nanos(text).map(Self).ok_or_else(|| QuantityError::Malformed(text.to_string()))
     }
 
     /// Parses an API quantity.
@@ -158,9 +156,7 @@ fn parse_nanos(text: &str) -> Option<i128> {
 }
 
 fn take_digits(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -203,12 +199,8 @@ fn decimal_magnitude(whole: &str, fraction: &str, power: i64) -> i128 {
     let zeros = |n: i64| std::iter::repeat_n(b'0', usize::try_from(n).unwrap_or(0));
     let before = usize::try_from(point).unwrap_or(0);
     magnitude(
-        digits()
-            .take(before)
-            .chain(zeros(before as i64 - count as i64)),
-        zeros(-point)
-            .chain(digits().skip(before))
-            .collect::<Vec<_>>(),
+        digits().take(before).chain(zeros(before as i64 - count as i64)),
+        zeros(-point).chain(digits().skip(before)).collect::<Vec<_>>(),
         NANO,
     )
 }
@@ -221,20 +213,13 @@ fn magnitude(
     scale: i128,
 ) -> i128 {
     let cap = MAX_UNITS * NANO;
-    let units = whole.fold(0_i128, |sum, digit| {
-        (sum * 10 + i128::from(digit - b'0')).min(MAX_UNITS)
+    let units =
+        whole.fold(0_i128, |sum, digit| (sum * 10 + i128::from(digit - b'0')).min(MAX_UNITS));
+    let (part, cut) = fraction.into_iter().rev().fold((0_i128, false), |(sum, cut), digit| {
+        let sum = sum + i128::from(digit - b'0') * scale;
+        (sum / 10, cut || sum % 10 != 0)
     });
-    let (part, cut) = fraction
-        .into_iter()
-        .rev()
-        .fold((0_i128, false), |(sum, cut), digit| {
-            let sum = sum + i128::from(digit - b'0') * scale;
-            (sum / 10, cut || sum % 10 != 0)
-        });
-    units
-        .saturating_mul(scale)
-        .saturating_add(part + i128::from(cut))
-        .min(cap)
+    units.saturating_mul(scale).saturating_add(part + i128::from(cut)).min(cap)
 }
 
 #[cfg(test)]
@@ -349,15 +334,9 @@ mod tests {
             "1e99999999999999999999",
             "١",
         ] {
-            assert!(
-                matches!(Quantity::parse(text), Err(QuantityError::Malformed(_))),
-                "{text}"
-            );
+            assert!(matches!(Quantity::parse(text), Err(QuantityError::Malformed(_))), "{text}");
         }
-        assert_eq!(
-            Quantity::parse(&"1".repeat(1000)),
-            Err(QuantityError::TooLong(1000))
-        );
+        assert_eq!(Quantity::parse(&"1".repeat(1000)), Err(QuantityError::TooLong(1000)));
     }
 
     #[test]
@@ -371,11 +350,7 @@ mod tests {
             ("1.5", true, false, false),
             ("-2", false, true, true),
         ] {
-            let parsed = (
-                q(text).is_positive(),
-                q(text).is_negative(),
-                q(text).is_whole(),
-            );
+            let parsed = (q(text).is_positive(), q(text).is_negative(), q(text).is_whole());
             assert_eq!(parsed, (positive, negative, whole), "{text}");
         }
     }

@@ -49,10 +49,7 @@ pub struct Resources<T = Quantity> {
 
 impl<T> Default for Resources<T> {
     fn default() -> Self {
-        Self {
-            requests: BTreeMap::new(),
-            limits: BTreeMap::new(),
-        }
+        Self { requests: BTreeMap::new(), limits: BTreeMap::new() }
     }
 }
 
@@ -137,9 +134,7 @@ pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, InvalidQuantity> {
 
 /// The resources of the whole pod without overhead. Pod-level resources take precedence.
 pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, InvalidQuantity> {
-    let mut total = pod
-        .spec()
-        .map_or_else(|| Ok(Resources::default()), of_containers)?;
+    let mut total = pod.spec().map_or_else(|| Ok(Resources::default()), of_containers)?;
     let pod_level = of_pod_level(pod)?;
     total.requests.extend(pod_level.requests);
     total.limits.extend(pod_level.limits);
@@ -203,11 +198,7 @@ pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, InvalidQuantity> {
             bounded &= limit.is_some_and(Quantity::is_positive);
         }
     }
-    Ok(if bounded {
-        of_pod::<Quantity>(pod)?.limit(MEMORY).map(Quantity::value)
-    } else {
-        None
-    })
+    Ok(if bounded { of_pod::<Quantity>(pod)?.limit(MEMORY).map(Quantity::value) } else { None })
 }
 
 fn read<T: Measure>(
@@ -232,12 +223,9 @@ fn read_list<T: Measure>(
         .flatten()
         .map(|(resource, amount)| match T::read(amount) {
             Ok(quantity) => Ok((resource.clone(), quantity)),
-            Err(source) => Err(InvalidQuantity {
-                list,
-                resource: resource.clone(),
-                owner: owner(),
-                source,
-            }),
+            Err(source) => {
+                Err(InvalidQuantity { list, resource: resource.clone(), owner: owner(), source })
+            }
         })
         .collect()
 }

@@ -8,8 +8,7 @@ impl RestartPolicy {
     /// for a container that failed its probe.
     pub fn of(pod: &Pod, container: &Container) -> Self {
         let own = container.restart_policy.as_deref();
-        own.and_then(Self::parse)
-            .unwrap_or_else(|| pod.restart_policy())
+        own.and_then(Self::parse).unwrap_or_else(|| pod.restart_policy())
     }
 }
 
@@ -121,10 +120,8 @@ mod tests {
             ("Always", Some("Never"), true, false, false, true),
             ("Never", Some("OnFailure"), true, false, true, true),
         ] {
-            let mut container = Container {
-                restart_policy: own.map(str::to_owned),
-                ..Container::default()
-            };
+            let mut container =
+                Container { restart_policy: own.map(str::to_owned), ..Container::default() };
             if with_rule {
                 let made = rules(&json!([rule("Restart", "In", &[42])]));
                 container.restart_policy_rules = made.restart_policy_rules;

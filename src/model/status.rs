@@ -147,10 +147,7 @@ pub struct ContainerUser {
 impl PodStatus {
     /// `<namespace>/<name>`, for log messages.
     pub fn log_name(&self) -> PodLogName<'_> {
-        PodLogName {
-            namespace: &self.namespace,
-            name: &self.name,
-        }
+        PodLogName { namespace: &self.namespace, name: &self.name }
     }
 
     /// The newest instance of a container.
@@ -177,8 +174,7 @@ impl PodStatus {
 
     /// Whether an instance of a container runs, or may.
     pub fn runs(&self, name: &str) -> bool {
-        self.maybe_running_containers()
-            .any(|instance| &*instance.name == name)
+        self.maybe_running_containers().any(|instance| &*instance.name == name)
     }
 
     /// Newest sandbox.
@@ -224,9 +220,7 @@ impl PodStatus {
 
     /// The maximum grace period, in seconds, of the running containers at their creation.
     pub fn grace_seconds(&self) -> Option<u32> {
-        self.maybe_running_containers()
-            .filter_map(|c| c.grace_seconds)
-            .max()
+        self.maybe_running_containers().filter_map(|c| c.grace_seconds).max()
     }
 
     /// Whether the runtime has no sandbox and no container of the pod.

@@ -2,34 +2,21 @@ use super::*;
 use k8s_openapi::api::core::v1::Container;
 
 fn container(name: &str, image: &str) -> Container {
-    Container {
-        name: name.into(),
-        image: Some(image.into()),
-        ..Container::default()
-    }
+    Container { name: name.into(), image: Some(image.into()), ..Container::default() }
 }
 
 #[test]
 fn container_hash_equals_upstreams_golden_vectors() {
-    assert_eq!(
-        container_hash(&container("test_container", "foo/image:v1")),
-        "8e45cbd0"
-    );
+    assert_eq!(container_hash(&container("test_container", "foo/image:v1")), "8e45cbd0");
     assert_eq!(container_hash(&container("foo", "bar")), "11a6d6d6");
 }
 
 #[test]
 fn container_hash_depends_on_nothing_but_name_and_image() {
     let plain = container("foo", "bar");
-    let changed = Container {
-        command: Some(vec!["sh".into()]),
-        ..plain.clone()
-    };
+    let changed = Container { command: Some(vec!["sh".into()]), ..plain.clone() };
     assert_eq!(container_hash(&plain), container_hash(&changed));
-    assert_ne!(
-        container_hash(&plain),
-        container_hash(&container("foo", "bar:2"))
-    );
+    assert_ne!(container_hash(&plain), container_hash(&container("foo", "bar:2")));
 }
 
 #[test]
@@ -62,10 +49,8 @@ fn statuses_sort_newest_first() {
         name: "c".into(),
         ..Default::default()
     };
-    let mut status = PodStatus {
-        containers: vec![at("old", 1), at("new", 2)],
-        ..Default::default()
-    };
+    let mut status =
+        PodStatus { containers: vec![at("old", 1), at("new", 2)], ..Default::default() };
     status.sort();
     assert_eq!(status.newest("c").unwrap().id.as_str(), "new");
 }

@@ -62,10 +62,6 @@ impl Completeness {
 impl From<BTreeSet<String>> for Completeness {
     /// All except these.
     fn from(unusable: BTreeSet<String>) -> Self {
-        if unusable.is_empty() {
-            Self::Complete
-        } else {
-            Self::Except(Arc::new(unusable))
-        }
+        if unusable.is_empty() { Self::Complete } else { Self::Except(Arc::new(unusable)) }
     }
 }

@@ -53,11 +53,7 @@ enum NextRequest {
 
 /// The next request after an update failed with this error. Pure.
 fn next_request(error: &ApiError) -> NextRequest {
-    if error.is_conflict() || error.is_not_found() {
-        NextRequest::Read
-    } else {
-        NextRequest::Retry
-    }
+    if error.is_conflict() || error.is_not_found() { NextRequest::Read } else { NextRequest::Retry }
 }
 
 /// The lease, renewed at `now`. Its owner reference is set to the Node object with this UID, if known, and never
@@ -102,14 +98,7 @@ fn renewed_lease(
 impl NodeLease {
     /// Builds the task. `seconds` is the duration of the lease; `node` provides the owner reference.
     pub fn new(api: ApiServer, node: NodeObject, node_name: String, seconds: i32) -> Self {
-        Self {
-            recovery: api.recovery(),
-            api,
-            node,
-            node_name,
-            seconds,
-            lease: None,
-        }
+        Self { recovery: api.recovery(), api, node, node_name, seconds, lease: None }
     }
 
     /// Renews without an end.
@@ -156,13 +145,8 @@ impl NodeLease {
         }
         let uid = node.and_then(|node| node.metadata.uid.clone());
         let now = clock::timestamp();
-        let next = renewed_lease(
-            known.as_ref(),
-            &self.node_name,
-            uid.as_deref(),
-            self.seconds,
-            now,
-        );
+        let next =
+            renewed_lease(known.as_ref(), &self.node_name, uid.as_deref(), self.seconds, now);
         let sent = match &known {
             Some(_) => self.api.update(self.place(), &next).await,
             None => self.api.create(Some(NAMESPACE), &next).await,

@@ -40,14 +40,8 @@ use std::{
 use tokio::sync::watch;
 
 /// Directory names of volume plugins that never attach a device.
-const NON_ATTACHABLE_PLUGINS: [&str; 6] = [
-    "configmap",
-    "downward-api",
-    "empty-dir",
-    "local-volume",
-    "projected",
-    "secret",
-];
+const NON_ATTACHABLE_PLUGINS: [&str; 6] =
+    ["configmap", "downward-api", "empty-dir", "local-volume", "projected", "secret"];
 
 /// Configuration of the Node object, its status and lease, and of events.
 #[derive(Debug, Clone)]
@@ -129,9 +123,7 @@ pub(super) async fn start(
         tasks.spawn_until_shutdown("node.events", sink.run());
     }
     let object = ObjectRef::node(&profile.name);
-    stores
-        .events
-        .normal(&object, "Starting", "Starting kubelet.");
+    stores.events.normal(&object, "Starting", "Starting kubelet.");
     let (version, status) = (&deps.info.version, &deps.info.status);
     let (facts, runtime) = RuntimeFactsReader::new(deps.client, deps.images, version, status);
     tasks.spawn_until_shutdown("node.runtime", facts.run());
@@ -175,11 +167,7 @@ pub(super) async fn start(
 
 /// Returns the function that finds the address of the default route.
 fn default_route_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
-    if ipv6_first {
-        || own_address(true)
-    } else {
-        || own_address(false)
-    }
+    if ipv6_first { || own_address(true) } else { || own_address(false) }
 }
 
 /// Capacity and allocatable of the node, for pods. Computed once at start.
@@ -285,9 +273,7 @@ fn node_machine_info(host: &HostMachine, profile: &NodeProfile) -> anyhow::Resul
         ephemeral_storage: storage
             .transpose()
             .with_context(|| format!("cannot measure {}", root.display()))?,
-        huge_pages: huge_pages
-            .map(|(size, all)| (bytes(size), bytes(all)))
-            .collect(),
+        huge_pages: huge_pages.map(|(size, all)| (bytes(size), bytes(all))).collect(),
         swap: bytes(host.swap_bytes),
         info: NodeSystemInfo {
             architecture: go_architecture().to_owned(),
@@ -391,27 +377,12 @@ mod tests {
     fn only_mounts_of_volume_plugins_keep_volumes_in_use() {
         let root = Path::new("/var/lib/kubelet");
         for (path, expected) in [
-            (
-                "/var/lib/kubelet/plugins/kubernetes.io/csi/d/1/globalmount",
-                true,
-            ),
-            (
-                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount",
-                true,
-            ),
+            ("/var/lib/kubelet/plugins/kubernetes.io/csi/d/1/globalmount", true),
+            ("/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount", true),
             ("/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/v", true),
-            (
-                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v",
-                false,
-            ),
-            (
-                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~projected/v",
-                false,
-            ),
-            (
-                "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/v",
-                false,
-            ),
+            ("/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v", false),
+            ("/var/lib/kubelet/pods/u/volumes/kubernetes.io~projected/v", false),
+            ("/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/v", false),
             ("/var/lib/kubelet/pods/u/volume-subpaths/v/c/0", false),
             ("/var/lib/kubelet", false),
             ("/mnt", false),

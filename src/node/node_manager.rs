@@ -220,11 +220,7 @@ impl NodeManager {
     }
 
     fn warn_unreadable(&self, why: &str) {
-        tracing::warn!(
-            node = self.name(),
-            err = why,
-            "Failed to decode the Node object"
-        );
+        tracing::warn!(node = self.name(), err = why, "Failed to decode the Node object");
     }
 
     fn name(&self) -> &str {
@@ -244,9 +240,7 @@ impl NodeManager {
         if !self.deps.api.is_reported(&error) {
             tracing::error!(node = self.name(), err = %error_chain(&error), "{what}");
         }
-        let delay = self
-            .delay
-            .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
+        let delay = self.delay.map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
         self.next_try = clock::instant() + delay;
     }
@@ -306,8 +300,7 @@ impl NodeManager {
         let reset = self.deps.reset_devices;
         if let Some(patch) = registration::reconcile(&self.deps.registration, node, reset) {
             tracing::info!(node = self.name(), "Node was previously registered");
-            self.patch("Unable to reconcile node with API server", patch)
-                .await?;
+            self.patch("Unable to reconcile node with API server", patch).await?;
         }
         self.reconciled.clone_from(&node.metadata.uid);
         // Plugins may have registered when the node is registered again.
@@ -320,8 +313,7 @@ impl NodeManager {
         let volumes_mounted = self.volumes_mounted(node).await;
         let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
-        self.recorded_conditions
-            .get_or_insert_with(|| known().unwrap_or_default());
+        self.recorded_conditions.get_or_insert_with(|| known().unwrap_or_default());
         self.record_transitions(&generated);
         if node_status::has_rebooted(node, &self.deps.machine) && !self.rebooted {
             self.rebooted = true;
@@ -342,8 +334,7 @@ impl NodeManager {
         }
         let patch = node_status::difference(node, &generated, true);
         if let Some(patch) = self.volumes.complete(patch, node, &generated) {
-            self.patch("Error updating node status, will retry", patch)
-                .await?;
+            self.patch("Error updating node status, will retry", patch).await?;
         }
         let taken = self.deps.node.get();
         let dropped = taken.and_then(|node| node_status::difference(&node, &generated, false));
@@ -354,10 +345,7 @@ impl NodeManager {
 
     async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), SyncFailure> {
         let patch = StrategicPatch(patch);
-        let patched = self
-            .deps
-            .api
-            .patch::<LenientNode>(self.place(), Some("status"), &patch);
+        let patched = self.deps.api.patch::<LenientNode>(self.place(), Some("status"), &patch);
         match patched.await {
             Ok(node) => {
                 let node = self.readable(node);
@@ -446,10 +434,7 @@ impl NodeManager {
 
     fn record_transitions(&mut self, generated: &GeneratedStatus) {
         let after = generated.status.conditions.clone().unwrap_or_default();
-        let before = self
-            .recorded_conditions
-            .replace(after.clone())
-            .unwrap_or_default();
+        let before = self.recorded_conditions.replace(after.clone()).unwrap_or_default();
         for reason in node_status::transition_reasons(&before, &after) {
             self.record_event(reason);
         }
@@ -462,11 +447,7 @@ impl NodeManager {
         let spec = node.spec.as_ref();
         let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
         if std::mem::replace(&mut self.unschedulable, unschedulable) != unschedulable {
-            self.record_event(if unschedulable {
-                "NodeNotSchedulable"
-            } else {
-                "NodeSchedulable"
-            });
+            self.record_event(if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" });
         }
     }
 

@@ -123,9 +123,7 @@ impl Reclaim {
         name: &'static str,
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
-        let span = self
-            .tracer
-            .start(TraceSpanKind::Internal, Parent::Current, || name.into());
+        let span = self.tracer.start(TraceSpanKind::Internal, Parent::Current, || name.into());
         let failure =
             |done: &anyhow::Result<T>| done.as_ref().err().map(|e| error_chain(e.as_ref()));
         traced(span, work, failure).await
@@ -141,10 +139,7 @@ impl Reclaim {
         };
         let text = error_chain(error.as_ref());
         if failed_before {
-            tracing::error!(
-                err = text,
-                "Image garbage collection failed multiple times in a row"
-            );
+            tracing::error!(err = text, "Image garbage collection failed multiple times in a row");
             let node = ObjectRef::node(&self.node_name);
             self.events.warning(&node, event::IMAGE_GC_FAILED, text);
         } else {

@@ -81,10 +81,7 @@ pub fn initial(settings: &RegistrationSettings) -> Node {
         metadata: ObjectMeta {
             name: Some(settings.node_name.clone()),
             labels: Some(labels),
-            annotations: settings
-                .config
-                .controller_attach
-                .then(|| [annotation].into()),
+            annotations: settings.config.controller_attach.then(|| [annotation].into()),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
@@ -102,10 +99,7 @@ pub fn new_node(settings: &RegistrationSettings, generated: GeneratedStatus) -> 
     node.status = Some(generated.status);
     let annotations = generated.annotations.into_iter();
     let set = annotations.filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    node.metadata
-        .annotations
-        .get_or_insert_default()
-        .extend(set);
+    node.metadata.annotations.get_or_insert_default().extend(set);
     node
 }
 
@@ -119,11 +113,7 @@ pub fn reconcile(
     let wanted = initial(settings);
     let labels = differing_labels(&wanted, existing);
     let annotations = differing_annotation(settings, existing);
-    let devices = if reset_devices {
-        zero_extended_resources(existing)
-    } else {
-        Map::new()
-    };
+    let devices = if reset_devices { zero_extended_resources(existing) } else { Map::new() };
     let mut patch = Map::new();
     let mut metadata = Map::new();
     for (name, part) in [("labels", labels), ("annotations", annotations)] {
@@ -171,9 +161,7 @@ fn zero_extended_resources(existing: &Node) -> Map<String, Value> {
     let capacity = status.and_then(|status| status.capacity.as_ref());
     let names = capacity.into_iter().flatten();
     let devices = names.filter(|(name, amount)| is_extended_resource(name) && amount.0 != "0");
-    devices
-        .map(|(name, _)| (name.clone(), json!("0")))
-        .collect()
+    devices.map(|(name, _)| (name.clone(), json!("0"))).collect()
 }
 
 #[cfg(test)]

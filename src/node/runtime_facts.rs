@@ -35,17 +35,10 @@ impl RuntimeFactsReader {
         status: &StatusResponse,
     ) -> (Self, watch::Receiver<RuntimeFacts>) {
         let (facts, reader) = watch::channel(with_status(
-            RuntimeFacts {
-                version: version_of(version),
-                ..RuntimeFacts::default()
-            },
+            RuntimeFacts { version: version_of(version), ..RuntimeFacts::default() },
             status,
         ));
-        let own = Self {
-            runtime,
-            images,
-            facts,
-        };
+        let own = Self { runtime, images, facts };
         (own, reader)
     }
 
@@ -160,10 +153,7 @@ mod tests {
                 user_namespaces: false,
             }),
         };
-        let plain = RuntimeHandler {
-            name: String::new(),
-            features: None,
-        };
+        let plain = RuntimeHandler { name: String::new(), features: None };
         let status = StatusResponse {
             runtime_handlers: vec![handler, plain],
             features: Some(RuntimeFeatures {
@@ -181,10 +171,7 @@ mod tests {
         });
         assert_eq!(
             handlers.collect::<Vec<_>>(),
-            [
-                (Some(""), Some(false), Some(false)),
-                (Some("runc"), Some(true), Some(false))
-            ]
+            [(Some(""), Some(false), Some(false)), (Some("runc"), Some(true), Some(false))]
         );
     }
 

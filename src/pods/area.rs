@@ -121,14 +121,10 @@ impl PodsHandles {
     /// What keeps pods from running: errors of the runtime and its network, and a missing `staticPodPath`.
     pub fn warnings(&self) -> Vec<String> {
         let state = self.runtime_state.borrow();
-        [
-            state.runtime_error(clock::instant()),
-            state.network_error(),
-            self.missing_path.warning(),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        [state.runtime_error(clock::instant()), state.network_error(), self.missing_path.warning()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -246,10 +242,8 @@ pub fn build(
         state_store: stores.state_store.clone(),
         events: stores.events.clone(),
     };
-    let (status_publisher, probes) = (
-        Arc::new(status_publisher),
-        ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
-    );
+    let (status_publisher, probes) =
+        (Arc::new(status_publisher), ProbeManager::new(probes, deps.metrics, deps.probe_metrics));
     let pod_sync = Arc::new(PodSync::new(
         stores,
         deps.runtime.clone(),
@@ -259,10 +253,7 @@ pub fn build(
         deps.resources.cgroups.clone(),
         runtime_state.clone(),
     ));
-    let delays = Delays {
-        resync: config.sync_frequency,
-        ..Delays::default()
-    };
+    let delays = Delays { resync: config.sync_frequency, ..Delays::default() };
     let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let pod_manager = stores.pod_manager.clone();
@@ -279,14 +270,7 @@ pub fn build(
     };
     register_sizes(stores, &handles, status_publisher);
     let cluster = deps.api.and_then(|api| {
-        cluster_writers(
-            api,
-            config.node_name,
-            reader,
-            &handles,
-            stores,
-            deps.metrics,
-        )
+        cluster_writers(api, config.node_name, reader, &handles, stores, deps.metrics)
     });
     let sync_loop = SyncLoop {
         updates,
@@ -324,9 +308,7 @@ pub fn build(
 fn register_sizes(stores: &Stores, handles: &PodsHandles, status_publisher: Arc<StatusPublisher>) {
     let probes = handles.probes.clone();
     stores.sizes.add("probed_pods", move || probes.count());
-    stores
-        .sizes
-        .add("status_inputs", move || status_publisher.count());
+    stores.sizes.add("status_inputs", move || status_publisher.count());
     let workers = handles.workers.clone();
     stores.sizes.add_all(move || workers.sizes());
     let runtime = handles.runtime.clone();

@@ -25,11 +25,7 @@ impl CheckpointFile {
     pub(super) fn new(path: PathBuf) -> Self {
         let mut damaged = path.clone().into_os_string();
         damaged.push(DAMAGED);
-        Self {
-            path,
-            damaged: damaged.into(),
-            written: Arc::default(),
-        }
+        Self { path, damaged: damaged.into(), written: Arc::default() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -51,8 +47,7 @@ impl CheckpointFile {
         decode: impl FnOnce(&[u8]) -> Result<T, String>,
     ) -> Result<(), String> {
         let place = |path: &Path, why: &str| format!("{}: {why}", path.display());
-        self.read(decode)
-            .map_err(|error| place(&self.path, &error))?;
+        self.read(decode).map_err(|error| place(&self.path, &error))?;
         if self.has_damaged() {
             return Err(place(&self.damaged, "an earlier kubelet could not read it"));
         }

@@ -43,9 +43,7 @@ impl Default for ResourceEnforcement {
 /// CPU shares for millicores: 1024 per CPU, within 2..=262144.
 pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
     let shares = i128::from(milli_cpu) * SHARES_PER_CPU / 1000;
-    i64::try_from(shares)
-        .unwrap_or(MAX_SHARES)
-        .clamp(MIN_SHARES, MAX_SHARES)
+    i64::try_from(shares).unwrap_or(MAX_SHARES).clamp(MIN_SHARES, MAX_SHARES)
 }
 
 /// CFS quota in microseconds per period for millicores; at least 1 ms, and 0 (no quota) for 0.
@@ -54,9 +52,7 @@ pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
         return 0;
     }
     let quota = i128::from(milli_cpu) * i128::from(period_microseconds) / 1000;
-    i64::try_from(quota)
-        .unwrap_or(i64::MAX)
-        .max(MIN_QUOTA_MICROSECONDS)
+    i64::try_from(quota).unwrap_or(i64::MAX).max(MIN_QUOTA_MICROSECONDS)
 }
 
 /// Millicores for CPU shares, rounded up; 0 for less than the minimum shares.
@@ -94,18 +90,10 @@ pub fn container_resources(
         Some(limit) if !limit.is_zero() => Some(limit),
         _ => pod_level.limit(name),
     };
-    let mut resources = base(
-        container_level.request(CPU),
-        limit(CPU),
-        limit(MEMORY),
-        enforcement,
-    );
+    let mut resources = base(container_level.request(CPU), limit(CPU), limit(MEMORY), enforcement);
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
-    resources.hugepage_limits = hugepage_limits(
-        &container_level.limits,
-        &pod_level.limits,
-        &node.hugepage_sizes,
-    );
+    resources.hugepage_limits =
+        hugepage_limits(&container_level.limits, &pod_level.limits, &node.hugepage_sizes);
     if enforcement.swap == SwapBehavior::NoSwapV1 {
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
     }
@@ -147,12 +135,7 @@ pub fn sandbox_overhead(
     }
     let overhead: Amounts = requests::overhead(pod)?;
     let amount = |name| overhead.get(name).copied();
-    Ok(Some(base(
-        amount(CPU),
-        amount(CPU),
-        amount(MEMORY),
-        enforcement,
-    )))
+    Ok(Some(base(amount(CPU), amount(CPU), amount(MEMORY), enforcement)))
 }
 
 fn base(
@@ -198,10 +181,7 @@ fn hugepage_limits(
         .iter()
         .map(|size| HugepageLimit {
             page_size: page_size_name(*size),
-            limit: limits
-                .iter()
-                .find(|(s, _)| s == size)
-                .map_or(0, |(_, limit)| *limit),
+            limit: limits.iter().find(|(s, _)| s == size).map_or(0, |(_, limit)| *limit),
         })
         .collect()
 }
@@ -212,8 +192,5 @@ pub(super) fn page_size_name(bytes: u64) -> String {
     units
         .into_iter()
         .find(|(_, shift)| bytes >> shift > 0)
-        .map_or_else(
-            || format!("{bytes}B"),
-            |(unit, shift)| format!("{}{unit}", bytes >> shift),
-        )
+        .map_or_else(|| format!("{bytes}B"), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }

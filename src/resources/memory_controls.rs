@@ -66,10 +66,8 @@ pub(super) fn swap_limit(
 /// An amount in the spec cannot be parsed.
 pub fn may_swap(pod: &Pod, container_level: &Resources) -> Result<bool, InvalidQuantity> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
-    let (request, limit) = (
-        bytes(container_level.request(MEMORY)),
-        bytes(container_level.limit(MEMORY)),
-    );
+    let (request, limit) =
+        (bytes(container_level.request(MEMORY)), bytes(container_level.limit(MEMORY)));
     // A container with a limit but no request has a request equal to its limit.
     Ok(!pod.is_critical()
         && pod_qos(pod)? == QosClass::Burstable
@@ -89,10 +87,8 @@ pub(super) fn memory_qos(
     qos: MemoryQos,
 ) -> Result<Vec<(&'static str, i64)>, InvalidQuantity> {
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
-    let (request, limit) = (
-        bytes(container_level.request(MEMORY)),
-        bytes(container_level.limit(MEMORY)),
-    );
+    let (request, limit) =
+        (bytes(container_level.request(MEMORY)), bytes(container_level.limit(MEMORY)));
     let mut files = if request == 0 || !qos.tiered_reservation {
         vec![("memory.min", 0), ("memory.low", 0)]
     } else if pod_qos(pod)? == QosClass::Guaranteed {
@@ -100,11 +96,7 @@ pub(super) fn memory_qos(
     } else {
         vec![("memory.low", request)]
     };
-    let max = if limit == 0 {
-        node.unreserved_memory_bytes
-    } else {
-        limit
-    };
+    let max = if limit == 0 { node.unreserved_memory_bytes } else { limit };
     if request != limit && max > 0 {
         let (from, to) = (request as f64, max as f64);
         let high = ((from + (to - from) * qos.throttling_factor) / PAGE_BYTES).floor() * PAGE_BYTES;
@@ -146,9 +138,7 @@ mod tests {
     #[test]
     fn burstable_containers_swap_by_their_share_of_the_nodes_memory() {
         let burstable = json!({"requests": {"memory": "100Mi"}});
-        let limited = SwapBehavior::LimitedSwap {
-            capacity_bytes: 500 * MIB,
-        };
+        let limited = SwapBehavior::LimitedSwap { capacity_bytes: 500 * MIB };
         for (resources, critical, swap, limit) in [
             (burstable.clone(), false, SwapBehavior::Unlimited, None),
             (burstable.clone(), false, SwapBehavior::NoSwap, Some(0)),
@@ -163,25 +153,11 @@ mod tests {
                 limited,
                 Some(0),
             ),
-            (
-                json!({"limits": {"memory": "10Mi", "cpu": "1"}}),
-                false,
-                limited,
-                Some(0),
-            ),
-            (
-                json!({"requests": {"memory": "2000Mi"}}),
-                false,
-                limited,
-                Some(0),
-            ),
+            (json!({"limits": {"memory": "10Mi", "cpu": "1"}}), false, limited, Some(0)),
+            (json!({"requests": {"memory": "2000Mi"}}), false, limited, Some(0)),
         ] {
             let pod = pod(resources, critical);
-            assert_eq!(
-                swap_limit(&pod, &own(&pod), &node(), swap),
-                Ok(limit),
-                "{pod:?}"
-            );
+            assert_eq!(swap_limit(&pod, &own(&pod), &node(), swap), Ok(limit), "{pod:?}");
         }
     }
 
@@ -193,25 +169,14 @@ mod tests {
         let (min, low, high) = ("memory.min", "memory.low", "memory.high");
         for (resources, tiered, expected) in [
             (json!({}), true, vec![(min, 0), (low, 0)]),
-            (
-                request.clone(),
-                true,
-                vec![(low, 100 * MIB), (high, 820 * MIB)],
-            ),
+            (request.clone(), true, vec![(low, 100 * MIB), (high, 820 * MIB)]),
             (request, false, vec![(min, 0), (low, 0), (high, 820 * MIB)]),
             (both, true, vec![(low, 100 * MIB), (high, 190 * MIB)]),
             (guaranteed, true, vec![(min, 100 * MIB)]),
         ] {
             let pod = pod(resources, false);
-            let qos = MemoryQos {
-                throttling_factor: 0.9,
-                tiered_reservation: tiered,
-            };
-            assert_eq!(
-                memory_qos(&pod, &own(&pod), &node(), qos),
-                Ok(expected),
-                "{pod:?}"
-            );
+            let qos = MemoryQos { throttling_factor: 0.9, tiered_reservation: tiered };
+            assert_eq!(memory_qos(&pod, &own(&pod), &node(), qos), Ok(expected), "{pod:?}");
         }
     }
 }

@@ -32,13 +32,7 @@ mod area;
 
 /// The generated messages, clients and servers of the `v1alpha1` APIs: PodResources, and the device health of DRA
 /// drivers.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing, dead_code)]
 pub mod v1alpha1 {
     tonic::include_proto!("v1alpha1");
 }

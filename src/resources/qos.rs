@@ -100,25 +100,16 @@ pub fn oom_score_adj(
     let spare = spare_pod_memory(pod)?;
     let request = memory_request(container)?;
     let mut score = burstable_score(request.saturating_add(spare), memory_capacity_bytes);
-    if pod
-        .init_containers()
-        .iter()
-        .any(|c| c.name == container.name)
-        && is_sidecar(container)
-    {
+    if pod.init_containers().iter().any(|c| c.name == container.name) && is_sidecar(container) {
         let mut min_request = i64::MAX;
         for regular in pod.containers() {
             min_request = min_request.min(memory_request(regular)?);
         }
-        score = score.min(burstable_score(
-            min_request.saturating_add(spare),
-            memory_capacity_bytes,
-        ));
+        score =
+            score.min(burstable_score(min_request.saturating_add(spare), memory_capacity_bytes));
     }
-    Ok(score.clamp(
-        BEST_EFFORT_OOM_SCORE_ADJ + GUARANTEED_OOM_SCORE_ADJ,
-        BEST_EFFORT_OOM_SCORE_ADJ - 1,
-    ))
+    Ok(score
+        .clamp(BEST_EFFORT_OOM_SCORE_ADJ + GUARANTEED_OOM_SCORE_ADJ, BEST_EFFORT_OOM_SCORE_ADJ - 1))
 }
 
 fn burstable_score(memory_request: i64, capacity: i64) -> i64 {

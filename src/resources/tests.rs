@@ -27,25 +27,14 @@ fn node() -> NodeFacts {
 
 #[test]
 fn shares_and_quotas_follow_the_table() {
-    for (milli, shares) in [
-        (0, 2),
-        (1, 2),
-        (2, 2),
-        (100, 102),
-        (1000, 1024),
-        (256_000, 262_144),
-        (i64::MAX, 262_144),
-    ] {
+    for (milli, shares) in
+        [(0, 2), (1, 2), (2, 2), (100, 102), (1000, 1024), (256_000, 262_144), (i64::MAX, 262_144)]
+    {
         assert_eq!(milli_cpu_to_shares(milli), shares, "{milli}");
     }
-    for (milli, quota) in [
-        (0, 0),
-        (1, 1000),
-        (5, 1000),
-        (20, 2000),
-        (1000, 100_000),
-        (1500, 150_000),
-    ] {
+    for (milli, quota) in
+        [(0, 0), (1, 1000), (5, 1000), (20, 2000), (1000, 100_000), (1500, 150_000)]
+    {
         assert_eq!(milli_cpu_to_quota(milli, 100_000), quota, "{milli}");
     }
     assert_eq!(milli_cpu_to_quota(500, 10_000), 5000);
@@ -57,27 +46,11 @@ fn the_class_follows_from_requests_and_limits() {
     for (requests, limits, class) in [
         (json!({}), json!({}), QosClass::BestEffort),
         (json!({"cpu": "0"}), json!({}), QosClass::BestEffort),
-        (
-            json!({"example.com/gpu": "1"}),
-            json!({}),
-            QosClass::BestEffort,
-        ),
+        (json!({"example.com/gpu": "1"}), json!({}), QosClass::BestEffort),
         (full.clone(), full.clone(), QosClass::Guaranteed),
-        (
-            json!({"cpu": "1000m", "memory": "1024Mi"}),
-            full.clone(),
-            QosClass::Guaranteed,
-        ),
-        (
-            json!({"cpu": "1"}),
-            json!({"cpu": "1"}),
-            QosClass::Burstable,
-        ),
-        (
-            json!({"cpu": "500m", "memory": "1Gi"}),
-            full.clone(),
-            QosClass::Burstable,
-        ),
+        (json!({"cpu": "1000m", "memory": "1024Mi"}), full.clone(), QosClass::Guaranteed),
+        (json!({"cpu": "1"}), json!({"cpu": "1"}), QosClass::Burstable),
+        (json!({"cpu": "500m", "memory": "1Gi"}), full.clone(), QosClass::Burstable),
         (full.clone(), json!({}), QosClass::Burstable),
     ] {
         let pod = pod(one(requests.clone(), limits.clone()));
@@ -126,11 +99,7 @@ fn a_static_node_critical_pod_is_killed_last() {
     let mut critical = pod(one(json!({}), json!({})));
     let spec = critical.spec.as_mut().unwrap();
     spec.priority_class_name = Some("system-node-critical".into());
-    assert_eq!(
-        adj(&critical, 0),
-        1000,
-        "only a static pod may say so itself"
-    );
+    assert_eq!(adj(&critical, 0), 1000, "only a static pod may say so itself");
     let source = ("kubernetes.io/config.source".into(), "file".into());
     critical.metadata.annotations = Some([source].into());
     assert_eq!(adj(&critical, 0), -997);
@@ -156,11 +125,7 @@ fn a_pod_needs_the_sum_of_its_containers_or_the_largest_init_step() {
             "containers": [cpu("a", "200m"), cpu("b", "300m")],
             "initContainers": init,
         }));
-        requests::of_pod::<Quantity>(&pod)
-            .unwrap()
-            .request("cpu")
-            .unwrap()
-            .milli_value()
+        requests::of_pod::<Quantity>(&pod).unwrap().request("cpu").unwrap().milli_value()
     };
     assert_eq!(total(vec![]), 500);
     assert_eq!(total(vec![cpu("i", "400m")]), 500);
@@ -174,14 +139,8 @@ fn a_pod_needs_the_sum_of_its_containers_or_the_largest_init_step() {
 fn a_pod_is_bounded_only_if_all_of_it_is() {
     let bound = |spec: Value| requests::pod_memory_bound(&pod(spec)).unwrap();
     let limit = |name: &str, m: &str| json!({"name": name, "resources": {"limits": {"memory": m}}});
-    assert_eq!(
-        bound(json!({"containers": [limit("a", "1Mi"), limit("b", "2Mi")]})),
-        Some(3 << 20)
-    );
-    assert_eq!(
-        bound(json!({"containers": [limit("a", "1Mi"), {"name": "b"}]})),
-        None
-    );
+    assert_eq!(bound(json!({"containers": [limit("a", "1Mi"), limit("b", "2Mi")]})), Some(3 << 20));
+    assert_eq!(bound(json!({"containers": [limit("a", "1Mi"), {"name": "b"}]})), None);
     let at_pod_level = json!({"limits": {"memory": "5Mi"}});
     assert_eq!(
         bound(json!({"resources": at_pod_level, "containers": [{"name": "b"}]})),
@@ -204,11 +163,8 @@ fn container_resources_have_shares_quota_memory_and_huge_pages() {
     assert_eq!(reported.memory_limit_in_bytes, 128 << 20);
     assert_eq!(reported.oom_score_adj, 985);
     assert!(reported.unified.is_empty());
-    let pages: Vec<_> = reported
-        .hugepage_limits
-        .iter()
-        .map(|l| (l.page_size.as_str(), l.limit))
-        .collect();
+    let pages: Vec<_> =
+        reported.hugepage_limits.iter().map(|l| (l.page_size.as_str(), l.limit)).collect();
     assert_eq!(pages, [("64KB", 0), ("2MB", 4 << 20), ("1GB", 0)]);
 }
 
@@ -248,20 +204,15 @@ fn huge_pages_of_the_pod_are_those_of_containers_without_their_own() {
         let reported =
             container_resources(&pod, container, &node(), &ResourceEnforcement::default());
         let pages = reported.unwrap().hugepage_limits;
-        let pages: Vec<_> = pages
-            .iter()
-            .map(|l| (l.page_size.as_str(), l.limit >> 20))
-            .collect();
+        let pages: Vec<_> = pages.iter().map(|l| (l.page_size.as_str(), l.limit >> 20)).collect();
         assert_eq!(pages, [("64KB", 0), ("2MB", limit), ("1GB", 0)]);
     }
 }
 
 #[test]
 fn without_swap_on_cgroup_v1_memory_and_swap_have_one_limit() {
-    let settings = ResourceEnforcement {
-        swap: SwapBehavior::NoSwapV1,
-        ..ResourceEnforcement::default()
-    };
+    let settings =
+        ResourceEnforcement { swap: SwapBehavior::NoSwapV1, ..ResourceEnforcement::default() };
     for (limits, expected) in [(json!({"memory": "1Gi"}), 1 << 30), (json!({}), 0)] {
         let pod = pod(one(json!({}), limits));
         let container = &pod.spec.as_ref().unwrap().containers[0];
@@ -286,14 +237,9 @@ fn all_containers_share_what_the_pod_requests_beyond_them() {
 fn overhead_is_set_only_when_declared() {
     let mut spec = one(json!({"cpu": "1"}), json!({}));
     let enforcement = ResourceEnforcement::default();
-    assert_eq!(
-        sandbox_overhead(&pod(spec.clone()), &enforcement).unwrap(),
-        None
-    );
+    assert_eq!(sandbox_overhead(&pod(spec.clone()), &enforcement).unwrap(), None);
     spec["overhead"] = json!({"cpu": "250m", "memory": "10Mi"});
-    let overhead = sandbox_overhead(&pod(spec.clone()), &enforcement)
-        .unwrap()
-        .unwrap();
+    let overhead = sandbox_overhead(&pod(spec.clone()), &enforcement).unwrap().unwrap();
     assert_eq!(overhead.cpu_shares, 256);
     assert_eq!(overhead.memory_limit_in_bytes, 10 << 20);
     let whole = sandbox_resources(&pod(spec), &enforcement).unwrap();

@@ -138,24 +138,13 @@ pub fn build(
         http_metrics: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
         explanations: explainer.explanations(deps.process.version),
-        pods: PodLists {
-            pods,
-            cache: deps.stores.pod_cache.clone(),
-            wait_for_pods,
-            flush,
-        },
+        pods: PodLists { pods, cache: deps.stores.pod_cache.clone(), wait_for_pods, flush },
         events: deps.stores.events.clone(),
         node_name,
         process: deps.process,
-        node_logs: if config.log_query {
-            node_logs.with_journal(JOURNALCTL)
-        } else {
-            node_logs
-        },
+        node_logs: if config.log_query { node_logs.with_journal(JOURNALCTL) } else { node_logs },
         posted: deps.pods.posted.clone(),
-        checkpoints: Checkpoints {
-            directory: Arc::new(config.checkpoints_dir),
-        },
+        checkpoints: Checkpoints { directory: Arc::new(config.checkpoints_dir) },
         machine: Arc::new(deps.machine.clone()),
     };
     let streams = route_handlers.streams.clone();
@@ -173,17 +162,10 @@ pub fn pods_api(
     shutdown: CancellationToken,
 ) -> anyhow::Result<PodsApi> {
     let lister = pods.lister.clone();
-    let changes = Changes {
-        pods: stores.pod_manager.subscribe(),
-        statuses: pods.statuses.subscribe(),
-    };
+    let changes =
+        Changes { pods: stores.pod_manager.subscribe(), statuses: pods.statuses.subscribe() };
     let wait_for_pods = wait_for_sources(pods.all_sources_seen.clone());
-    PodsApi::new(
-        Arc::new(move || lister.list()),
-        wait_for_pods,
-        changes,
-        shutdown,
-    )
+    PodsApi::new(Arc::new(move || lister.list()), wait_for_pods, changes, shutdown)
 }
 
 /// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods.

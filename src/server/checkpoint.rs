@@ -43,10 +43,7 @@ impl Checkpoints {
         let path = self.directory.join(file);
         let directory = self.directory.clone();
         let created = spawn_blocking(move || private_directory(&directory));
-        let created = created
-            .await
-            .map_err(io::Error::other)
-            .and_then(|created| created);
+        let created = created.await.map_err(io::Error::other).and_then(|created| created);
         let failed = |why: String| {
             let (namespace, pod) = (&pod.namespace, &pod.name);
             let body = format!("checkpointing of {namespace}/{pod}/{container} failed ({why})\n");
@@ -57,10 +54,7 @@ impl Checkpoints {
         }
         let location = path.display().to_string();
         let runtime = streams.runtime();
-        match runtime
-            .checkpoint_container(id.as_str(), &location, limit)
-            .await
-        {
+        match runtime.checkpoint_container(id.as_str(), &location, limit).await {
             Ok(()) => {
                 tracing::info!(path = location, "Checkpointed container");
                 json_object(&json!({"items": [location]}))

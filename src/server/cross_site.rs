@@ -89,10 +89,7 @@ mod tests {
         for (origin, host, refused) in rows {
             let lines = &[("origin", origin), ("host", host)];
             assert_eq!(refuses(Method::GET, lines, true), refused, "{lines:?}");
-            assert!(
-                !refuses(Method::GET, lines, false),
-                "it only reads: {lines:?}"
-            );
+            assert!(!refuses(Method::GET, lines, false), "it only reads: {lines:?}");
         }
         assert!(refuses(Method::GET, &[("origin", "https://node")], true));
     }
@@ -105,10 +102,7 @@ mod tests {
             ("x-forwarded-for", "10.0.0.7"),
         ];
         assert!(!refuses(Method::GET, &dashboard, true));
-        let firefox = [
-            ("sec-fetch-site", "cross-site"),
-            ("x-forwarded-for", "10.0.0.7"),
-        ];
+        let firefox = [("sec-fetch-site", "cross-site"), ("x-forwarded-for", "10.0.0.7")];
         assert!(!refuses(Method::GET, &firefox, true));
         assert!(!refuses(Method::POST, &firefox, false));
     }

@@ -97,12 +97,7 @@ impl Service<RoutedRequest> for Dispatcher {
     }
 
     fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
-        let RoutedRequest {
-            request,
-            port,
-            route,
-            ..
-        } = routed;
+        let RoutedRequest { request, port, route, .. } = routed;
         let (entry, route) = match self.check(&request, route) {
             Ok(found) => found,
             Err(refused) => return Box::pin(ready(Ok(*refused))),
@@ -111,11 +106,7 @@ impl Service<RoutedRequest> for Dispatcher {
         let dispatcher = self.clone();
         Box::pin(async move {
             let response = dispatcher.serve(port, entry, route, request).await;
-            Ok(if gzip {
-                gzip::compressed(response).await
-            } else {
-                response
-            })
+            Ok(if gzip { gzip::compressed(response).await } else { response })
         })
     }
 }
@@ -133,10 +124,7 @@ impl Dispatcher {
     ) -> Result<(&'static RouteEntry, Route), Box<Response<Body>>> {
         if cross_site::is_cross_site_write(request.method(), request.headers()) {
             let body = "403 cross-site request refused\n".to_owned();
-            return Err(Box::new(with_connection_close(text(
-                StatusCode::FORBIDDEN,
-                body,
-            ))));
+            return Err(Box::new(with_connection_close(text(StatusCode::FORBIDDEN, body))));
         }
         let (entry, route) = route.map_err(|error| Box::new(error.response()))?;
         let state = entry.group.map(|group| group.state(&self.state.disabled));
@@ -251,11 +239,7 @@ impl RouteHandlers {
 
 /// Whether the body is, or may be, larger than [`MAX_IGNORED_BODY`].
 fn exceeds_ignored_body(body: &impl hyper::body::Body) -> bool {
-    !body.is_end_stream()
-        && body
-            .size_hint()
-            .upper()
-            .is_none_or(|size| size > MAX_IGNORED_BODY)
+    !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_IGNORED_BODY)
 }
 
 fn unexpected_body() -> Response<Body> {

@@ -59,8 +59,6 @@ fn select(
             && name.is_none_or(|name| event.object.name == name)
     };
     let selected: Vec<Arc<EventRecord>> = events.into_iter().filter(wanted).collect();
-    let skip = selected
-        .len()
-        .saturating_sub(query.limit.unwrap_or(usize::MAX));
+    let skip = selected.len().saturating_sub(query.limit.unwrap_or(usize::MAX));
     selected.into_iter().skip(skip)
 }

@@ -34,9 +34,7 @@ pub struct OverviewQuery {
 
 impl OverviewQuery {
     pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
-        Ok(Self {
-            after: params.query_parameter("after")?,
-        })
+        Ok(Self { after: params.query_parameter("after")? })
     }
 }
 
@@ -99,12 +97,7 @@ impl Explanations {
                 uid: Some(uid.to_owned()),
             })
         };
-        page::node(
-            (self.overview)(),
-            explain_row,
-            self.version,
-            clock::timestamp(),
-        )
+        page::node((self.overview)(), explain_row, self.version, clock::timestamp())
     }
 
     /// `/pod/<namespace>/<pod>`: one pod as a page.

@@ -63,10 +63,9 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
             };
             file_response(file, meta.len(), modified, kind, &conditions)
         }
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => text(
-            StatusCode::FORBIDDEN,
-            "403 the file may not be read\n".into(),
-        ),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            text(StatusCode::FORBIDDEN, "403 the file may not be read\n".into())
+        }
         Err(error) => {
             tracing::debug!(path = name, err = %error, "Reading a node log failed");
             not_found("there is no such file")
@@ -124,11 +123,7 @@ fn file_response(
         Some(RangeRequest::Unsatisfiable) => {
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let mut response = text(status, format!("416 the file has {length} bytes\n"));
-            set(
-                &mut response,
-                header::CONTENT_RANGE,
-                format!("bytes */{length}"),
-            );
+            set(&mut response, header::CONTENT_RANGE, format!("bytes */{length}"));
             return response;
         }
     };
@@ -143,11 +138,7 @@ fn file_response(
     }
     if status == StatusCode::PARTIAL_CONTENT {
         let (first, last) = (range.start, range.end.saturating_sub(1));
-        set(
-            &mut response,
-            header::CONTENT_RANGE,
-            format!("bytes {first}-{last}/{length}"),
-        );
+        set(&mut response, header::CONTENT_RANGE, format!("bytes {first}-{last}/{length}"));
     }
     response
 }
@@ -204,11 +195,7 @@ fn byte_range(wanted: &str, length: u64) -> RangeRequest {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         _ => return RangeRequest::Full,
     };
-    if range.is_empty() {
-        RangeRequest::Unsatisfiable
-    } else {
-        RangeRequest::Partial(range)
-    }
+    if range.is_empty() { RangeRequest::Unsatisfiable } else { RangeRequest::Partial(range) }
 }
 
 /// The HTML of a directory listing.
@@ -219,15 +206,8 @@ fn listing(names: &[(String, bool)]) -> String {
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
         // With `./`, a name cannot be interpreted as a URL with scheme.
-        let link = Html::new()
-            .markup("<a href=\"./")
-            .segment(name)
-            .markup(slash);
-        let link = link
-            .markup("\">")
-            .text(name, MAX_TEXT)
-            .markup(slash)
-            .markup("</a>\n");
+        let link = Html::new().markup("<a href=\"./").segment(name).markup(slash);
+        let link = link.markup("\">").text(name, MAX_TEXT).markup(slash).markup("</a>\n");
         page = page.with(&link);
     }
     page.markup("</pre>\n").as_str().to_owned()
@@ -281,10 +261,7 @@ mod tests {
         ];
         let page = listing(&names);
         assert!(!page.contains("<script>"), "{page}");
-        assert!(
-            page.contains("href=\"./javascript%3Aalert%281%29\""),
-            "{page}"
-        );
+        assert!(page.contains("href=\"./javascript%3Aalert%281%29\""), "{page}");
         assert!(page.contains("href=\"./%22onmouseover%3D%22x/\""), "{page}");
     }
 
@@ -338,10 +315,7 @@ mod tests {
         assert_eq!(status, 200);
         assert!(body.contains("<a href=\"./pods/\">pods/</a>"), "{body}");
         let (status, headers, _) = get(dir.path(), "pods", None).await;
-        assert_eq!(
-            (status, headers[header::LOCATION].to_str().unwrap()),
-            (301, "./pods/")
-        );
+        assert_eq!((status, headers[header::LOCATION].to_str().unwrap()), (301, "./pods/"));
         for outside in ["../etc/passwd", "/etc/passwd", "none", "a\0b"] {
             let (status, ..) = get(dir.path(), outside, None).await;
             assert_eq!(status, 404, "{outside:?}");

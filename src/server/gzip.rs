@@ -98,26 +98,14 @@ mod tests {
 
     #[tokio::test]
     async fn compression_is_lossless() {
-        let long: String = (0..100_000)
-            .map(|n| format!("up{{n=\"{n}\"}} 1\n"))
-            .collect();
+        let long: String = (0..100_000).map(|n| format!("up{{n=\"{n}\"}} 1\n")).collect();
         let response = compressed(text(StatusCode::OK, long.clone())).await;
         assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
-        assert_eq!(
-            response.headers()[header::CONTENT_TYPE],
-            "text/plain; charset=utf-8"
-        );
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain; charset=utf-8");
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert!(
-            body.len() * 4 < long.len(),
-            "{} of {}",
-            body.len(),
-            long.len()
-        );
+        assert!(body.len() * 4 < long.len(), "{} of {}", body.len(), long.len());
         let mut read = String::new();
-        flate2::read::GzDecoder::new(&body[..])
-            .read_to_string(&mut read)
-            .unwrap();
+        flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut read).unwrap();
         assert!(read == long);
     }
 }

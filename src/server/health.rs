@@ -37,10 +37,7 @@ impl HealthQuery {
     pub(super) fn parse(params: &RequestParams) -> Result<Self, BadQuery> {
         let mut exclude = params.query_parameters("exclude")?;
         exclude.retain(|name| !name.is_empty());
-        Ok(Self {
-            verbose: params.query_parameter("verbose")?.is_some(),
-            exclude,
-        })
+        Ok(Self { verbose: params.query_parameter("verbose")?.is_some(), exclude })
     }
 }
 
@@ -191,9 +188,7 @@ impl CheckMetrics {
     /// Records the result of a check.
     pub(super) fn checked(&self, name: &'static str, ok: bool) {
         let r#type = "healthz";
-        let result = self
-            .result
-            .get_or_create_owned(&[("name", name), ("type", r#type)]);
+        let result = self.result.get_or_create_owned(&[("name", name), ("type", r#type)]);
         result.set(ok.into());
         let status = if ok { "success" } else { "error" };
         let checked = [("name", name), ("type", r#type), ("status", status)];

@@ -112,10 +112,7 @@ pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html 
     let mut head = Html::new().markup("<table aria-label=\"").markup(title);
     head = head.markup("\"><thead><tr>");
     for column in columns {
-        head = head
-            .markup("<th scope=\"col\">")
-            .markup(column)
-            .markup("</th>");
+        head = head.markup("<th scope=\"col\">").markup(column).markup("</th>");
     }
     head.markup("</tr></thead><tbody>")
 }
@@ -128,12 +125,7 @@ pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
             0 => ("<th scope=\"row\" data-column=\"", "</th>"),
             _ => ("<td data-column=\"", "</td>"),
         };
-        row = row
-            .markup(open)
-            .markup(column)
-            .markup("\">")
-            .with(cell)
-            .markup(close);
+        row = row.markup(open).markup(column).markup("\">").with(cell).markup(close);
     }
     row.markup("</tr>")
 }
@@ -143,10 +135,7 @@ pub(super) fn section(title: &'static str, columns: &[&'static str], rows: &[Vec
     if rows.is_empty() {
         return Html::new();
     }
-    let mut out = Html::new()
-        .markup("<section><h2>")
-        .markup(title)
-        .markup("</h2>");
+    let mut out = Html::new().markup("<section><h2>").markup(title).markup("</h2>");
     out = out.with(&table_head(title, columns));
     for row in rows {
         out = out.with(&table_row(columns, row));
@@ -167,20 +156,11 @@ mod tests {
         let rows = [
             ("", ""),
             ("plain", "plain"),
-            (
-                "<script>alert(1)</script>",
-                "&lt;script&gt;alert(1)&lt;/script&gt;",
-            ),
-            (
-                "\"><img src=x onerror='a()'>",
-                "&quot;&gt;&lt;img src=x onerror=&#39;a()&#39;&gt;",
-            ),
+            ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+            ("\"><img src=x onerror='a()'>", "&quot;&gt;&lt;img src=x onerror=&#39;a()&#39;&gt;"),
             ("&lt; &amp;", "&amp;lt; &amp;amp;"),
             ("a\0b\x1b[31m\r\n\tc\u{7f}\u{9b}d", "a b [31m c d"),
-            (
-                "a\u{202e}b\u{2066}c\u{2069}d\u{200f}e\u{200b}f\u{feff}g",
-                "a b c d e f g",
-            ),
+            ("a\u{202e}b\u{2066}c\u{2069}d\u{200f}e\u{200b}f\u{feff}g", "a b c d e f g"),
             ("\u{2028}x\u{2029}", "x"),
             ("  many   spaces  ", "many spaces"),
             ("e\u{301} ü 世界 שלום", "e\u{301} ü 世界 שלום"),
@@ -204,19 +184,9 @@ mod tests {
     #[test]
     fn links_are_encoded_so_that_names_cannot_change_their_target() {
         let rows = [
-            (
-                "shop",
-                "web-n1.example",
-                "u",
-                "x/pod/shop/web-n1.example?uid=u",
-            ),
+            ("shop", "web-n1.example", "u", "x/pod/shop/web-n1.example?uid=u"),
             ("shop", "web", "", "x/pod/shop/web"),
-            (
-                "a/b",
-                "\"><b>",
-                "&c#d",
-                "x/pod/a%2Fb/%22%3E%3Cb%3E?uid=%26c%23d",
-            ),
+            ("a/b", "\"><b>", "&c#d", "x/pod/a%2Fb/%22%3E%3Cb%3E?uid=%26c%23d"),
             ("javascript:x", "é", "", "x/pod/javascript%3Ax/%C3%A9"),
         ];
         for (namespace, name, uid, expected) in rows {

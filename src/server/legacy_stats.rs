@@ -140,10 +140,7 @@ fn parse_time(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
         return Ok(None);
     }
     let time = value.parse().ok();
-    time.map_or_else(
-        || Err(bad(key, "is not an RFC 3339 time")),
-        |at| Ok(Some(at)),
-    )
+    time.map_or_else(|| Err(bad(key, "is not an RFC 3339 time")), |at| Ok(Some(at)))
 }
 
 fn bad(parameter: &str, detail: &str) -> BadQuery {
@@ -168,14 +165,12 @@ pub(super) async fn serve(
         Err(why) => return bad_request(&why),
     };
     let of = match target {
-        LegacyStatsTarget::Machine => ContainerInfoSelector::Cgroup {
-            path: "/".to_owned(),
-            subcontainers: false,
-        },
-        LegacyStatsTarget::Cgroup => ContainerInfoSelector::Cgroup {
-            path: query.path(),
-            subcontainers: query.subcontainers,
-        },
+        LegacyStatsTarget::Machine => {
+            ContainerInfoSelector::Cgroup { path: "/".to_owned(), subcontainers: false }
+        }
+        LegacyStatsTarget::Cgroup => {
+            ContainerInfoSelector::Cgroup { path: query.path(), subcontainers: query.subcontainers }
+        }
         LegacyStatsTarget::Container(name) => match container(pods, name) {
             Ok(of) => of,
             Err(missing) => return not_found(&missing.to_string()),
@@ -221,10 +216,7 @@ fn container(
     if !lookup::has_container(&pod, &name.container) {
         return Err(MissingContainer::Container(name.container.clone()));
     }
-    Ok(ContainerInfoSelector::Container {
-        pod: pod.uid(),
-        name: name.container.clone(),
-    })
+    Ok(ContainerInfoSelector::Container { pod: pod.uid(), name: name.container.clone() })
 }
 
 #[cfg(test)]
@@ -242,14 +234,8 @@ mod tests {
         let body = br#"{"containerName": "/a/../b//c/", "num_stats": 3, "subcontainers": true,
             "start": "2020-01-01T00:00:00Z", "end": "0001-01-01T00:00:00Z", "other": 1}"#;
         let by_body = LegacyStatsQuery::default().overridden_by(body).unwrap();
-        assert_eq!(
-            (by_body.path().as_str(), by_body.subcontainers),
-            ("/b/c", true)
-        );
-        assert_eq!(
-            (by_body.start, by_body.end),
-            (at("2020-01-01T00:00:00Z"), None)
-        );
+        assert_eq!((by_body.path().as_str(), by_body.subcontainers), ("/b/c", true));
+        assert_eq!((by_body.start, by_body.end), (at("2020-01-01T00:00:00Z"), None));
         let by_query = query(&[
             ("containerName", "/a/../b//c/"),
             ("num_stats", "-1"),
@@ -260,17 +246,9 @@ mod tests {
         ]);
         let by_query = by_query.unwrap();
         assert_eq!(by_query, by_body);
-        let both = by_query
-            .overridden_by(br#"{"containerName": "/d"}"#)
-            .unwrap();
+        let both = by_query.overridden_by(br#"{"containerName": "/d"}"#).unwrap();
         assert_eq!((both.path().as_str(), both.subcontainers), ("/d", true));
-        assert_eq!(
-            LegacyStatsQuery::default()
-                .overridden_by(b" \n")
-                .unwrap()
-                .path(),
-            "/"
-        );
+        assert_eq!(LegacyStatsQuery::default().overridden_by(b" \n").unwrap().path(), "/");
     }
 
     #[test]
@@ -283,18 +261,11 @@ mod tests {
         ] {
             assert_eq!(query(&[(key, value)]).unwrap_err().parameter, key);
             let body = format!("{{{key:?}: {value:?}}}");
-            let why = LegacyStatsQuery::default()
-                .overridden_by(body.as_bytes())
-                .unwrap_err();
+            let why = LegacyStatsQuery::default().overridden_by(body.as_bytes()).unwrap_err();
             assert!(why.contains(key), "{why}");
         }
         for body in ["[]", "{", "{\"containerName\": 1}", "{\"start\": 1}"] {
-            assert!(
-                LegacyStatsQuery::default()
-                    .overridden_by(body.as_bytes())
-                    .is_err(),
-                "{body}"
-            );
+            assert!(LegacyStatsQuery::default().overridden_by(body.as_bytes()).is_err(), "{body}");
         }
     }
 }

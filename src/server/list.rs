@@ -24,12 +24,7 @@ pub(super) fn array<T: Serialize>(
     head: String,
     items: impl Iterator<Item = T> + Send + 'static,
 ) -> Body {
-    let mut writer = ListWriter {
-        items,
-        buffer: head.into_bytes(),
-        first: true,
-        done: false,
-    };
+    let mut writer = ListWriter { items, buffer: head.into_bytes(), first: true, done: false };
     let chunks = stream::iter(std::iter::from_fn(move || writer.next_chunk()));
     let frames = chunks.then(|chunk| async {
         // With a fast client this loop never waits, so it yields to not starve other tasks.

@@ -83,11 +83,7 @@ impl Listener {
     /// # Errors
     /// The port is in use, or the address does not exist on this machine.
     pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
-        let failed = |source| BindError {
-            name,
-            address: address.to_string(),
-            source,
-        };
+        let failed = |source| BindError { name, address: address.to_string(), source };
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
         Ok(Self {
@@ -112,12 +108,7 @@ impl Listener {
             address: path.display().to_string(),
             source,
         })?;
-        Ok(Self {
-            name,
-            socket,
-            tls: None,
-            limits: ConnectionLimits::default(),
-        })
+        Ok(Self { name, socket, tls: None, limits: ConnectionLimits::default() })
     }
 
     /// Sets the limits of connections.
@@ -197,10 +188,9 @@ async fn accept(
             keep_alive(&stream);
             (Either::Left(stream), client.ip().into())
         }
-        ListenSocket::Local(socket, _) => (
-            Either::Right(socket.accept().await?.0),
-            ConnectionSource::Local,
-        ),
+        ListenSocket::Local(socket, _) => {
+            (Either::Right(socket.accept().await?.0), ConnectionSource::Local)
+        }
     })
 }
 
@@ -231,10 +221,7 @@ impl RequestGuard {
     fn begin(slot: &Arc<ConnectionSlot>, progress: &ConnectionProgress) -> Self {
         slot.begin_request();
         progress.begin_request();
-        Self {
-            slot: slot.clone(),
-            progress: progress.clone(),
-        }
+        Self { slot: slot.clone(), progress: progress.clone() }
     }
 }
 
@@ -282,10 +269,7 @@ impl ConnectionContext {
         };
         if !matches!(shares, Ok(true)) {
             let err = shares.err().map(|error| error_chain(&error));
-            tracing::warn!(
-                err,
-                "Refusing a process in other namespaces on the local socket"
-            );
+            tracing::warn!(err, "Refusing a process in other namespaces on the local socket");
             self.handler = self.handler.refusing();
         }
         self.serve_http(stream, None).await;

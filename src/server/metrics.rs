@@ -93,8 +93,7 @@ pub(super) struct InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.inflight.dec();
-        self.duration
-            .observe(clock::since(self.started_at).as_secs_f64());
+        self.duration.observe(clock::since(self.started_at).as_secs_f64());
     }
 }
 

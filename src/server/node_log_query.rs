@@ -85,14 +85,8 @@ impl NodeLogQuery {
         if self.boot.is_some_and(|boot| boot > 0) {
             return Err(BadQuery::new("boot", "must be less than 1"));
         }
-        if self
-            .lines
-            .is_some_and(|lines| !(0..=MAX_LINES).contains(&lines))
-        {
-            return Err(BadQuery::new(
-                "tailLines",
-                "must be between 0 and 100000, inclusive",
-            ));
+        if self.lines.is_some_and(|lines| !(0..=MAX_LINES).contains(&lines)) {
+            return Err(BadQuery::new("tailLines", "must be between 0 and 100000, inclusive"));
         }
         match (self.files.as_slice(), self.services.as_slice()) {
             ([], []) => bad("cannot be empty with options"),
@@ -106,18 +100,14 @@ impl NodeLogQuery {
 
     /// Whether it has parameters besides names.
     pub(super) fn has_options(&self) -> bool {
-        let names = Self {
-            services: self.services.clone(),
-            files: self.files.clone(),
-            ..Self::default()
-        };
+        let names =
+            Self { services: self.services.clone(), files: self.files.clone(), ..Self::default() };
         *self != names
     }
 
     pub(super) fn journal_arguments(&self, services: &[String]) -> Vec<String> {
-        let mut arguments = ["--utc", "--no-pager", "--output=short-precise"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut arguments =
+            ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).to_vec();
         let format_time = |time: Timestamp| time.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
         if let Some(since) = self.since {
             arguments.push(format!("--since={}", format_time(since)));
@@ -142,11 +132,7 @@ impl NodeLogQuery {
 
 /// The possible log files of a service without journal entries, the most likely first.
 pub(super) fn files_of(service: &str) -> [String; 3] {
-    [
-        service.to_owned(),
-        format!("{service}.log"),
-        format!("{service}/{service}.log"),
-    ]
+    [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")]
 }
 
 fn is_safe(name: &str) -> bool {
@@ -155,20 +141,13 @@ fn is_safe(name: &str) -> bool {
 }
 
 fn time(params: &RequestParams, name: &str) -> Result<Option<Timestamp>, BadQuery> {
-    let text = params
-        .query_parameter(name)?
-        .filter(|text| !text.is_empty());
-    let read = |text: String| {
-        text.parse()
-            .map_err(|_| BadQuery::new(name, "invalid time format"))
-    };
+    let text = params.query_parameter(name)?.filter(|text| !text.is_empty());
+    let read = |text: String| text.parse().map_err(|_| BadQuery::new(name, "invalid time format"));
     text.map(read).transpose()
 }
 
 fn number(params: &RequestParams, name: &str) -> Result<Option<i64>, BadQuery> {
-    let text = params
-        .query_parameter(name)?
-        .filter(|text| !text.is_empty());
+    let text = params.query_parameter(name)?.filter(|text| !text.is_empty());
     let bad = |text: &str| BadQuery::new(name, format!("{text:?} is not a whole number"));
     let read = |text: String| text.parse().map_err(|_| bad(&text));
     text.map(read).transpose()
@@ -186,17 +165,12 @@ mod tests {
     fn a_query_is_for_services_or_for_one_file() {
         let file = |name: &str| Ok(LogSelection::File(name.into()));
         let services = |names: &[&str]| {
-            Ok(LogSelection::Services(
-                names.iter().map(|name| (*name).to_owned()).collect(),
-            ))
+            Ok(LogSelection::Services(names.iter().map(|name| (*name).to_owned()).collect()))
         };
         let bad = |parameter: &str| Err(parameter.to_owned());
         for (query, expected) in [
             ("query=kubelet", services(&["kubelet"])),
-            (
-                "query=kubelet&query=containerd&boot=-1",
-                services(&["kubelet", "containerd"]),
-            ),
+            ("query=kubelet&query=containerd&boot=-1", services(&["kubelet", "containerd"])),
             ("query=/foo.log", file("/foo.log")),
             ("query=foo%5Cbar.log", file("foo/bar.log")),
             ("query=a&query=b/c", bad("query")),
@@ -213,19 +187,10 @@ mod tests {
             ),
         ] {
             let parsed = parse(query).unwrap().unwrap();
-            assert_eq!(
-                parsed.selection().map_err(|bad| bad.parameter),
-                expected,
-                "{query}"
-            );
+            assert_eq!(parsed.selection().map_err(|bad| bad.parameter), expected, "{query}");
         }
         assert_eq!(parse("").unwrap(), None);
-        for query in [
-            "query=",
-            "query=%20",
-            "query=a&boot=x",
-            "query=a&sinceTime=now",
-        ] {
+        for query in ["query=", "query=%20", "query=a&boot=x", "query=a&sinceTime=now"] {
             assert!(parse(query).is_err(), "{query}");
         }
     }

@@ -49,23 +49,15 @@ struct Journal {
 impl NodeLogs {
     /// Serves the files of a directory.
     pub fn of(root: impl Into<PathBuf>) -> Self {
-        Self {
-            root: root.into(),
-            journal: None,
-        }
+        Self { root: root.into(), journal: None }
     }
 
     /// Also serves logs of services, which `program` (journalctl) prints.
     #[must_use]
     pub fn with_journal(self, program: impl Into<PathBuf>) -> Self {
-        let journal = Journal {
-            program: program.into(),
-            permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
-        };
-        Self {
-            journal: Some(journal),
-            ..self
-        }
+        let journal =
+            Journal { program: program.into(), permits: Arc::new(Semaphore::new(MAX_CONCURRENT)) };
+        Self { journal: Some(journal), ..self }
     }
 
     /// Serves a request. `path` is the decoded path after `/logs/`.
@@ -104,15 +96,10 @@ impl NodeLogs {
         services: Vec<String>,
     ) -> Response<Body> {
         let Ok(permit) = journal.permits.clone().acquire_owned().await else {
-            return text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the kubelet is stopping\n".into(),
-            );
+            return text(StatusCode::SERVICE_UNAVAILABLE, "the kubelet is stopping\n".into());
         };
         let deadline = clock::instant() + JOURNAL_TIMEOUT;
-        let units = timeout_at(deadline, journal.units())
-            .await
-            .unwrap_or_default();
+        let units = timeout_at(deadline, journal.units()).await.unwrap_or_default();
         let is_native = |service: &String| units.contains(&format!("{service}.service"));
         let (native, others): (Vec<_>, Vec<_>) = services.into_iter().partition(is_native);
         let mut parts: Vec<LogSegment> = Vec::new();
@@ -132,11 +119,7 @@ impl NodeLogs {
                 parts.push(self.file_of(service).await);
             }
         }
-        respond(
-            StatusCode::OK,
-            TEXT_TYPE,
-            stream_of(parts, deadline, permit),
-        )
+        respond(StatusCode::OK, TEXT_TYPE, stream_of(parts, deadline, permit))
     }
 
     /// The log file of a service without journal entries.
@@ -168,11 +151,7 @@ impl Journal {
         let mut units = Vec::new();
         if let Ok(mut child) = self.run(&["--field".into(), "_SYSTEMD_UNIT".into()])
             && let Some(output) = child.stdout.take()
-            && output
-                .take(MAX_UNITS)
-                .read_to_end(&mut units)
-                .await
-                .is_err()
+            && output.take(MAX_UNITS).read_to_end(&mut units).await.is_err()
         {
             units.clear();
         }

@@ -70,10 +70,7 @@ impl PodExplainer {
         // Read before the stores, so that a concurrent change is not missed.
         let (version, _) = (self.overview_version)();
         let handles = self.pods.handles.borrow().clone();
-        let terminating = handles
-            .as_ref()
-            .map(PodsHandles::terminating)
-            .unwrap_or_default();
+        let terminating = handles.as_ref().map(PodsHandles::terminating).unwrap_or_default();
         let pods = self.pods.lister.list();
         let line = |(pod, status): &PodWithStatus| {
             row(pod, status.as_deref(), terminating.contains(&pod.uid()))
@@ -111,15 +108,12 @@ impl PodExplainer {
         let record = self.stores.pod_history.of(&uid);
         let runtime_status = self.stores.pod_cache.latest(&uid);
         let restart = |name: &String| {
-            let back_off = handles
-                .runtime
-                .restart_back_off(pod, name, &runtime_status, now.0);
+            let back_off = handles.runtime.restart_back_off(pod, name, &runtime_status, now.0);
             back_off.map(|(delay, at)| (name.clone(), delay, at))
         };
         let containers = pod.init_containers().iter().chain(pod.containers());
-        let restarts: Vec<(String, Duration, Timestamp)> = containers
-            .filter_map(|container| restart(&container.name))
-            .collect();
+        let restarts: Vec<(String, Duration, Timestamp)> =
+            containers.filter_map(|container| restart(&container.name)).collect();
         let probe = |view: ProbeView| {
             let newest = runtime_status.newest(&view.container);
             let probe_result =
@@ -153,10 +147,8 @@ fn overview_version(
     let started = started.as_millisecond();
     Arc::new(move || {
         let (mut statuses, mut pod_history) = (statuses.subscribe(), pod_history.subscribe());
-        let (status_version, history_version) = (
-            *statuses.borrow_and_update(),
-            *pod_history.borrow_and_update(),
-        );
+        let (status_version, history_version) =
+            (*statuses.borrow_and_update(), *pod_history.borrow_and_update());
         let changed = async move {
             tokio::select! {
                 _ = statuses.changed() => {}

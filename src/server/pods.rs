@@ -87,9 +87,7 @@ impl PodLists {
 }
 
 pub(super) fn pod_list(pods: Vec<PodWithStatus>) -> Response<Body> {
-    let items = pods
-        .into_iter()
-        .map(|(pod, status)| PodItem { pod, status });
+    let items = pods.into_iter().map(|(pod, status)| PodItem { pod, status });
     json_stream(list::body("PodList", items))
 }
 
@@ -102,10 +100,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
         status: v1::PodStatus,
     }
     let items = pods.into_iter().filter_map(|pod| {
-        let running = pod
-            .containers
-            .iter()
-            .filter(|c| c.state == ContainerState::Running);
+        let running = pod.containers.iter().filter(|c| c.state == ContainerState::Running);
         let containers: Vec<Container> = running
             .map(|container| Container {
                 name: container.name.to_string(),
@@ -120,10 +115,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
                 uid: Some(pod.uid.to_string()),
                 ..ObjectMeta::default()
             },
-            spec: PodSpec {
-                containers,
-                ..PodSpec::default()
-            },
+            spec: PodSpec { containers, ..PodSpec::default() },
             status: v1::PodStatus::default(),
         })
     });

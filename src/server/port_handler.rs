@@ -47,11 +47,7 @@ pub struct PortHandler {
 impl PortHandler {
     /// The handler of the health port.
     pub fn health(checks: HealthChecks) -> Self {
-        let state = DispatcherState {
-            checks,
-            route_handlers: None,
-            disabled: Vec::new(),
-        };
+        let state = DispatcherState { checks, route_handlers: None, disabled: Vec::new() };
         Self {
             port: Port::Health,
             access: Access::Open,
@@ -69,11 +65,7 @@ impl PortHandler {
         disabled: Vec<RouteGroup>,
     ) -> Self {
         let metrics = route_handlers.http_metrics.clone();
-        let state = DispatcherState {
-            checks,
-            route_handlers: Some(route_handlers),
-            disabled,
-        };
+        let state = DispatcherState { checks, route_handlers: Some(route_handlers), disabled };
         Self {
             port: Port::ReadOnly,
             access: Access::Open,
@@ -92,21 +84,13 @@ impl PortHandler {
     /// The handler of the local socket, which serves every client that can connect to it.
     #[must_use]
     pub fn local(&self) -> Self {
-        Self {
-            port: Port::Local,
-            access: Access::Open,
-            ..self.clone()
-        }
+        Self { port: Port::Local, access: Access::Open, ..self.clone() }
     }
 
     /// The handler of the main port, for authenticated and authorized clients.
     #[must_use]
     pub fn secured(&self, auth: KubeletAuth) -> Self {
-        Self {
-            port: Port::Main,
-            access: Access::Secured(Arc::new(auth)),
-            ..self.clone()
-        }
+        Self { port: Port::Main, access: Access::Secured(Arc::new(auth)), ..self.clone() }
     }
 
     /// A handler that rejects every request, for clients of the local socket in other namespaces.
@@ -114,10 +98,7 @@ impl PortHandler {
     pub(super) fn refusing(&self) -> Self {
         let why =
             "403 only processes in the kubelet's mount and pid namespaces may use this socket\n";
-        Self {
-            access: Access::Refused(why),
-            ..self.clone()
-        }
+        Self { access: Access::Refused(why), ..self.clone() }
     }
 
     /// Maximum size of a request's head in bytes. Larger on ports with exec, whose query contains the command.

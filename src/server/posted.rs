@@ -32,10 +32,7 @@ pub(super) async fn store_pods(store: PostedPods, mode: PostMode, body: Bytes) -
     });
     match stored.await {
         Ok(Ok(stored)) => {
-            let names: Vec<_> = stored
-                .iter()
-                .map(|pod| pod.full_name().to_string())
-                .collect();
+            let names: Vec<_> = stored.iter().map(|pod| pod.full_name().to_string()).collect();
             tracing::info!(pods = names.join(","), mode = ?mode, "Received posted pods");
             pod_list(stored.into_iter().map(|pod| (pod, None)).collect())
         }

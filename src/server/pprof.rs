@@ -39,14 +39,8 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> wire::Profi
     let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let mut texts = StringTable::default();
     texts.index_of("");
-    let samples = ValueType {
-        r#type: texts.index_of("samples"),
-        unit: texts.index_of("count"),
-    };
-    let cpu = ValueType {
-        r#type: texts.index_of("cpu"),
-        unit: texts.index_of("nanoseconds"),
-    };
+    let samples = ValueType { r#type: texts.index_of("samples"), unit: texts.index_of("count") };
+    let cpu = ValueType { r#type: texts.index_of("cpu"), unit: texts.index_of("nanoseconds") };
     let mapping: Vec<Mapping> = (1..)
         .zip(&profile.mappings)
         .map(|(id, mapping)| Mapping {
@@ -78,9 +72,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> wire::Profi
                         name: texts.index_of(&function.name),
                         system_name,
                     });
-                    Line {
-                        function_id: known.id,
-                    }
+                    Line { function_id: known.id }
                 });
                 Location {
                     id: next,
@@ -129,18 +121,11 @@ mod tests {
 
     #[test]
     fn stacks_share_locations_functions_and_texts() {
-        let function = |name: &str| Function {
-            name: name.into(),
-            symbol: format!("_{name}"),
-        };
+        let function = |name: &str| Function { name: name.into(), symbol: format!("_{name}") };
         let profile = Profile {
             stacks: vec![(vec![10, 20, 30], 2), (vec![11, 20, 99], 1)],
-            functions: [
-                (10, function("inner")),
-                (11, function("inner")),
-                (20, function("outer")),
-            ]
-            .into(),
+            functions: [(10, function("inner")), (11, function("inner")), (20, function("outer"))]
+                .into(),
             mappings: vec![Mapping {
                 start: 5,
                 end: 40,
@@ -161,12 +146,7 @@ mod tests {
         let shown: Vec<(Vec<_>, &[i64])> = message
             .sample
             .iter()
-            .map(|s| {
-                (
-                    s.location_id.iter().map(|id| name(*id)).collect(),
-                    &*s.value,
-                )
-            })
+            .map(|s| (s.location_id.iter().map(|id| name(*id)).collect(), &*s.value))
             .collect();
         let stack = vec![Some("inner"), Some("outer"), None];
         let expected: Vec<(Vec<_>, &[i64])> =
@@ -176,9 +156,6 @@ mod tests {
         let outside = message.location.iter().filter(|l| l.mapping_id == 0);
         assert_eq!(outside.map(|l| l.address).collect::<Vec<_>>(), [99]);
         assert_eq!(text(message.comment[0]), "3 samples were missed");
-        assert_eq!(
-            (message.time_nanos, message.duration_nanos),
-            (5_000_000_000, 1_000_000_000)
-        );
+        assert_eq!((message.time_nanos, message.duration_nanos), (5_000_000_000, 1_000_000_000));
     }
 }

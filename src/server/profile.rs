@@ -36,9 +36,7 @@ pub(super) async fn cpu(seconds: Option<u64>, shutdown: &CancellationToken) -> R
     match seen {
         Ok(ProfileState::File(file)) => {
             let mut response = full_bytes(StatusCode::OK, PPROF_TYPE, file.into());
-            response
-                .headers_mut()
-                .insert(CONTENT_DISPOSITION, PPROF_DISPOSITION);
+            response.headers_mut().insert(CONTENT_DISPOSITION, PPROF_DISPOSITION);
             response
         }
         Ok(ProfileState::Busy) => {
@@ -82,10 +80,8 @@ async fn record(time: Duration, shutdown: &CancellationToken) -> io::Result<Prof
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
         return Ok(ProfileState::Busy);
     };
-    let (since_1970, started_at) = (
-        clock::timestamp().as_duration().unsigned_abs(),
-        clock::instant(),
-    );
+    let (since_1970, started_at) =
+        (clock::timestamp().as_duration().unsigned_abs(), clock::instant());
     tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
     let end = started_at + time;
     while clock::instant() < end {

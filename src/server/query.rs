@@ -14,10 +14,7 @@ pub struct BadQuery {
 
 impl BadQuery {
     pub(super) fn new(parameter: &str, detail: impl Into<String>) -> Self {
-        Self {
-            parameter: parameter.to_owned(),
-            detail: detail.into(),
-        }
+        Self { parameter: parameter.to_owned(), detail: detail.into() }
     }
 }
 
@@ -53,17 +50,9 @@ mod tests {
     #[test]
     fn pairs_are_decoded_in_order() {
         let read = pairs("a=1&b&c=x%20y+z&&d=%C3%A9&a=2").unwrap();
-        let expected = [
-            ("a", "1"),
-            ("b", ""),
-            ("c", "x y z"),
-            ("d", "é"),
-            ("a", "2"),
-        ];
+        let expected = [("a", "1"), ("b", ""), ("c", "x y z"), ("d", "é"), ("a", "2")];
         assert_eq!(
-            read.iter()
-                .map(|(k, v)| (k.as_str(), v.as_str()))
-                .collect::<Vec<_>>(),
+            read.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(),
             expected
         );
     }

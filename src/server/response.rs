@@ -66,10 +66,7 @@ pub(super) fn respond(status: StatusCode, content_type: HeaderValue, body: Body)
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type);
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -98,10 +95,9 @@ pub(super) async fn read_body(
             format!("413 request body too large: the limit is {limit} bytes\n"),
         ),
         Ok(Err(error)) => bad_request(&format!("the body cannot be read: {error}")),
-        Err(_) => text(
-            StatusCode::REQUEST_TIMEOUT,
-            "408 timed out reading the request body\n".into(),
-        ),
+        Err(_) => {
+            text(StatusCode::REQUEST_TIMEOUT, "408 timed out reading the request body\n".into())
+        }
     };
     Err(Box::new(with_connection_close(refused)))
 }

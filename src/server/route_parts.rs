@@ -57,10 +57,7 @@ pub(super) struct RequestParams<'a> {
 impl<'a> RequestParams<'a> {
     /// For a path without variable segments.
     pub(super) fn of_query(query: &'a str) -> Self {
-        Self {
-            captures: Vec::new(),
-            query,
-        }
+        Self { captures: Vec::new(), query }
     }
 }
 
@@ -68,10 +65,7 @@ impl RequestParams<'_> {
     /// The value of `{name}` in the path.
     pub(super) fn path_parameter(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);
-        named
-            .next()
-            .map(|(_, value)| value.clone())
-            .unwrap_or_default()
+        named.next().map(|(_, value)| value.clone()).unwrap_or_default()
     }
 
     /// The value of `{name}` if it is a valid name of a namespace, pod or container, which needs no percent-encoding;
@@ -92,10 +86,7 @@ impl RequestParams<'_> {
 
     /// All values of a parameter.
     pub(super) fn query_parameters(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
-        let of_it = self
-            .pairs()?
-            .into_iter()
-            .filter(|(key, _)| key == parameter);
+        let of_it = self.pairs()?.into_iter().filter(|(key, _)| key == parameter);
         Ok(of_it.map(|(_, value)| value).collect())
     }
 
@@ -105,9 +96,7 @@ impl RequestParams<'_> {
             return Ok(None);
         };
         let detail = || format!("{value:?} is not a non-negative integer");
-        let number = value
-            .parse()
-            .map_err(|_| BadQuery::new(parameter, detail()));
+        let number = value.parse().map_err(|_| BadQuery::new(parameter, detail()));
         number.map(Some)
     }
 

@@ -28,12 +28,7 @@ pub struct Scrapes {
 impl Scrapes {
     /// Serves `metrics`, which are read after `before` has ended, and the results of health checks.
     pub fn new(metrics: ReadMetrics, sli_metrics: ReadMetrics, before: ScrapeHook) -> Self {
-        Self {
-            metrics,
-            sli_metrics,
-            before,
-            in_flight: Arc::default(),
-        }
+        Self { metrics, sli_metrics, before, in_flight: Arc::default() }
     }
 
     /// `/metrics`.

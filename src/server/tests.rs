@@ -43,10 +43,7 @@ pub(super) fn pod(name: &str) -> Arc<Pod> {
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            containers: vec![v1::Container {
-                name: "c".into(),
-                ..v1::Container::default()
-            }],
+            containers: vec![v1::Container { name: "c".into(), ..v1::Container::default() }],
             ..PodSpec::default()
         }),
         status: Some(phase("Pending")),
@@ -54,10 +51,7 @@ pub(super) fn pod(name: &str) -> Arc<Pod> {
 }
 
 pub(super) fn phase(phase: &str) -> v1::PodStatus {
-    v1::PodStatus {
-        phase: Some(phase.into()),
-        ..v1::PodStatus::default()
-    }
+    v1::PodStatus { phase: Some(phase.into()), ..v1::PodStatus::default() }
 }
 
 /// The runtime status of a pod that runs one container and has another that ended, and of one that runs nothing.
@@ -129,9 +123,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
         logs: logs(),
         node_logs: NodeLogs::of("/nonexistent"),
         posted: None,
-        checkpoints: Checkpoints {
-            directory: Arc::new("/nonexistent".into()),
-        },
+        checkpoints: Checkpoints { directory: Arc::new("/nonexistent".into()) },
         machine: Arc::new(crate::host::HostMachine::read().unwrap()),
     }
 }
@@ -167,10 +159,7 @@ fn logs() -> LogReaders {
 pub(super) fn stats() -> StatsReaders {
     let summary = |only: bool| {
         let pod = PodStats {
-            pod_ref: PodReference {
-                name: "web".into(),
-                ..PodReference::default()
-            },
+            pod_ref: PodReference { name: "web".into(), ..PodReference::default() },
             ..PodStats::default()
         };
         Summary {
@@ -214,15 +203,9 @@ pub(super) fn process() -> Process {
 
 pub(super) fn read_only() -> PortHandler {
     let failing = || Err("no sync for 5 minutes".to_owned());
-    let checks = HealthChecks::ping()
-        .with("log", || Ok(()))
-        .with("syncloop", failing);
+    let checks = HealthChecks::ping().with("log", || Ok(())).with("syncloop", failing);
     let running = Some(Arc::new(phase("Running")));
-    PortHandler::read_only(
-        checks,
-        views(vec![(pod("a"), running), (pod("b"), None)]),
-        Vec::new(),
-    )
+    PortHandler::read_only(checks, views(vec![(pod("a"), running), (pod("b"), None)]), Vec::new())
 }
 
 /// The response of one port to a request without a connection.
@@ -250,11 +233,7 @@ pub(super) async fn serve(handler: PortHandler, limits: ConnectionLimits) -> Ser
     let address = listener.address().unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(listener.serve(handler, shutdown.clone()));
-    Served {
-        address,
-        shutdown,
-        task,
-    }
+    Served { address, shutdown, task }
 }
 
 impl Served {
@@ -284,9 +263,7 @@ impl Served {
 /// Everything until the connection closes, by an end or by a reset.
 pub(super) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let _ = timeout(TIMEOUT, stream.read_to_end(&mut bytes))
-        .await
-        .expect("still open");
+    let _ = timeout(TIMEOUT, stream.read_to_end(&mut bytes)).await.expect("still open");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

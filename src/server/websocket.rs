@@ -58,13 +58,10 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
 
 /// The subprotocols without the token, for the runtime; `None` if no other is left.
 pub(super) fn without_tokens(headers: &HeaderMap) -> Option<HeaderValue> {
-    let others: Vec<&str> = protocols(headers)
-        .filter(|protocol| !protocol.starts_with(PREFIX))
-        .collect();
+    let others: Vec<&str> =
+        protocols(headers).filter(|protocol| !protocol.starts_with(PREFIX)).collect();
     let others = others.join(", ");
-    (!others.is_empty())
-        .then(|| HeaderValue::from_str(&others).ok())
-        .flatten()
+    (!others.is_empty()).then(|| HeaderValue::from_str(&others).ok()).flatten()
 }
 
 /// Header values that are not text are skipped, because they may contain a token.
@@ -105,15 +102,9 @@ mod tests {
                 Ok(Some("reader-1")),
             ),
             (&[good], Err("missing additional subprotocol")),
-            (
-                &[good, good, "v4"],
-                Err("multiple base64.bearer.authorization tokens specified"),
-            ),
+            (&[good, good, "v4"], Err("multiple base64.bearer.authorization tokens specified")),
             (&[empty, "v4"], Ok(None)),
-            (
-                &[binary, "v4"],
-                Err("invalid base64.bearer.authorization token"),
-            ),
+            (&[binary, "v4"], Err("invalid base64.bearer.authorization token")),
             (
                 &["base64url.bearer.authorization.k8s.io.cmVhZGVyLTE=", "v4"],
                 Err("invalid base64.bearer.authorization token encoding"),
@@ -146,11 +137,7 @@ mod tests {
         ];
         for (lines, expected) in rows {
             let left = without_tokens(&headers(lines));
-            assert_eq!(
-                left.as_ref().map(|left| left.to_str().unwrap()),
-                *expected,
-                "{lines:?}"
-            );
+            assert_eq!(left.as_ref().map(|left| left.to_str().unwrap()), *expected, "{lines:?}");
         }
     }
 
@@ -160,33 +147,10 @@ mod tests {
             (&[], false, false),
             (&[("upgrade", "SPDY/3.1")], false, false),
             (&[("connection", "Upgrade")], false, false),
-            (
-                &[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
-                true,
-                false,
-            ),
-            (
-                &[
-                    ("connection", "keep-alive, upgrade"),
-                    ("upgrade", "WebSocket"),
-                ],
-                true,
-                true,
-            ),
-            (
-                &[
-                    ("connection", "close"),
-                    ("connection", "UPGRADE"),
-                    ("upgrade", "x"),
-                ],
-                true,
-                false,
-            ),
-            (
-                &[("connection", "close"), ("upgrade", "websocket")],
-                false,
-                false,
-            ),
+            (&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")], true, false),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "WebSocket")], true, true),
+            (&[("connection", "close"), ("connection", "UPGRADE"), ("upgrade", "x")], true, false),
+            (&[("connection", "close"), ("upgrade", "websocket")], false, false),
         ];
         for (lines, upgrade, websocket) in rows {
             let mut map = HeaderMap::new();

@@ -53,8 +53,7 @@ impl NodeObjectWriter {
 
     /// Removes the object after its deletion.
     pub fn clear(&self) {
-        self.0
-            .send_if_modified(|known| std::mem::take(known).is_some());
+        self.0.send_if_modified(|known| std::mem::take(known).is_some());
     }
 }
 
@@ -69,11 +68,7 @@ impl HostIps {
     /// Reads the addresses of the Node object. Until it has any: `given`, the addresses configured for the node, or
     /// else `found`, the detected address of the machine.
     pub fn new(node: NodeObject, given: &[IpAddr], found: Option<IpAddr>) -> Self {
-        let own = if given.is_empty() {
-            found.as_slice()
-        } else {
-            given
-        };
+        let own = if given.is_empty() { found.as_slice() } else { given };
         let own = own.iter().map(ToString::to_string).collect();
         Self { node, own }
     }
@@ -82,11 +77,7 @@ impl HostIps {
     pub fn get(&self) -> Vec<String> {
         let node = self.node.borrow();
         let known = node.as_deref().map(host_ips).unwrap_or_default();
-        if known.is_empty() {
-            self.own.clone()
-        } else {
-            known
-        }
+        if known.is_empty() { self.own.clone() } else { known }
     }
 }
 
@@ -120,10 +111,7 @@ fn is_newer(node: &Node, known: &Node) -> bool {
 /// Whether a Node object is at least as new as this `resourceVersion`.
 pub fn has_reached(node: &Node, resource_version: &str) -> bool {
     let version = node.metadata.resource_version.as_deref();
-    match (
-        version.and_then(|it| it.parse::<u64>().ok()),
-        resource_version.parse::<u64>(),
-    ) {
+    match (version.and_then(|it| it.parse::<u64>().ok()), resource_version.parse::<u64>()) {
         (Some(version), Ok(least)) => version >= least,
         _ => true,
     }
@@ -188,10 +176,7 @@ mod tests {
             (&[][..], "198.51.100.1"),
             (&[("Hostname", "n"), ("InternalIP", "n")], "198.51.100.1"),
             (&[("InternalIP", "192.0.2.1")], "192.0.2.1"),
-            (
-                &[("InternalIP", "192.0.2.2"), ("InternalIP", "192.0.2.3")],
-                "192.0.2.2",
-            ),
+            (&[("InternalIP", "192.0.2.2"), ("InternalIP", "192.0.2.3")], "192.0.2.2"),
             (
                 &[
                     ("ExternalIP", "203.0.113.1"),

@@ -27,9 +27,7 @@ impl NodePressure {
             ("DiskPressure", self.disk),
             ("PIDPressure", self.pid),
         ];
-        all.into_iter()
-            .filter_map(|(name, is)| is.then_some(name))
-            .collect()
+        all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
     }
 }
 

@@ -61,11 +61,7 @@ mod tests {
         sizes.add("some", move || counted.read().len());
         sizes.add_all(|| [("others", 7)]);
         let shows = |line: &str| metrics.text().lines().any(|shown| shown == line);
-        assert!(
-            shows("kubelet_store_entries{store=\"some\"} 2.0"),
-            "{}",
-            metrics.text()
-        );
+        assert!(shows("kubelet_store_entries{store=\"some\"} 2.0"), "{}", metrics.text());
         assert!(shows("kubelet_store_entries{store=\"others\"} 7.0"));
         entries.write().clear();
         assert!(shows("kubelet_store_entries{store=\"some\"} 0.0"));

@@ -30,10 +30,7 @@ pub struct VolumesInUse {
 
 impl Default for VolumesInUse {
     fn default() -> Self {
-        Self {
-            wanted: watch::Sender::new(None),
-            confirmed: watch::Sender::new(Arc::default()),
-        }
+        Self { wanted: watch::Sender::new(None), confirmed: watch::Sender::new(Arc::default()) }
     }
 }
 
@@ -50,8 +47,7 @@ impl VolumesInUse {
         // corrected here.
         self.replace_confirmed(|known| {
             let kept = known.iter().filter(|(name, _)| names.contains(*name));
-            kept.map(|(name, version)| (name.clone(), version.clone()))
-                .collect()
+            kept.map(|(name, version)| (name.clone(), version.clone())).collect()
         });
     }
 
@@ -119,10 +115,7 @@ mod tests {
 
     fn confirmed(volumes: &VolumesInUse) -> Vec<(String, String)> {
         let confirmed = volumes.confirmed().borrow().clone();
-        confirmed
-            .iter()
-            .map(|(name, version)| (name.clone(), version.clone()))
-            .collect()
+        confirmed.iter().map(|(name, version)| (name.clone(), version.clone())).collect()
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

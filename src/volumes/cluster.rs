@@ -87,13 +87,8 @@ impl ClusterSources {
         let tokens = self.tokens.get(keys.tokens);
         let certificates = self.certificates.get(keys.certificates);
         let claims = self.claims.get(uid, keys.claims);
-        let (mut configmaps_and_secrets, tokens, certificates, claims, bundles) = tokio::join!(
-            configmaps_and_secrets,
-            tokens,
-            certificates,
-            claims,
-            bundles
-        );
+        let (mut configmaps_and_secrets, tokens, certificates, claims, bundles) =
+            tokio::join!(configmaps_and_secrets, tokens, certificates, claims, bundles);
         let immutable = immutable.into_iter().flatten();
         configmaps_and_secrets.extend(immutable.map(|(key, found)| (key.clone(), found.clone())));
         VolumeInputs {

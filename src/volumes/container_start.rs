@@ -40,9 +40,7 @@ impl VolumeManagerInner {
         &self,
         uid: &PodUid,
         volume: &str,
-        VolumePath {
-            host_path, check, ..
-        }: VolumePath,
+        VolumePath { host_path, check, .. }: VolumePath,
     ) -> Result<(), VolumeError> {
         let ended = self.of_or_new(uid).ended.clone();
         let path = host_path.clone();

@@ -77,10 +77,7 @@ pub(super) struct KnownDevices<D> {
 
 impl<D> Default for KnownDevices<D> {
     fn default() -> Self {
-        Self {
-            listing: Mutex::default(),
-            devices: Mutex::default(),
-        }
+        Self { listing: Mutex::default(), devices: Mutex::default() }
     }
 }
 
@@ -200,10 +197,7 @@ mod tests {
         };
         let guessed = ["kubernetes.io/fc/[500a]:1"];
         assert_eq!(update(None, true), guessed);
-        assert_eq!(
-            update(Some((disk.clone(), "given".to_owned())), true),
-            ["given"]
-        );
+        assert_eq!(update(Some((disk.clone(), "given".to_owned())), true), ["given"]);
         assert_eq!(update(None, true), ["given"]);
         assert_eq!(update(None, false), [""; 0]);
         assert_eq!(update(None, true), guessed);

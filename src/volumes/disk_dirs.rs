@@ -73,10 +73,7 @@ impl DiskDir {
             DiskPlugin::Fc => FcName::parse(&self.name).map(|of| vec![of.unique_name()]),
         };
         let names: Vec<_> = names.unwrap_or_default();
-        names
-            .iter()
-            .map(|name| format!("{plugin}/{name}"))
-            .collect()
+        names.iter().map(|name| format!("{plugin}/{name}")).collect()
     }
 }
 
@@ -107,12 +104,7 @@ pub(super) fn list_all(root: &KubeletRoot) -> io::Result<Vec<DiskDir>> {
 pub(super) fn list(root: &KubeletRoot, plugin: DiskPlugin) -> io::Result<Vec<DiskDir>> {
     let mut found = Vec::new();
     for is_block in [false, true] {
-        let of = |iface, name| DiskDir {
-            plugin,
-            is_block,
-            iface,
-            name,
-        };
+        let of = |iface, name| DiskDir { plugin, is_block, iface, name };
         let all = directory(root, plugin, is_block);
         for name in directories_in(&all)? {
             match (plugin, name.strip_prefix(IFACE)) {
@@ -218,11 +210,7 @@ mod tests {
     use super::*;
 
     fn iscsi(portal: &str, iqn: &str, lun: i32) -> IscsiName {
-        IscsiName {
-            portal: portal.to_owned(),
-            iqn: iqn.to_owned(),
-            lun,
-        }
+        IscsiName { portal: portal.to_owned(), iqn: iqn.to_owned(), lun }
     }
 
     #[test]
@@ -240,10 +228,7 @@ mod tests {
                 "[fd00::1]:3260-eui.0123456789abcdef-lun-1",
                 Some(iscsi("[fd00::1]:3260", "eui.0123456789abcdef", 1)),
             ),
-            (
-                "10.0.0.1:3260-naa.1-lun-1",
-                Some(iscsi("10.0.0.1:3260", "naa.1", 1)),
-            ),
+            ("10.0.0.1:3260-naa.1-lun-1", Some(iscsi("10.0.0.1:3260", "naa.1", 1))),
             ("10.0.0.1:3260-iqn.x-lun-", None),
             ("10.0.0.1:3260-iqn.x", None),
             ("10.0.0.1:3260-x-lun-1", None),
@@ -262,21 +247,9 @@ mod tests {
     fn the_name_of_a_directory_says_which_fibre_channel_disk_it_is() {
         let strings = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         for (name, expected, unique) in [
-            (
-                "500a-500b-lun-2",
-                FcName::Ports(strings(&["500a", "500b"]), 2),
-                "[500a 500b]:2",
-            ),
-            (
-                "500a-lun-0",
-                FcName::Ports(strings(&["500a"]), 0),
-                "[500a]:0",
-            ),
-            (
-                "3600508b4",
-                FcName::Units(strings(&["3600508b4"])),
-                "[3600508b4]",
-            ),
+            ("500a-500b-lun-2", FcName::Ports(strings(&["500a", "500b"]), 2), "[500a 500b]:2"),
+            ("500a-lun-0", FcName::Ports(strings(&["500a"]), 0), "[500a]:0"),
+            ("3600508b4", FcName::Units(strings(&["3600508b4"])), "[3600508b4]"),
             ("a_b-c", FcName::Units(strings(&["a_b", "c"])), "[a_b c]"),
         ] {
             assert_eq!(FcName::parse(name), Some(expected.clone()), "{name}");
@@ -307,16 +280,8 @@ mod tests {
                 DiskPlugin::Iscsi,
                 &["kubernetes.io/iscsi/10.0.0.1:1:iqn.x:1"],
             ),
-            (
-                "fc/500a-lun-1".to_owned(),
-                DiskPlugin::Fc,
-                &["kubernetes.io/fc/[500a]:1"],
-            ),
-            (
-                "fc/volumeDevices/3600".to_owned(),
-                DiskPlugin::Fc,
-                &["kubernetes.io/fc/[3600]"],
-            ),
+            ("fc/500a-lun-1".to_owned(), DiskPlugin::Fc, &["kubernetes.io/fc/[500a]:1"]),
+            ("fc/volumeDevices/3600".to_owned(), DiskPlugin::Fc, &["kubernetes.io/fc/[3600]"]),
         ] {
             let all = root.path().join("plugins/kubernetes.io");
             fs::create_dir_all(all.join(&path)).unwrap();

@@ -178,10 +178,7 @@ pub struct Unsupported(pub String);
 impl VolumeError {
     /// The setup of a volume failed. An error of this type stays as it is.
     pub(super) fn set_up(volume: &str, source: anyhow::Error) -> Self {
-        source.downcast().unwrap_or_else(|source| Self::SetUp {
-            volume: volume.to_owned(),
-            source,
-        })
+        source.downcast().unwrap_or_else(|source| Self::SetUp { volume: volume.to_owned(), source })
     }
 
     /// The reason of its event.
@@ -211,10 +208,7 @@ impl VolumesNotReady {
     /// `None` if there are no errors.
     pub(super) fn of(errors: Vec<VolumeError>) -> Option<Self> {
         let mut errors = errors.into_iter();
-        Some(Self {
-            first: Box::new(errors.next()?),
-            others: errors.collect(),
-        })
+        Some(Self { first: Box::new(errors.next()?), others: errors.collect() })
     }
 
     /// All errors.
@@ -248,10 +242,7 @@ impl std::error::Error for VolumesNotReady {
 
 impl From<VolumeError> for VolumesNotReady {
     fn from(first: VolumeError) -> Self {
-        Self {
-            first: Box::new(first),
-            others: Vec::new(),
-        }
+        Self { first: Box::new(first), others: Vec::new() }
     }
 }
 
@@ -301,9 +292,5 @@ pub(super) fn cannot(action: &str, path: &Path) -> impl FnOnce() -> String {
 /// The same as a [`VolumeError`].
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.to_path_buf();
-    move |source| VolumeError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| VolumeError::Io { action, path, source }
 }

@@ -10,9 +10,8 @@ use prometheus_client::{
 use std::{collections::BTreeMap, time::Duration};
 
 /// Upstream's buckets of storage operations, in seconds.
-pub(super) const BUCKETS: [f64; 13] = [
-    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
-];
+pub(super) const BUCKETS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// The plugin of a hostPath, which has no directory.
 pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 /// The plugin of a claim whose volume is not known yet.
@@ -133,11 +132,7 @@ impl VolumeMetrics {
         let labels = OperationLabels {
             volume_plugin: plugin.to_owned(),
             operation_name: operation.as_str(),
-            status: if is_success {
-                "success"
-            } else {
-                "fail-unknown"
-            },
+            status: if is_success { "success" } else { "fail-unknown" },
             migrated: migrated(is_migrated),
         };
         let histogram = self.operations.get_or_create_owned(&labels);
@@ -146,10 +141,8 @@ impl VolumeMetrics {
 
     /// Records that a volume is mounted for a pod, and how long that took since the pod first wanted it.
     pub(super) fn mounted(&self, plugin: &str, took: Duration) {
-        let labels = TotalLabels {
-            plugin_name: plugin.to_owned(),
-            operation_name: "overall_volume_mount",
-        };
+        let labels =
+            TotalLabels { plugin_name: plugin.to_owned(), operation_name: "overall_volume_mount" };
         let histogram = self.totals.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());
     }

@@ -213,10 +213,8 @@ impl VolumeManager {
             };
             let is_measured = path.measured || reported.is_some();
             let claim = volume.kind.claim().filter(|_| is_measured);
-            let claim = claim.map(|key| ClaimRef {
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-            });
+            let claim = claim
+                .map(|key| ClaimRef { namespace: key.namespace.clone(), name: key.name.clone() });
             let source = match reported {
                 Some(reported) => UsageSource::Driver(reported),
                 None if claim.is_some() || is_mount? => UsageSource::Filesystem,
@@ -299,10 +297,7 @@ impl VolumeManager {
     fn pod_with_volumes(&self, pod: &Pod) -> Result<VolumePod, VolumeError> {
         let (shared, uid) = (&self.shared, pod.uid());
         Ok(VolumePod {
-            mounting: Arc::new(MountingPod::of(
-                pod,
-                shared.node.selinux_file_context.as_deref(),
-            )),
+            mounting: Arc::new(MountingPod::of(pod, shared.node.selinux_file_context.as_deref())),
             directory: shared.root.pod(&uid)?,
             configmaps_and_secrets: shared.configmaps_and_secrets.of(pod),
             volumes: shared.of_or_new(&uid),

@@ -197,11 +197,7 @@ mod tests {
             ("/mnt/nfs/deep/er", "/mnt/nfs/deep"),
             ("/mntx", "/"),
         ] {
-            assert_eq!(
-                mount_of(Path::new(path), &points),
-                Path::new(point),
-                "{path}"
-            );
+            assert_eq!(mount_of(Path::new(path), &points), Path::new(point), "{path}");
         }
         assert_eq!(mount_of(Path::new("/etc"), &HashSet::new()), Path::new("/"));
     }

@@ -90,13 +90,8 @@ impl Mounter for HostMounter {
 
 /// Unmounts everything below a directory, the newest mount first. Blocking.
 pub(super) fn unmount_beneath(directory: &Path, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let mounts = mounter
-        .list()
-        .map_err(io_error("list the mounts below", directory))?;
-    let beneath = mounts
-        .iter()
-        .rev()
-        .filter(|mount| mount.is_beneath(directory));
+    let mounts = mounter.list().map_err(io_error("list the mounts below", directory))?;
+    let beneath = mounts.iter().rev().filter(|mount| mount.is_beneath(directory));
     for mount in beneath {
         let path = &mount.mount_point;
         mounter.unmount(path).map_err(io_error("unmount", path))?;

@@ -106,18 +106,12 @@ fn set_group(
     if policy == ChangePolicy::OnRootMismatch && has_group_and_mode(&root, group)? {
         return Ok(Unchanged::default());
     }
-    let mut change = GroupChange {
-        root: &root,
-        group,
-        has_begun: false,
-        unchanged: Unchanged::default(),
-    };
+    let mut change =
+        GroupChange { root: &root, group, has_begun: false, unchanged: Unchanged::default() };
     let mut tree = TreeWalk::new(rustix::fs::openat(&root, c".", flags, Mode::empty())?)?;
     while let Some(name) = tree.next_entry() {
         if walk.is_cancelled.load(Ordering::Relaxed) {
-            return Err(io::Error::other(
-                "the pod does not want the volume any more",
-            ));
+            return Err(io::Error::other("the pod does not want the volume any more"));
         }
         walk.processed.fetch_add(1, Ordering::Relaxed);
         let Some(parent) = tree.directory() else {
@@ -167,8 +161,7 @@ impl GroupChange<'_> {
             FileType::Symlink => mode,
             _ => {
                 let is_directory = file_type == FileType::Directory;
-                self.group
-                    .with_group_permissions(mode, READ_WRITE, is_directory)
+                self.group.with_group_permissions(mode, READ_WRITE, is_directory)
             }
         };
         if self.group.matches(stat) && mode == wanted {

@@ -23,11 +23,7 @@ pub struct UnsafeName(pub String);
 /// Returns the name if it is a single normal path component.
 pub fn component(name: &str) -> Result<&str, UnsafeName> {
     let fine = !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0']);
-    if fine {
-        Ok(name)
-    } else {
-        Err(UnsafeName(name.chars().take(64).collect()))
-    }
+    if fine { Ok(name) } else { Err(UnsafeName(name.chars().take(64).collect())) }
 }
 
 /// The root directory (`/var/lib/kubelet`), with symbolic links resolved so that it can be compared with mount
@@ -39,10 +35,7 @@ impl KubeletRoot {
     /// Creates the directory (0750) and `pods` in it if they are missing. Blocking.
     pub fn create(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(path.join("pods"))?;
+        fs::DirBuilder::new().recursive(true).mode(0o750).create(path.join("pods"))?;
         Ok(Self(fs::canonicalize(path)?.into()))
     }
 
@@ -135,10 +128,7 @@ pub(super) struct FlexDevice {
 
 impl FlexDevice {
     pub(super) fn new(driver: &str, name: &str) -> Self {
-        Self {
-            driver: driver.to_owned(),
-            name: name.to_owned(),
-        }
+        Self { driver: driver.to_owned(), name: name.to_owned() }
     }
 
     /// Upstream's unique name of the volume.
@@ -270,8 +260,6 @@ impl PodDir {
         mount_index: usize,
     ) -> Result<PathBuf, UnsafeName> {
         let directory = self.sub_paths().join(component(spec_name)?);
-        Ok(directory
-            .join(component(container)?)
-            .join(mount_index.to_string()))
+        Ok(directory.join(component(container)?).join(mount_index.to_string()))
     }
 }

@@ -14,9 +14,7 @@ use std::{
 
 /// Creates `pods/<uid>` with `volumes` and `plugins` (0750 each).
 pub fn create(pod: &PodDir) -> Result<(), VolumeError> {
-    [pod.path(), &pod.volumes(), &pod.plugins()]
-        .into_iter()
-        .try_for_each(make)
+    [pod.path(), &pod.volumes(), &pod.plugins()].into_iter().try_for_each(make)
 }
 
 /// Writes the managed hosts file (0644), which containers see as `/etc/hosts`.
@@ -109,7 +107,5 @@ pub(super) fn write_marker(
 }
 
 fn make(directory: &Path) -> Result<(), VolumeError> {
-    files::create_dir(directory, 0o750)
-        .map(drop)
-        .map_err(io_error("make directory", directory))
+    files::create_dir(directory, 0o750).map(drop).map_err(io_error("make directory", directory))
 }

@@ -57,10 +57,7 @@ pub struct VolumePath {
 impl VolumePath {
     /// A path of the node that the kubelet did not create.
     pub(super) fn of(host_path: PathBuf) -> Self {
-        Self {
-            host_path,
-            ..Self::default()
-        }
+        Self { host_path, ..Self::default() }
     }
 }
 

@@ -86,14 +86,9 @@ impl ProjectFiles {
     pub(super) fn without(&self, is_gone: impl Fn(&Path) -> bool) -> (Self, BTreeSet<ProjectId>) {
         let goes = |line: &[u8]| parse_entry(line).is_some_and(|(_, path)| is_gone(path));
         let (gone, projects) = partition(&self.projects, goes);
-        let mut released: BTreeSet<_> = lines(&gone)
-            .filter_map(parse_entry)
-            .map(|(project, _)| project)
-            .collect();
-        let mut files = Self {
-            projects,
-            names: Vec::new(),
-        };
+        let mut released: BTreeSet<_> =
+            lines(&gone).filter_map(parse_entry).map(|(project, _)| project).collect();
+        let mut files = Self { projects, names: Vec::new() };
         let used: BTreeSet<_> = files.entries().map(|(project, _)| project).collect();
         let is_released = |line: &[u8]| {
             let project = parse_name(line).map(|(_, project)| project);
@@ -176,10 +171,7 @@ mod tests {
     use super::*;
 
     fn files(projects: &str, names: &str) -> ProjectFiles {
-        ProjectFiles {
-            projects: projects.into(),
-            names: names.into(),
-        }
+        ProjectFiles { projects: projects.into(), names: names.into() }
     }
 
     #[test]
@@ -188,14 +180,8 @@ mod tests {
             ("", Ok(None)),
             ("7:/a\n", Ok(Some(ProjectId(7)))),
             ("7:/a", Ok(Some(ProjectId(7)))),
-            (
-                "garbage\n#7:/a\n0:/a\n-7:/a\n+7:/a\n 7:/a\n7 :/a\n",
-                Ok(None),
-            ),
-            (
-                "99999999999999999999:/a\n4294967296:/a\n:/a\n7:\n",
-                Ok(None),
-            ),
+            ("garbage\n#7:/a\n0:/a\n-7:/a\n+7:/a\n 7:/a\n7 :/a\n", Ok(None)),
+            ("99999999999999999999:/a\n4294967296:/a\n:/a\n7:\n", Ok(None)),
             ("7:/a/b\n8:/\n", Ok(None)),
             ("7:/a\n7:/a\n", Ok(Some(ProjectId(7)))),
             ("7:/a\n8:/a\n", Err(EntryError::Ambiguous)),
@@ -259,13 +245,7 @@ mod tests {
             ),
             // A kubelet ended between the two files.
             ("", "volume1048577:1048577\n", "", "", vec![]),
-            (
-                "",
-                "volume7:7\nvolume07:1048577\n",
-                "",
-                "volume7:7\nvolume07:1048577\n",
-                vec![],
-            ),
+            ("", "volume7:7\nvolume07:1048577\n", "", "volume7:7\nvolume07:1048577\n", vec![]),
             ("7:/gone", "volume7:7", "", "volume7:7", vec![ProjectId(7)]),
         ] {
             let (files_left, ids) =
@@ -286,11 +266,7 @@ mod tests {
             ("/other/pods/u/volumes/kubernetes.io~empty-dir/v", false),
             ("/k/pods", false),
         ] {
-            assert_eq!(
-                is_empty_dir(Path::new(path), Path::new("/k/pods")),
-                expected,
-                "{path}"
-            );
+            assert_eq!(is_empty_dir(Path::new(path), Path::new("/k/pods")), expected, "{path}");
         }
     }
 

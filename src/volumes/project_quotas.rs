@@ -39,11 +39,7 @@ pub(super) enum ProjectError {
     #[error("no project ID is free")]
     NoneFree,
     #[error("cannot {action} {path}", path = path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot use {path}", path = path.display())]
     Entry { path: PathBuf, source: EntryError },
 }
@@ -136,11 +132,7 @@ impl ProjectQuotas {
             return Err(ProjectError::NotAssigned);
         };
         let actual = project_of(volume).map_err(io_error("read the project of", volume))?;
-        if actual == Some(project.0) {
-            Ok(project)
-        } else {
-            Err(ProjectError::Differs(project))
-        }
+        if actual == Some(project.0) { Ok(project) } else { Err(ProjectError::Differs(project)) }
     }
 
     fn try_assign(
@@ -196,10 +188,7 @@ impl ProjectQuotas {
     }
 
     fn entry_error(&self, source: EntryError) -> ProjectError {
-        ProjectError::Entry {
-            path: self.projects.clone(),
-            source,
-        }
+        ProjectError::Entry { path: self.projects.clone(), source }
     }
 
     fn lock(&self) -> Result<LockedFiles, ProjectError> {
@@ -209,10 +198,7 @@ impl ProjectQuotas {
         Ok(LockedFiles {
             projects,
             names,
-            content: ProjectFiles {
-                projects: projects_text,
-                names: names_text,
-            },
+            content: ProjectFiles { projects: projects_text, names: names_text },
         })
     }
 }
@@ -274,11 +260,7 @@ fn lock(path: &Path) -> io::Result<(LockedFile, Vec<u8>)> {
         return Err(io::ErrorKind::ResourceBusy.into());
     }
     let text = read(&file)?;
-    let locked = LockedFile {
-        path: path.to_owned(),
-        mode: metadata.mode() & 0o777,
-        _file: file,
-    };
+    let locked = LockedFile { path: path.to_owned(), mode: metadata.mode() & 0o777, _file: file };
     Ok((locked, text))
 }
 
@@ -307,11 +289,7 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProjectError {
     let path = path.to_owned();
-    move |source| ProjectError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| ProjectError::Io { action, path, source }
 }
 
 #[cfg(test)]

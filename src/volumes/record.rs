@@ -58,10 +58,9 @@ pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
     let is_known = |name: &str| kinds::plugins().any(|plugin| plugin.0 == name);
     let mut volumes = records.volumes.into_iter();
     match volumes.find(|record| !is_known(&record.plugin)) {
-        Some(record) => Err(VolumeError::UnknownPlugin {
-            volume: record.name,
-            plugin: record.plugin,
-        }),
+        Some(record) => {
+            Err(VolumeError::UnknownPlugin { volume: record.name, plugin: record.plugin })
+        }
         None => Ok(()),
     }
 }

@@ -138,11 +138,7 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
         pod_dirs::create(&pod.directory)?;
         let records = plan.iter().filter_map(|planned| {
             let (plugin, mounted) = planned.kind.directory()?;
-            Some(VolumeRecord {
-                name: planned.name.clone(),
-                plugin: plugin.0.to_owned(),
-                mounted,
-            })
+            Some(VolumeRecord { name: planned.name.clone(), plugin: plugin.0.to_owned(), mounted })
         });
         let records: Vec<_> = records.collect();
         if records.is_empty() {

@@ -28,13 +28,7 @@ pub struct VolumeState {
 impl VolumeState {
     /// The state before the first attempt.
     pub fn new(now: Timestamp) -> Self {
-        Self {
-            waits_for: None,
-            since: now,
-            last_error: None,
-            ready: false,
-            binds_for: None,
-        }
+        Self { waits_for: None, since: now, last_error: None, ready: false, binds_for: None }
     }
 
     /// Records what the attempt in progress waits for.
@@ -134,56 +128,16 @@ mod tests {
         let stale: Change = |state| state.ended(true, Some("old".to_owned()), t(9));
         let failed: Change = |state| state.ended(false, Some("no".to_owned()), t(9));
         for (before, change, after) in [
-            (
-                state(None, 1, None, false),
-                lookup,
-                state(Some(LOOKUP), 9, None, false),
-            ),
-            (
-                state(Some(LOOKUP), 1, None, false),
-                lookup,
-                state(Some(LOOKUP), 1, None, false),
-            ),
-            (
-                state(Some(LOOKUP), 1, None, false),
-                files,
-                state(Some(FILES), 9, None, false),
-            ),
-            (
-                state(Some(FILES), 1, None, false),
-                failed,
-                state(None, 9, Some("no"), false),
-            ),
-            (
-                state(None, 1, Some("no"), false),
-                lookup,
-                state(Some(LOOKUP), 9, Some("no"), false),
-            ),
-            (
-                state(Some(FILES), 1, Some("no"), false),
-                ready,
-                state(None, 9, None, true),
-            ),
-            (
-                state(Some(FILES), 1, None, false),
-                stale,
-                state(None, 9, Some("old"), true),
-            ),
-            (
-                state(None, 1, None, true),
-                lookup,
-                state(Some(LOOKUP), 9, None, true),
-            ),
-            (
-                state(Some(LOOKUP), 1, None, true),
-                failed,
-                state(None, 9, Some("no"), true),
-            ),
-            (
-                state(Some(LOOKUP), 1, Some("old"), true),
-                ready,
-                state(None, 9, None, true),
-            ),
+            (state(None, 1, None, false), lookup, state(Some(LOOKUP), 9, None, false)),
+            (state(Some(LOOKUP), 1, None, false), lookup, state(Some(LOOKUP), 1, None, false)),
+            (state(Some(LOOKUP), 1, None, false), files, state(Some(FILES), 9, None, false)),
+            (state(Some(FILES), 1, None, false), failed, state(None, 9, Some("no"), false)),
+            (state(None, 1, Some("no"), false), lookup, state(Some(LOOKUP), 9, Some("no"), false)),
+            (state(Some(FILES), 1, Some("no"), false), ready, state(None, 9, None, true)),
+            (state(Some(FILES), 1, None, false), stale, state(None, 9, Some("old"), true)),
+            (state(None, 1, None, true), lookup, state(Some(LOOKUP), 9, None, true)),
+            (state(Some(LOOKUP), 1, None, true), failed, state(None, 9, Some("no"), true)),
+            (state(Some(LOOKUP), 1, Some("old"), true), ready, state(None, 9, None, true)),
         ] {
             let mut state = before.clone();
             change(&mut state);
@@ -196,10 +150,7 @@ mod tests {
         let path = || Some("the path /mnt/nfs of the node");
         for (state, expected) in [
             (state(None, 0, None, false), Some("not set up yet")),
-            (
-                state(path(), 0, None, false),
-                Some("waits for the path /mnt/nfs of the node"),
-            ),
+            (state(path(), 0, None, false), Some("waits for the path /mnt/nfs of the node")),
             (
                 state(path(), 0, Some("no"), false),
                 Some("retrying, waits for the path /mnt/nfs of the node; last error: no"),
@@ -208,10 +159,7 @@ mod tests {
             (state(None, 0, None, true), None),
             (state(path(), 0, Some("old"), true), None),
             (
-                VolumeState {
-                    binds_for: Some("web".into()),
-                    ..state(None, 0, None, true)
-                },
+                VolumeState { binds_for: Some("web".into()), ..state(None, 0, None, true) },
                 Some("binding sub-paths for container web"),
             ),
         ] {

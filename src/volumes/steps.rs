@@ -34,11 +34,7 @@ pub(super) fn directories(pod: &PodDir) -> Vec<PathBuf> {
 /// Something that this kubelet did not mount is mounted below the pod's directory.
 pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearDownStep>, PathBuf> {
     let directories = directories(pod);
-    let is_own = |path: &MountEntry| {
-        directories
-            .iter()
-            .any(|directory| path.is_beneath(directory))
-    };
+    let is_own = |path: &MountEntry| directories.iter().any(|directory| path.is_beneath(directory));
     let below = || mounts.iter().filter(|mount| mount.is_beneath(pod.path()));
     if let Some(foreign) = below().find(|mount| !is_own(mount)) {
         return Err(foreign.mount_point.clone());
@@ -91,10 +87,7 @@ mod tests {
         assert_eq!(steps[..5], first);
         assert_eq!(steps[steps.len() - 2..], [ReleaseProjects, RemoveRecord]);
         let removed = |step: &&TearDownStep| matches!(step, Remove(_));
-        assert_eq!(
-            steps.iter().filter(removed).count(),
-            2 + kinds::plugins().count()
-        );
+        assert_eq!(steps.iter().filter(removed).count(), 2 + kinds::plugins().count());
         let unmounted = tear_down(&pod, &[]).unwrap();
         assert_eq!(unmounted[0], Remove(pod.empty_dir_markers()));
     }

@@ -82,24 +82,16 @@ pub(super) fn set_up(
             .create(parent)
             .with_context(cannot("make directory", parent))?;
     }
-    if is_directory {
-        fs::create_dir(target)
-    } else {
-        fs::File::create_new(target).map(drop)
-    }
-    .with_context(cannot("make", target))?;
+    if is_directory { fs::create_dir(target) } else { fs::File::create_new(target).map(drop) }
+        .with_context(cannot("make", target))?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", part.as_raw_fd()));
-    mounter
-        .bind(&source, target)
-        .with_context(cannot("bind onto", target))?;
+    mounter.bind(&source, target).with_context(cannot("bind onto", target))?;
     Ok(Some(()))
 }
 
 /// Unmounts an earlier bind mount; running containers keep their own mount of it.
 fn take_down(target: &Path, mounter: &dyn Mounter) -> anyhow::Result<()> {
-    mounter
-        .unmount(target)
-        .with_context(cannot("unmount", target))?;
+    mounter.unmount(target).with_context(cannot("unmount", target))?;
     let removed = match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(target),
         Ok(_) => fs::remove_file(target),

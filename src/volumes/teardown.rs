@@ -23,20 +23,12 @@ pub(super) fn tear_down_volumes(
     }
     if !used {
         // No record, so mounts could only be those of another kubelet.
-        return if has_entries(&pod.volumes())? {
-            ensure_no_mounts(pod, mounter)
-        } else {
-            Ok(())
-        };
+        return if has_entries(&pod.volumes())? { ensure_no_mounts(pod, mounter) } else { Ok(()) };
     }
     record::check(pod)?;
-    let mounts = mounter
-        .list()
-        .map_err(io_error("list the mounts below", pod.path()))?;
+    let mounts = mounter.list().map_err(io_error("list the mounts below", pod.path()))?;
     let steps = steps::tear_down(pod, &mounts).map_err(VolumeError::StillMounted)?;
-    steps
-        .into_iter()
-        .try_for_each(|step| execute(pod, step, mounter, &release))
+    steps.into_iter().try_for_each(|step| execute(pod, step, mounter, &release))
 }
 
 fn execute(
@@ -66,10 +58,7 @@ pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Resul
     ensure_no_mounts(pod, mounter)?;
     let volumes = pod.volumes();
     if exists(&volumes)? {
-        for plugin in fs::read_dir(&volumes)
-            .map_err(io_error("list", &volumes))?
-            .flatten()
-        {
+        for plugin in fs::read_dir(&volumes).map_err(io_error("list", &volumes))?.flatten() {
             remove_empty(&plugin.path())?;
         }
         remove_empty(&volumes)?;
@@ -78,9 +67,7 @@ pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Resul
 }
 
 fn ensure_no_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let mounts = mounter
-        .list()
-        .map_err(io_error("list the mounts below", pod.path()))?;
+    let mounts = mounter.list().map_err(io_error("list the mounts below", pod.path()))?;
     match mounts.into_iter().find(|m| m.is_beneath(pod.path())) {
         Some(mount) => Err(VolumeError::StillMounted(mount.mount_point)),
         None => Ok(()),

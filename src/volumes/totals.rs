@@ -38,8 +38,7 @@ impl VolumeManagerInner {
         let pods: Vec<_> = {
             let pods = self.pods.lock();
             let pods = pods.iter();
-            pods.map(|(uid, volumes)| (uid.clone(), volumes.clone()))
-                .collect()
+            pods.map(|(uid, volumes)| (uid.clone(), volumes.clone())).collect()
         };
         for (uid, volumes) in pods {
             for (planned, path) in volumes.tracked() {

@@ -138,10 +138,7 @@ fn rows(text: &str) -> Vec<(usize, Vec<&str>)> {
         let row = lines[at].trim().trim_matches('|');
         (at + 1, row.split('|').map(str::trim).collect())
     };
-    (0..lines.len())
-        .filter(|at| is_row(*at))
-        .map(cells)
-        .collect()
+    (0..lines.len()).filter(|at| is_row(*at)).map(cells).collect()
 }
 
 /// Text inside backticks.
@@ -172,11 +169,7 @@ fn document(name: &str) -> String {
 fn known() -> Known {
     let mut files = Vec::new();
     for dir in ["src", "tests"] {
-        read(
-            &Path::new(env!("CARGO_MANIFEST_DIR")).join(dir),
-            dir,
-            &mut files,
-        );
+        read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), dir, &mut files);
     }
     Known::of(&files)
 }
@@ -184,10 +177,7 @@ fn known() -> Known {
 #[test]
 fn every_test_that_a_document_names_exists() {
     let known = known();
-    assert!(
-        known.tests.len() > 100 && known.scenarios.len() > 10,
-        "the tests were not found"
-    );
+    assert!(known.tests.len() > 100 && known.scenarios.len() > 10, "the tests were not found");
     let none = |_: &[&str]| false;
     let broken = faults(&known, &document("docs/pains.md"), none);
     assert_eq!(broken, [""; 0], "docs/pains.md");
@@ -252,13 +242,7 @@ fn names_are_found_as_documents_write_them() {
     }
     let table = "| a | b |\n|---|---|\n| x | `one`, `five` |\n| not yet | - |\n| y | — |\n";
     let broken = faults(&known, table, |cells| cells[0].starts_with("not"));
-    assert_eq!(
-        broken,
-        [
-            "line 3: five: there is no such test",
-            "line 5: no test is named"
-        ]
-    );
+    assert_eq!(broken, ["line 3: five: there is no such test", "line 5: no test is named"]);
 }
 
 /// The first parts of names of metric families.
@@ -293,10 +277,8 @@ fn every_metric_family_is_in_the_table_and_the_table_names_no_other() {
     read(&root.join("src"), "src", &mut files);
     files.retain(|(name, _)| !name.contains("/tests"));
     let table = fs::read_to_string(root.join("docs/metrics.md")).unwrap();
-    let rows: BTreeSet<&str> = table
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .collect();
+    let rows: BTreeSet<&str> =
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     let written: BTreeSet<&str> = files.iter().flat_map(|(_, text)| families(text)).collect();
     assert!(written.len() > 100, "the families were not found");
     let missing: Vec<_> = written.difference(&rows).collect();
@@ -312,9 +294,7 @@ fn families(text: &str) -> Vec<&str> {
     for at in 0..parts.len().saturating_sub(2) {
         let (name, between, meaning) = (parts[at], parts[at + 1], parts[at + 2]);
         let is_name = FAMILIES.iter().any(|first| name.starts_with(first))
-            && name
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         let between: Vec<&str> = between.split_whitespace().collect();
         let declares = matches!(between.join(" ").as_str(), "," | ", help:" | "; let help =");
         if is_name && declares && meaning.contains(' ') {
@@ -328,8 +308,5 @@ fn families(text: &str) -> Vec<&str> {
 fn families_are_found_as_they_are_declared() {
     let text = "register(\n \"kubelet_a_total\",\n \"Some help\", x); Family { name: \"container_b\", help: \"H h\" }\n\
                 let name = \"resource_c\";\n let help = \"H h\"; (\"pod_uid\", \"name\"); \"kubelet_x y\", \"a b\"";
-    assert_eq!(
-        families(text),
-        ["kubelet_a_total", "container_b", "resource_c"]
-    );
+    assert_eq!(families(text), ["kubelet_a_total", "container_b", "resource_c"]);
 }

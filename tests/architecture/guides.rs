@@ -7,16 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files a guide names by their path.
-const FOLDERS: &[&str] = &[
-    "benches/",
-    "deploy/",
-    "docs/",
-    "examples/",
-    "hack/",
-    "proto/",
-    "src/",
-    "tests/",
-];
+const FOLDERS: &[&str] =
+    &["benches/", "deploy/", "docs/", "examples/", "hack/", "proto/", "src/", "tests/"];
 
 /// The files of the repository that a guide may name.
 struct Repository {
@@ -28,20 +20,14 @@ struct Repository {
 impl Repository {
     fn new(root: &Path, files: &[(String, String)]) -> Self {
         let words = files.iter().map(|(path, text)| (path.clone(), words(text)));
-        Self {
-            root: root.to_owned(),
-            words: words.collect(),
-        }
+        Self { root: root.to_owned(), words: words.collect() }
     }
 
     /// Whether a Rust file has the last part of `name`; without a file, whether any has.
     fn has(&self, file: Option<&str>, name: &str) -> bool {
         let name = name.rsplit("::").next().unwrap_or(name);
         match file {
-            Some(file) => self
-                .words
-                .get(file)
-                .is_some_and(|words| words.contains(name)),
+            Some(file) => self.words.get(file).is_some_and(|words| words.contains(name)),
             None => self.words.values().any(|words| words.contains(name)),
         }
     }
@@ -55,8 +41,7 @@ fn words(text: &str) -> BTreeSet<String> {
 /// Whether a text is a name of the code, such as `PodSync`, `sync_pod` or `Stats::read`.
 fn is_name(text: &str) -> bool {
     let starts = |part: &str| part.starts_with(|c: char| c.is_alphabetic() || c == '_');
-    text.split("::")
-        .all(|part| starts(part) && part.chars().all(is_word))
+    text.split("::").all(|part| starts(part) && part.chars().all(is_word))
 }
 
 /// What is wrong with the paths and names in backticks. Names in parentheses after a path belong to that file; others
@@ -172,10 +157,7 @@ fn a_guide_with_a_wrong_path_or_name_is_found() {
     for (text, fault) in [
         ("`src/none.rs`", "src/none.rs does not exist"),
         ("`src/lib.rs` (`Elsewhere`)", "src/lib.rs has no Elsewhere"),
-        (
-            "`src/lib.rs` (`Here`, `Nothing`)",
-            "src/lib.rs has no Nothing",
-        ),
+        ("`src/lib.rs` (`Here`, `Nothing`)", "src/lib.rs has no Nothing"),
         ("`src/lib.rs` has `Nothing`", "nothing is called Nothing"),
     ] {
         assert_eq!(faults(&repository, text), [fault], "{text}");

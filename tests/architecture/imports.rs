@@ -79,10 +79,7 @@ fn absolute_paths(own: &Module, code: &str) -> Vec<UsedPath> {
         };
         let rest = &code[at + root.len() + 2..];
         if let Some(group) = rest.strip_prefix('{') {
-            let length = parts(group)
-                .iter()
-                .map(|part| part.len() + 1)
-                .sum::<usize>();
+            let length = parts(group).iter().map(|part| part.len() + 1).sum::<usize>();
             group_end = code.len() - group.len() + length;
         }
         expand(base, rest, at, &mut found);

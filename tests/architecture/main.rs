@@ -1,10 +1,5 @@
 //! The law of `ARCHITECTURE.md`, checked by reading the sources.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod documents;
 mod guides;
@@ -121,10 +116,8 @@ fn sources() -> Vec<(String, String)> {
 }
 
 fn read(dir: &Path, name: &str, files: &mut Vec<(String, String)>) {
-    let mut entries = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect::<Vec<_>>();
+    let mut entries =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     entries.sort();
     for path in entries {
         let name = format!("{name}/{}", path.file_name().unwrap().to_str().unwrap());
@@ -144,10 +137,7 @@ fn is_test(file: &str) -> bool {
 }
 
 fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
-    files
-        .iter()
-        .filter_map(|(name, _)| module_of(name))
-        .collect()
+    files.iter().filter_map(|(name, _)| module_of(name)).collect()
 }
 
 /// The modules with their code, tests left out.
@@ -220,16 +210,10 @@ fn check_lists(areas: Areas, name: &str, code: &str, breach: &mut impl FnMut(usi
         areas.iter().map(|(area, _)| *area).collect()
     } else {
         let of_area = |(area, _): &&(&str, &[&str])| name == format!("src/{area}/mod.rs");
-        areas
-            .iter()
-            .find(of_area)
-            .map_or_else(Vec::new, |(_, modules)| modules.to_vec())
+        areas.iter().find(of_area).map_or_else(Vec::new, |(_, modules)| modules.to_vec())
     };
     if !expected.is_empty() && declared != expected {
-        breach(
-            0,
-            format!("its modules are not those of the table in order: {declared:?}"),
-        );
+        breach(0, format!("its modules are not those of the table in order: {declared:?}"));
     }
 }
 
@@ -248,10 +232,7 @@ fn check_file(name: &str, text: &str, code: &str, breach: &mut impl FnMut(usize,
         find_words(code, word).for_each(|at| breach(at, format!("an unbounded channel: {word}")));
     }
     let production = without_tests(code);
-    for spawn in UNNAMED_TASKS
-        .iter()
-        .filter(|_| !STARTS_TASKS.contains(&name))
-    {
+    for spawn in UNNAMED_TASKS.iter().filter(|_| !STARTS_TASKS.contains(&name)) {
         for (at, _) in production.match_indices(spawn) {
             breach(at, "a task that base does not start".to_owned());
         }
@@ -284,10 +265,5 @@ fn check_import(areas: Areas, own: &Module, import: &Import) -> Option<String> {
         areas[above].1.iter().position(|module| module == name)
     };
     let upward = place(own)? < place(&import.module)?;
-    upward.then(|| {
-        format!(
-            "{} may not use {}, which is above it",
-            own[1], import.module[1]
-        )
-    })
+    upward.then(|| format!("{} may not use {}, which is above it", own[1], import.module[1]))
 }

@@ -20,10 +20,7 @@ fn each_family_of_the_go_kubelet_is_in_the_table_as_it_is_there_or_is_a_deviatio
         } else if line.starts_with("| `") {
             let cells: Vec<_> = line.split(" | ").collect();
             let name = cells[0].trim_matches(['|', ' ', '`']);
-            let labels = cells[2]
-                .split(',')
-                .map(str::trim)
-                .filter(|it| !it.is_empty());
+            let labels = cells[2].split(',').map(str::trim).filter(|it| !it.is_empty());
             let mut labels: BTreeSet<String> = labels.map(str::to_owned).collect();
             if page == "/metrics/cadvisor"
                 && name.starts_with("container_")
@@ -31,10 +28,7 @@ fn each_family_of_the_go_kubelet_is_in_the_table_as_it_is_there_or_is_a_deviatio
             {
                 labels.extend(OF_CONTAINERS.map(str::to_owned));
             }
-            documented.insert(
-                (page.to_owned(), name.to_owned()),
-                (cells[1].to_owned(), labels),
-            );
+            documented.insert((page.to_owned(), name.to_owned()), (cells[1].to_owned(), labels));
         }
     }
     let deviations = Deviations::read();

@@ -15,10 +15,7 @@ pub(crate) struct Reexports {
 
 impl Reexports {
     pub(crate) fn new(all: BTreeSet<Module>) -> Self {
-        Self {
-            all,
-            ..Self::default()
-        }
+        Self { all, ..Self::default() }
     }
 
     /// Adds the declarations of a module, in code without comments, strings and tests.
@@ -47,9 +44,7 @@ impl Reexports {
                 }
             }
         }
-        for kind in [
-            "fn ", "struct ", "enum ", "trait ", "type ", "const ", "static ",
-        ] {
+        for kind in ["fn ", "struct ", "enum ", "trait ", "type ", "const ", "static "] {
             for (_, name) in words_after(code, kind) {
                 self.defined.insert((own.clone(), name.to_owned()));
             }

@@ -7,11 +7,9 @@ pub(crate) fn is_word(c: char) -> bool {
 
 /// Where `word` stands alone.
 pub(crate) fn find_words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
-    code.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |at| {
-            !code[..*at].ends_with(is_word) && !code[at + word.len()..].starts_with(is_word)
-        })
+    code.match_indices(word).map(|(at, _)| at).filter(move |at| {
+        !code[..*at].ends_with(is_word) && !code[at + word.len()..].starts_with(is_word)
+    })
 }
 
 /// The word that follows each `prefix`.
@@ -19,15 +17,12 @@ pub(crate) fn words_after<'a>(
     code: &'a str,
     prefix: &'a str,
 ) -> impl Iterator<Item = (usize, &'a str)> + 'a {
-    code.match_indices(prefix)
-        .filter(|(at, _)| !code[..*at].ends_with(is_word))
-        .map(move |(at, _)| {
+    code.match_indices(prefix).filter(|(at, _)| !code[..*at].ends_with(is_word)).map(
+        move |(at, _)| {
             let rest = &code[at + prefix.len()..];
-            (
-                at,
-                &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())],
-            )
-        })
+            (at, &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())])
+        },
+    )
 }
 
 /// The text with comments, strings and character literals blanked, line by line the same.
@@ -46,9 +41,7 @@ pub(crate) fn without_comments_and_strings(text: &str) -> String {
             rest.find("*/").map_or(rest.len(), |end| end + 2)
         } else if raw.is_some()
             && !code.ends_with(is_word)
-            && rest
-                .trim_start_matches(['b', 'c', 'r', '#'])
-                .starts_with('"')
+            && rest.trim_start_matches(['b', 'c', 'r', '#']).starts_with('"')
         {
             let open = rest.find('"').unwrap() + 1;
             rest[open..]
@@ -87,11 +80,7 @@ pub(crate) fn without_tests(code: &str) -> String {
         kept.push_str(before);
         let end = TEST.len() + item_length(&item[TEST.len()..]);
         let blank = |c: char| {
-            if c == '\n' {
-                "\n"
-            } else {
-                &"    "[..c.len_utf8()]
-            }
+            if c == '\n' { "\n" } else { &"    "[..c.len_utf8()] }
         };
         kept.extend(item[..end].chars().map(blank));
         rest = &item[end..];

@@ -27,9 +27,7 @@ pub fn read(log: &Path) -> Vec<Request> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let mut seen = BTreeSet::new();
     // The last line may not be complete yet.
-    let lines = text
-        .split_inclusive('\n')
-        .filter(|line| line.ends_with('\n'));
+    let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let entries = lines.map(|line| serde_json::from_str::<Value>(line).expect(line));
     entries
         .filter(|entry| seen.insert(text_of(&entry["auditID"])))

@@ -139,15 +139,7 @@ impl Cluster {
 
     /// Resizes the containers of a pod in place.
     pub fn resize(&self, pod: &str, patch: &str) {
-        self.kubectl(&[
-            "patch",
-            "pod",
-            pod,
-            "--subresource",
-            "resize",
-            "--patch",
-            patch,
-        ]);
+        self.kubectl(&["patch", "pod", pod, "--subresource", "resize", "--patch", patch]);
     }
 
     /// Starts metrics-server beside the control plane; does not wait for it.
@@ -189,11 +181,7 @@ impl Cluster {
     /// What crictl prints of the node's runtime.
     pub fn crictl(&self, args: &[&str]) -> Value {
         let own = scripts::target().join("tools/crictl");
-        let program = if own.exists() {
-            own.to_str().unwrap()
-        } else {
-            "crictl"
-        };
+        let program = if own.exists() { own.to_str().unwrap() } else { "crictl" };
         let front = [program, "-r", &self.machine.runtime];
         let text = self.inside(&[&front, args, &["-o", "json"]].concat());
         serde_json::from_str(&text).unwrap()
@@ -225,17 +213,11 @@ fn timeout() -> String {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for args in [
-                &["get", "nodes,pods", "-A", "-o", "wide"][..],
-                &["events", "-A"],
-            ] {
+            for args in [&["get", "nodes,pods", "-A", "-o", "wide"][..], &["events", "-A"]] {
                 let shown = self.try_kubectl(args).unwrap_or_else(|error| error);
                 eprintln!("---- kubectl {} ----\n{shown}", args.join(" "));
             }
-            eprintln!(
-                "---- the end of the kubelet's log ----\n{}",
-                self.kubelet.last_lines()
-            );
+            eprintln!("---- the end of the kubelet's log ----\n{}", self.kubelet.last_lines());
         }
     }
 }
@@ -251,15 +233,9 @@ struct Machine {
 impl Machine {
     /// `containerd`: where another one is than the machine's own.
     fn start(owner: u32, containerd: Option<&Path>, api_server_flags: &str) -> Machine {
-        let dir = tempfile::Builder::new()
-            .prefix("kcluster")
-            .tempdir()
-            .unwrap();
-        let mut machine = Machine {
-            runtime: String::new(),
-            dir,
-            api_server_flags: api_server_flags.to_owned(),
-        };
+        let dir = tempfile::Builder::new().prefix("kcluster").tempdir().unwrap();
+        let mut machine =
+            Machine { runtime: String::new(), dir, api_server_flags: api_server_flags.to_owned() };
         let started = printed(machine.command("start").arg(owner.to_string()));
         started.unwrap_or_else(|error| panic!("control-plane.sh start: {error}"));
         machine.runtime = machine.start_containerd(containerd);

@@ -71,9 +71,7 @@ pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
     let mut config = config(Path::new(""));
     let mut volumes = 0;
     while let Some(flag) = args.next() {
-        let value = args
-            .next()
-            .unwrap_or_else(|| panic!("{flag} without a value"));
+        let value = args.next().unwrap_or_else(|| panic!("{flag} without a value"));
         match flag.as_str() {
             "--node-id" => config.node_id = value,
             "--base" => config.base = value.into(),
@@ -92,10 +90,7 @@ pub fn serve(mut args: impl Iterator<Item = String>) -> ExitCode {
             _ => panic!("no flag {flag}"),
         }
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         // The first process of a container ends only by what it handles.
         let mut end = signal(SignalKind::terminate()).unwrap();

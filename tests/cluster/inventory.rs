@@ -49,9 +49,7 @@ pub async fn nothing_is_leaked(cluster: &Cluster) {
 fn leaked(cluster: &Cluster) -> Vec<String> {
     let pods = cluster.get(&["pods", "-A"]);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let uids: BTreeSet<_> = items(&pods)
-        .map(|pod| text(&pod["metadata"]["uid"]))
-        .collect();
+    let uids: BTreeSet<_> = items(&pods).map(|pod| text(&pod["metadata"]["uid"])).collect();
     let mut left = Vec::new();
     let mut sandboxes = BTreeSet::new();
     for pod in cluster.crictl(&["pods"])["items"].as_array().unwrap() {
@@ -60,19 +58,15 @@ fn leaked(cluster: &Cluster) -> Vec<String> {
             left.push(format!("sandbox {pod}"));
         }
     }
-    for container in cluster.crictl(&["ps", "-a"])["containers"]
-        .as_array()
-        .unwrap()
-    {
+    for container in cluster.crictl(&["ps", "-a"])["containers"].as_array().unwrap() {
         if !uids.contains(&text(&container["labels"]["io.kubernetes.pod.uid"])) {
             left.push(format!("container {container}"));
         }
     }
     let node = cluster.dir().join("private/node");
-    for (dir, uid) in [
-        ("lib/kubelet/pods", whole as fn(&str) -> &str),
-        ("log/pods", behind_the_name),
-    ] {
+    for (dir, uid) in
+        [("lib/kubelet/pods", whole as fn(&str) -> &str), ("log/pods", behind_the_name)]
+    {
         let others = names(&node.join(dir)).into_iter();
         let others = others.filter(|name| !uids.contains(uid(name)));
         left.extend(others.map(|name| format!("{dir}/{name}")));

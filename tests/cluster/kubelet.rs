@@ -93,35 +93,21 @@ impl Kubelet {
         std::fs::write(&config, configuration(dir, runtime)).unwrap();
         let kubeconfig = dir.join("private/kubelet.conf");
         if join == Join::Certificate {
-            let made = printed(
-                script("control-plane.sh")
-                    .arg("kubeconfig")
-                    .arg(dir)
-                    .arg(NODE),
-            );
+            let made = printed(script("control-plane.sh").arg("kubeconfig").arg(dir).arg(NODE));
             std::fs::write(&kubeconfig, made.expect("the node's kubeconfig")).unwrap();
         }
         let log = dir.join("kubelet.log");
-        let output = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .unwrap();
+        let output = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = beside_control_plane(dir, &Flavour::current().program());
         command.arg("--config").arg(&config);
         command.arg("--kubeconfig").arg(&kubeconfig);
         if join == Join::Token {
-            command
-                .arg("--bootstrap-kubeconfig")
-                .arg(dir.join("bootstrap.conf"));
+            command.arg("--bootstrap-kubeconfig").arg(dir.join("bootstrap.conf"));
         }
         command.args(["--hostname-override", NODE, "--node-ip", ADDRESS]);
         command.args(flags);
         command.stdout(output.try_clone().unwrap()).stderr(output);
-        Kubelet {
-            nsenter: command.spawn().expect("start the kubelet"),
-            log,
-        }
+        Kubelet { nsenter: command.spawn().expect("start the kubelet"), log }
     }
 
     /// The kubelet itself, as this process sees it; `None` once it has ended, or before it has begun.

@@ -50,11 +50,7 @@ impl Flavour {
 
     /// What starts and stops it.
     pub fn script(self) -> &'static str {
-        if self.is_crio() {
-            "crio.sh"
-        } else {
-            "containerd.sh"
-        }
+        if self.is_crio() { "crio.sh" } else { "containerd.sh" }
     }
 
     /// What its script needs to know.
@@ -74,12 +70,8 @@ impl Flavour {
 }
 
 impl runner::Flavour for Flavour {
-    const ALL: &'static [Flavour] = &[
-        Flavour::Containerd,
-        Flavour::Containerd2,
-        Flavour::Crio,
-        Flavour::CrioEvents,
-    ];
+    const ALL: &'static [Flavour] =
+        &[Flavour::Containerd, Flavour::Containerd2, Flavour::Crio, Flavour::CrioEvents];
 
     fn name(self) -> &'static str {
         match self {

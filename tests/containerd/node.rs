@@ -67,11 +67,7 @@ impl Node {
         std::fs::create_dir_all(&settings.dir).unwrap();
         settings.config = format!("cgroupRoot: /{}\n{config}", runtime.name());
         settings.args = args.to_vec();
-        Node {
-            kubelet: KubeletProcess::start(settings).await,
-            runtime,
-            dir,
-        }
+        Node { kubelet: KubeletProcess::start(settings).await, runtime, dir }
     }
 
     /// Everything of the node is below it.
@@ -149,9 +145,7 @@ impl Node {
 
     /// The samples of the kubelet's metrics, by name and labels as they are written.
     pub async fn metrics(&self) -> BTreeMap<String, f64> {
-        let (code, text) = http::get(self.kubelet.read_only_port, "/metrics")
-            .await
-            .unwrap();
+        let (code, text) = http::get(self.kubelet.read_only_port, "/metrics").await.unwrap();
         assert_eq!(code, 200, "{text}");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines
@@ -180,9 +174,7 @@ impl Node {
 
     /// Puts a manifest under the pod's name.
     pub fn put(&self, name: &str, manifest: &str) {
-        self.kubelet
-            .manifests
-            .put(&format!("{name}.yaml"), manifest);
+        self.kubelet.manifests.put(&format!("{name}.yaml"), manifest);
     }
 
     pub fn remove(&self, name: &str) {
@@ -213,10 +205,7 @@ impl Node {
     }
 
     pub async fn ready(&self, name: &str) -> Pod {
-        self.pod_when(name, "is ready", |pod| {
-            condition(pod, "Ready") == Some(true)
-        })
-        .await
+        self.pod_when(name, "is ready", |pod| condition(pod, "Ready") == Some(true)).await
     }
 
     /// Waits until the runtime's containers of a pod (without the node suffix) are as `fact` wants.
@@ -227,19 +216,11 @@ impl Node {
         deadline: Duration,
         fact: impl Fn(&[Container]) -> bool,
     ) -> Vec<Container> {
-        wait_for(
-            &format!("containers of {pod}: {what}"),
-            deadline,
-            || async {
-                // A call that times out on a busy runtime is repeated.
-                let found = self.runtime.try_containers_of(&format!("{pod}-node1"))?;
-                if fact(&found) {
-                    Ok(found)
-                } else {
-                    Err(format!("{found:#?}"))
-                }
-            },
-        )
+        wait_for(&format!("containers of {pod}: {what}"), deadline, || async {
+            // A call that times out on a busy runtime is repeated.
+            let found = self.runtime.try_containers_of(&format!("{pod}-node1"))?;
+            if fact(&found) { Ok(found) } else { Err(format!("{found:#?}")) }
+        })
         .await
     }
 
@@ -277,24 +258,16 @@ impl Node {
 
     /// Waits until an event of this reason has this text in its message.
     pub async fn event(&self, reason: &str, text: &str) {
-        wait_for(
-            &format!("an event {reason}: {text}"),
-            WAIT_LIMIT,
-            || async {
-                let events: serde_json::Value =
-                    serde_json::from_str(&self.events().await).unwrap_or_default();
-                let items = events["items"].as_array().cloned().unwrap_or_default();
-                let hit = items.iter().any(|event| {
-                    let message = event["message"].as_str().unwrap_or_default();
-                    event["reason"] == reason && message.contains(text)
-                });
-                if hit {
-                    Ok(())
-                } else {
-                    Err(format!("{items:#?}"))
-                }
-            },
-        )
+        wait_for(&format!("an event {reason}: {text}"), WAIT_LIMIT, || async {
+            let events: serde_json::Value =
+                serde_json::from_str(&self.events().await).unwrap_or_default();
+            let items = events["items"].as_array().cloned().unwrap_or_default();
+            let hit = items.iter().any(|event| {
+                let message = event["message"].as_str().unwrap_or_default();
+                event["reason"] == reason && message.contains(text)
+            });
+            if hit { Ok(()) } else { Err(format!("{items:#?}")) }
+        })
         .await;
     }
 
@@ -329,21 +302,14 @@ pub fn condition(pod: &Pod, kind: &str) -> Option<bool> {
 }
 
 pub fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
 /// The status of a container, whichever list it is in.
 pub fn container<'p>(pod: &'p Pod, name: &str) -> Option<&'p ContainerStatus> {
     let status = pod.status.as_ref()?;
     let lists = [&status.container_statuses, &status.init_container_statuses];
-    lists
-        .into_iter()
-        .flatten()
-        .flatten()
-        .find(|container| container.name == name)
+    lists.into_iter().flatten().flatten().find(|container| container.name == name)
 }
 
 pub fn restarts(pod: &Pod, name: &str) -> i32 {
@@ -352,11 +318,8 @@ pub fn restarts(pod: &Pod, name: &str) -> i32 {
 
 /// A manifest of namespace `default` from the lines of its spec.
 pub fn manifest(name: &str, spec: &str) -> String {
-    let spec = spec
-        .trim_matches('\n')
-        .lines()
-        .map(|line| format!("  {line}\n"))
-        .collect::<String>();
+    let spec =
+        spec.trim_matches('\n').lines().map(|line| format!("  {line}\n")).collect::<String>();
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n{spec}"
     )

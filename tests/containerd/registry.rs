@@ -62,11 +62,7 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("docker-registry");
-        let registry = Registry {
-            child,
-            port,
-            private,
-        };
+        let registry = Registry { child, port, private };
         let expected = if private { 401 } else { 200 };
         wait_for("the registry answers", Duration::from_secs(60), || async {
             match http::get(port, "/v2/").await {
@@ -154,19 +150,14 @@ pub fn credential_provider(dir: &Path, host: &str) -> Provider {
     use std::os::unix::fs::PermissionsExt as _;
     let programs = dir.join("providers");
     std::fs::create_dir_all(&programs).unwrap();
-    let (program, config, runs) = (
-        programs.join("test-provider"),
-        dir.join("providers.yaml"),
-        dir.join("provider-runs"),
-    );
+    let (program, config, runs) =
+        (programs.join("test-provider"), dir.join("providers.yaml"), dir.join("provider-runs"));
     let answer = format!(
         r#"{{"kind": "CredentialProviderResponse", "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
  "cacheKeyType": "Registry", "auth": {{"{host}": {{"username": "{USER}", "password": "{PASSWORD}"}}}}}}"#
     );
-    let script = format!(
-        "#!/bin/sh\ncat >> {}\ncat <<'ANSWER'\n{answer}\nANSWER\n",
-        runs.display()
-    );
+    let script =
+        format!("#!/bin/sh\ncat >> {}\ncat <<'ANSWER'\n{answer}\nANSWER\n", runs.display());
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let text = format!(
@@ -175,11 +166,7 @@ pub fn credential_provider(dir: &Path, host: &str) -> Provider {
          matchImages: [\"{host}\"]\n  defaultCacheDuration: 1h\n"
     );
     std::fs::write(&config, text).unwrap();
-    Provider {
-        programs,
-        config,
-        runs,
-    }
+    Provider { programs, config, runs }
 }
 
 /// See [`credential_provider`].

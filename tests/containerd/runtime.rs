@@ -10,14 +10,9 @@ use crate::support::scripts::{run, script, target};
 
 fn crictl_path() -> PathBuf {
     let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
-        std::env::split_paths(&path)
-            .map(|dir| dir.join("crictl"))
-            .collect::<Vec<_>>()
+        std::env::split_paths(&path).map(|dir| dir.join("crictl")).collect::<Vec<_>>()
     });
-    on_path
-        .into_iter()
-        .find(|path| path.exists())
-        .unwrap_or_else(|| target().join("tools/crictl"))
+    on_path.into_iter().find(|path| path.exists()).unwrap_or_else(|| target().join("tools/crictl"))
 }
 
 /// A running private runtime of the current flavour. Dropping it stops it; if this process dies, it stops by itself.
@@ -29,10 +24,7 @@ pub struct Runtime {
 impl Runtime {
     /// `message_limit`: the largest reply in bytes that it sends, if not its own limit.
     pub fn start(dir: &Path, message_limit: Option<usize>) -> Runtime {
-        let mut runtime = Runtime {
-            dir: dir.to_owned(),
-            endpoint: String::new(),
-        };
+        let mut runtime = Runtime { dir: dir.to_owned(), endpoint: String::new() };
         let own_pid = std::process::id().to_string();
         let limit = message_limit.map(|limit| ("MESSAGE_LIMIT", limit.to_string()));
         runtime.command_with("start", &[&own_pid], limit);
@@ -137,11 +129,7 @@ impl Runtime {
             self.command("push", &[&[image, remote], login.as_slice()].concat());
         } else {
             let login = login.map_or(vec![], |login| vec!["--user", login]);
-            let args = [
-                vec!["images", "push", "--plain-http"],
-                login,
-                vec![remote, image],
-            ];
+            let args = [vec!["images", "push", "--plain-http"], login, vec![remote, image]];
             self.ctr(&args.concat());
         }
     }
@@ -157,16 +145,12 @@ impl Runtime {
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
-            Err(format!(
-                "crictl {args:?}: {}",
-                String::from_utf8_lossy(&output.stderr)
-            ))
+            Err(format!("crictl {args:?}: {}", String::from_utf8_lossy(&output.stderr)))
         }
     }
 
     pub fn crictl(&self, args: &[&str]) -> String {
-        self.try_crictl(args)
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_crictl(args).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn list(&self, args: &[&str], key: &str) -> Result<Vec<Value>, String> {
@@ -176,8 +160,7 @@ impl Runtime {
 
     /// The sandboxes that are up. Dead ones may stay until they are collected.
     pub fn sandboxes(&self) -> Vec<Sandbox> {
-        self.try_sandboxes()
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_sandboxes().unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub fn try_sandboxes(&self) -> Result<Vec<Sandbox>, String> {
@@ -188,15 +171,11 @@ impl Runtime {
 
     /// All containers, dead or alive, the oldest first.
     pub fn containers(&self) -> Vec<Container> {
-        self.containers_where(&[])
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.containers_where(&[]).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn containers_where(&self, filter: &[&str]) -> Result<Vec<Container>, String> {
-        let mut items = self.list(
-            &[&["ps", "-a", "-o", "json"], filter].concat(),
-            "containers",
-        )?;
+        let mut items = self.list(&[&["ps", "-a", "-o", "json"], filter].concat(), "containers")?;
         let created = |item: &Value| item["createdAt"].as_str()?.parse::<i64>().ok();
         items.sort_by_key(|item| created(item).unwrap_or(0));
         Ok(items.iter().map(Container::read).collect())
@@ -204,16 +183,12 @@ impl Runtime {
 
     /// The containers that run, the oldest first.
     pub fn running(&self) -> Vec<Container> {
-        self.containers()
-            .into_iter()
-            .filter(|container| container.running)
-            .collect()
+        self.containers().into_iter().filter(|container| container.running).collect()
     }
 
     /// The containers of one pod (its full name), the oldest first.
     pub fn containers_of(&self, pod: &str) -> Vec<Container> {
-        self.try_containers_of(pod)
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_containers_of(pod).unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub fn try_containers_of(&self, pod: &str) -> Result<Vec<Container>, String> {
@@ -227,13 +202,9 @@ impl Runtime {
     }
 
     pub fn signal(&self, signal: &str, process: MainProcess) {
-        let status = Command::new("kill")
-            .args([&format!("-{signal}"), &process.0.to_string()])
-            .status();
-        assert!(
-            status.unwrap().success(),
-            "the process was gone before signal {signal}"
-        );
+        let status =
+            Command::new("kill").args([&format!("-{signal}"), &process.0.to_string()]).status();
+        assert!(status.unwrap().success(), "the process was gone before signal {signal}");
     }
 
     /// The main process of a container.
@@ -241,10 +212,7 @@ impl Runtime {
         let answer: Value =
             serde_json::from_str(&self.crictl(&["inspect", "-o", "json", id])).unwrap();
         let pid = answer["info"]["pid"].as_u64();
-        MainProcess(
-            pid.filter(|pid| *pid > 1)
-                .unwrap_or_else(|| panic!("{answer}")),
-        )
+        MainProcess(pid.filter(|pid| *pid > 1).unwrap_or_else(|| panic!("{answer}")))
     }
 
     /// What the runtime says that it can do for pods without a runtime class.
@@ -267,9 +235,7 @@ impl Runtime {
             user_namespaces: can("user_namespaces"),
             supplemental_groups_policy: info["features"]["supplemental_groups_policy"] == true,
             version_1: value("RuntimeName:") == "containerd"
-                && value("RuntimeVersion:")
-                    .trim_start_matches('v')
-                    .starts_with("1."),
+                && value("RuntimeVersion:").trim_start_matches('v').starts_with("1."),
         }
     }
 
@@ -277,17 +243,9 @@ impl Runtime {
     pub fn times(&self, id: &str) -> Times {
         let answer: Value =
             serde_json::from_str(&self.crictl(&["inspect", "-o", "json", id])).unwrap();
-        let time = |key: &str| {
-            answer["status"][key]
-                .as_str()
-                .unwrap()
-                .parse::<jiff::Timestamp>()
-                .unwrap()
-        };
-        Times {
-            started: time("startedAt"),
-            finished: time("finishedAt"),
-        }
+        let time =
+            |key: &str| answer["status"][key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        Times { started: time("startedAt"), finished: time("finishedAt") }
     }
 }
 

@@ -84,9 +84,7 @@ fn decode_simply(options: &LogOptions, log: &[u8]) -> Vec<u8> {
             continue;
         }
         let wanted = stream && options.since.is_none_or(|since| parsed.time >= since);
-        let wanted = wanted_lines
-            .remove(&(parsed.stream as u8))
-            .unwrap_or(wanted);
+        let wanted = wanted_lines.remove(&(parsed.stream as u8)).unwrap_or(wanted);
         if parsed.partial {
             wanted_lines.insert(parsed.stream as u8, wanted);
         }
@@ -106,22 +104,13 @@ fn decoding_is_the_same_in_pieces_and_never_grows(choice: u8, log: &[u8]) -> u64
     }
     let lines = log.split(|byte| *byte == b'\n').count();
     assert!(whole.len() <= log.len() + 64 * lines);
-    let unlimited = LogOptions {
-        limit_bytes: None,
-        ..options.clone()
-    };
+    let unlimited = LogOptions { limit_bytes: None, ..options.clone() };
     let all = decode(&unlimited, log, usize::MAX);
-    let most = options
-        .limit_bytes
-        .map_or(all.len(), |limit| all.len().min(limit as usize));
+    let most = options.limit_bytes.map_or(all.len(), |limit| all.len().min(limit as usize));
     assert_eq!(whole, all[..most], "a limit only cuts");
     // A head is of limited length; beyond it a line is another format.
     let short_heads = log.split(|byte| *byte == b'\n').all(|line| {
-        line.split(|byte| *byte == b' ')
-            .take(3)
-            .map(|word| word.len() + 1)
-            .sum::<usize>()
-            < 200
+        line.split(|byte| *byte == b' ').take(3).map(|word| word.len() + 1).sum::<usize>() < 200
     });
     if !options.timestamps && short_heads {
         assert_eq!(all, decode_simply(&unlimited, log));
@@ -129,11 +118,7 @@ fn decoding_is_the_same_in_pieces_and_never_grows(choice: u8, log: &[u8]) -> u64
     let shape = |line: &[u8]| {
         LogLine::parse(line).map(|line| (line.stream as u8, line.partial, line.content.is_empty()))
     };
-    let shapes: Vec<_> = log
-        .split(|byte| *byte == b'\n')
-        .take(4)
-        .map(shape)
-        .collect();
+    let shapes: Vec<_> = log.split(|byte| *byte == b'\n').take(4).map(shape).collect();
     path(&(choice & 31, shapes, whole.len().min(8)))
 }
 
@@ -187,41 +172,22 @@ fn files_read_as_their_bytes(
     let wanted = usize::from(choice % 7);
     let first = match wanted {
         0 => pieces.len(),
-        _ => starts[starts.len().saturating_sub(wanted)..]
-            .first()
-            .copied()
-            .unwrap_or(0),
+        _ => starts[starts.len().saturating_sub(wanted)..].first().copied().unwrap_or(0),
     };
     let parts = [
         before[first.min(before.len())..].concat(),
         after[first.saturating_sub(before.len())..].concat(),
     ];
-    let tail = LogOptions {
-        tail_lines: Some(wanted as u64),
-        ..plain.clone()
-    };
-    assert_eq!(
-        read(tail),
-        in_two([&parts[0], &parts[1]]),
-        "the last {wanted} lines"
-    );
-    let limits = tail::TailLimits {
-        lines: wanted,
-        bytes: usize::from(choice),
-    };
+    let tail = LogOptions { tail_lines: Some(wanted as u64), ..plain.clone() };
+    assert_eq!(read(tail), in_two([&parts[0], &parts[1]]), "the last {wanted} lines");
+    let limits = tail::TailLimits { lines: wanted, bytes: usize::from(choice) };
     let words = tail::of_log(&path, limits).unwrap();
-    assert!(
-        words.len() <= 3 * limits.bytes,
-        "what is replaced takes three bytes"
-    );
+    assert!(words.len() <= 3 * limits.bytes, "what is replaced takes three bytes");
 }
 
 #[test]
 fn cri_logs() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let run = |input: &[u8]| {
         let Some((choice, log)) = input.split_first() else {
@@ -236,10 +202,5 @@ fn cri_logs() {
     let seeds = SEEDS
         .iter()
         .flat_map(|seed| [0_u8, 3, 21, 200].map(|choice| [&[choice], seed.as_bytes()].concat()));
-    fuzz(&Target {
-        name: "CRI logs",
-        seeds: seeds.collect(),
-        words: WORDS,
-        run: &run,
-    });
+    fuzz(&Target { name: "CRI logs", seeds: seeds.collect(), words: WORDS, run: &run });
 }

@@ -40,12 +40,12 @@ pub(crate) fn path(led: &impl Hash) -> u64 {
 
 /// Runs a target for the time that the environment gives; panics with the input on a finding.
 pub(crate) fn fuzz(target: &Target<'_>) {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().map_or(2.0, |text| {
-        text.parse::<f64>().expect("FUZZ_SECONDS is a number")
-    });
-    let seed = std::env::var("FUZZ_SEED").ok().map_or(0, |text| {
-        text.parse::<u64>().expect("FUZZ_SEED is a number")
-    });
+    let seconds = std::env::var("FUZZ_SECONDS")
+        .ok()
+        .map_or(2.0, |text| text.parse::<f64>().expect("FUZZ_SECONDS is a number"));
+    let seed = std::env::var("FUZZ_SEED")
+        .ok()
+        .map_or(0, |text| text.parse::<u64>().expect("FUZZ_SEED is a number"));
     fuzz_for(target, Duration::from_secs_f64(seconds), seed);
 }
 
@@ -72,11 +72,7 @@ fn fuzz_for(target: &Target<'_>, time: Duration, seed: u64) {
             }
         }
     }
-    println!(
-        "{}: {runs} inputs in {time:?}, {} paths, seed {seed}",
-        target.name,
-        seen.len()
-    );
+    println!("{}: {runs} inputs in {time:?}, {} paths, seed {seed}", target.name, seen.len());
 }
 
 // -- trying -------------------------------------------------------------------------------------------
@@ -106,11 +102,7 @@ fn try_input(target: &Target<'_>, input: &[u8]) -> u64 {
         let quiet = QUIET.replace(true);
         let shortest = shorten(target, input);
         QUIET.set(quiet);
-        panic!(
-            "{}: found with\nb\"{}\"",
-            target.name,
-            shortest.escape_ascii()
-        );
+        panic!("{}: found with\nb\"{}\"", target.name, shortest.escape_ascii());
     };
     if took >= SLOW {
         // The machine may have been busy with something else.
@@ -118,12 +110,7 @@ fn try_input(target: &Target<'_>, input: &[u8]) -> u64 {
         let _ = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
         took = cpu_time() - before;
     }
-    assert!(
-        took < SLOW,
-        "{}: it took {took:?} for\nb\"{}\"",
-        target.name,
-        input.escape_ascii()
-    );
+    assert!(took < SLOW, "{}: it took {took:?} for\nb\"{}\"", target.name, input.escape_ascii());
     led
 }
 
@@ -146,11 +133,7 @@ fn shorten(target: &Target<'_>, input: &[u8]) -> Vec<u8> {
             tries += 1;
             let mut shorter = best.clone();
             shorter.drain(at..(at + size).min(best.len()));
-            if fails(&shorter) {
-                best = shorter
-            } else {
-                at += size
-            }
+            if fails(&shorter) { best = shorter } else { at += size }
         }
         size /= 2;
     }

@@ -57,18 +57,9 @@ fn run(input: &[u8]) -> u64 {
     }
     assert_eq!(ImageName::parse(&full).as_ref(), Ok(&name), "{full}");
     let completed = name.complete(&text);
-    assert_eq!(
-        ImageName::parse(&completed).as_ref(),
-        Ok(&name),
-        "{completed}"
-    );
+    assert_eq!(ImageName::parse(&completed).as_ref(), Ok(&name), "{completed}");
     let components = name.repo.split('/').count();
-    path(&(
-        components,
-        name.tag.len(),
-        name.digest.len(),
-        name.repo.len(),
-    ))
+    path(&(components, name.tag.len(), name.digest.len(), name.repo.len()))
 }
 
 #[test]

@@ -90,9 +90,9 @@ const WORDS: &[&str] = &[
 fn has_long_key(json: &[u8]) -> bool {
     fn in_value(value: &serde_json::Value) -> bool {
         match value {
-            serde_json::Value::Object(fields) => fields
-                .iter()
-                .any(|(key, value)| format!("{key:?}").len() > 1000 || in_value(value)),
+            serde_json::Value::Object(fields) => {
+                fields.iter().any(|(key, value)| format!("{key:?}").len() > 1000 || in_value(value))
+            }
             serde_json::Value::Array(items) => items.iter().any(in_value),
             _ => false,
         }
@@ -116,10 +116,7 @@ fn judge(mut pod: Pod) -> Vec<FieldError> {
         String::from_utf8_lossy(&json)
     );
     let mut errors = validate_pod(&pod);
-    errors.extend(validate_static_pod_references(
-        &pod,
-        LocalConfigMapsAndSecrets::None,
-    ));
+    errors.extend(validate_static_pod_references(&pod, LocalConfigMapsAndSecrets::None));
     errors.extend(unsupported_fields(&pod));
     for error in &errors {
         assert!(!error.to_string().is_empty());
@@ -166,16 +163,10 @@ fn run(input: &[u8]) -> u64 {
 fn manifests() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let directories = ["examples/manifests", "tests/manifests"];
-    let files = directories
-        .iter()
-        .flat_map(|directory| std::fs::read_dir(root.join(directory)).unwrap());
+    let files =
+        directories.iter().flat_map(|directory| std::fs::read_dir(root.join(directory)).unwrap());
     let files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
     let mut seeds: Vec<Vec<u8>> = SEEDS.iter().map(|seed| seed.as_bytes().to_vec()).collect();
     seeds.extend(files);
-    fuzz(&Target {
-        name: "manifests",
-        seeds,
-        words: WORDS,
-        run: &run,
-    });
+    fuzz(&Target { name: "manifests", seeds, words: WORDS, run: &run });
 }

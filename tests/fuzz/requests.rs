@@ -61,15 +61,8 @@ const EVERYTHING_OFF: [RouteGroup; 5] = [
 ];
 
 /// What the first byte of an input chooses from. Unauthenticated clients are refused.
-const KINDS: [&str; 7] = [
-    "open",
-    "local",
-    "read-only",
-    "health",
-    "closed",
-    "local-off",
-    "open-off",
-];
+const KINDS: [&str; 7] =
+    ["open", "local", "read-only", "health", "closed", "local-off", "open-off"];
 
 impl Ports {
     fn open() -> Self {
@@ -101,16 +94,11 @@ impl Ports {
                 ..ConnectionLimits::default()
             };
             let listener = Listener::bind_local("fuzzed", &dir.path().join(kind)).unwrap();
-            let served = listener
-                .limits(limits)
-                .serve(handlers, CancellationToken::new());
+            let served = listener.limits(limits).serve(handlers, CancellationToken::new());
             runtime.spawn(served);
         }
         drop(entered);
-        Self {
-            _runtime: runtime,
-            dir,
-        }
+        Self { _runtime: runtime, dir }
     }
 
     fn connect(&self, kind: &str) -> UnixStream {
@@ -154,11 +142,7 @@ fn pod() -> Arc<Pod> {
 fn views() -> RouteHandlers {
     let known = || -> kubelet::server::WaitForPods { Arc::new(|| Box::pin(ready(()))) };
     let events = EventRecorder::new();
-    events.warning(
-        &ObjectRef::container(&pod(), "c"),
-        "BackOff",
-        "<x>\u{1b} first",
-    );
+    events.warning(&ObjectRef::container(&pod(), "c"), "BackOff", "<x>\u{1b} first");
     let nowhere = || PathBuf::from("/nonexistent");
     RouteHandlers {
         pods: PodLists {
@@ -220,9 +204,7 @@ fn views() -> RouteHandlers {
         }),
         node_logs: NodeLogs::of(log_root()),
         posted: None,
-        checkpoints: Checkpoints {
-            directory: Arc::new(nowhere()),
-        },
+        checkpoints: Checkpoints { directory: Arc::new(nowhere()) },
         machine: Arc::new(kubelet::host::HostMachine::read().unwrap()),
     }
 }
@@ -266,11 +248,7 @@ fn run(ports: &Ports, input: &[u8]) -> u64 {
         read_to_close(&mut stream, &mut answer, said);
     }
     assert_eq!(PANICS.swap(0, Ordering::SeqCst), 0, "the server panicked");
-    let led = if answer.is_empty() {
-        (0, 0)
-    } else {
-        judge(kind, &answer)
-    };
+    let led = if answer.is_empty() { (0, 0) } else { judge(kind, &answer) };
     others_are_served(ports);
     path(&(kind, led))
 }
@@ -306,9 +284,8 @@ fn is_whole(answer: &[u8], head_only: bool) -> bool {
         return false;
     };
     let text = String::from_utf8_lossy(&answer[..head]).to_ascii_lowercase();
-    let length = text
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    let length =
+        text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
     match length {
         _ if head_only => true,
         Some(length) => answer.len() >= head + 4 + length,
@@ -340,34 +317,19 @@ fn judge(kind: &str, answer: &[u8]) -> (u16, usize) {
     let head = std::str::from_utf8(&answer[..end.expect("a whole head")]).expect(&shown);
     let mut lines = head.split("\r\n");
     let first = lines.next().unwrap_or_default();
-    let status = first
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse::<u16>().ok());
+    let status = first.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
     let status = status.unwrap_or_else(|| panic!("no status: {shown}"));
     assert!(STATUSES.contains(&status), "status {status}: {shown}");
     if kind == "closed" {
         assert!(matches!(status, 400 | 401 | 414 | 431), "let in: {shown}");
     }
     let headers: Vec<(String, &str)> = lines
-        .map(|line| {
-            line.split_once(": ")
-                .unwrap_or_else(|| panic!("{line:?} in {shown}"))
-        })
+        .map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{line:?} in {shown}")))
         .map(|(name, value)| (name.to_ascii_lowercase(), value))
         .collect();
-    assert!(
-        headers
-            .iter()
-            .all(|(_, value)| !value.chars().any(char::is_control)),
-        "{shown}"
-    );
-    let header = |name: &str| {
-        headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| *value)
-    };
+    assert!(headers.iter().all(|(_, value)| !value.chars().any(char::is_control)), "{shown}");
+    let header =
+        |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     let sent = &answer[head.len() + 4..];
     let mut plain = Vec::new();
     if header("content-encoding") == Some("gzip") && !sent.is_empty() {
@@ -427,11 +389,7 @@ fn others_are_served(ports: &Ports) {
             assert!(read > 0, "another connection was closed");
             answer.extend_from_slice(&chunk[..read]);
         }
-        assert!(
-            answer.starts_with(b"HTTP/1.1 200 "),
-            "{}",
-            answer.escape_ascii()
-        );
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", answer.escape_ascii());
     });
 }
 

@@ -106,10 +106,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
             Err(RouteError::NotFound) => {
                 // Either no row, or a name that is none.
                 let names = row.is_none_or(|row| row.pattern.contains('{'));
-                assert!(
-                    names || row.is_some_and(|row| row.pattern.is_empty()),
-                    "{target:?}"
-                );
+                assert!(names || row.is_some_and(|row| row.pattern.is_empty()), "{target:?}");
                 led.push(path(&row.map(|row| row.pattern)));
             }
             Err(RouteError::MethodNotAllowed(methods)) => {
@@ -134,9 +131,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
 
 /// The rows whose pattern a path has.
 fn rows<'a>(port: Port, target: &'a str) -> impl Iterator<Item = &'static RouteEntry> + 'a {
-    let on_port = ROUTE_TABLE
-        .iter()
-        .filter(move |entry| entry.ports.contains(&port));
+    let on_port = ROUTE_TABLE.iter().filter(move |entry| entry.ports.contains(&port));
     on_port.filter(move |entry| matches(entry.pattern, target))
 }
 
@@ -195,10 +190,7 @@ fn same_escaped(port: Port, method: &Method, target: &str, query: Option<&str>, 
     let segments: Vec<_> = target.split('/').collect();
     let mut same = Vec::new();
     for (at, segment) in segments.iter().enumerate() {
-        let part = pattern
-            .get(at)
-            .copied()
-            .unwrap_or(pattern[pattern.len() - 1]);
+        let part = pattern.get(at).copied().unwrap_or(pattern[pattern.len() - 1]);
         if part.starts_with('{') {
             same.push(escaped(&decoded(segment).unwrap()))
         } else {
@@ -224,10 +216,8 @@ fn same_again(port: Port, method: &Method, entry: &'static RouteEntry, found: &R
         target.replace_range(start..=end, &escaped(&name));
     }
     assert!(!target.contains('{'), "{target}: {found:?}");
-    let query: Vec<String> = query
-        .iter()
-        .map(|(key, value)| format!("{key}={}", escaped(value)))
-        .collect();
+    let query: Vec<String> =
+        query.iter().map(|(key, value)| format!("{key}={}", escaped(value))).collect();
     let again = route(port, method, &target, Some(&query.join("&"))).map(|(_, route)| route);
     assert_eq!(again.as_ref(), Ok(found), "{target}?{}", query.join("&"));
 }
@@ -254,9 +244,7 @@ fn stays_inside(below: &str) -> &'static str {
         }
         Ok(ConfinedFile::Directory(names)) => {
             let known: BTreeSet<&str> = NAMES.iter().copied().collect();
-            let strange = names
-                .iter()
-                .find(|(name, _)| !known.contains(name.as_str()));
+            let strange = names.iter().find(|(name, _)| !known.contains(name.as_str()));
             assert_eq!(strange, None, "{below:?}");
             "directory"
         }

@@ -84,11 +84,7 @@ impl Place {
         fs::write(outside.join("a/b"), "theirs").unwrap();
         fs::create_dir(&volume).unwrap();
         let planted = BTreeSet::new();
-        Self {
-            outside,
-            volume,
-            planted,
-        }
+        Self { outside, volume, planted }
     }
 
     /// Puts something into the volume under one plain name, instead of what is there.
@@ -145,10 +141,8 @@ impl Place {
             }
         }
         let version = fs::read_link(&data).unwrap();
-        let firsts: BTreeSet<&str> = payload
-            .files()
-            .filter_map(|(path, _)| path.split('/').next())
-            .collect();
+        let firsts: BTreeSet<&str> =
+            payload.files().filter_map(|(path, _)| path.split('/').next()).collect();
         for entry in fs::read_dir(&self.volume).unwrap() {
             let name = entry.unwrap().file_name();
             let known = name == "..data" || name.as_os_str() == version.as_os_str();

@@ -11,18 +11,12 @@ pub(crate) type Pairs = Vec<(&'static str, String)>;
 /// The variable segments of a route's path, and its query.
 pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
     let some = |key, value: &Option<String>| {
-        value
-            .iter()
-            .map(move |value| (key, value.clone()))
-            .collect::<Pairs>()
+        value.iter().map(move |value| (key, value.clone())).collect::<Pairs>()
     };
     let after = |query: &OverviewQuery| some("after", &query.after);
     let explained = |query: &PodName| {
         plain(&[&query.namespace, &query.name]);
-        (
-            vec![query.namespace.clone(), query.name.clone()],
-            some("uid", &query.uid),
-        )
+        (vec![query.namespace.clone(), query.name.clone()], some("uid", &query.uid))
     };
     match route {
         Route::Pods
@@ -44,20 +38,11 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
             let (names, pairs) = explained(query);
             (names, [pairs, after(overview)].concat())
         }
-        Route::Events(EventsQuery {
-            namespace,
-            name,
-            limit,
-        }) => {
+        Route::Events(EventsQuery { namespace, name, limit }) => {
             let limit = limit.map(|limit| limit.to_string());
             (
                 vec![],
-                [
-                    some("namespace", namespace),
-                    some("name", name),
-                    some("limit", &limit),
-                ]
-                .concat(),
+                [some("namespace", namespace), some("name", name), some("limit", &limit)].concat(),
             )
         }
         Route::Profile(seconds) => (vec![], vec![("seconds", seconds.to_string())]),
@@ -70,18 +55,13 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         }
         Route::HealthCheck(name) => (vec![name.clone()], vec![]),
         Route::NodeLogs(below, _) => (vec![below.clone()], vec![]),
-        Route::PodInfo(PodName {
-            namespace,
-            name,
-            uid,
-        }) => {
+        Route::PodInfo(PodName { namespace, name, uid }) => {
             let pairs = vec![("podNamespace", namespace.clone()), ("podID", name.clone())];
             (vec![], [pairs, some("UUID", uid)].concat())
         }
-        Route::Checkpoint(name, seconds) => (
-            container(name),
-            some("timeout", &seconds.map(|seconds| seconds.to_string())),
-        ),
+        Route::Checkpoint(name, seconds) => {
+            (container(name), some("timeout", &seconds.map(|seconds| seconds.to_string())))
+        }
         Route::Exec(name, command, streams) => {
             let command = command.iter().map(|word| ("command", word.clone()));
             (container(name), command.chain(flags(streams)).collect())
@@ -91,10 +71,9 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
             let ports = ports.iter().map(|port| ("port", port.to_string()));
             (pod(name), ports.collect())
         }
-        Route::Run(name, command) => (
-            container(name),
-            some("cmd", &command.as_ref().map(|words| words.join(" "))),
-        ),
+        Route::Run(name, command) => {
+            (container(name), some("cmd", &command.as_ref().map(|words| words.join(" "))))
+        }
         Route::ContainerLogs(name, query) => (container(name), log_query(query)),
     }
 }
@@ -116,11 +95,7 @@ fn info_query(query: &LegacyStatsQuery) -> Pairs {
     let below = ("subcontainers", query.subcontainers.to_string());
     let start = query.start.map(|start| ("start", start.to_string()));
     let end = query.end.map(|end| ("end", end.to_string()));
-    [cgroup, below]
-        .into_iter()
-        .chain(start)
-        .chain(end)
-        .collect()
+    [cgroup, below].into_iter().chain(start).chain(end).collect()
 }
 
 fn flags(streams: &kubelet::cri::StdStreams) -> Pairs {
@@ -130,28 +105,19 @@ fn flags(streams: &kubelet::cri::StdStreams) -> Pairs {
         ("error", streams.stderr),
         ("tty", streams.tty),
     ];
-    flags
-        .map(|(name, set)| (name, u8::from(set).to_string()))
-        .to_vec()
+    flags.map(|(name, set)| (name, u8::from(set).to_string())).to_vec()
 }
 
 fn log_query(query: &LogQuery) -> Pairs {
-    let flags = [
-        ("follow", query.follow),
-        ("previous", query.previous),
-        ("timestamps", query.timestamps),
-    ];
+    let flags =
+        [("follow", query.follow), ("previous", query.previous), ("timestamps", query.timestamps)];
     let mut pairs = flags.map(|(name, set)| (name, set.to_string())).to_vec();
     let numbers = [
         ("tailLines", query.tail_lines),
         ("limitBytes", query.limit_bytes),
         ("sinceSeconds", query.since_seconds),
     ];
-    pairs.extend(
-        numbers
-            .iter()
-            .filter_map(|(name, value)| Some((*name, (*value)?.to_string()))),
-    );
+    pairs.extend(numbers.iter().filter_map(|(name, value)| Some((*name, (*value)?.to_string()))));
     pairs.extend(query.since_time.map(|time| ("sinceTime", time.to_string())));
     let stream = query.stream.map(|stream| match stream {
         SelectedStreams::All => "All",
@@ -164,10 +130,8 @@ fn log_query(query: &LogQuery) -> Pairs {
 
 fn pod(name: &PodName) -> Vec<String> {
     let uid = name.uid.iter().cloned();
-    let names: Vec<String> = [name.namespace.clone(), name.name.clone()]
-        .into_iter()
-        .chain(uid)
-        .collect();
+    let names: Vec<String> =
+        [name.namespace.clone(), name.name.clone()].into_iter().chain(uid).collect();
     plain(&names.iter().collect::<Vec<_>>());
     names
 }

@@ -22,10 +22,7 @@ async fn a_pod_whose_status_comes_late_is_adopted_while_there_is_no_api_server()
     node.start().await;
     wait_runs(&node, "web").await;
     let stored = node.path("root/api-pods/uid-of-web.json");
-    wait_for("the pod is stored", WAIT_LIMIT, async || {
-        holds(stored.exists(), "it is not")
-    })
-    .await;
+    wait_for("the pod is stored", WAIT_LIMIT, async || holds(stored.exists(), "it is not")).await;
     node.stop().await;
     api.answer(Mode::Away);
     for rpc in [Rpc::PodSandboxStatus, Rpc::ContainerStatus] {
@@ -39,9 +36,7 @@ async fn a_pod_whose_status_comes_late_is_adopted_while_there_is_no_api_server()
         let pod = fake.pod("web").unwrap();
         pod.containers.len() > 1 && pod.containers.iter().any(|one| one.is_running())
     };
-    node.fake
-        .wait_until("its container runs again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("its container runs again", WAIT_LIMIT, again).await;
 }
 
 #[tokio::test]
@@ -67,9 +62,7 @@ async fn a_pod_that_was_not_adopted_is_confirmed_to_be_gone_before_it_is_stopped
                 calls.iter().any(|call| call.code.is_some())
             })
         };
-        node.fake
-            .wait_until("it was read", WAIT_LIMIT, is_read)
-            .await;
+        node.fake.wait_until("it was read", WAIT_LIMIT, is_read).await;
         stays_untouched(&node, &format!("late: {is_late}")).await;
         assert_eq!(ids(&node.fake, "web"), before);
         put_cluster(&api, "one");
@@ -100,9 +93,7 @@ async fn pods_that_are_missing_from_a_list_are_confirmed_together() {
     let before = api.seen().len();
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pods().len() == 1;
-    node.fake
-        .wait_until("they are gone", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("they are gone", WAIT_LIMIT, gone).await;
     wait_runs(&node, "stays").await;
     let seen = api.seen().split_off(before);
     let number = |path: &str| {
@@ -138,9 +129,7 @@ async fn a_pod_in_doubt_does_not_make_way_for_one_of_its_name_in_another_cluster
         let [pod] = pods.as_slice() else { return false };
         pod.uid == "uid-of-other" && pod.containers.iter().any(|one| one.is_running())
     };
-    node.fake
-        .wait_until("the other one runs alone", WAIT_LIMIT, replaced)
-        .await;
+    node.fake.wait_until("the other one runs alone", WAIT_LIMIT, replaced).await;
 }
 
 /// A record that the runtime can never return does not make a pod immortal.

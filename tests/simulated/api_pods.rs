@@ -44,9 +44,7 @@ async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
         planter.pod(&Plant::of_a_kubelet("unmarked")).await;
         planter.pod(&api("ended")).await;
         node.fake.kill_sandbox("ended");
-        planter
-            .pod(&Plant::of_a_kubelet("lost").made_for_a_file())
-            .await;
+        planter.pod(&Plant::of_a_kubelet("lost").made_for_a_file()).await;
         let directories = [
             "root/pods/uid-of-from-the-api/volumes",
             "root/pods/uid-of-elsewhere/volumes",
@@ -61,9 +59,7 @@ async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
         node.start().await;
         node.wait_runs("web").await;
         let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
-        node.fake
-            .wait_until("the orphan of the file is removed", WAIT_LIMIT, gone)
-            .await;
+        node.fake.wait_until("the orphan of the file is removed", WAIT_LIMIT, gone).await;
         let names = ["from-the-api", "unmarked", "ended"];
         // Several runs of housekeeping.
         let touched = |fake: &FakeRuntime| !done_to(fake, &names).is_empty();

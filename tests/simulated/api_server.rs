@@ -58,13 +58,7 @@ impl Place {
         }
         let mut next = || rest.next().map(|part| (*part).to_owned());
         let (name, subresource) = (next(), next());
-        Some(Place {
-            api,
-            namespace,
-            resource,
-            name,
-            subresource,
-        })
+        Some(Place { api, namespace, resource, name, subresource })
     }
 
     fn holds(&self, other: &Place) -> bool {
@@ -102,8 +96,7 @@ impl Objects {
     /// Keeps the event for later watches and returns it for those that run.
     fn changed(&mut self, place: &Place, kind: &str, object: &Value) -> (Place, Value) {
         let event = event(kind, object);
-        self.changes
-            .push((self.version, place.clone(), event.clone()));
+        self.changes.push((self.version, place.clone(), event.clone()));
         (place.clone(), event)
     }
 }
@@ -222,10 +215,7 @@ impl Shared {
         let objects = self.objects.lock();
         let named = |object: &Value| name.is_none_or(|name| object["metadata"]["name"] == name);
         let items = objects.stored.iter().filter(|(place, _)| of.holds(place));
-        let items: Vec<_> = items
-            .map(|(_, object)| object.clone())
-            .filter(named)
-            .collect();
+        let items: Vec<_> = items.map(|(_, object)| object.clone()).filter(named).collect();
         json!({"metadata": {"resourceVersion": objects.version.to_string()}, "items": items})
     }
 
@@ -249,9 +239,7 @@ impl Shared {
             let object = &event["object"];
             // As the real one: a watch has nothing of an earlier version than it asked for.
             let version = object["metadata"]["resourceVersion"].as_str();
-            let version: u64 = version
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(u64::MAX);
+            let version: u64 = version.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
             let line = (version > since && fits(&place, object)).then(|| line(&event));
             std::future::ready(line)
         });
@@ -345,10 +333,7 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
         Some(object) => whole(200, &object.to_string()),
         None => refused(404, "NotFound"),
     };
-    let object_place = Place {
-        subresource: None,
-        ..place.clone()
-    };
+    let object_place = Place { subresource: None, ..place.clone() };
     let stored = || shared.objects.lock().stored.get(&object_place).cloned();
     match (method.as_str(), &place.name) {
         ("GET", None) => {

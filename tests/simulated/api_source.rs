@@ -30,10 +30,7 @@ pub(crate) fn bound(name: &str) -> Value {
 
 pub(crate) async fn joined() -> (Node, FakeApiServer) {
     let api = FakeApiServer::start().await;
-    api.put(
-        "/api/v1/nodes/node1",
-        json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}),
-    );
+    api.put("/api/v1/nodes/node1", json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}));
     let mut node = Node::new().await;
     node.periods().housekeeping = Duration::from_millis(200);
     let path = api.kubeconfig(&node.path(""));
@@ -43,10 +40,7 @@ pub(crate) async fn joined() -> (Node, FakeApiServer) {
 
 fn runs(fake: &FakeRuntime, name: &str) -> Option<PodView> {
     let pod = fake.pod(name)?;
-    let running = pod
-        .containers
-        .iter()
-        .any(|container| container.is_running());
+    let running = pod.containers.iter().any(|container| container.is_running());
     running.then_some(pod)
 }
 
@@ -59,10 +53,7 @@ pub(crate) async fn wait_runs(node: &Node, name: &str) -> PodView {
 
 pub(crate) fn ids(fake: &FakeRuntime, name: &str) -> Vec<String> {
     let pod = fake.pod(name).expect("the pod");
-    pod.containers
-        .iter()
-        .map(|container| container.id.clone())
-        .collect()
+    pod.containers.iter().map(|container| container.id.clone()).collect()
 }
 
 /// Asserts that nothing is changed in the runtime for a second.
@@ -82,9 +73,7 @@ async fn a_bound_pod_runs_and_one_that_is_removed_ends() {
     wait_runs(&node, "second").await;
     api.remove(&path("first"));
     let gone = |fake: &FakeRuntime| fake.pod("first").is_none();
-    node.fake
-        .wait_until("first is gone", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("first is gone", WAIT_LIMIT, gone).await;
     assert!(runs(&node.fake, "second").is_some());
 }
 
@@ -114,21 +103,14 @@ async fn the_api_server_has_the_status_and_a_deleted_pod_goes_when_its_container
     assert_eq!(deletions.len(), 1, "{deletions:?}");
     assert_eq!(deletions[0].body["preconditions"]["uid"], "uid-of-web");
     let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
-    node.fake
-        .wait_until("nothing is left", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("nothing is left", WAIT_LIMIT, gone).await;
 }
 
 #[tokio::test]
 async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
-    for mode in [
-        Mode::Status(500),
-        Mode::Status(403),
-        Mode::Silent,
-        Mode::Garbage,
-        Mode::Empty,
-        Mode::Away,
-    ] {
+    for mode in
+        [Mode::Status(500), Mode::Status(403), Mode::Silent, Mode::Garbage, Mode::Empty, Mode::Away]
+    {
         let (mut node, api) = joined().await;
         api.put(&path("web"), bound("web"));
         node.start().await;
@@ -157,14 +139,10 @@ async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
         assert!(node.fake.exit("web/main", 1));
         let replaced = |fake: &FakeRuntime| {
             runs(fake, "web").is_some_and(|pod| {
-                pod.containers
-                    .iter()
-                    .any(|c| c.is_running() && !before.contains(&c.id))
+                pod.containers.iter().any(|c| c.is_running() && !before.contains(&c.id))
             })
         };
-        node.fake
-            .wait_until("the container was started again", WAIT_LIMIT, replaced)
-            .await;
+        node.fake.wait_until("the container was started again", WAIT_LIMIT, replaced).await;
         api.answer(Mode::Well);
         api.put(&path("later"), bound("later"));
         wait_runs(&node, "later").await;
@@ -292,9 +270,7 @@ async fn what_a_pod_says_of_itself_in_annotations_of_the_kubelet_is_not_believed
     api.put(&path("web"), pod);
     wait_for("the change is known", WAIT_LIMIT, async || {
         let pods = node.pods().await;
-        let annotations = pods
-            .first()
-            .and_then(|pod| pod.metadata.annotations.clone());
+        let annotations = pods.first().and_then(|pod| pod.metadata.annotations.clone());
         let annotations = annotations.unwrap_or_default();
         let source = annotations.get("kubernetes.io/config.source");
         let known =
@@ -338,25 +314,16 @@ async fn a_pod_of_the_api_server_may_have_a_longest_restart_delay_and_a_wrong_on
     node.start().await;
     wait_runs(&node, "web").await;
     wait_runs(&node, "wrong").await;
-    wait_event(
-        &node,
-        "kubelet.rs/max-container-restart-period]: Invalid value",
-    )
-    .await;
+    wait_event(&node, "kubelet.rs/max-container-restart-period]: Invalid value").await;
     // The back-off of the node begins with ten seconds, the pod's with one: the last of these would wait for 80 s.
     for count in 2..=5 {
         assert!(node.fake.exit("web/main", 1));
         let again = |fake: &FakeRuntime| {
             let containers = fake.pod("web").map(|pod| pod.containers);
-            let newest = containers
-                .into_iter()
-                .flatten()
-                .max_by_key(|one| one.attempt);
+            let newest = containers.into_iter().flatten().max_by_key(|one| one.attempt);
             newest.is_some_and(|one| one.attempt + 1 >= count && one.is_running())
         };
-        node.fake
-            .wait_until("it runs again", WAIT_LIMIT, again)
-            .await;
+        node.fake.wait_until("it runs again", WAIT_LIMIT, again).await;
     }
 }
 
@@ -410,9 +377,7 @@ async fn a_pod_of_another_kubelet_with_a_volume_that_is_not_supported_runs_on_un
     })
     .await;
     let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
-    node.fake
-        .wait_until("nothing is left", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("nothing is left", WAIT_LIMIT, gone).await;
 }
 
 /// A file system of another program; unmounted with the test.
@@ -422,10 +387,8 @@ impl ForeignMount {
     /// `None` where the test may not mount.
     pub(crate) fn new(at: std::path::PathBuf) -> Option<ForeignMount> {
         std::fs::create_dir_all(&at).expect("a directory");
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "none"])
-            .arg(&at)
-            .status();
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&at).status();
         if mounted.is_ok_and(|status| status.success()) {
             return Some(ForeignMount(at));
         }
@@ -451,9 +414,7 @@ async fn a_mount_of_another_kubelet_keeps_an_ended_pod_with_an_event_that_names_
     delete(&api, "web", pod).await;
     wait_event(&node, "kubernetes.io~csi/disk/mount is still mounted").await;
     let ended = |fake: &FakeRuntime| runs(fake, "web").is_none();
-    node.fake
-        .wait_until("its containers ended", WAIT_LIMIT, ended)
-        .await;
+    node.fake.wait_until("its containers ended", WAIT_LIMIT, ended).await;
     assert!(api.object(&path("web")).is_some());
     drop(mount);
     wait_for("it is gone from the API server", WAIT_LIMIT, async || {
@@ -474,8 +435,7 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
         json!([{"name": "debug", "image": IMAGE, "targetContainerName": "main"}]);
     api.put(&path("web"), pod);
     let runs = |fake: &FakeRuntime| {
-        fake.container("web/debug")
-            .is_some_and(|container| container.is_running())
+        fake.container("web/debug").is_some_and(|container| container.is_running())
     };
     node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
     assert!(node.fake.exit("web/debug", 0));
@@ -506,9 +466,7 @@ async fn an_ephemeral_container_that_has_ended_does_not_run_again_when_it_is_rem
         }
     };
     debug("one");
-    node.fake
-        .wait_until("it runs", WAIT_LIMIT, runs("one"))
-        .await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs("one")).await;
     let id = node.fake.container("web/one").unwrap().id;
     assert!(node.fake.exit("web/one", 3));
     wait_for("its end is shown", WAIT_LIMIT, async || {
@@ -520,9 +478,7 @@ async fn an_ephemeral_container_that_has_ended_does_not_run_again_when_it_is_rem
     Planter::new(&node.fake).await.remove(&id).await;
     // The sync that starts this one has seen that the first is gone.
     debug("two");
-    node.fake
-        .wait_until("the next runs", WAIT_LIMIT, runs("two"))
-        .await;
+    node.fake.wait_until("the next runs", WAIT_LIMIT, runs("two")).await;
     let created = node.fake.calls_of(Rpc::CreateContainer);
     assert_eq!(created.len(), 3, "{created:?}");
 }
@@ -537,9 +493,7 @@ async fn a_pod_that_changes_while_the_runtime_is_not_ready_starts_with_its_last_
     node.fake.set_runtime_ready(Err("not today"));
     let replies = node.fake.count(Rpc::Status);
     let received = |fake: &FakeRuntime| fake.count(Rpc::Status) >= replies + 2;
-    node.fake
-        .wait_until("the kubelet knows it", WAIT_LIMIT, received)
-        .await;
+    node.fake.wait_until("the kubelet knows it", WAIT_LIMIT, received).await;
     let mut pod = bound("web");
     api.put(&path("web"), pod.clone());
     node.wait_shown(2).await;
@@ -548,13 +502,8 @@ async fn a_pod_that_changes_while_the_runtime_is_not_ready_starts_with_its_last_
     api.put(&path("web"), pod);
     wait_for("the new image is shown", WAIT_LIMIT, async || {
         let pods = node.pods().await;
-        let mut containers = pods
-            .iter()
-            .flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
-        holds(
-            containers.any(|container| container.image.as_deref() == Some(image)),
-            "it is not",
-        )
+        let mut containers = pods.iter().flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
+        holds(containers.any(|container| container.image.as_deref() == Some(image)), "it is not")
     })
     .await;
     node.fake.set_runtime_ready(Ok(()));
@@ -606,9 +555,7 @@ async fn host_ips_follow_the_node_object_and_nothing_restarts_for_them() {
     assert_eq!(ids(&node.fake, "web"), before);
     assert!(node.fake.exit("web/main", 1));
     let again = |_: &FakeRuntime| env(1).is_some();
-    node.fake
-        .wait_until("the container started again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("the container started again", WAIT_LIMIT, again).await;
     assert_eq!(env(1).as_deref(), Some("192.0.2.2"));
 }
 
@@ -641,17 +588,13 @@ async fn a_pod_waits_for_the_port_of_one_that_is_ending_and_not_for_that_of_one_
         pod["status"]["reason"] == "NodePorts"
     };
     api.put(&path("mistaken"), with_port("mistaken"));
-    wait_for("the port is taken", WAIT_LIMIT, async || {
-        holds(failed("mistaken").await, "it waits")
-    })
-    .await;
+    wait_for("the port is taken", WAIT_LIMIT, async || holds(failed("mistaken").await, "it waits"))
+        .await;
     old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
     old["metadata"]["deletionGracePeriodSeconds"] = json!(3);
     api.put(&path("old"), old);
     let ending = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("old is ending", WAIT_LIMIT, ending)
-        .await;
+    node.fake.wait_until("old is ending", WAIT_LIMIT, ending).await;
     api.put(&path("new"), with_port("new"));
     wait_event(&node, "AdmissionPending").await;
     assert!(runs(&node.fake, "old").is_some() && runs(&node.fake, "new").is_none());
@@ -679,10 +622,7 @@ async fn a_pod_waits_for_the_node_object_and_one_that_is_removed_meanwhile_leave
     api.remove(&path("gone"));
     node.wait_shown(1).await;
     assert!(node.fake.pods().is_empty());
-    api.put(
-        "/api/v1/nodes/node1",
-        json!({"metadata": {"name": "node1"}}),
-    );
+    api.put("/api/v1/nodes/node1", json!({"metadata": {"name": "node1"}}));
     wait_runs(&node, "web").await;
     assert_eq!(node.fake.pods().len(), 1);
 }
@@ -694,10 +634,7 @@ async fn a_container_with_a_variable_of_a_config_map_says_why_it_waits_and_start
  {
     let (mut node, api) = joined().await;
     let map = "/api/v1/namespaces/default/configmaps/settings";
-    api.put(
-        map,
-        json!({"metadata": {"name": "settings"}, "data": {"colour": "red"}}),
-    );
+    api.put(map, json!({"metadata": {"name": "settings"}, "data": {"colour": "red"}}));
     let mut pod = bound("web");
     let reference = json!({"configMapKeyRef": {"name": "settings", "key": "colour"}});
     pod["spec"]["containers"][0]["env"] = json!([{"name": "COLOUR", "valueFrom": reference}]);
@@ -712,9 +649,7 @@ async fn a_container_with_a_variable_of_a_config_map_says_why_it_waits_and_start
     let text = "failed to sync configmap cache: the request to the API server failed: ";
     wait_for("it says what it waits for", WAIT_LIMIT, async || {
         let pods = node.pods().await;
-        let web = pods
-            .iter()
-            .find(|pod| pod.metadata.name.as_deref() == Some("web"));
+        let web = pods.iter().find(|pod| pod.metadata.name.as_deref() == Some("web"));
         let shown = serde_json::to_string(&web.and_then(|pod| pod.status.clone())).unwrap();
         let says = shown.contains("CreateContainerConfigError") && shown.contains(text);
         holds(says, shown)

@@ -13,9 +13,7 @@ use crate::resize::{allocatable, request_resize, shown, sized, wait_condition, w
 use crate::support::fake_runtime::{FakeRuntime, Fault, Features, Options, Rpc};
 use crate::support::wait::{holds, wait_for};
 
-const HIERARCHIES: [&str; 7] = [
-    "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
-];
+const HIERARCHIES: [&str; 7] = ["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd"];
 
 /// A node with cgroups below `/r`; they are those of version 1 where this machine has that.
 async fn node() -> Node {
@@ -35,10 +33,7 @@ async fn with_cgroups(mut node: Node) -> Node {
 fn directory(node: &Node, path: &str) -> PathBuf {
     let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let hierarchy = if v2 { "" } else { "memory" };
-    node.path("cgroup")
-        .join(hierarchy)
-        .join("r/kubepods")
-        .join(path)
+    node.path("cgroup").join(hierarchy).join("r/kubepods").join(path)
 }
 
 async fn wait_removed(node: &Node, path: &str) {
@@ -80,10 +75,7 @@ async fn events_of_a_start_reach_the_api_server_at_each_start() {
     for starts in 1..=5 {
         wait_for("the events of the start are sent", WAIT_LIMIT, || async {
             let counts = (created("NodeAllocatableEnforced"), created("CgroupV1"));
-            holds(
-                counts == (starts, if v1 { starts } else { 0 }),
-                format!("{counts:?}"),
-            )
+            holds(counts == (starts, if v1 { starts } else { 0 }), format!("{counts:?}"))
         })
         .await;
         node.stop().await;
@@ -138,11 +130,7 @@ async fn a_cgroup_of_a_pod_that_is_gone_is_removed_and_no_other() {
 async fn a_runtime_that_names_no_cgroup_driver_loses_support() {
     let (new, old) = (
         node().await,
-        Node::with(Options {
-            features: Features::old(),
-            ..Options::default()
-        })
-        .await,
+        Node::with(Options { features: Features::old(), ..Options::default() }).await,
     );
     let old = with_cgroups(old).await;
     let line = "kubelet_cri_losing_support{version=\"1.37.0\"} 1";
@@ -192,10 +180,9 @@ async fn the_kubelet_and_processes_of_the_root_are_put_where_the_configuration_s
     let node = with_cgroups(node).await;
     let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let hierarchies = if v2 { &[""][..] } else { &HIERARCHIES };
-    for (cgroup, expected) in [
-        ("kube/kubelet", format!("{own}\n")),
-        ("system", "4000001\n".to_owned()),
-    ] {
+    for (cgroup, expected) in
+        [("kube/kubelet", format!("{own}\n")), ("system", "4000001\n".to_owned())]
+    {
         wait_for("processes are moved", WAIT_LIMIT, || async {
             let files = hierarchies.iter().map(|name| {
                 let directory = node.path("cgroup").join(name).join(cgroup);
@@ -240,10 +227,7 @@ async fn with_web(cpu_milli: i64) -> (Node, FakeApiServer) {
     pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("32Mi");
     other["resources"] =
         json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "1m", "memory": "64Mi"}});
-    pod["spec"]["containers"]
-        .as_array_mut()
-        .unwrap()
-        .push(other);
+    pod["spec"]["containers"].as_array_mut().unwrap().push(other);
     api.put(&path("web"), pod);
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", &shown(cpu_milli)).await;
@@ -277,9 +261,7 @@ async fn a_resize_that_cannot_be_carried_out_lowers_no_limit_and_frees_nothing()
     let before = other(&node.fake).unwrap().id;
     assert!(node.fake.exit("web/other", 1));
     let again = |fake: &FakeRuntime| other(fake).is_some_and(|one| one.id != before);
-    node.fake
-        .wait_until("it was restarted", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it was restarted", WAIT_LIMIT, again).await;
     assert_eq!(memory_limit(&node), of_two);
 
     api.put(&path("room"), sized("room", 1, "64Mi"));
@@ -302,8 +284,7 @@ async fn the_runtime_is_notified_of_a_resize_first_and_may_reject_it() {
     assert!(call.detail.contains(&memory), "{}", call.detail);
 
     let rpc = Rpc::UpdatePodSandboxResources;
-    node.fake
-        .inject(Fault::fail(rpc, Code::Internal, "no room"));
+    node.fake.inject(Fault::fail(rpc, Code::Internal, "no room"));
     node.fake.clear_calls();
     request_resize(&api, "web", 300, "64Mi");
     let shown = wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
@@ -312,10 +293,9 @@ async fn the_runtime_is_notified_of_a_resize_first_and_may_reject_it() {
     assert!(node.fake.calls_of(Rpc::UpdateContainerResources).is_empty());
 
     node.fake.clear_faults();
-    for (cpu, code, text) in [
-        (400, Code::Unimplemented, ""),
-        (500, Code::Unknown, "not implemented yet"),
-    ] {
+    for (cpu, code, text) in
+        [(400, Code::Unimplemented, ""), (500, Code::Unknown, "not implemented yet")]
+    {
         node.fake.inject(Fault::fail(rpc, code, text));
         request_resize(&api, "web", cpu, "64Mi");
         wait_resized(&api, "web", &format!("{cpu}m")).await;

@@ -58,10 +58,7 @@ async fn a_pod_with_a_claim_and_a_private_image_is_probed_and_restarted_when_the
         put_pull_secret(&api);
         node.fake.on_pull(
             PRIVATE,
-            Pull {
-                credentials: Some(("u".into(), "p".into())),
-                ..Pull::default()
-            },
+            Pull { credentials: Some(("u".into(), "p".into())), ..Pull::default() },
         );
         let mut web = bound("web");
         let spec = &mut web["spec"];
@@ -84,9 +81,7 @@ async fn a_pod_with_a_claim_and_a_private_image_is_probed_and_restarted_when_the
         node.fake.clear_calls();
         node.start().await;
         let probed = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
-        node.fake
-            .wait_until("it is probed", WAIT_LIMIT, probed)
-            .await;
+        node.fake.wait_until("it is probed", WAIT_LIMIT, probed).await;
         assert_eq!(ids(&node.fake, "web"), before, "{mode:?}");
         assert!(node.fake.exit("web/main", 1));
         let replaced = |fake: &FakeRuntime| {
@@ -98,9 +93,7 @@ async fn a_pod_with_a_claim_and_a_private_image_is_probed_and_restarted_when_the
                 container.is_running() && mounted
             })
         };
-        node.fake
-            .wait_until("it was started again", WAIT_LIMIT, replaced)
-            .await;
+        node.fake.wait_until("it was started again", WAIT_LIMIT, replaced).await;
         assert_eq!(node.fake.count(Rpc::PullImage), 0, "{mode:?}");
     }
 }
@@ -127,13 +120,7 @@ async fn a_claim_may_be_a_device_and_bring_a_group_with_it() {
     let config = wait_runs(&node, "web").await.containers.remove(0).config;
     let devices = config.devices.iter();
     let devices: Vec<_> = devices
-        .map(|device| {
-            (
-                &*device.container_path,
-                &*device.host_path,
-                &*device.permissions,
-            )
-        })
+        .map(|device| (&*device.container_path, &*device.host_path, &*device.permissions))
         .collect();
     assert_eq!(devices, [("/dev/xvda", &*disk.to_string_lossy(), "mrw")]);
     let security = config.linux.unwrap().security_context.unwrap();

@@ -63,11 +63,7 @@ impl Node {
             let errors = String::from_utf8_lossy(&output.stderr);
             let report: Value =
                 serde_json::from_slice(&output.stdout).map_err(|_| errors.into_owned())?;
-            if fact(&report) {
-                Ok(report)
-            } else {
-                Err(format!("{report:#}"))
-            }
+            if fact(&report) { Ok(report) } else { Err(format!("{report:#}")) }
         })
         .await
     }
@@ -104,10 +100,7 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
         holds(table.matches("1/1     Running").count() == 2, table.clone()).map(|()| table)
     })
     .await;
-    let lines: Vec<Vec<&str>> = table
-        .lines()
-        .map(|l| l.split_whitespace().collect())
-        .collect();
+    let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(lines[0][..4], ["NAMESPACE", "NAME", "READY", "STATUS"]);
     assert_eq!(lines[1][..2], ["default", "web-node1"]);
     assert_eq!(lines[2][..2], ["shop", "db-node1"]);
@@ -156,17 +149,11 @@ async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let output = node.run_cli(&["pods"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(
-        errors.starts_with("kubelet: cannot reach a kubelet at "),
-        "{errors}"
-    );
+    assert!(errors.starts_with("kubelet: cannot reach a kubelet at "), "{errors}");
     // One that was killed leaves its socket behind.
     drop(std::os::unix::net::UnixListener::bind(node.path("root/kubelet.sock")).unwrap());
     node.start().await;
-    assert_eq!(
-        node.report(&["pods"]).await.lines().last(),
-        Some("No pods.")
-    );
+    assert_eq!(node.report(&["pods"]).await.lines().last(), Some("No pods."));
 }
 
 #[tokio::test]
@@ -175,10 +162,7 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
     node.fake.vanish();
     node.start().await;
     let report = node.report(&["pods"]).await;
-    assert!(
-        report.starts_with("! waiting for the container runtime at unix://"),
-        "{report}"
-    );
+    assert!(report.starts_with("! waiting for the container runtime at unix://"), "{report}");
     node.fake.come_back();
     wait_for("the warning is gone", WAIT_LIMIT, async || {
         let report = node.report(&["pods"]).await;
@@ -190,8 +174,7 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
 #[tokio::test]
 async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     let node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
     // That it waits is known before the one who decided it has noted that.
     let held = |report: &Value| {
@@ -218,51 +201,33 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     );
     assert_eq!(pod_history[2]["why"], "exited with code 3");
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake
-        .wait_until("the third start", WAIT_LIMIT, third)
-        .await;
+    node.fake.wait_until("the third start", WAIT_LIMIT, third).await;
     let started = node.calls("web", Rpc::StartContainer)[2].at;
     let off = apart(started, until);
     // A busy machine may be late, but not by another back-off.
-    assert!(
-        (-0.5..10.0).contains(&off),
-        "it started {off} s after the instant that was reported"
-    );
+    assert!((-0.5..10.0).contains(&off), "it started {off} s after the instant that was reported");
     let page = node.report(&["explain", "default/web-node1"]).await;
-    assert!(
-        page.contains("\nHistory\n") && page.contains("start main"),
-        "{page}"
-    );
+    assert!(page.contains("\nHistory\n") && page.contains("start main"), "{page}");
 }
 
 #[tokio::test]
 async fn a_pod_may_shorten_its_back_off_by_an_annotation() {
     let node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 1));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 1));
     let annotations = json!({"annotations": {"kubelet.rs/max-container-restart-period": "1s"}});
     node.put(&with_metadata(simple("quick"), annotations));
     node.put(&simple("usual"));
     let fifth = |fake: &FakeRuntime| {
         let starts = fake.calls_of(Rpc::StartContainer);
-        starts
-            .iter()
-            .filter(|call| call.subject.pod == full("quick"))
-            .count()
-            >= 5
+        starts.iter().filter(|call| call.subject.pod == full("quick")).count() >= 5
     };
-    node.fake
-        .wait_until("the fifth start", WAIT_LIMIT, fifth)
-        .await;
+    node.fake.wait_until("the fifth start", WAIT_LIMIT, fifth).await;
     let starts = node.calls("quick", Rpc::StartContainer);
-    let gaps: Vec<f64> = starts
-        .windows(2)
-        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64())
-        .collect();
+    let gaps: Vec<f64> =
+        starts.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
     // As a rule it would be ten seconds.
     let short = |pod: &_| backs_off_for(pod, "main", "1s");
-    node.wait_pod("quick", "backs off shortly", WAIT_LIMIT, short)
-        .await;
+    node.wait_pod("quick", "backs off shortly", WAIT_LIMIT, short).await;
     assert!(gaps[1..].iter().all(|gap| *gap >= 1.0), "{gaps:?}");
     let usual = node.calls("usual", Rpc::StartContainer);
     assert!(usual.len() < starts.len(), "{usual:?}");
@@ -300,28 +265,17 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
     let node = Node::started().await;
     let missing = "localhost/missing:1";
     let error = Some((tonic::Code::NotFound, "no such image".to_string()));
-    let pull = Pull {
-        error,
-        ..Pull::default()
-    };
+    let pull = Pull { error, ..Pull::default() };
     node.fake.on_pull(missing, pull);
-    node.put(&pod(
-        "web",
-        &[with(container("main"), json!({"image": missing}))],
-    ));
+    node.put(&pod("web", &[with(container("main"), json!({"image": missing}))]));
     let held = |report: &Value| report["pod"]["status"] == "ImagePullBackOff";
     let report = node.explained("web", "the pull is held back", held).await;
     let wait = &report["waits"][0];
     let what = wait["what"].as_str().unwrap();
-    assert!(
-        what.starts_with("a retry (ImagePullBackOff: Back-off pulling image"),
-        "{what}"
-    );
+    assert!(what.starts_with("a retry (ImagePullBackOff: Back-off pulling image"), "{what}");
     let until = time(&wait["until"]);
     let second = |fake: &FakeRuntime| fake.count(Rpc::PullImage) >= 2;
-    node.fake
-        .wait_until("the next pull", WAIT_LIMIT, second)
-        .await;
+    node.fake.wait_until("the next pull", WAIT_LIMIT, second).await;
     let pulls = node.fake.calls_of(Rpc::PullImage);
     let off = apart(pulls[1].at, until);
     // A busy machine may be late, but not by another back-off.
@@ -336,10 +290,7 @@ async fn a_pull_that_takes_long_is_what_the_kubelet_is_doing() {
     let node = Node::started().await;
     let slow = "localhost/slow:1";
     node.fake.inject(Fault::hang(Rpc::PullImage));
-    node.put(&pod(
-        "web",
-        &[with(container("main"), json!({"image": slow}))],
-    ));
+    node.put(&pod("web", &[with(container("main"), json!({"image": slow}))]));
     let doing = |report: &Value| {
         let step = report["doing"]["step"].as_str().unwrap_or_default();
         step == format!("getting image {slow} for main")
@@ -354,14 +305,11 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
     let node = Node::started().await;
     let ready = Arc::new(AtomicBool::new(false));
     let seen = ready.clone();
-    node.fake
-        .on_exec(move |_| ExecOutcome::code(i32::from(!seen.load(Ordering::SeqCst))));
+    node.fake.on_exec(move |_| ExecOutcome::code(i32::from(!seen.load(Ordering::SeqCst))));
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     let failed = |report: &Value| report["probes"][0]["inARow"].as_u64().unwrap_or(0) >= 2;
-    let report = node
-        .explained("web", "it failed more than once", failed)
-        .await;
+    let report = node.explained("web", "it failed more than once", failed).await;
     let probe = &report["probes"][0];
     assert_eq!(
         (&probe["kind"], &probe["result"], &probe["lastResult"]),
@@ -405,10 +353,7 @@ async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
     let output = node.run_cli(&["explain", "web"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert_eq!(
-        errors,
-        "kubelet: no pod \"web\"; there are no pods on this node\n"
-    );
+    assert_eq!(errors, "kubelet: no pod \"web\"; there are no pods on this node\n");
 }
 
 #[tokio::test]
@@ -451,10 +396,7 @@ impl Watching {
     fn of(node: &Node, args: &[&str]) -> Watching {
         let mut child = node.verb(args).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Watching {
-            lines,
-            _child: child,
-        }
+        Watching { lines, _child: child }
     }
 
     /// The next line that has all of these words.
@@ -486,9 +428,7 @@ async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
     node.put(&simple("late"));
     watching.line(&["late-node1", "1/1", "Running"]).await;
     node.fake.exit(&format!("{}/main", full("web")), 2);
-    watching
-        .line(&["web-node1", "1/1", "Running", "1 (", "Error (2)"])
-        .await;
+    watching.line(&["web-node1", "1/1", "Running", "1 (", "Error (2)"]).await;
     // The kubelet goes and comes; who watches goes on watching.
     node.stop().await;
     watching.line(&["! cannot reach a kubelet"]).await;
@@ -507,9 +447,7 @@ async fn watching_as_json_gives_a_document_a_line() {
     let first: Value = serde_json::from_str(&watching.line(&["version"]).await).unwrap();
     assert_eq!(first["node"], "node1");
     node.put(&simple("web"));
-    let ready = watching
-        .line(&["web-node1", "\"status\":\"Running\",", "\"ready\":1"])
-        .await;
+    let ready = watching.line(&["web-node1", "\"status\":\"Running\",", "\"ready\":1"]).await;
     let ready: Value = serde_json::from_str(&ready).unwrap();
     assert_ne!(ready["version"], first["version"]);
 }
@@ -526,14 +464,8 @@ async fn a_reader_that_goes_away_is_no_error() {
         node.path("root").display(),
     );
     let mut shell = Command::new("bash");
-    shell
-        .args(["-o", "pipefail", "-c", &verb])
-        .kill_on_drop(true);
-    let running = shell
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    shell.args(["-o", "pipefail", "-c", &verb]).kill_on_drop(true);
+    let running = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let done = tokio::spawn(running.wait_with_output());
     // What changes makes the one that watches write into the broken pipe, whenever it began.
     let changes = async {
@@ -550,9 +482,7 @@ async fn a_reader_that_goes_away_is_no_error() {
             () = changes => unreachable!("there is always another pod"),
         }
     };
-    let output = tokio::time::timeout(WAIT_LIMIT, ended)
-        .await
-        .expect("it ends");
+    let output = tokio::time::timeout(WAIT_LIMIT, ended).await.expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{}", output.status);
 }
@@ -567,10 +497,7 @@ async fn the_read_only_port_explains_as_the_socket_does() {
     let report: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(report["pod"]["name"], "web-node1");
     let (code, body) = node.get("/explain/default/other").await;
-    assert_eq!(
-        (code, body.as_str()),
-        (404, "404 pod default/other not found\n")
-    );
+    assert_eq!((code, body.as_str()), (404, "404 pod default/other not found\n"));
 }
 
 #[tokio::test]
@@ -587,14 +514,8 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
     })
     .await;
     let events = node.events().await;
-    let output = node
-        .run_cli(&[
-            "validate",
-            node.path("manifests").to_str().unwrap(),
-            "-o",
-            "json",
-        ])
-        .await;
+    let output =
+        node.run_cli(&["validate", node.path("manifests").to_str().unwrap(), "-o", "json"]).await;
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     for file in report["files"].as_array().unwrap() {
@@ -619,15 +540,7 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
 fn findings(report: &Value) -> Vec<(String, String, String)> {
     let text = |finding: &Value, field: &str| finding[field].as_str().unwrap().to_owned();
     let findings = report["findings"].as_array().unwrap().iter();
-    findings
-        .map(|one| {
-            (
-                text(one, "level"),
-                text(one, "subject"),
-                text(one, "message"),
-            )
-        })
-        .collect()
+    findings.map(|one| (text(one, "level"), text(one, "subject"), text(one, "message"))).collect()
 }
 
 #[tokio::test]
@@ -653,10 +566,7 @@ async fn a_check_finds_everything_that_a_start_would_meet_and_changes_nothing() 
         let fits = |one: &&(String, String, String)| {
             one.0 == level && one.1 == subject && one.2.contains(part)
         };
-        assert!(
-            found.iter().any(|one| fits(&one)),
-            "{level} {subject} {part}: {found:?}"
-        );
+        assert!(found.iter().any(|one| fits(&one)), "{level} {subject} {part}: {found:?}");
     };
     has(&found, "ok", "runtime", "fake 1.0.0");
     has(&found, "ok", "ports", "healthzPort");
@@ -686,19 +596,9 @@ async fn a_check_finds_everything_that_a_start_would_meet_and_changes_nothing() 
     assert_eq!(code, Some(1));
     has(&found, "error", "resources", "reservedMemory");
     has(&found, "error", "runtime", "not a socket");
-    has(
-        &found,
-        "error",
-        "ports",
-        &format!("process {}", std::process::id()),
-    );
+    has(&found, "error", "ports", &format!("process {}", std::process::id()));
     has(&found, "warning", "files", "/does/not/exist");
-    has(
-        &found,
-        "warning",
-        "configuration",
-        "newField: unknown field",
-    );
+    has(&found, "warning", "configuration", "newField: unknown field");
 
     // Warnings fail only a strict check.
     let warned = good.replace("manifests\n", "no-manifests\n");
@@ -714,10 +614,7 @@ async fn a_check_beside_the_running_kubelet_finds_nothing_wrong() {
     let kubelet = Node::process(&node.fake, &dir).await;
     let mut check = Command::new(&kubelet.settings().program);
     check.args(["config", "check", "--config"]);
-    check
-        .arg(dir.join("config.yaml"))
-        .arg("--root-dir")
-        .arg(dir.join("root"));
+    check.arg(dir.join("config.yaml")).arg("--root-dir").arg(dir.join("root"));
     let output = check.output().await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
@@ -729,21 +626,13 @@ async fn the_first_line_of_the_log_says_what_was_started_and_how() {
     let fake = FakeRuntime::start(Options::default()).await;
     let dir = tempfile::tempdir().unwrap();
     let mut settings = Settings::new(dir.path(), &fake.endpoint());
-    settings.args = vec![
-        "--v=2".to_owned(),
-        "--manifest-url=http://u:secret@h/".to_owned(),
-    ];
+    settings.args = vec!["--v=2".to_owned(), "--manifest-url=http://u:secret@h/".to_owned()];
     let kubelet = KubeletProcess::start(settings).await;
     let log = kubelet.log();
     let first = log.lines().next().unwrap_or_default();
     let version = format!("kubeletVersion=\"{}\"", kubelet::config::NODE_VERSION);
     let config = dir.path().join("config.yaml");
-    for part in [
-        r#""Kubelet version""#,
-        &version,
-        config.to_str().unwrap(),
-        "--v=2",
-    ] {
+    for part in [r#""Kubelet version""#, &version, config.to_str().unwrap(), "--v=2"] {
         assert!(first.contains(part), "{part}: {first}");
     }
     assert!(!log.contains("secret"), "{log}");

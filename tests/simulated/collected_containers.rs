@@ -20,9 +20,7 @@ async fn tidy() -> Node {
 
 fn starts(node: &Node, container: &str) -> usize {
     let calls = node.fake.calls_of(Rpc::StartContainer);
-    let of_it = calls
-        .iter()
-        .filter(|call| call.subject.container == container);
+    let of_it = calls.iter().filter(|call| call.subject.container == container);
     of_it.count()
 }
 
@@ -33,12 +31,8 @@ fn ended(pod: &Pod, name: &str) -> Option<ContainerStateTerminated> {
 #[tokio::test]
 async fn an_exit_counts_after_its_container_was_collected_and_after_a_restart() {
     let mut node = tidy().await;
-    node.fake
-        .behave("once", Behaviour::exits(Duration::ZERO, 0));
-    let crashes_once = vec![
-        Behaviour::exits(Duration::from_millis(300), 1),
-        Behaviour::runs(),
-    ];
+    node.fake.behave("once", Behaviour::exits(Duration::ZERO, 0));
+    let crashes_once = vec![Behaviour::exits(Duration::from_millis(300), 1), Behaviour::runs()];
     node.fake.behave_in_turn("main", crashes_once);
     let containers = [container("once"), container("main")];
     let on_failure = json!({"restartPolicy": "OnFailure"});
@@ -48,9 +42,7 @@ async fn an_exit_counts_after_its_container_was_collected_and_after_a_restart() 
         let pod = fake.pod(&full("web"));
         fake.count(Rpc::StartContainer) == 3 && pod.is_some_and(|pod| pod.containers.len() == 1)
     };
-    node.fake
-        .wait_until("dead containers are collected", WAIT_LIMIT, collected)
-        .await;
+    node.fake.wait_until("dead containers are collected", WAIT_LIMIT, collected).await;
     let shown = node.wait_phase("web", "Running").await;
     let before = ended(&shown, "once").unwrap();
     assert_eq!(before.exit_code, 0);
@@ -71,16 +63,12 @@ async fn an_exit_counts_after_its_container_was_collected_and_after_a_restart() 
 #[tokio::test]
 async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     let mut node = tidy().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
     let again = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 2;
-    node.fake
-        .wait_until("it starts again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it starts again", WAIT_LIMIT, again).await;
     let backs_off = |pod: &Pod| backs_off_for(pod, "main", "10s");
-    node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off)
-        .await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off).await;
     let none_left = |fake: &FakeRuntime| {
         let pod = fake.pod(&full("web"));
         pod.is_some_and(|pod| pod.containers.is_empty())
@@ -88,19 +76,13 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     node.periods().housekeeping = Duration::from_millis(100);
     node.stop().await;
     node.start().await;
-    node.fake
-        .wait_until("nothing is left of it", WAIT_LIMIT, none_left)
-        .await;
-    let shown = node
-        .wait_pod("web", "backs off", WAIT_LIMIT, backs_off)
-        .await;
+    node.fake.wait_until("nothing is left of it", WAIT_LIMIT, none_left).await;
+    let shown = node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off).await;
     let status = status_of(&shown, "main").unwrap();
     let last = status.last_state.clone().unwrap().terminated.unwrap();
     assert_eq!((status.restart_count, last.exit_code), (1, 3));
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 3;
-    node.fake
-        .wait_until("it starts again", WAIT_LIMIT, third)
-        .await;
+    node.fake.wait_until("it starts again", WAIT_LIMIT, third).await;
     let calls = node.calls("web", Rpc::StartContainer);
     let gap = (calls[2].at - calls[1].at).as_secs_f64();
     assert!(gap >= 10.0, "it waited {gap} s");
@@ -113,17 +95,13 @@ async fn stays_done(node: &Node) {
     let made = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 2;
     assert!(node.never(Duration::from_secs(1), made).await);
     let shown = node.wait_phase("web", "Running").await;
-    assert!(
-        ended(&shown, "once").is_some() && runs(&shown, "main"),
-        "{shown:?}"
-    );
+    assert!(ended(&shown, "once").is_some() && runs(&shown, "main"), "{shown:?}");
 }
 
 #[tokio::test]
 async fn a_container_that_is_done_is_not_run_again_because_somebody_removed_it() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("once", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("once", Behaviour::exits(Duration::ZERO, 0));
     let containers = [container("once"), container("main")];
     let never = json!({"restartPolicy": "Never"});
     node.put(&with_spec(pod("web", &containers), never));

@@ -61,19 +61,14 @@ impl Follower {
         let read = async {
             // What has been scanned is not scanned again: there may be megabytes of it.
             let mut from = 0;
-            while !self.text[from..]
-                .windows(line.len())
-                .any(|part| part == line.as_bytes())
-            {
+            while !self.text[from..].windows(line.len()).any(|part| part == line.as_bytes()) {
                 from = self.text.len().saturating_sub(line.len());
                 let read = self.stream.read_buf(&mut self.raw).await.unwrap();
                 assert!(read > 0, "it ended without {line}");
                 take_chunks(&mut self.raw, &mut self.text);
             }
         };
-        timeout(TIMEOUT, read)
-            .await
-            .unwrap_or_else(|_| panic!("{line} does not come"));
+        timeout(TIMEOUT, read).await.unwrap_or_else(|_| panic!("{line} does not come"));
     }
 
     /// All of it, to its end.
@@ -110,28 +105,16 @@ async fn a_log_is_read_as_asked_for() {
 #[tokio::test]
 async fn what_is_not_to_be_had_is_told_in_upstreams_words() {
     let (node, socket) = node_with_web().await;
-    let refused = Pull {
-        error: Some((Code::Unknown, "no".into())),
-        ..Pull::default()
-    };
+    let refused = Pull { error: Some((Code::Unknown, "no".into())), ..Pull::default() };
     node.fake.on_pull("localhost/slow:1", refused);
     let mut slow = pod("slow", &[container("main")]);
     slow["spec"]["containers"][0]["image"] = "localhost/slow:1".into();
     node.put(&slow);
     let waits = |pod: &_| waits_for(pod, "main").contains("Pull");
-    node.wait_pod("slow", "its image cannot be pulled", WAIT_LIMIT, waits)
-        .await;
+    node.wait_pod("slow", "its image cannot be pulled", WAIT_LIMIT, waits).await;
     let rows = [
-        (
-            "/containerLogs/default/other-node1/main",
-            404,
-            "pod \"other-node1\" does not exist",
-        ),
-        (
-            "/containerLogs/other/web-node1/main",
-            404,
-            "pod \"web-node1\" does not exist",
-        ),
+        ("/containerLogs/default/other-node1/main", 404, "pod \"other-node1\" does not exist"),
+        ("/containerLogs/other/web-node1/main", 404, "pod \"web-node1\" does not exist"),
         (
             "/containerLogs/default/web-node1/other",
             404,
@@ -157,16 +140,8 @@ async fn what_is_not_to_be_had_is_told_in_upstreams_words() {
             400,
             "query parameter \"tailLines\"",
         ),
-        (
-            "/containerLogs/default/web-node1/main?tailLines=-1",
-            422,
-            "tailLines",
-        ),
-        (
-            "/containerLogs/default/web-node1/main?limitBytes=0",
-            422,
-            "limitBytes",
-        ),
+        ("/containerLogs/default/web-node1/main?tailLines=-1", 422, "tailLines"),
+        ("/containerLogs/default/web-node1/main?limitBytes=0", 422, "limitBytes"),
         (
             "/containerLogs/default/web-node1/main?stream=Stdout",
             400,
@@ -207,8 +182,7 @@ async fn the_log_of_the_instance_before_can_be_had() {
         crate::node::status_of(pod, "main")
             .is_some_and(|s| s.restart_count == 1 && s.started == Some(true))
     };
-    node.wait_pod("web", "it was restarted", WAIT_LIMIT, restarted)
-        .await;
+    node.wait_pod("web", "it was restarted", WAIT_LIMIT, restarted).await;
     let socket = node.path("root/kubelet.sock");
     assert_eq!(get(&socket, WEB).await, (200, "second life\n".into()));
     let previous = format!("{WEB}?previous=1");
@@ -278,10 +252,8 @@ async fn a_thousand_followers_of_one_log_share_a_watch_and_each_gets_all_of_it()
     for follower in followers {
         assert!(follower.rest().await == expected);
     }
-    wait_for("the log is closed", WAIT_LIMIT, async || {
-        holds(watches(&log) == 0, "it is watched")
-    })
-    .await;
+    wait_for("the log is closed", WAIT_LIMIT, async || holds(watches(&log) == 0, "it is watched"))
+        .await;
 }
 
 /// A follower that takes nothing for a while gets everything all the same, and blocks no other client.

@@ -70,10 +70,7 @@ pub(crate) fn pod(name: &str, volume: Value) -> Value {
 }
 
 pub(crate) fn of_claim(name: &str) -> Value {
-    pod(
-        name,
-        json!({"persistentVolumeClaim": {"claimName": "data"}}),
-    )
+    pod(name, json!({"persistentVolumeClaim": {"claimName": "data"}}))
 }
 
 pub(crate) fn delete(api: &FakeApiServer, name: &str) {
@@ -132,13 +129,8 @@ pub(crate) async fn joined_and_mounting() -> Option<(Node, FakeApiServer)> {
 
 /// Waits until the pod `web` is explained as waiting for its driver.
 pub(crate) async fn waits_for_driver(node: &Node) {
-    let waits = |report: &Value| {
-        report
-            .to_string()
-            .contains("for the CSI driver to register")
-    };
-    node.explained("web", "it waits for its driver", waits)
-        .await;
+    let waits = |report: &Value| report.to_string().contains("for the CSI driver to register");
+    node.explained("web", "it waits for its driver", waits).await;
 }
 
 /// Waits until the driver has nothing staged, and asserts that nothing is left on disk.
@@ -161,10 +153,7 @@ async fn a_pod_keeps_its_data_in_a_volume_of_a_driver() {
     let Some((mut node, api)) = joined_and_mounting().await else {
         return;
     };
-    put_driver(
-        &api,
-        json!({"attachRequired": false, "podInfoOnMount": true}),
-    );
+    put_driver(&api, json!({"attachRequired": false, "podInfoOnMount": true}));
     put_claim(&api);
     api.put(&path("web"), of_claim("web"));
     node.start().await;
@@ -245,17 +234,12 @@ async fn a_volume_that_is_attached_stays_in_use_until_it_is_unstaged() {
     assert_eq!(driver.journal.of("NodeStageVolume").len(), 0);
     attach(&api, &driver);
     wait_runs(&node, "web").await;
-    assert_eq!(
-        driver.journal.of("NodeStageVolume")[0].publish_context,
-        ["device"]
-    );
+    assert_eq!(driver.journal.of("NodeStageVolume")[0].publish_context, ["device"]);
     node.stop().await;
     node.start().await;
     driver.journal.called("NodePublishVolume", 2).await;
     assert_eq!(in_use(), json!([name]));
-    driver
-        .script
-        .once("NodeUnstageVolume", driver::Behaviour::Hang);
+    driver.script.once("NodeUnstageVolume", driver::Behaviour::Hang);
     delete(&api, "web");
     driver.journal.called("NodeUnstageVolume", 1).await;
     gone(&api, "web").await;

@@ -61,9 +61,7 @@ async fn keeps_its_volume((mut node, api, driver): (Node, FakeApiServer, CsiDriv
         let mut running = pod.containers.iter().filter(|one| one.is_running());
         running.any(|one| !before.contains(&one.id))
     };
-    node.fake
-        .wait_until("it is started again", WAIT_LIMIT, next)
-        .await;
+    node.fake.wait_until("it is started again", WAIT_LIMIT, next).await;
     assert_eq!(std::fs::read_to_string(data(&node)).unwrap(), "kept");
     let calls = driver.journal.calls();
     let others: Vec<_> = calls.iter().filter(|call| call.ends_with(OTHER)).collect();
@@ -129,10 +127,7 @@ async fn hostile_names_and_sizes_reach_neither_a_driver_nor_the_disk() {
             json!({"driver": DRIVER, "volumeHandle": VOLUME, "volumeAttributes": {"a": large}}),
             "spec.csi.volumeAttributes",
         ),
-        (
-            json!({"driver": DRIVER, "volumeHandle": VOLUME, "fsType": "-o"}),
-            "spec.csi.fsType",
-        ),
+        (json!({"driver": DRIVER, "volumeHandle": VOLUME, "fsType": "-o"}), "spec.csi.fsType"),
     ];
     for (number, (source, field)) in cases.into_iter().enumerate() {
         let volume = format!("pv-{number}");

@@ -118,8 +118,7 @@ async fn a_driver_that_comes_back_on_its_socket_is_used_without_another_registra
     driver.kill();
     api.put(&path("web"), of_claim("web"));
     let waits = |report: &Value| report.to_string().contains("NodeStageVolume");
-    node.explained("web", "it waits for its driver", waits)
-        .await;
+    node.explained("web", "it waits for its driver", waits).await;
     driver.restart(|_| {});
     wait_runs(&node, "web").await;
     delete(&api, "web");
@@ -130,10 +129,7 @@ async fn a_driver_that_comes_back_on_its_socket_is_used_without_another_registra
 #[tokio::test]
 async fn what_a_go_kubelet_left_of_a_driver_without_staging_is_removed() {
     // As it is after a publish, and after a kill before the file was written.
-    for file in [
-        Some(json!({"driverName": DRIVER, "volumeHandle": VOLUME})),
-        None,
-    ] {
+    for file in [Some(json!({"driverName": DRIVER, "volumeHandle": VOLUME})), None] {
         let Some((mut node, api)) = joined_and_mounting().await else {
             return;
         };
@@ -147,10 +143,8 @@ async fn what_a_go_kubelet_left_of_a_driver_without_staging_is_removed() {
         driver.restart(|config| config.stage_unstage = false);
         node.start().await;
         driver.registered().await;
-        wait_for("it is removed", WAIT_LIMIT, async || {
-            holds(!directory.exists(), "it is there")
-        })
-        .await;
+        wait_for("it is removed", WAIT_LIMIT, async || holds(!directory.exists(), "it is there"))
+            .await;
         all_undone(&node, &driver).await;
         assert_eq!(driver.journal.calls(), [""; 0]);
     }

@@ -69,9 +69,7 @@ fn expansions(driver: &CsiDriver, handle: &str) -> usize {
 }
 
 fn enlarge(driver: &CsiDriver, handle: &str) {
-    driver
-        .volumes
-        .change(handle, |volume| volume.capacity = 4 << 30);
+    driver.volumes.change(handle, |volume| volume.capacity = 4 << 30);
 }
 
 #[tokio::test]
@@ -102,9 +100,7 @@ async fn a_volume_grows_under_a_running_pod_and_what_is_infeasible_waits_for_ano
     assert_eq!(expansions(&driver, VOLUME), 2);
     wait_event(&node, "FileSystemResizeSuccessful").await;
 
-    driver
-        .script
-        .once(EXPAND, Behaviour::fail(Code::InvalidArgument));
+    driver.script.once(EXPAND, Behaviour::fail(Code::InvalidArgument));
     put_claim(&api, "data", "pv1", VOLUME, "4Gi");
     wait_event(&node, "VolumeResizeFailed").await;
     wait_for("it is infeasible", WAIT_LIMIT, async || {
@@ -123,9 +119,9 @@ async fn a_volume_grows_under_a_running_pod_and_what_is_infeasible_waits_for_ano
     assert!(metrics.contains(sample), "{metrics}");
 
     // A volume that is not well is in the statistics, and an event says why.
-    driver.volumes.change(VOLUME, |volume| {
-        volume.abnormal = Some("the disk has bad blocks".into())
-    });
+    driver
+        .volumes
+        .change(VOLUME, |volume| volume.abnormal = Some("the disk has bad blocks".into()));
     let (_, metrics) = node.get("/metrics").await;
     let sample = "kubelet_volume_stats_health_status_abnormal{namespace=\"default\",persistentvolumeclaim=\"data\"} ";
     assert!(metrics.contains(sample), "{metrics}");

@@ -159,9 +159,7 @@ impl Case {
             &[Call::Publish, Call::Unpublish]
         };
         let effects = [Effect::Never, Effect::Later, Effect::Before];
-        let points = calls
-            .iter()
-            .flat_map(|call| effects.map(|effect| Point(*call, effect)));
+        let points = calls.iter().flat_map(|call| effects.map(|effect| Point(*call, effect)));
         points.collect()
     }
 }
@@ -259,10 +257,7 @@ async fn survives(case: Case) {
         })
         .await;
     }
-    let counts: Vec<_> = points
-        .iter()
-        .map(|point| calls(&point.volume()).len())
-        .collect();
+    let counts: Vec<_> = points.iter().map(|point| calls(&point.volume()).len()).collect();
     node.kubelet.respawn();
     if !case.end_before {
         let what = format!("{case:?}: each is called again");

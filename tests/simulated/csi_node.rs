@@ -54,10 +54,7 @@ impl CsiNode {
     pub(crate) async fn start(dir: &Path, drivers: &[NodeDriver], slowness: u8) -> Option<CsiNode> {
         drop(ForeignMount::new(dir.join("may-mount"))?);
         let api = Arc::new(FakeApiServer::start().await);
-        api.put(
-            NODE,
-            json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}),
-        );
+        api.put(NODE, json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}));
         let started = drivers.iter().map(|driver| start_driver(dir, driver, &api));
         let started: Vec<_> = started.collect();
         let attached = drivers.iter().zip(&started).filter(|(is, _)| is.attach);
@@ -150,9 +147,8 @@ impl CsiNode {
         );
         let attached = attached_below(&self.dir).into_iter();
         left.extend(attached.map(|path| format!("{} is attached", path.display())));
-        for directory in directories
-            .chain([root.join("csi_volumes"), root.join("pods")])
-            .chain(block_dirs)
+        for directory in
+            directories.chain([root.join("csi_volumes"), root.join("pods")]).chain(block_dirs)
         {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
@@ -164,11 +160,7 @@ impl CsiNode {
             }
         }
         let node = self.api.object(NODE).expect("the Node");
-        left.extend(
-            in_use(&node)
-                .into_iter()
-                .map(|name| format!("{name} in use")),
-        );
+        left.extend(in_use(&node).into_iter().map(|name| format!("{name} in use")));
         left
     }
 
@@ -279,13 +271,8 @@ fn use_devices(pod: &mut Value) {
 }
 
 fn in_use(node: &Value) -> BTreeSet<String> {
-    let names = node["status"]["volumesInUse"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    names
-        .filter_map(|name| name.as_str().map(str::to_owned))
-        .collect()
+    let names = node["status"]["volumesInUse"].as_array().into_iter().flatten();
+    names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 fn unique_name(driver: &str, handle: &str) -> String {
@@ -324,9 +311,7 @@ impl Controllers {
                     && !volume.is_inline
                     && !in_use.contains(&unique_name(driver, &handle))
                 {
-                    self.problem(format!(
-                        "{handle} is on the node and not in use: {volume:?}"
-                    ));
+                    self.problem(format!("{handle} is on the node and not in use: {volume:?}"));
                 }
             }
         }

@@ -43,10 +43,8 @@ async fn a_pod_over_the_attachment_limit_is_rejected_and_no_other_is() {
         let csi_node = api.object("/apis/storage.k8s.io/v1/csinodes/node1");
         csi_node.unwrap_or_default()["spec"]["drivers"][0]["allocatable"]["count"].clone()
     };
-    wait_for("the limit is written", WAIT_LIMIT, async || {
-        holds(count() == 7, count().to_string())
-    })
-    .await;
+    wait_for("the limit is written", WAIT_LIMIT, async || holds(count() == 7, count().to_string()))
+        .await;
     driver.restart(|config| config.max_volumes = 3);
     api.put(&path("plain"), bound("plain"));
     let inline = json!({"csi": {"driver": DRIVER}});
@@ -65,10 +63,7 @@ async fn a_pod_over_the_attachment_limit_is_rejected_and_no_other_is() {
     assert_eq!(status()["reason"], reason);
     assert_eq!(status()["message"], format!("Pod was rejected: {message}"));
     let events = node.events().await;
-    assert!(
-        events.contains(reason) && events.contains(message),
-        "{events}"
-    );
+    assert!(events.contains(reason) && events.contains(message), "{events}");
     let (_, metrics) = node.get("/metrics").await;
     let counted = format!("kubelet_admission_rejections_total{{reason=\"{reason}\"}} 1");
     assert!(metrics.contains(&counted), "{metrics}");
@@ -127,9 +122,7 @@ async fn a_container_that_restarts_gets_its_dead_volume_mounted_again() {
         let main = fake.container("web/main");
         main.is_some_and(|main| main.is_running() && main.attempt == 1)
     };
-    node.fake
-        .wait_until("it runs again", WAIT_LIMIT, restarted)
-        .await;
+    node.fake.wait_until("it runs again", WAIT_LIMIT, restarted).await;
     assert_eq!(std::fs::read_to_string(file).unwrap(), "new");
     for method in ["NodeUnpublishVolume", "NodeUnstageVolume"] {
         assert_eq!(driver.journal.of(method).len(), 1, "{method}");
@@ -231,8 +224,7 @@ async fn on_a_drained_node_the_last_pod_of_a_volume_is_not_gone_before_it_is_uns
     delete(&api, "web");
     driver.journal.called("NodeUnstageVolume", 1).await;
     let waits = |report: &Value| report.to_string().contains("are not unstaged: pv1");
-    node.explained("web", "it waits for its volume", waits)
-        .await;
+    node.explained("web", "it waits for its volume", waits).await;
     assert!(api.object(&path("web")).is_some(), "the volume is staged");
     driver.script.release();
     gone(&api, "web").await;
@@ -245,9 +237,7 @@ async fn on_a_drained_node_the_last_pod_of_a_volume_is_not_gone_before_it_is_uns
     api.remove(&path("forced"));
     driver.journal.called("NodeUnstageVolume", 2).await;
     let left = |fake: &FakeRuntime| fake.pod("forced").is_none();
-    node.fake
-        .wait_until("its sandbox is removed", WAIT_LIMIT, left)
-        .await;
+    node.fake.wait_until("its sandbox is removed", WAIT_LIMIT, left).await;
     driver.script.release();
     all_undone(&node, &driver).await;
 }

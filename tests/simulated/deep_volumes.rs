@@ -72,19 +72,11 @@ async fn measuring_a_volume_of_long_paths_takes_little_memory() {
     let before = crate::idle_cost::status_kib(&kubelet, "VmHWM:");
     let pods = dir.path().join("root/pods");
     let uid = crate::node::entries(&pods).remove(0);
-    fill(
-        &pods
-            .join(uid)
-            .join("volumes/kubernetes.io~empty-dir/scratch"),
-        count,
-    );
+    fill(&pods.join(uid).join("volumes/kubernetes.io~empty-dir/scratch"), count);
     let deadline = WAIT_LIMIT + Duration::from_micros(100 * u64::try_from(count).unwrap());
     let (bytes, inodes) = measured(&kubelet, deadline).await;
     let peak = crate::idle_cost::status_kib(&kubelet, "VmHWM:");
     println!("{count} directories, {bytes} bytes, {inodes} inodes, peak {before} and {peak} KiB");
     assert_eq!(inodes, u64::try_from(count + LEVELS + 1).unwrap());
-    assert!(
-        peak.saturating_sub(before) < MAX_GROWTH_KIB,
-        "from {before} to {peak} KiB"
-    );
+    assert!(peak.saturating_sub(before) < MAX_GROWTH_KIB, "from {before} to {peak} KiB");
 }

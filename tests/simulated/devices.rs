@@ -77,10 +77,7 @@ async fn wait_amounts(api: &FakeApiServer, resource: &str, capacity: &str, alloc
     wait_for("the node has the devices", WAIT_LIMIT, async || {
         let node = api.object("/api/v1/nodes/node1").unwrap_or_default();
         let status = &node["status"];
-        let found = [
-            &status["capacity"][resource],
-            &status["allocatable"][resource],
-        ];
+        let found = [&status["capacity"][resource], &status["allocatable"][resource]];
         holds(found == [capacity, allocatable], format!("{found:?}"))
     })
     .await;
@@ -97,16 +94,13 @@ async fn wait_failed(api: &FakeApiServer, name: &str) -> Value {
 
 fn variable(pod: &PodView, name: &str) -> Option<String> {
     let mut envs = pod.containers.last()?.config.envs.iter();
-    envs.find(|env| env.key == name)
-        .map(|env| String::from_utf8_lossy(&env.value).into_owned())
+    envs.find(|env| env.key == name).map(|env| String::from_utf8_lossy(&env.value).into_owned())
 }
 
 /// The devices of pods, by pod; no device is there twice.
 fn shared_out(pods: &[PodView]) -> BTreeSet<String> {
-    let devices: Vec<_> = pods
-        .iter()
-        .map(|pod| variable(pod, "DEVICES").expect("devices"))
-        .collect();
+    let devices: Vec<_> =
+        pods.iter().map(|pod| variable(pod, "DEVICES").expect("devices")).collect();
     let different: BTreeSet<_> = devices.iter().cloned().collect();
     assert_eq!(different.len(), devices.len(), "{devices:?}");
     different
@@ -128,9 +122,7 @@ fn everything(devices: &[String]) -> ContainerAllocateResponse {
             permissions: "rw".into(),
         }],
         annotations: BTreeMap::from([("gpu.example.com/id".to_owned(), id.clone())]),
-        cdi_devices: vec![CdiDevice {
-            name: format!("example.com/gpu={id}"),
-        }],
+        cdi_devices: vec![CdiDevice { name: format!("example.com/gpu={id}") }],
     }
 }
 
@@ -154,19 +146,13 @@ async fn a_pod_gets_what_its_devices_need_and_no_device_has_two_pods() {
         panic!("{config:?}");
     };
     assert_eq!(device.host_path, format!("/dev/gpu-{id}"));
-    assert_eq!(
-        (device.container_path.as_str(), device.permissions.as_str()),
-        ("/dev/gpu", "rw")
-    );
+    assert_eq!((device.container_path.as_str(), device.permissions.as_str()), ("/dev/gpu", "rw"));
     assert_eq!(config.cdi_devices[0].name, format!("example.com/gpu={id}"));
     assert_eq!(config.annotations["gpu.example.com/id"], id);
     let mut mounts = config.mounts.iter();
     let mount = mounts.find(|mount| mount.container_path == "/usr/lib/gpu");
     let mount = mount.unwrap();
-    assert_eq!(
-        (mount.host_path.as_str(), mount.readonly),
-        ("/opt/gpu", true)
-    );
+    assert_eq!((mount.host_path.as_str(), mount.readonly), ("/opt/gpu", true));
 
     api.put(&path("third"), requesting("third", GPU, 1));
     let status = wait_failed(&api, "third").await;
@@ -319,9 +305,7 @@ async fn hostile_plugins_harm_no_other_pod() {
     register(&silent, "example.com/silent").await;
 
     let huge = listen(&node, "huge.sock");
-    let ids: Vec<_> = (0..150_000)
-        .map(|n| plugin::device(&n.to_string()))
-        .collect();
+    let ids: Vec<_> = (0..150_000).map(|n| plugin::device(&n.to_string())).collect();
     huge.send_devices(ids);
     register(&huge, "example.com/huge").await;
 
@@ -356,10 +340,7 @@ async fn hostile_plugins_harm_no_other_pod() {
     assert_eq!(variable(&pod, "DEVICES").as_deref(), Some("a"));
     wait_amounts(&api, "example.com/huge", "0", "0").await;
     wait_amounts(&api, GPU, "1", "1").await;
-    assert!(
-        node.fake.pod("of-silent").is_none(),
-        "it waits for its plugin"
-    );
+    assert!(node.fake.pod("of-silent").is_none(), "it waits for its plugin");
 }
 
 #[tokio::test]
@@ -371,10 +352,7 @@ async fn the_health_of_devices_is_in_the_status_of_their_pod() {
     api.put(&path("first"), requesting("first", GPU, 1));
     wait_runs(&node, "first").await;
     for health in ["Healthy", "Unhealthy"] {
-        plugin.send_devices(vec![proto::Device {
-            health: health.into(),
-            ..plugin::device("a")
-        }]);
+        plugin.send_devices(vec![proto::Device { health: health.into(), ..plugin::device("a") }]);
         let expected = json!([{
             "name": GPU,
             "resources": [{"resourceID": "a", "health": health}],
@@ -382,10 +360,7 @@ async fn the_health_of_devices_is_in_the_status_of_their_pod() {
         wait_for("the status shows it", WAIT_LIMIT, async || {
             let pod = api.object(&path("first")).unwrap_or_default();
             let status = &pod["status"]["containerStatuses"][0];
-            holds(
-                status["allocatedResourcesStatus"] == expected,
-                status.to_string(),
-            )
+            holds(status["allocatedResourcesStatus"] == expected, status.to_string())
         })
         .await;
     }
@@ -404,10 +379,8 @@ async fn listed_after_completion(config: &str) -> Vec<String> {
     wait_runs(&node, "done").await;
     let agent = agent(&node.path("root")).await;
     let get = async || {
-        let request = GetPodResourcesRequest {
-            pod_name: "done".into(),
-            pod_namespace: "default".into(),
-        };
+        let request =
+            GetPodResourcesRequest { pod_name: "done".into(), pod_namespace: "default".into() };
         agent.clone().get(request).await
     };
     assert!(get().await.is_ok());
@@ -417,11 +390,7 @@ async fn listed_after_completion(config: &str) -> Vec<String> {
     });
     let expected = "pod done in namespace default not found";
     assert_eq!(error.await.message(), expected);
-    let list = agent
-        .clone()
-        .list(ListPodResourcesRequest {})
-        .await
-        .unwrap();
+    let list = agent.clone().list(ListPodResourcesRequest {}).await.unwrap();
     let pods = list.into_inner().pod_resources.into_iter();
     pods.map(|pod| pod.name).collect()
 }
@@ -463,13 +432,7 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
     pods.sort_by(|a, b| a.name.cmp(&b.name));
     let shown: Vec<_> = pods
         .iter()
-        .map(|pod| {
-            (
-                pod.name.as_str(),
-                pod.namespace.as_str(),
-                pod.containers.len(),
-            )
-        })
+        .map(|pod| (pod.name.as_str(), pod.namespace.as_str(), pod.containers.len()))
         .collect();
     assert_eq!(shown, [("first", "default", 1), ("plain", "default", 1)]);
     let [device] = pods[0].containers[0].devices.as_slice() else {
@@ -494,31 +457,18 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
     // The first version of the API has the devices as well.
     let socket = node.path("root/pod-resources/kubelet.sock");
     let mut early = V1alpha1Client::new(plugin::dial(&socket).await);
-    let list = early
-        .list(v1alpha1::ListPodResourcesRequest {})
-        .await
-        .unwrap();
+    let list = early.list(v1alpha1::ListPodResourcesRequest {}).await.unwrap();
     let mut listed = list.into_inner().pod_resources;
     listed.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(listed.len(), 2, "{listed:?}");
     assert_eq!(
         listed[0].containers[0].devices,
-        [v1alpha1::ContainerDevices {
-            resource_name: GPU.into(),
-            device_ids: vec!["a".into()],
-        }]
+        [v1alpha1::ContainerDevices { resource_name: GPU.into(), device_ids: vec!["a".into()] }]
     );
 
-    let all = agent
-        .get_allocatable_resources(AllocatableResourcesRequest {})
-        .await
-        .unwrap();
-    let ids: Vec<_> = all
-        .into_inner()
-        .devices
-        .into_iter()
-        .flat_map(|device| device.device_ids)
-        .collect();
+    let all = agent.get_allocatable_resources(AllocatableResourcesRequest {}).await.unwrap();
+    let ids: Vec<_> =
+        all.into_inner().devices.into_iter().flat_map(|device| device.device_ids).collect();
     assert_eq!(ids, ["a", "b"]);
 
     let burst = (0..200).map(|_| {
@@ -526,10 +476,7 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
         async move { agent.list(ListPodResourcesRequest {}).await }
     });
     let results = futures::future::join_all(burst).await;
-    let refused: Vec<_> = results
-        .iter()
-        .filter_map(|result| result.as_ref().err())
-        .collect();
+    let refused: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     assert!(!refused.is_empty() && refused.len() < 200);
     for error in refused {
         assert_eq!(error.code(), tonic::Code::ResourceExhausted);
@@ -560,9 +507,7 @@ async fn node_with_two() -> (Node, FakeApiServer) {
 async fn plugin_near(node: &Node, api: &FakeApiServer, devices: &[(&str, i64)]) -> FakePlugin {
     let plugin = listen(node, "gpu.sock");
     let near = |(id, numa): &(&str, i64)| proto::Device {
-        topology: Some(proto::TopologyInfo {
-            nodes: vec![proto::NumaNode { id: *numa }],
-        }),
+        topology: Some(proto::TopologyInfo { nodes: vec![proto::NumaNode { id: *numa }] }),
         ..plugin::device(id)
     };
     plugin.send_devices(devices.iter().map(near).collect());

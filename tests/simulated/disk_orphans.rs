@@ -56,9 +56,7 @@ async fn a_container_without_a_sandbox_is_removed() {
     node.remove("alive");
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.container_count() == 0;
-    node.fake
-        .wait_until("both containers are removed", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("both containers are removed", WAIT_LIMIT, gone).await;
     wait_for("nothing is left on disk", WAIT_LIMIT, async || {
         let left = (node.entries("logs"), node.entries("root/pods"));
         holds(left == (vec![], vec![]), format!("{left:?}"))

@@ -79,27 +79,18 @@ async fn a_pod_gets_the_devices_of_its_claim_and_is_gone_only_after_they_were_gi
     wait_for("the status shows its health", WAIT_LIMIT, async || {
         let pod = api.object(&path("first")).unwrap_or_default();
         let status = &pod["status"]["containerStatuses"][0];
-        holds(
-            status["allocatedResourcesStatus"] == expected,
-            status.to_string(),
-        )
+        holds(status["allocatedResourcesStatus"] == expected, status.to_string())
     })
     .await;
-    let request = GetPodResourcesRequest {
-        pod_name: "first".into(),
-        pod_namespace: "default".into(),
-    };
+    let request =
+        GetPodResourcesRequest { pod_name: "first".into(), pod_namespace: "default".into() };
     let mut agent = agent(&node.path("root")).await;
     let shown = agent.get(request).await.unwrap().into_inner();
     let container = shown.pod_resources.unwrap().containers.remove(0);
     let claim = &container.dynamic_resources[0];
     let device = &claim.claim_resources[0];
     assert_eq!(
-        (
-            claim.claim_name.as_str(),
-            device.driver_name.as_str(),
-            device.device_name.as_str()
-        ),
+        (claim.claim_name.as_str(), device.driver_name.as_str(), device.device_name.as_str()),
         ("first", DRIVER, "first")
     );
     assert_eq!(device.cdi_devices[0].name, "example.com/dra=first");
@@ -113,25 +104,17 @@ async fn a_pod_gets_the_devices_of_its_claim_and_is_gone_only_after_they_were_gi
         .wait_until("it was restarted", WAIT_LIMIT, |fake| {
             let pod = fake.pod("first");
             pod.is_some_and(|pod| {
-                pod.containers
-                    .iter()
-                    .any(|one| one.attempt == 1 && one.is_running())
+                pod.containers.iter().any(|one| one.attempt == 1 && one.is_running())
             })
         })
         .await;
-    assert_eq!(
-        devices(&node.fake.pod("first").unwrap()),
-        ["example.com/dra=first"]
-    );
+    assert_eq!(devices(&node.fake.pod("first").unwrap()), ["example.com/dra=first"]);
 
     driver.unprepares(Err("in use".into()));
     delete(&api, "first");
     wait_for("the driver is called", WAIT_LIMIT, async || {
         let calls = driver.calls();
-        holds(
-            calls.last().is_some_and(|call| call == "unprepare first"),
-            format!("{calls:?}"),
-        )
+        holds(calls.last().is_some_and(|call| call == "unprepare first"), format!("{calls:?}"))
     })
     .await;
     let object: Value = api.object(&path("first")).expect("the pod is not gone yet");
@@ -167,16 +150,7 @@ async fn a_pod_waits_for_its_driver_and_starts_as_soon_as_that_registers() {
     let pod = wait_runs(&node, "early").await;
     assert_eq!(devices(&pod), ["example.com/dra=early"]);
     assert_eq!(driver.calls(), ["prepare early"]);
-    let deleted = api
-        .seen()
-        .into_iter()
-        .filter(|seen| seen.method == "DELETE");
-    let slices: Vec<_> = deleted
-        .filter(|seen| seen.path.contains("resourceslices"))
-        .collect();
-    assert_eq!(
-        slices.len(),
-        1,
-        "those of the time before the start: {slices:?}"
-    );
+    let deleted = api.seen().into_iter().filter(|seen| seen.method == "DELETE");
+    let slices: Vec<_> = deleted.filter(|seen| seen.path.contains("resourceslices")).collect();
+    assert_eq!(slices.len(), 1, "those of the time before the start: {slices:?}");
 }

@@ -24,16 +24,12 @@ fn own(pod: Value) -> Value {
 
 fn args(fake: &FakeRuntime) -> Vec<String> {
     let main = fake.container(&format!("{}/main", full("web")));
-    main.filter(|main| main.is_running())
-        .map(|main| main.config.args)
-        .unwrap_or_default()
+    main.filter(|main| main.is_running()).map(|main| main.config.args).unwrap_or_default()
 }
 
 async fn wait_version(node: &Node, version: &str) {
     let runs = |fake: &FakeRuntime| args(fake) == [version];
-    node.fake
-        .wait_until(&format!("{version} runs"), WAIT_LIMIT, runs)
-        .await;
+    node.fake.wait_until(&format!("{version} runs"), WAIT_LIMIT, runs).await;
 }
 
 fn execs(fake: &FakeRuntime, word: &str) -> usize {
@@ -57,14 +53,10 @@ async fn an_edited_liveness_probe_takes_the_place_of_the_old_one() {
         web(json!({"args": [command], "livenessProbe": probe}))
     };
     node.put(&probe("old"));
-    node.fake
-        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1)
-        .await;
+    node.fake.wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1).await;
     node.put(&probe("new"));
     wait_version(&node, "new").await;
-    node.fake
-        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "new") > 1)
-        .await;
+    node.fake.wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "new") > 1).await;
     node.fake.clear_calls();
     let by_the_old = |fake: &FakeRuntime| execs(fake, "old") > 0;
     assert!(node.never(Duration::from_millis(2500), by_the_old).await);
@@ -82,9 +74,7 @@ async fn a_failing_liveness_probe_that_was_removed_restarts_nothing() {
     node.fake.on_exec(|_| ExecOutcome::code(1));
     let probe = with(exec_probe("old"), json!({"failureThreshold": 1000}));
     node.put(&web(json!({"args": ["1"], "livenessProbe": probe})));
-    node.fake
-        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1)
-        .await;
+    node.fake.wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1).await;
     node.put(&web(json!({"args": ["2"]})));
     wait_version(&node, "2").await;
     let shown = node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
@@ -98,15 +88,9 @@ async fn a_readiness_probe_that_was_added_is_run() {
     node.put(&web(json!({"args": ["1"], "livenessProbe": liveness})));
     node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     let readiness = exec_probe("is-ready");
-    node.put(&web(
-        json!({"args": ["2"], "livenessProbe": liveness, "readinessProbe": readiness}),
-    ));
+    node.put(&web(json!({"args": ["2"], "livenessProbe": liveness, "readinessProbe": readiness})));
     wait_version(&node, "2").await;
-    node.fake
-        .wait_until("it is probed", WAIT_LIMIT, |fake| {
-            execs(fake, "is-ready") > 0
-        })
-        .await;
+    node.fake.wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "is-ready") > 0).await;
     node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
 }
 
@@ -123,10 +107,7 @@ async fn a_startup_probe_that_was_added_to_a_sidecar_lets_the_others_start() {
     node.put(&made("1", json!({})));
     wait_version(&node, "1").await;
     node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
-    node.put(&made(
-        "2",
-        json!({"startupProbe": exec_probe("has-started")}),
-    ));
+    node.put(&made("2", json!({"startupProbe": exec_probe("has-started")})));
     wait_version(&node, "2").await;
     assert!(execs(&node.fake, "has-started") > 0);
     node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
@@ -175,10 +156,7 @@ async fn so_do_they_when_the_edit_was_made_while_no_kubelet_ran() {
         wait_version(&node, "1").await;
         node.stop().await;
         node.fake.clear_calls();
-        node.fake.behave(
-            "main",
-            Behaviour::ends_slowly(Duration::from_millis(300), 0),
-        );
+        node.fake.behave("main", Behaviour::ends_slowly(Duration::from_millis(300), 0));
         node.put(&made("2", 60));
         node.start().await;
         wait_version(&node, "2").await;
@@ -195,9 +173,7 @@ async fn an_orphan_that_nothing_takes_the_place_of_has_the_least_grace() {
     Planter::new(&node.fake).await.pod(&plant).await;
     node.start().await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped", WAIT_LIMIT, stopped).await;
     let stops = node.fake.calls_of(Rpc::StopContainer);
     assert_eq!(stops[0].detail, "timeout=2");
 }
@@ -235,9 +211,7 @@ async fn an_empty_dir_does_not_outlive_its_pod() {
         };
         node.put(&made("1"));
         wait_version(&node, "1").await;
-        let volume = node.path(&format!(
-            "root/pods/{UID}/volumes/kubernetes.io~empty-dir/v"
-        ));
+        let volume = node.path(&format!("root/pods/{UID}/volumes/kubernetes.io~empty-dir/v"));
         std::fs::write(volume.join("data"), "of the first").unwrap();
         if !kubelet_runs {
             node.stop().await;
@@ -257,8 +231,7 @@ async fn an_empty_dir_does_not_outlive_its_pod() {
 #[tokio::test]
 async fn an_edit_of_a_pod_that_has_ended_runs_though_the_runtime_forgot_it() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 0));
     let made = |number: &str| {
         let never = with_spec(version("done", number), json!({"restartPolicy": "Never"}));
         own(never)
@@ -286,9 +259,7 @@ async fn a_sandbox_in_the_wrong_network_is_replaced_without_an_event() {
         let pod = fake.pod(&full("web"));
         pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|c| c.is_running()))
     };
-    node.fake
-        .wait_until("it is replaced", WAIT_LIMIT, replaced)
-        .await;
+    node.fake.wait_until("it is replaced", WAIT_LIMIT, replaced).await;
     node.wait_phase("web", "Running").await;
     let events = node.events().await;
     assert!(!events.contains("SandboxChanged"), "{events}");
@@ -299,17 +270,10 @@ async fn a_rename_whose_remains_cannot_be_removed_is_no_flood() {
     let node = Node::started().await;
     node.put(&own(simple("one")));
     node.wait_runs("one").await;
-    node.fake.inject(Fault::fail(
-        Rpc::RemovePodSandbox,
-        tonic::Code::Internal,
-        "not today",
-    ));
-    node.manifests
-        .put("one.yaml", &own(simple("two")).to_string());
+    node.fake.inject(Fault::fail(Rpc::RemovePodSandbox, tonic::Code::Internal, "not today"));
+    node.manifests.put("one.yaml", &own(simple("two")).to_string());
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
-    node.fake
-        .wait_until("its removal is tried", WAIT_LIMIT, tried)
-        .await;
+    node.fake.wait_until("its removal is tried", WAIT_LIMIT, tried).await;
     let often = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 3;
     assert!(node.never(Duration::from_secs(2), often).await);
     node.fake.clear_faults();
@@ -330,12 +294,9 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
     let wanted = format!("uid-of-{}", full("web"));
     let newer = node.fake.pods().into_iter().find(|pod| pod.ready).unwrap();
     planter.pod(&plant.uid("older")).await;
-    node.fake
-        .inject(Fault::hang(Rpc::StopContainer).only("older"));
-    let unread = [
-        (Rpc::PodSandboxStatus, &newer.id),
-        (Rpc::ContainerStatus, &newer.containers[0].id),
-    ];
+    node.fake.inject(Fault::hang(Rpc::StopContainer).only("older"));
+    let unread =
+        [(Rpc::PodSandboxStatus, &newer.id), (Rpc::ContainerStatus, &newer.containers[0].id)];
     for (rpc, id) in unread {
         let late = Fault::delay(rpc, Duration::from_secs(4));
         node.fake.inject(late.only(id));
@@ -344,9 +305,7 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
     node.put(&with_metadata(pod, json!({"uid": wanted})));
     node.start().await;
     let stopping = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("the older one is stopped", WAIT_LIMIT, stopping)
-        .await;
+    node.fake.wait_until("the older one is stopped", WAIT_LIMIT, stopping).await;
     node.wait_shown(1).await;
     node.remove("web");
     let about = |call: &&Call| call.subject.uid == wanted;
@@ -354,9 +313,7 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
         let stops = fake.calls_of(Rpc::StopContainer);
         stops.iter().any(|call| about(&call))
     };
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped", WAIT_LIMIT, stopped).await;
     let stops = node.fake.calls_of(Rpc::StopContainer);
     let timeout = &stops.iter().find(about).unwrap().detail;
     let timeout: i64 = timeout.strip_prefix("timeout=").unwrap().parse().unwrap();
@@ -390,11 +347,7 @@ async fn a_manifest_that_cannot_be_read_holds_back_only_the_pod_that_it_made() {
     let left = || node.entries("root/pods").contains(&uid);
     let cleaned = |_: &FakeRuntime| !left();
     node.fake
-        .wait_until(
-            "the directory of the one that vanished is gone",
-            WAIT_LIMIT,
-            cleaned,
-        )
+        .wait_until("the directory of the one that vanished is gone", WAIT_LIMIT, cleaned)
         .await;
     let ended = |fake: &FakeRuntime, name: &str| {
         let pod = fake.pod(name);
@@ -408,9 +361,7 @@ async fn a_manifest_that_cannot_be_read_holds_back_only_the_pod_that_it_made() {
     assert!(!ended(&node.fake, "unknown"));
     std::fs::remove_file(node.manifests.dir().join("notes.txt")).unwrap();
     let gone = |fake: &FakeRuntime| fake.pod("unknown").is_none();
-    node.fake
-        .wait_until("so is the last", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("so is the last", WAIT_LIMIT, gone).await;
 }
 
 #[tokio::test]
@@ -426,9 +377,7 @@ async fn a_manifest_that_was_moved_is_where_its_pod_is_from() {
         let text = std::fs::read_to_string(&state_store).unwrap_or_default();
         text.contains("moved.yaml")
     };
-    node.fake
-        .wait_until("that is noted", WAIT_LIMIT, noted)
-        .await;
+    node.fake.wait_until("that is noted", WAIT_LIMIT, noted).await;
     node.stop().await;
     node.manifests.put("moved.yaml", "nonsense: [");
     node.fake.clear_calls();

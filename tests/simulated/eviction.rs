@@ -39,9 +39,7 @@ async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memor
 
 async fn wait_called(node: &Node, rpc: Rpc) {
     let called = move |calls: &[Call]| calls.iter().any(|call| call.rpc == rpc);
-    node.fake
-        .wait_for_calls(&format!("{rpc} is called"), WAIT_LIMIT, called)
-        .await;
+    node.fake.wait_for_calls(&format!("{rpc} is called"), WAIT_LIMIT, called).await;
 }
 
 async fn wait_evicted(api: &FakeApiServer, name: &str, resource: &str) {
@@ -102,11 +100,9 @@ async fn a_pod_that_starts_while_usage_is_read_is_not_evicted_before_one_that_ra
     node.configure("evictionHard: {nodefs.available: \"99.9%\"}\nimageMinimumGCAge: 1ns");
     node.fake.add_image("localhost/unused:1");
     node.fake.inject(Fault::hang(Rpc::RemoveImage));
-    node.fake
-        .inject(Fault::hang(Rpc::RunPodSandbox).only("late"));
+    node.fake.inject(Fault::hang(Rpc::RunPodSandbox).only("late"));
     node.fake.inject(Fault::hang(Rpc::ListContainerStats));
-    node.fake
-        .inject(Fault::hang(Rpc::StopContainer).only("web"));
+    node.fake.inject(Fault::hang(Rpc::StopContainer).only("web"));
     node.start().await;
     wait_called(&node, Rpc::RemoveImage).await;
     node.fake.clear_calls();
@@ -119,9 +115,7 @@ async fn a_pod_that_starts_while_usage_is_read_is_not_evicted_before_one_that_ra
     node.fake.release(Rpc::ListContainerStats);
     let stops_web = |call: &Call| call.rpc == Rpc::StopContainer && call.subject.pod == "web";
     node.fake
-        .wait_for_calls("web is stopped", WAIT_LIMIT, |calls| {
-            calls.iter().any(stops_web)
-        })
+        .wait_for_calls("web is stopped", WAIT_LIMIT, |calls| calls.iter().any(stops_web))
         .await;
     let status = api.object(&path("late")).unwrap()["status"].clone();
     assert_ne!(status["reason"], "Evicted", "{status}");
@@ -135,8 +129,7 @@ async fn a_pod_of_which_nothing_runs_is_not_evicted_for_memory() {
         "evictionSoft: {memory.available: \"99.9%\"}\n\
          evictionSoftGracePeriod: {memory.available: 5s}",
     );
-    node.fake
-        .inject(Fault::hang(Rpc::RunPodSandbox).only("waiting"));
+    node.fake.inject(Fault::hang(Rpc::RunPodSandbox).only("waiting"));
     node.start().await;
     api.put(&path("waiting"), sized("waiting", 1, "64Mi"));
     wait_called(&node, Rpc::RunPodSandbox).await;
@@ -170,10 +163,7 @@ async fn a_negative_maximum_leaves_a_pod_the_grace_of_its_spec_in_a_soft_evictio
         let timeout = stop.detail.strip_prefix("timeout=").unwrap();
         let timeout: i64 = timeout.parse().unwrap();
         // The first seconds may have passed on a busy machine.
-        assert!(
-            (seconds / 2..=seconds).contains(&timeout),
-            "{maximum}: {timeout}"
-        );
+        assert!((seconds / 2..=seconds).contains(&timeout), "{maximum}: {timeout}");
     }
 }
 
@@ -189,9 +179,7 @@ async fn a_termination_log_counts_for_the_ephemeral_storage_of_its_container() {
     node.start().await;
     let pod = wait_runs(&node, "web").await;
     let mounts = &pod.containers[0].config.mounts;
-    let log = mounts
-        .iter()
-        .find(|mount| mount.container_path == "/dev/termination-log");
+    let log = mounts.iter().find(|mount| mount.container_path == "/dev/termination-log");
     std::fs::write(&log.unwrap().host_path, vec![b'x'; WRITTEN]).unwrap();
     wait_for("it is evicted", WAIT_LIMIT, async || {
         let status = api.object(&path("web")).unwrap_or_default()["status"].clone();

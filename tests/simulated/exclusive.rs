@@ -48,11 +48,7 @@ fn guaranteed(name: &str, cpu: &str) -> Value {
 async fn created(node: &Node, name: &str) -> (String, String, i64) {
     let linux = node.wait_runs(name).await.config.linux.unwrap();
     let resources = linux.resources.unwrap();
-    (
-        resources.cpuset_cpus,
-        resources.cpuset_mems,
-        resources.cpu_quota,
-    )
+    (resources.cpuset_cpus, resources.cpuset_mems, resources.cpu_quota)
 }
 
 async fn wait_update(node: &Node, name: &str, cpus: &str) {
@@ -94,9 +90,8 @@ async fn a_guaranteed_pod_has_its_cpus_for_itself_and_keeps_them_over_a_restart(
     node.start().await;
     node.put(&simple("late"));
     assert_eq!(created(&node, "late").await.0, "0,2-3");
-    let quiet = node.never(Duration::from_secs(1), |fake| {
-        fake.count(Rpc::UpdateContainerResources) > 1
-    });
+    let quiet =
+        node.never(Duration::from_secs(1), |fake| fake.count(Rpc::UpdateContainerResources) > 1);
     assert!(quiet.await, "nothing has changed");
     let updates = node.calls("pinned", Rpc::UpdateContainerResources);
     assert!(updates.is_empty(), "{updates:?}");
@@ -198,12 +193,7 @@ async fn a_pod_waits_for_the_cpus_of_one_that_is_being_stopped() {
         .await;
         let begins = |fake: &FakeRuntime| fake.pods().len() > before.len();
         assert!(node.never(Duration::from_millis(500), begins).await);
-        assert!(
-            node.fake
-                .container(&format!("{kept}-node1/main"))
-                .unwrap()
-                .is_running()
-        );
+        assert!(node.fake.container(&format!("{kept}-node1/main")).unwrap().is_running());
         node.fake.clear_faults();
         let replaced = |fake: &FakeRuntime| {
             let pods = fake.pods();
@@ -211,9 +201,7 @@ async fn a_pod_waits_for_the_cpus_of_one_that_is_being_stopped() {
             let runs = |pod: &PodView| pod.containers.iter().any(|one| one.is_running());
             pods.iter().any(|pod| is_new(pod) && runs(pod))
         };
-        node.fake
-            .wait_until("the new one runs", WAIT_LIMIT, replaced)
-            .await;
+        node.fake.wait_until("the new one runs", WAIT_LIMIT, replaced).await;
         assert_eq!(created(&node, "second").await.0, "1-2");
         node.wait_shown(1).await;
         node.wait_phase("second", "Running").await;
@@ -243,17 +231,11 @@ async fn a_running_pod_for_which_no_cpus_are_left_moves_to_the_shared_ones() {
         let calls = node.calls(name, Rpc::UpdateContainerResources);
         calls.iter().any(|call| call.detail.contains(&wanted))
     };
-    wait_for(
-        "one pod has CPUs, the other shares the rest",
-        WAIT_LIMIT,
-        || async {
-            let ways = [("one", "two"), ("two", "one")];
-            let done = ways
-                .iter()
-                .any(|(own, shared)| updated(own, "1-2") && updated(shared, "0,3"));
-            holds(done, String::new())
-        },
-    )
+    wait_for("one pod has CPUs, the other shares the rest", WAIT_LIMIT, || async {
+        let ways = [("one", "two"), ("two", "one")];
+        let done = ways.iter().any(|(own, shared)| updated(own, "1-2") && updated(shared, "0,3"));
+        holds(done, String::new())
+    })
     .await;
     let events = node.events().await;
     let text = "The pod keeps running without exclusive CPUs and memory: Allocate failed due to not enough cpus available";
@@ -289,10 +271,7 @@ async fn a_state_that_cannot_be_used_ends_the_start_and_says_what_to_do() {
         "could not restore state from checkpoint: checkpoint is corrupted, please drain this node and delete the CPU manager checkpoint file {path:?} before restarting Kubelet"
     );
     assert!(error.contains(&expected), "{error}");
-    assert_eq!(
-        std::fs::read_to_string(&path).unwrap(),
-        STATE.replace("\"3\"", "\"2\"")
-    );
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), STATE.replace("\"3\"", "\"2\""));
     let other = r#"{"policyName":"static","defaultCpuSet":"0-7","checksum":0}"#;
     std::fs::write(&path, other).unwrap();
     let error = node.start_error().await;
@@ -324,18 +303,9 @@ async fn agents_read_which_containers_have_which_cpus_and_memory() {
     };
     let shown: Vec<_> = own.memory.iter().map(memory).collect();
     assert_eq!(shown, [("memory".to_owned(), 64 << 20, vec![0])]);
-    assert_eq!(
-        (
-            shared.containers[0].cpu_ids.len(),
-            shared.containers[0].memory.len()
-        ),
-        (0, 0)
-    );
-    let all = agent
-        .get_allocatable_resources(AllocatableResourcesRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    assert_eq!((shared.containers[0].cpu_ids.len(), shared.containers[0].memory.len()), (0, 0));
+    let all =
+        agent.get_allocatable_resources(AllocatableResourcesRequest {}).await.unwrap().into_inner();
     assert_eq!(all.cpu_ids, [1, 2, 3]);
     let shown: Vec<_> = all.memory.iter().map(memory).collect();
     assert_eq!(shown, [("memory".to_owned(), 7 << 30, vec![0])]);
@@ -358,9 +328,7 @@ async fn updates_of_one_container_are_sent_one_after_the_other() {
     };
     request_resize(&api, "web", 200, "64Mi");
     let resizes = |fake: &FakeRuntime| updates(fake).len() == 1;
-    node.fake
-        .wait_until("it is resized", WAIT_LIMIT, resizes)
-        .await;
+    node.fake.wait_until("it is resized", WAIT_LIMIT, resizes).await;
     // Takes CPUs away from the other pod, whose resize has not been answered.
     node.put(&guaranteed("pinned", "2"));
     assert_eq!(created(&node, "pinned").await.0, "1-2");
@@ -371,8 +339,6 @@ async fn updates_of_one_container_are_sent_one_after_the_other() {
         let last = updates(fake).pop();
         last.is_some_and(|call| call.succeeded() && call.detail.contains("cpuset_cpus: \"0,3\""))
     };
-    node.fake
-        .wait_until("its CPUs are updated", WAIT_LIMIT, moved)
-        .await;
+    node.fake.wait_until("its CPUs are updated", WAIT_LIMIT, moved).await;
     wait_resized(&api, "web", "200m").await;
 }

@@ -13,196 +13,79 @@ use crate::support::wait::{holds, wait_for};
 
 /// What does not happen here: by the first part of their names, and what would write them.
 const ELSEWHERE: &[(&str, &str)] = &[
-    (
-        "apiserver_delegated_auth",
-        "an API server; tests of the secured port",
-    ),
-    (
-        "authentication_token_cache_",
-        "an API server; tests of the secured port",
-    ),
+    ("apiserver_delegated_auth", "an API server; tests of the secured port"),
+    ("authentication_token_cache_", "an API server; tests of the secured port"),
     ("rest_client_", "an API server; tests of the secured port"),
-    (
-        "kubelet_websocket_streaming_requests_total",
-        "a stream over WebSocket; tests of streams",
-    ),
-    (
-        "kubelet_evented_pleg_",
-        "the stream of events; tests of cri::events",
-    ),
-    (
-        "kubelet_certificate_manager_",
-        "a certificate of the cluster; tests of node::certificates",
-    ),
+    ("kubelet_websocket_streaming_requests_total", "a stream over WebSocket; tests of streams"),
+    ("kubelet_evented_pleg_", "the stream of events; tests of cri::events"),
+    ("kubelet_certificate_manager_", "a certificate of the cluster; tests of node::certificates"),
     (
         "kubelet_server_expiration_renew_errors",
         "a certificate of the cluster; tests of node::certificates",
     ),
-    (
-        "kubelet_events_dropped_total",
-        "an API server; tests of node::event_sink",
-    ),
-    (
-        "kubelet_container_requested_resizes_total",
-        "a resize; tests of resize",
-    ),
+    ("kubelet_events_dropped_total", "an API server; tests of node::event_sink"),
+    ("kubelet_container_requested_resizes_total", "a resize; tests of resize"),
     (
         "kubelet_podcertificate_states",
         "a signer of the API server; tests of apiserver::pod_certificate",
     ),
     ("kubelet_volume_stats_", "a claim; tests of node::stats"),
-    (
-        "kubelet_preemptions",
-        "a critical pod without room; tests of preemption",
-    ),
-    (
-        "kubelet_pod_in_progress_resizes",
-        "a resize; tests of resize",
-    ),
+    ("kubelet_preemptions", "a critical pod without room; tests of preemption"),
+    ("kubelet_pod_in_progress_resizes", "a resize; tests of resize"),
     ("kubelet_pod_pending_resizes", "a resize; tests of resize"),
-    (
-        "kubelet_pod_deferred_accepted_resizes_total",
-        "a resize; tests of resize",
-    ),
-    (
-        "kubelet_pod_infeasible_resizes_total",
-        "a resize; tests of resize",
-    ),
-    (
-        "kubelet_pod_resize_duration_milliseconds",
-        "a resize; tests of resize",
-    ),
-    (
-        "kubelet_cri_losing_support",
-        "a runtime without RuntimeConfig; tests of cgroups",
-    ),
-    (
-        "kubelet_cgroup_manager_duration_seconds",
-        "cgroups of the kubelet; tests of cgroups",
-    ),
-    (
-        "kubelet_container_aligned_compute_resources_",
-        "exclusive CPUs; tests of exclusive",
-    ),
+    ("kubelet_pod_deferred_accepted_resizes_total", "a resize; tests of resize"),
+    ("kubelet_pod_infeasible_resizes_total", "a resize; tests of resize"),
+    ("kubelet_pod_resize_duration_milliseconds", "a resize; tests of resize"),
+    ("kubelet_cri_losing_support", "a runtime without RuntimeConfig; tests of cgroups"),
+    ("kubelet_cgroup_manager_duration_seconds", "cgroups of the kubelet; tests of cgroups"),
+    ("kubelet_container_aligned_compute_resources_", "exclusive CPUs; tests of exclusive"),
     ("kubelet_cpu_manager_", "exclusive CPUs; tests of exclusive"),
-    (
-        "resource_manager_",
-        "a pod with pod-level resources; tests of resources::managers",
-    ),
-    (
-        "kubelet_memory_manager_",
-        "memory of NUMA nodes; tests of exclusive",
-    ),
+    ("resource_manager_", "a pod with pod-level resources; tests of resources::managers"),
+    ("kubelet_memory_manager_", "memory of NUMA nodes; tests of exclusive"),
     (
         "kubelet_topology_manager_admission_errors_total",
         "a topology policy; tests of resources::topology",
     ),
-    (
-        "kubelet_credential_provider_",
-        "a provider that is configured; tests of images::credentials",
-    ),
+    ("kubelet_credential_provider_", "a provider that is configured; tests of images::credentials"),
     (
         "kubelet_evictions",
         "a node that is short of something; tests of node::eviction and tests/cluster",
     ),
-    (
-        "kubelet_graceful_shutdown_",
-        "shutdownGracePeriod; tests of node::shutdown",
-    ),
-    (
-        "kubelet_device_plugin_",
-        "a device plugin; tests of devices",
-    ),
+    ("kubelet_graceful_shutdown_", "shutdownGracePeriod; tests of node::shutdown"),
+    ("kubelet_device_plugin_", "a device plugin; tests of devices"),
     ("dra_", "a driver of claims; tests of dra"),
     ("csi_", "a driver of volumes; tests of csi"),
     ("storage_operation_", "a volume; tests of volumes"),
     ("volume_operation_", "a volume; tests of volumes"),
     ("volume_manager_", "a volume; tests of volumes"),
-    (
-        "reconstruct_volume_",
-        "CSI volumes of an earlier kubelet; tests of csi",
-    ),
-    (
-        "force_cleaned_",
-        "directories of CSI volumes of an earlier kubelet; tests of csi",
-    ),
-    (
-        "kubelet_pod_resources_endpoint_",
-        "an agent on the node; tests of devices",
-    ),
+    ("reconstruct_volume_", "CSI volumes of an earlier kubelet; tests of csi"),
+    ("force_cleaned_", "directories of CSI volumes of an earlier kubelet; tests of csi"),
+    ("kubelet_pod_resources_endpoint_", "an agent on the node; tests of devices"),
     ("kubelet_mirror_pods", "an API server"),
-    (
-        "kubelet_image_garbage_collected_total",
-        "a full disk; tests of images::gc",
-    ),
-    (
-        "kubelet_lifecycle_handler_http_fallbacks_total",
-        "a hook over https; tests of lifecycle",
-    ),
+    ("kubelet_image_garbage_collected_total", "a full disk; tests of images::gc"),
+    ("kubelet_lifecycle_handler_http_fallbacks_total", "a hook over https; tests of lifecycle"),
     ("kubelet_log_lines_dropped_total", "a log that is not read"),
     ("kubelet_managed_ephemeral_containers", "an API server"),
-    (
-        "kubelet_orphan_pod_cleaned_volumes",
-        "what an earlier kubelet left on disk",
-    ),
-    (
-        "kubelet_orphaned_runtime_pods_total",
-        "what an earlier kubelet left in the runtime",
-    ),
-    (
-        "apiserver_client_certificate_",
-        "an API server; tests of the secured port",
-    ),
-    (
-        "kubelet_pod_status_sync_duration_seconds",
-        "an API server; tests of status_writer",
-    ),
-    (
-        "kubelet_node_startup_",
-        "a node that is registered; tests of node::startup_latency",
-    ),
-    (
-        "kubelet_image_volume_",
-        "an image volume; tests of kuberuntime",
-    ),
-    (
-        "kubelet_imagemanager_ondisk_pullintents",
-        "a pull that goes on; tests of images::records",
-    ),
+    ("kubelet_orphan_pod_cleaned_volumes", "what an earlier kubelet left on disk"),
+    ("kubelet_orphaned_runtime_pods_total", "what an earlier kubelet left in the runtime"),
+    ("apiserver_client_certificate_", "an API server; tests of the secured port"),
+    ("kubelet_pod_status_sync_duration_seconds", "an API server; tests of status_writer"),
+    ("kubelet_node_startup_", "a node that is registered; tests of node::startup_latency"),
+    ("kubelet_image_volume_", "an image volume; tests of kuberuntime"),
+    ("kubelet_imagemanager_ondisk_pullintents", "a pull that goes on; tests of images::records"),
     (
         "kubelet_sleep_action_terminated_early_total",
         "a preStop hook that is cut short; tests of handlers",
     ),
-    (
-        "kubelet_terminated_containers_total",
-        "a container that ends; tests of status::terminations",
-    ),
+    ("kubelet_terminated_containers_total", "a container that ends; tests of status::terminations"),
     ("kubelet_panics_total", "a panic; tests of base::panics"),
-    (
-        "kubelet_prober_overdue_probes",
-        "a probe that hangs; tests of prober",
-    ),
-    (
-        "kubelet_restarted_pods_total",
-        "a UID that comes back while its pod ends",
-    ),
-    (
-        "kubelet_run_podsandbox_errors_total",
-        "a runtime that refuses",
-    ),
-    (
-        "kubelet_runtime_operations_errors_total",
-        "a runtime that refuses",
-    ),
-    (
-        "kubelet_started_pods_errors_total",
-        "a runtime that refuses",
-    ),
+    ("kubelet_prober_overdue_probes", "a probe that hangs; tests of prober"),
+    ("kubelet_restarted_pods_total", "a UID that comes back while its pod ends"),
+    ("kubelet_run_podsandbox_errors_total", "a runtime that refuses"),
+    ("kubelet_runtime_operations_errors_total", "a runtime that refuses"),
+    ("kubelet_started_pods_errors_total", "a runtime that refuses"),
     ("kubelet_trace_spans_total", "a collector of traces"),
-    (
-        "kubelet_started_user_namespaced_pods_",
-        "a runtime with user namespaces",
-    ),
+    ("kubelet_started_user_namespaced_pods_", "a runtime with user namespaces"),
 ];
 
 /// The families that the table for people has of a page.
@@ -233,10 +116,7 @@ fn written(text: &str) -> BTreeSet<String> {
 #[tokio::test]
 async fn each_family_is_written_by_what_happens_to_a_node() {
     let node = Node::started().await;
-    let probed = with(
-        container("main"),
-        json!({"readinessProbe": exec_probe("is-ready")}),
-    );
+    let probed = with(container("main"), json!({"readinessProbe": exec_probe("is-ready")}));
     node.put(&pod("probed", &[probed]));
     let pulled = with(container("main"), json!({"imagePullPolicy": "Always"}));
     node.put(&pod("plain", &[pulled]));

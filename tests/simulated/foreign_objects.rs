@@ -31,19 +31,12 @@ pub(crate) struct Plant {
 impl Plant {
     /// A pod that looks as if a kubelet made it.
     pub(crate) fn of_a_kubelet(name: &str) -> Plant {
-        Plant {
-            name: name.to_owned(),
-            labelled: true,
-            ..Plant::default()
-        }
+        Plant { name: name.to_owned(), labelled: true, ..Plant::default() }
     }
 
     /// A pod of another client.
     pub(crate) fn of_a_stranger(name: &str) -> Plant {
-        Plant {
-            labelled: false,
-            ..Self::of_a_kubelet(name)
-        }
+        Plant { labelled: false, ..Self::of_a_kubelet(name) }
     }
 
     pub(crate) fn made_for_a_file(self) -> Plant {
@@ -53,14 +46,12 @@ impl Plant {
     /// A pod of this kind of source.
     pub(crate) fn made_for(mut self, value: &str) -> Plant {
         let key = "kubernetes.io/config.source";
-        self.sandbox_annotations
-            .insert(key.to_owned(), value.to_owned());
+        self.sandbox_annotations.insert(key.to_owned(), value.to_owned());
         self
     }
 
     pub(crate) fn noting(mut self, key: &str, value: &str) -> Plant {
-        self.container_annotations
-            .insert(key.to_owned(), value.to_owned());
+        self.container_annotations.insert(key.to_owned(), value.to_owned());
         self
     }
 
@@ -91,9 +82,7 @@ impl Plant {
             ("io.kubernetes.pod.namespace", "default"),
             ("io.kubernetes.container.name", "main"),
         ];
-        pairs
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into()
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
 }
 
@@ -113,21 +102,14 @@ impl Planter {
 
     /// Removes a container.
     pub(crate) async fn remove(&mut self, id: &str) {
-        let request = v1::RemoveContainerRequest {
-            container_id: id.to_owned(),
-        };
+        let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
         self.0.remove_container(request).await.expect("it is gone");
     }
 
     /// Removes a sandbox with all that is in it.
     pub(crate) async fn remove_sandbox(&mut self, id: &str) {
-        let request = v1::RemovePodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
-        self.0
-            .remove_pod_sandbox(request)
-            .await
-            .expect("it is gone");
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        self.0.remove_pod_sandbox(request).await.expect("it is gone");
     }
 
     /// Makes a sandbox without containers.
@@ -161,10 +143,7 @@ impl Planter {
                 name: "main".to_owned(),
                 attempt: plant.attempt,
             }),
-            image: Some(v1::ImageSpec {
-                image: IMAGE.to_owned(),
-                ..Default::default()
-            }),
+            image: Some(v1::ImageSpec { image: IMAGE.to_owned(), ..Default::default() }),
             labels: plant.labels(),
             annotations: plant.container_annotations.clone(),
             ..Default::default()
@@ -176,9 +155,7 @@ impl Planter {
         };
         let created = self.0.create_container(request).await.expect("a container");
         let id = created.into_inner().container_id;
-        let request = v1::StartContainerRequest {
-            container_id: id.clone(),
-        };
+        let request = v1::StartContainerRequest { container_id: id.clone() };
         self.0.start_container(request).await.expect("it starts");
         id
     }

@@ -17,10 +17,7 @@ async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
     let node = Node::started().await;
     let names: Vec<_> = (0..10).map(|n| format!("web{n}")).collect();
     names.iter().for_each(|name| node.put(&simple(name)));
-    let probed = with(
-        container("main"),
-        json!({"readinessProbe": exec_probe("is-ready")}),
-    );
+    let probed = with(container("main"), json!({"readinessProbe": exec_probe("is-ready")}));
     node.put(&pod("probed", &[probed]));
     for name in names.iter().map(String::as_str).chain(["probed"]) {
         node.wait_pod(name, "is ready", WAIT_LIMIT, is_ready).await;
@@ -43,18 +40,13 @@ async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
     let quiet = node.never(Duration::from_secs(3), costs).await;
     assert!(quiet, "{:?}", node.fake.counts());
     let (probes, seconds) = (node.fake.count(Rpc::ExecSync), begin.elapsed().as_secs());
-    assert!(
-        (1..=seconds + 1).contains(&probes),
-        "{probes} probes in {seconds} s"
-    );
+    assert!((1..=seconds + 1).contains(&probes), "{probes} probes in {seconds} s");
 }
 
 #[tokio::test]
 async fn with_events_neither_a_death_nor_a_removal_costs_a_list() {
     let node = Node::started().await;
-    node.fake
-        .wait_until("it listens", WAIT_LIMIT, |fake| fake.subscribers() > 0)
-        .await;
+    node.fake.wait_until("it listens", WAIT_LIMIT, |fake| fake.subscribers() > 0).await;
     for name in ["stays", "goes"] {
         node.put(&simple(name));
         node.wait_pod(name, "is ready", WAIT_LIMIT, is_ready).await;
@@ -67,18 +59,12 @@ async fn with_events_neither_a_death_nor_a_removal_costs_a_list() {
     let first = node.wait_runs("stays").await;
     node.fake.exit(&first.id, 1);
     let again = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) == 3;
-    node.fake
-        .wait_until("a new container", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("a new container", WAIT_LIMIT, again).await;
     node.remove("goes");
     let gone = |fake: &FakeRuntime| fake.pod(&full("goes")).is_none();
-    node.fake
-        .wait_until("the pod is removed", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("the pod is removed", WAIT_LIMIT, gone).await;
     // An unknown id is listed after a second.
-    let quiet = node
-        .never(Duration::from_secs(3), |fake| lists(fake) > before)
-        .await;
+    let quiet = node.never(Duration::from_secs(3), |fake| lists(fake) > before).await;
     assert!(quiet, "{:?}", node.fake.counts());
 }
 
@@ -89,9 +75,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
         |fake: &FakeRuntime| fake.count(Rpc::ListContainers),
         |fake: &FakeRuntime| fake.subscribers() > 0,
     );
-    node.fake
-        .wait_until("it listens", WAIT_LIMIT, listens)
-        .await;
+    node.fake.wait_until("it listens", WAIT_LIMIT, listens).await;
     let listed = |fake: &FakeRuntime| lists(fake) >= 2;
     node.fake.wait_until("both lists", WAIT_LIMIT, listed).await;
     let before = lists(&node.fake);
@@ -104,9 +88,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
         } else {
             node.fake.release(Rpc::PodSandboxStatus);
         }
-        node.fake
-            .wait_until("it hangs", WAIT_LIMIT, requested)
-            .await;
+        node.fake.wait_until("it hangs", WAIT_LIMIT, requested).await;
         let listed = |fake: &FakeRuntime| lists(fake) > before;
         let quiet = node.never(Duration::from_millis(2500), listed).await;
         assert!(quiet, "{rpc}: {:?}", node.fake.counts());
@@ -117,9 +99,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     let lost = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&lost).await;
     let listed = |fake: &FakeRuntime| lists(fake) > before;
-    node.fake
-        .wait_until("it is looked for", WAIT_LIMIT, listed)
-        .await;
+    node.fake.wait_until("it is looked for", WAIT_LIMIT, listed).await;
 }
 
 /// More than what a kubelet waits after a burst before it gives memory back.
@@ -141,15 +121,11 @@ pub(crate) fn status_kib(kubelet: &KubeletProcess, key: &str) -> u64 {
 /// Adds twenty pods, waits until they run, and takes them away again.
 async fn round(fake: &FakeRuntime, kubelet: &KubeletProcess, number: usize) {
     let names: Vec<_> = (0..20).map(|n| format!("web-{number}-{n}")).collect();
-    names
-        .iter()
-        .for_each(|name| put(&kubelet.manifests, &simple(name)));
+    names.iter().for_each(|name| put(&kubelet.manifests, &simple(name)));
     for name in &names {
         wait_runs(fake, name).await;
     }
-    names
-        .iter()
-        .for_each(|name| kubelet.manifests.remove(&format!("{name}.yaml")));
+    names.iter().for_each(|name| kubelet.manifests.remove(&format!("{name}.yaml")));
     let gone = |fake: &FakeRuntime| fake.pods().is_empty();
     fake.wait_until("all are removed", WAIT_LIMIT, gone).await;
     wait_for("none is shown", WAIT_LIMIT, async || {
@@ -203,9 +179,7 @@ async fn two_hundred_pods_come_and_go_and_leave_nothing() {
 async fn kept(node: &Node) -> Vec<String> {
     let (code, text) = node.get("/metrics").await;
     assert_eq!(code, 200);
-    let lines = text
-        .lines()
-        .filter(|line| line.starts_with("kubelet_store_entries{"));
+    let lines = text.lines().filter(|line| line.starts_with("kubelet_store_entries{"));
     let kept = lines.filter(|line| !line.ends_with(" 0.0"));
     kept.map(str::to_owned).collect()
 }
@@ -245,30 +219,22 @@ async fn of_pods_that_are_gone_nothing_is_kept() {
         node.fake.behave(&full(&crashy), crashes.clone());
         node.put(&simple(&crashy));
         node.put(&simple(&broken));
-        let probing_pod = with_spec(
-            pod(&probing, std::slice::from_ref(&probed)),
-            volumes.clone(),
-        );
+        let probing_pod = with_spec(pod(&probing, std::slice::from_ref(&probed)), volumes.clone());
         node.put(&probing_pod);
         node.put(&pod(&absently, std::slice::from_ref(&absent)));
         node.put(&with_metadata(simple(&chosen), own_uid.clone()));
         node.wait_runs(&broken).await;
         node.fake.kill_sandbox(&full(&broken));
         let held = |reason: &'static str| move |pod: &_| waits_for(pod, "main") == reason;
-        node.wait_pod(&crashy, "backs off", WAIT_LIMIT, held("CrashLoopBackOff"))
-            .await;
-        node.wait_pod(&absently, "backs off", WAIT_LIMIT, held("ImagePullBackOff"))
-            .await;
-        node.wait_pod(&probing, "is ready", WAIT_LIMIT, is_ready)
-            .await;
+        node.wait_pod(&crashy, "backs off", WAIT_LIMIT, held("CrashLoopBackOff")).await;
+        node.wait_pod(&absently, "backs off", WAIT_LIMIT, held("ImagePullBackOff")).await;
+        node.wait_pod(&probing, "is ready", WAIT_LIMIT, is_ready).await;
         node.wait_phase(&chosen, "Running").await;
         let replaced = |fake: &FakeRuntime| {
             let pod = fake.pod(&full(&broken));
             pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|c| c.is_running()))
         };
-        node.fake
-            .wait_until("the sandbox is replaced", WAIT_LIMIT, replaced)
-            .await;
+        node.fake.wait_until("the sandbox is replaced", WAIT_LIMIT, replaced).await;
         assert!(kept(&node).await.len() > 10, "{:?}", kept(&node).await);
         for name in [crashy, broken, probing, absently, chosen] {
             node.remove(&name);

@@ -35,9 +35,7 @@ fn probed(node: &Node) -> (Value, Arc<AtomicBool>) {
 async fn fail_once(node: &Node, sick: &AtomicBool) {
     sick.store(true, Ordering::SeqCst);
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped", WAIT_LIMIT, stopped).await;
     sick.store(false, Ordering::SeqCst);
 }
 
@@ -116,8 +114,7 @@ async fn a_container_that_runs_for_less_than_its_back_off_before_it_is_killed_go
         assert!(!["Succeeded", "Failed"].contains(&phase(pod)), "{pod:?}");
         waits_for(pod, "main") == "CrashLoopBackOff"
     };
-    node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off)
-        .await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off).await;
     sick.store(false, Ordering::SeqCst);
     let last = node.fake.container(&format!("{}/main", full("web")));
     runs_on_in_another(&node, &last.expect("a container").id).await;
@@ -127,8 +124,7 @@ async fn a_container_that_runs_for_less_than_its_back_off_before_it_is_killed_go
 #[tokio::test]
 async fn containers_of_a_sandbox_whose_successor_cannot_be_created_have_not_ended() {
     let node = Node::started().await;
-    node.fake
-        .behave("init", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("init", Behaviour::exits(Duration::ZERO, 0));
     let init = json!({"initContainers": [container("init")]});
     node.put(&with_spec(ends_well_when_stopped("web", json!({})), init));
     let shown = node.wait_phase("web", "Running").await;
@@ -193,9 +189,7 @@ async fn a_kubelet_killed_before_it_creates_the_successor_creates_it_at_its_next
     let created = node.fake.count(Rpc::CreateContainer);
     fail_once(&node, &sick).await;
     let creates = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > created;
-    node.fake
-        .wait_until("the successor is being created", WAIT_LIMIT, creates)
-        .await;
+    node.fake.wait_until("the successor is being created", WAIT_LIMIT, creates).await;
     node.kill().await;
     node.start_on_threads(&log).await;
     node.wait_pod("web", "is shown", WAIT_LIMIT, |_| true).await;
@@ -211,10 +205,7 @@ async fn a_container_that_exits_while_no_kubelet_runs_has_not_ended_if_the_last_
         let (web, sick) = probed(&node);
         node.fake.behave("main", Behaviour::ignores_term());
         node.start_on_threads(&log).await;
-        node.put(&with_spec(
-            web,
-            json!({"terminationGracePeriodSeconds": 3600}),
-        ));
+        node.put(&with_spec(web, json!({"terminationGracePeriodSeconds": 3600})));
         node.wait_phase("web", "Running").await;
         let first = node.wait_runs("web").await;
         fail_once(&node, &sick).await;

@@ -30,11 +30,9 @@ async fn wait_shown(
     name: &str,
     fact: impl Fn(&k8s_openapi::api::core::v1::Pod) -> bool,
 ) {
-    wait_for(name, WAIT_LIMIT, async || {
-        match shown(kubelet, name).await {
-            Some(pod) if fact(&pod) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    wait_for(name, WAIT_LIMIT, async || match shown(kubelet, name).await {
+        Some(pod) if fact(&pod) => Ok(()),
+        other => Err(format!("{other:?}")),
     })
     .await;
 }
@@ -52,21 +50,14 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     fake.behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
     fake.behave(&full("done"), Behaviour::exits(Duration::ZERO, 0));
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
-    put(
-        &kubelet.manifests,
-        &pod("web", &[with(container("main"), probe)]),
-    );
-    put(
-        &kubelet.manifests,
-        &with_spec(simple("done"), json!({"restartPolicy": "Never"})),
-    );
+    put(&kubelet.manifests, &pod("web", &[with(container("main"), probe)]));
+    put(&kubelet.manifests, &with_spec(simple("done"), json!({"restartPolicy": "Never"})));
     put(&kubelet.manifests, &simple("crashy"));
     wait_shown(&kubelet, "web", is_ready).await;
     wait_shown(&kubelet, "done", |pod| phase(pod) == "Succeeded").await;
     // It is shown as ended before its sandbox is stopped, which a restarted kubelet would have to make good.
     let stopped = |fake: &FakeRuntime| fake.pod(&full("done")).is_some_and(|pod| !pod.ready);
-    fake.wait_until("the ended pod is stopped", WAIT_LIMIT, stopped)
-        .await;
+    fake.wait_until("the ended pod is stopped", WAIT_LIMIT, stopped).await;
     let backs_off = |pod: &_| backs_off_for(pod, "main", "10s");
     wait_shown(&kubelet, "crashy", backs_off).await;
     let before = fake.pods();
@@ -114,27 +105,14 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     let count = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count == 2);
     wait_shown(&kubelet, "crashy", count).await;
     let ids = |pods: &[crate::support::fake_runtime::PodView]| {
-        let of = |name: &str| {
-            pods.iter()
-                .find(|pod| pod.name == full(name))
-                .cloned()
-                .unwrap()
-        };
+        let of = |name: &str| pods.iter().find(|pod| pod.name == full(name)).cloned().unwrap();
         ["web", "done"].map(|name| (of(name).id, of(name).containers[0].id.clone()))
     };
     assert_eq!(ids(&fake.pods()), ids(&before));
-    assert_eq!(
-        written_at(),
-        written,
-        "an unchanged record is written again"
-    );
+    assert_eq!(written_at(), written, "an unchanged record is written again");
     for call in mutating(&fake) {
         let expected: &[Rpc] = if call.subject.pod == full("crashy") {
-            &[
-                Rpc::CreateContainer,
-                Rpc::StartContainer,
-                Rpc::RemoveContainer,
-            ]
+            &[Rpc::CreateContainer, Rpc::StartContainer, Rpc::RemoveContainer]
         } else {
             &[]
         };
@@ -185,13 +163,11 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     node.put(&simple("crashy"));
-    node.fake
-        .behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
+    node.fake.behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
     node.start().await;
     let before = node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
-    node.wait_pod("crashy", "backs off", WAIT_LIMIT, backs_off)
-        .await;
+    node.wait_pod("crashy", "backs off", WAIT_LIMIT, backs_off).await;
     let shown = node.pods().await;
     node.stop().await;
     node.fake.inject(Fault::hang(Rpc::ContainerStatus));
@@ -203,9 +179,7 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
         assert_eq!(phase(pod), "Running", "{pod:?}");
         let web = pod.metadata.name == before.metadata.name;
         assert_eq!(is_ready(pod), web, "{pod:?}");
-        let before = shown
-            .iter()
-            .find(|before| before.metadata.uid == pod.metadata.uid);
+        let before = shown.iter().find(|before| before.metadata.uid == pod.metadata.uid);
         assert_eq!(pod.status, before.unwrap().status);
     }
     node.fake.clear_faults();
@@ -222,10 +196,7 @@ async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
     node.put(&version("web", "v1"));
     node.wait_runs("web").await;
     node.stop().await;
-    node.fake.behave(
-        "main",
-        Behaviour::ends_slowly(Duration::from_millis(300), 0),
-    );
+    node.fake.behave("main", Behaviour::ends_slowly(Duration::from_millis(300), 0));
     let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&version("web", "v2"));
     node.start().await;
@@ -234,9 +205,7 @@ async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
         let newest = pods.last().and_then(|pod| pod.containers.last());
         pods.len() == 1 && newest.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
     };
-    node.fake
-        .wait_until("only the new one runs", WAIT_LIMIT, edited)
-        .await;
+    node.fake.wait_until("only the new one runs", WAIT_LIMIT, edited).await;
     overlaps.assert_never();
 }
 
@@ -264,12 +233,8 @@ async fn a_manifest_removed_meanwhile_ends_its_pod() {
 #[tokio::test]
 async fn a_pod_that_ended_is_not_run_again_even_if_the_runtime_forgot_it() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 0));
-    node.put(&with_spec(
-        simple("done"),
-        json!({"restartPolicy": "Never"}),
-    ));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.put(&with_spec(simple("done"), json!({"restartPolicy": "Never"})));
     node.wait_phase("done", "Succeeded").await;
     node.stop().await;
     node.fake.forget_everything();
@@ -285,8 +250,7 @@ async fn a_pod_that_ended_is_not_run_again_even_if_the_runtime_forgot_it() {
 #[tokio::test]
 async fn a_pod_that_ended_runs_again_if_its_manifest_was_edited_meanwhile_and_keeps_its_uid() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 0));
     let made = |number: &str| {
         let never = with_spec(version("done", number), json!({"restartPolicy": "Never"}));
         with_metadata(never, json!({"uid": "uid-of-done"}))
@@ -313,15 +277,12 @@ async fn a_pod_that_ended_runs_again_if_its_manifest_was_edited_meanwhile_and_ke
 #[tokio::test]
 async fn the_sandbox_of_a_pod_that_ended_is_stopped_once_and_one_that_died_as_well() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 0));
     let never = json!({"restartPolicy": "Never"});
     node.put(&with_spec(simple("done"), never.clone()));
     node.wait_phase("done", "Succeeded").await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped", WAIT_LIMIT, stopped).await;
     node.fake.behave("main", Behaviour::runs());
     node.put(&with_spec(simple("dies"), never));
     node.wait_runs("dies").await;
@@ -331,9 +292,7 @@ async fn the_sandbox_of_a_pod_that_ended_is_stopped_once_and_one_that_died_as_we
     node.fake.clear_calls();
     node.start().await;
     node.wait_phase("dies", "Failed").await;
-    node.fake
-        .wait_until("what died is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("what died is stopped", WAIT_LIMIT, stopped).await;
     node.wait_phase("done", "Succeeded").await;
     let more = |fake: &FakeRuntime| fake.mutations() > 1;
     assert!(node.never(Duration::from_millis(500), more).await);
@@ -351,8 +310,7 @@ async fn a_container_that_ended_meanwhile_is_restarted() {
     node.start().await;
     node.wait_runs("web").await;
     let counted = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "counts the restart", WAIT_LIMIT, counted)
-        .await;
+    node.wait_pod("web", "counts the restart", WAIT_LIMIT, counted).await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 0);
 }
 
@@ -400,24 +358,15 @@ async fn an_adopted_pod_with_a_new_sandbox_is_not_restarted() {
         let pod = fake.pod("web-node1");
         pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|one| one.is_running()))
     };
-    node.fake
-        .wait_until("it runs again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it runs again", WAIT_LIMIT, again).await;
     assert_eq!(node.fake.pod("web-node1").unwrap().uid, UID);
-    node.wait_pod("web", "is running", WAIT_LIMIT, |pod| {
-        phase(pod) == "Running"
-    })
-    .await;
+    node.wait_pod("web", "is running", WAIT_LIMIT, |pod| phase(pod) == "Running").await;
     node.stop().await;
     node.fake.clear_calls();
     node.start().await;
     let touched =
         |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) + fake.count(Rpc::StopPodSandbox) > 0;
-    assert!(
-        node.never(Duration::from_secs(1), touched).await,
-        "{:?}",
-        node.fake.calls()
-    );
+    assert!(node.never(Duration::from_secs(1), touched).await, "{:?}", node.fake.calls());
     assert_eq!(node.fake.pod("web-node1").unwrap().uid, UID);
 }
 
@@ -438,9 +387,7 @@ async fn an_adopted_pod_is_not_restarted_if_its_sandbox_is_read_before_its_conta
         node.fake.clear_calls();
         node.fake.inject(Fault::hang(Rpc::ContainerStatus));
         node.start().await;
-        let shown = node
-            .wait_pod("web", "it is shown", WAIT_LIMIT, |_| true)
-            .await;
+        let shown = node.wait_pod("web", "it is shown", WAIT_LIMIT, |_| true).await;
         assert_eq!(shown.metadata.uid.as_ref(), Some(&uid));
         node.fake.clear_faults();
         node.wait_pod("web", "it was read", WAIT_LIMIT, |pod| {

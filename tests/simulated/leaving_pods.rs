@@ -49,11 +49,8 @@ async fn waits_until_the_first_has_stopped(first: Value, second: Value, obstacle
         let put = |pod: &Value, node: &Node| node.manifests.put("web.yaml", &pod.to_string());
         put(&first, &node);
         let is_up = |fake: &FakeRuntime| runs(fake, &first);
-        node.fake
-            .wait_until("the first runs", WAIT_LIMIT, is_up)
-            .await;
-        node.wait_phase(first["metadata"]["name"].as_str().unwrap(), "Running")
-            .await;
+        node.fake.wait_until("the first runs", WAIT_LIMIT, is_up).await;
+        node.wait_phase(first["metadata"]["name"].as_str().unwrap(), "Running").await;
         node.fake.inject(Fault::hang(Rpc::StopContainer));
         if edited_while_stopped {
             node.stop().await;
@@ -71,9 +68,7 @@ async fn waits_until_the_first_has_stopped(first: Value, second: Value, obstacle
             assert!(!(runs(fake, &first) && find(fake, &second).is_some()));
             runs(fake, &second)
         };
-        node.fake
-            .wait_until("the second runs", WAIT_LIMIT, is_up)
-            .await;
+        node.fake.wait_until("the second runs", WAIT_LIMIT, is_up).await;
     }
 }
 

@@ -37,9 +37,7 @@ async fn a_log_that_is_not_read_stops_nothing_and_what_it_lost_is_reported_once_
     while dropped(&kubelet).await < 1.0 {
         assert!(number < 500, "nothing is dropped");
         let names: Vec<_> = (number..number + 20).map(|n| format!("web{n}")).collect();
-        names
-            .iter()
-            .for_each(|name| put(&kubelet.manifests, &simple(name)));
+        names.iter().for_each(|name| put(&kubelet.manifests, &simple(name)));
         for name in &names {
             wait_runs(&fake, name).await;
         }
@@ -55,10 +53,7 @@ async fn a_log_that_is_not_read_stops_nothing_and_what_it_lost_is_reported_once_
     });
     let reported = tokio::task::spawn_blocking(move || is_found.recv_timeout(WAIT_LIMIT)).await;
     let reported = reported.unwrap().expect("what was dropped is reported");
-    assert!(
-        reported.starts_with('W') && reported.contains("count="),
-        "{reported}"
-    );
+    assert!(reported.starts_with('W') && reported.contains("count="), "{reported}");
     assert!(kubelet.terminate(WAIT_LIMIT).await.success());
     reader.join().unwrap();
 }
@@ -80,10 +75,7 @@ async fn what_was_logged_last_is_written_before_the_process_ends() {
     assert!(kubelet.terminate(WAIT_LIMIT).await.success());
     let lines = reader.join().unwrap();
     let said = |text: &str| lines.iter().any(|line| line.contains(text));
-    assert!(
-        said("Started kubelet") && said("Stopping; pods are left"),
-        "{lines:#?}"
-    );
+    assert!(said("Started kubelet") && said("Stopping; pods are left"), "{lines:#?}");
 }
 
 #[tokio::test]

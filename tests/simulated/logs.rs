@@ -42,14 +42,10 @@ async fn a_log_over_its_size_is_rotated_and_written_on() {
     })
     .await;
     node.fake.log("main", "stdout", "on the new one");
-    wait_for(
-        "the runtime writes to the new one",
-        WAIT_LIMIT,
-        async || {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
-            holds(text.ends_with("on the new one\n"), text)
-        },
-    )
+    wait_for("the runtime writes to the new one", WAIT_LIMIT, async || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        holds(text.ends_with("on the new one\n"), text)
+    })
     .await;
     assert_eq!(node.fake.count(Rpc::ReopenContainerLog), 1);
 }
@@ -65,9 +61,7 @@ async fn a_rotation_that_the_runtime_refuses_is_undone_and_done_later() {
             fake.count(Rpc::ReopenContainerLog) >= n
         }
     };
-    node.fake
-        .wait_until("it was refused", WAIT_LIMIT, reopens(1))
-        .await;
+    node.fake.wait_until("it was refused", WAIT_LIMIT, reopens(1)).await;
     wait_for("it is undone", WAIT_LIMIT, async || {
         let names = names(&log);
         holds(names == ["0.log"], format!("{names:?}"))
@@ -76,19 +70,14 @@ async fn a_rotation_that_the_runtime_refuses_is_undone_and_done_later() {
     node.fake.log("main", "stdout", "still the same");
     let refused = node.fake.count(Rpc::ReopenContainerLog);
     node.fake.clear_faults();
-    node.fake
-        .wait_until("it is tried again", WAIT_LIMIT, reopens(refused + 1))
-        .await;
+    node.fake.wait_until("it is tried again", WAIT_LIMIT, reopens(refused + 1)).await;
     let rotated = wait_for("it is done", WAIT_LIMIT, async || match &names(&log)[..] {
         [current, rotated] if current == "0.log" => Ok(log.with_file_name(rotated)),
         names => Err(format!("{names:?}")),
     })
     .await;
     let text = std::fs::read_to_string(rotated).unwrap();
-    assert!(
-        text.ends_with("still the same\n"),
-        "nothing was lost: {text}"
-    );
+    assert!(text.ends_with("still the same\n"), "nothing was lost: {text}");
 }
 
 #[tokio::test]

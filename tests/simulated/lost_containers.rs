@@ -38,10 +38,7 @@ fn state(pod: &Pod) -> Option<ContainerStateTerminated> {
 
 /// A node with logs, which count restarts, and a running pod of this restart policy.
 async fn running(policy: &str) -> Node {
-    let options = Options {
-        write_logs: true,
-        ..Options::default()
-    };
+    let options = Options { write_logs: true, ..Options::default() };
     let mut node = Node::with(options).await;
     node.start().await;
     node.put(&with_spec(simple("web"), json!({"restartPolicy": policy})));
@@ -85,9 +82,7 @@ async fn under_policy_never_a_container_that_vanished_fails_its_pod_for_good() {
     assert_eq!(last(&shown), unknown(USED_TO_RUN));
     assert_eq!(main(&shown).restart_count, 1, "as upstream counts");
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
-    node.fake
-        .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("its sandbox is stopped", WAIT_LIMIT, stopped).await;
     assert_eq!(node.fake.mutations(), 1, "{:?}", node.fake.counts());
     node.stop().await;
     node.start().await;
@@ -107,27 +102,21 @@ async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_go
     assert_eq!((last(&shown), state(&shown)), (None, unknown(ENDED)));
     assert_eq!(main(&shown).restart_count, 1);
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped to be sure", WAIT_LIMIT, tried)
-        .await;
+    node.fake.wait_until("it is stopped to be sure", WAIT_LIMIT, tried).await;
     node.fake.stop_distorting();
     let stopped = |fake: &FakeRuntime| !fake.pod(&full("web")).unwrap().ready;
-    node.fake
-        .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("its sandbox is stopped", WAIT_LIMIT, stopped).await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
     // How it really ended is known now; what became of the pod is settled.
     let reported =
         |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
-    node.wait_pod("web", "has ended", WAIT_LIMIT, reported)
-        .await;
+    node.wait_pod("web", "has ended", WAIT_LIMIT, reported).await;
 }
 
 #[tokio::test]
 async fn a_pod_is_synced_after_a_restart_although_an_ended_container_is_in_an_unknown_state() {
     let mut node = Node::started().await;
-    node.fake
-        .behave("ends", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("ends", Behaviour::exits(Duration::ZERO, 0));
     let containers = [container("ends"), container("stays")];
     let web = pod("web", &containers);
     node.put(&with_spec(web, json!({"restartPolicy": "OnFailure"})));
@@ -141,9 +130,7 @@ async fn a_pod_is_synced_after_a_restart_although_an_ended_container_is_in_an_un
     node.fake.distort(Distortion::State(3));
     node.start().await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("one is stopped to be sure", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("one is stopped to be sure", WAIT_LIMIT, stopped).await;
 }
 
 #[tokio::test]
@@ -162,11 +149,8 @@ async fn a_container_that_vanished_while_no_kubelet_ran_is_started_again_and_cou
 async fn the_restart_count_goes_on_from_the_logs_where_the_runtime_has_forgotten_an_instance() {
     for features in [Features::default(), Features::old()] {
         for everything in [false, true] {
-            let mut node = Node::with(Options {
-                features: features.clone(),
-                ..Options::default()
-            })
-            .await;
+            let mut node =
+                Node::with(Options { features: features.clone(), ..Options::default() }).await;
             node.start().await;
             let lives = vec![Behaviour::exits(Duration::ZERO, 1), Behaviour::runs()];
             node.fake.behave_in_turn("main", lives);
@@ -181,8 +165,7 @@ async fn the_restart_count_goes_on_from_the_logs_where_the_runtime_has_forgotten
             }
             node.fake.end_event_streams(None);
             let twice = |pod: &Pod| runs(pod, "main") && main(pod).restart_count == 2;
-            node.wait_pod("web", "goes on counting", WAIT_LIMIT, twice)
-                .await;
+            node.wait_pod("web", "goes on counting", WAIT_LIMIT, twice).await;
             assert_eq!(node.fake.container("main").unwrap().attempt, 2);
         }
     }

@@ -12,10 +12,7 @@ use crate::web::WebServer;
 
 fn args_of(fake: &FakeRuntime, name: &str) -> Vec<String> {
     let found = fake.container(&format!("{}/main", full(name)));
-    found
-        .filter(|c| c.is_running())
-        .map(|c| c.config.args)
-        .unwrap_or_default()
+    found.filter(|c| c.is_running()).map(|c| c.config.args).unwrap_or_default()
 }
 
 fn list(pods: &[Value]) -> String {
@@ -26,22 +23,14 @@ fn list(pods: &[Value]) -> String {
 async fn bad_manifests_do_not_keep_good_ones_from_running() {
     let mut node = Node::new().await;
     let dir = node.manifests.dir().to_owned();
-    node.manifests.put(
-        "a-broken.yaml",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: [\n",
-    );
+    node.manifests.put("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [\n");
     node.manifests.put("b-empty.yaml", "");
-    node.manifests.put(
-        "c-wrong.yaml",
-        "apiVersion: v1\nkind: Service\nmetadata: {name: c}\n",
-    );
-    node.manifests
-        .put("d-huge.yaml", &"# ....................\n".repeat(1_000_000));
+    node.manifests.put("c-wrong.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: c}\n");
+    node.manifests.put("d-huge.yaml", &"# ....................\n".repeat(1_000_000));
     node.manifests.put("e-binary.yaml", "\u{0}\u{1}\u{2}");
     std::fs::create_dir(dir.join("f-directory.yaml")).unwrap();
     std::os::unix::fs::symlink("nowhere", dir.join("g-dangling.yaml")).unwrap();
-    node.manifests
-        .put("h-invalid.yaml", &simple("NOT_A_NAME").to_string());
+    node.manifests.put("h-invalid.yaml", &simple("NOT_A_NAME").to_string());
     node.put(&simple("web"));
     node.start().await;
     node.put(&simple("later"));
@@ -55,20 +44,14 @@ async fn bad_manifests_do_not_keep_good_ones_from_running() {
 #[tokio::test]
 async fn of_two_files_with_one_pod_name_one_runs() {
     let node = Node::started().await;
-    node.manifests
-        .put("a.yaml", &version("web", "a").to_string());
+    node.manifests.put("a.yaml", &version("web", "a").to_string());
     node.wait_runs("web").await;
-    node.manifests
-        .put("b.yaml", &version("web", "b").to_string());
+    node.manifests.put("b.yaml", &version("web", "b").to_string());
     node.put(&simple("other"));
     node.wait_runs("other").await;
     let two = |fake: &FakeRuntime| {
         let name = full("web");
-        fake.pods()
-            .iter()
-            .filter(|pod| pod.name == name && pod.ready)
-            .count()
-            > 1
+        fake.pods().iter().filter(|pod| pod.name == name && pod.ready).count() > 1
     };
     assert!(node.never(Duration::from_millis(500), two).await);
     assert_eq!(node.fake.count(Rpc::StopContainer), 0);
@@ -105,9 +88,7 @@ async fn a_manifest_that_turns_bad_keeps_its_pod_running() {
     assert_eq!(args_of(&node.fake, "web"), ["v1"]);
     node.put(&version("web", "v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
-    node.fake
-        .wait_until("the mended one runs", WAIT_LIMIT, edited)
-        .await;
+    node.fake.wait_until("the mended one runs", WAIT_LIMIT, edited).await;
 }
 
 #[tokio::test]
@@ -122,9 +103,7 @@ async fn pods_come_from_a_url_and_stay_while_it_talks_nonsense() {
     node.wait_runs("two").await;
     server.answer(200, &list(&[simple("one"), version("two", "v2")]));
     let edited = |fake: &FakeRuntime| args_of(fake, "two") == ["v2"];
-    node.fake
-        .wait_until("the new one runs", WAIT_LIMIT, edited)
-        .await;
+    node.fake.wait_until("the new one runs", WAIT_LIMIT, edited).await;
     let stops = node.fake.count(Rpc::StopContainer);
     for (code, body) in [(200, "{nonsense"), (500, "sorry"), (404, "")] {
         server.answer(code, body);

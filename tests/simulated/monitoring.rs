@@ -39,21 +39,15 @@ fn rules() -> String {
 /// The names of all alerts.
 fn alerts() -> BTreeSet<String> {
     let text = rules();
-    let names = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     names.map(str::to_owned).collect()
 }
 
 /// The rules without the minutes that a fault has to last, which `promtool test rules` checks.
 fn impatient_rules() -> String {
-    let text = rules().replace(
-        "kubelet_pleg_last_seen_seconds > 180",
-        "kubelet_pleg_last_seen_seconds > 10",
-    );
-    let lines = text
-        .lines()
-        .filter(|line| !line.trim().starts_with("for: "));
+    let text = rules()
+        .replace("kubelet_pleg_last_seen_seconds > 180", "kubelet_pleg_last_seen_seconds > 10");
+    let lines = text.lines().filter(|line| !line.trim().starts_with("for: "));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -62,9 +56,7 @@ fn dashboard() -> Vec<String> {
     let text = std::fs::read_to_string(deployed("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     let expressions = targets.map(|target| {
         let expression = target["expr"].as_str().unwrap();
         let expression = expression.replace("$__rate_interval", "5m");
@@ -196,10 +188,7 @@ impl Kubelets {
 
     /// What goes on before anything goes wrong.
     async fn work(&self) {
-        let probed = with(
-            container("main"),
-            json!({"readinessProbe": exec_probe("is-ready")}),
-        );
+        let probed = with(container("main"), json!({"readinessProbe": exec_probe("is-ready")}));
         self.node.put(&pod("probed", &[probed]));
         self.api.put(&path("web"), of_claim("web"));
         wait_runs(&self.node, "web").await;
@@ -211,9 +200,7 @@ impl Kubelets {
         let panics = catch_panic(PanicScope::Probe, async { panic!("made by the test") }).await;
         assert!(panics.is_err());
         // Hangs until it is cut long after its timeout; the probe of another pod goes on.
-        self.node
-            .fake
-            .inject(Fault::hang(Rpc::ExecSync).only(&full("hangs")));
+        self.node.fake.inject(Fault::hang(Rpc::ExecSync).only(&full("hangs")));
         let hanging =
             json!({"exec": {"command": ["hangs"]}, "periodSeconds": 1, "timeoutSeconds": 1});
         let hanging = with(container("main"), json!({"readinessProbe": hanging}));
@@ -277,10 +264,7 @@ async fn every_expression_returns_data_and_each_alert_fires_on_its_fault() {
         // The lists of a runtime with events are minutes apart.
         let quiet = quiet
             || names == BTreeSet::from([certificate.to_owned(), "KubeletPlegStopped".to_owned()]);
-        holds(
-            !scraped.is_empty() && quiet,
-            format!("{names:?}\n{}", prometheus.log()),
-        )
+        holds(!scraped.is_empty() && quiet, format!("{names:?}\n{}", prometheus.log()))
     })
     .await;
     kubelets.fail().await;
@@ -299,10 +283,7 @@ async fn every_expression_returns_data_and_each_alert_fires_on_its_fault() {
         let pleg = firing()
             .iter()
             .any(|series| series.contains("KubeletPlegStopped") && series.contains("\"ending\""));
-        holds(
-            silent.is_empty() && pleg,
-            format!("silent: {silent:?}\n{:#?}", firing()),
-        )
+        holds(silent.is_empty() && pleg, format!("silent: {silent:?}\n{:#?}", firing()))
     })
     .await;
     let expressions = dashboard();

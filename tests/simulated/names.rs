@@ -49,10 +49,7 @@ fn under_the_dead_resolver(dir: &Path, program: &Path) -> PathBuf {
         path
     };
     let options = "options timeout:1 attempts:1";
-    let resolv_conf = file(
-        "resolv.conf",
-        &format!("nameserver {RESOLVER}\n{options}\n"),
-    );
+    let resolv_conf = file("resolv.conf", &format!("nameserver {RESOLVER}\n{options}\n"));
     let hosts = file("hosts", "127.0.0.1 localhost\n");
     let mount = |from: &Path, to: &str| format!("mount --bind {} {to}", from.display());
     let inside = format!(
@@ -103,10 +100,7 @@ async fn a_resolver_that_never_answers_is_never_asked() {
         wait_runs(&fake, name).await;
         wait_for(name, crate::node::WAIT_LIMIT, async || {
             let pod = kubelet.pod("default", &full(name)).await;
-            holds(
-                pod.is_some_and(|pod| phase(&pod) == "Running"),
-                "it does not run",
-            )
+            holds(pod.is_some_and(|pod| phase(&pod) == "Running"), "it does not run")
         })
         .await;
     }

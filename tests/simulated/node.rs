@@ -32,10 +32,7 @@ const PORT_TRIES: usize = 5;
 const NODE: &str = "node1";
 
 enum Running {
-    Here {
-        stop: oneshot::Sender<()>,
-        task: JoinHandle<anyhow::Result<()>>,
-    },
+    Here { stop: oneshot::Sender<()>, task: JoinHandle<anyhow::Result<()>> },
     Threaded(ThreadedKubelet),
 }
 
@@ -52,10 +49,8 @@ impl Drop for NodeDir {
     fn drop(&mut self) {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        let below: Vec<_> = points
-            .map(Path::new)
-            .filter(|point| point.starts_with(self.0.path()))
-            .collect();
+        let below: Vec<_> =
+            points.map(Path::new).filter(|point| point.starts_with(self.0.path())).collect();
         for point in below.into_iter().rev() {
             let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
         }
@@ -83,10 +78,7 @@ impl Node {
     }
 
     pub(crate) async fn with(options: Options) -> Node {
-        let dir = tempfile::Builder::new()
-            .prefix("node")
-            .tempdir()
-            .expect("a temporary directory");
+        let dir = tempfile::Builder::new().prefix("node").tempdir().expect("a temporary directory");
         let path = dir.path().to_owned();
         DIRS.with_borrow_mut(|dirs| dirs.push(NodeDir(dir)));
         let manifests = Manifests::new(&path.join("manifests"), &path.join("aside"));
@@ -160,10 +152,7 @@ impl Node {
             let _ = stopped.await;
             "the test"
         };
-        let mut system = System {
-            cgroups: Some(self.path("cgroup")),
-            ..System::default()
-        };
+        let mut system = System { cgroups: Some(self.path("cgroup")), ..System::default() };
         for (path, place) in [("proc", &mut system.proc), ("sys", &mut system.sys)] {
             if self.path(path).exists() {
                 *place = self.path(path);
@@ -209,9 +198,7 @@ impl Node {
         match self.running.take().expect("a running kubelet") {
             Running::Here { stop, task } => {
                 let _ = stop.send(());
-                task.await
-                    .expect("no panic")
-                    .expect("the kubelet ends well");
+                task.await.expect("no panic").expect("the kubelet ends well");
             }
             Running::Threaded(kubelet) => kubelet.stop().await,
         }
@@ -252,9 +239,7 @@ impl Node {
         let Ok(Invocation::Run(flags)) = config::parse_args(args) else {
             panic!("the command line is not accepted");
         };
-        let facts = HostFacts {
-            hostname: NODE.to_owned(),
-        };
+        let facts = HostFacts { hostname: NODE.to_owned() };
         config::load(&flags, &facts).expect("a configuration")
     }
 
@@ -280,16 +265,8 @@ impl Node {
         } else {
             "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
         };
-        let max_pods = if own.contains("maxPods") {
-            ""
-        } else {
-            "maxPods: 10000\n"
-        };
-        let server = if own.contains("enableServer") {
-            ""
-        } else {
-            "enableServer: false\n"
-        };
+        let max_pods = if own.contains("maxPods") { "" } else { "maxPods: 10000\n" };
+        let server = if own.contains("enableServer") { "" } else { "enableServer: false\n" };
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\n\
              kind: KubeletConfiguration\n\
@@ -340,11 +317,9 @@ impl Node {
     }
 
     pub(crate) async fn wait_healthy(&self) {
-        wait_for("the kubelet is healthy", WAIT_LIMIT, async || {
-            match self.healthz().await {
-                Ok((200, _)) => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
+        wait_for("the kubelet is healthy", WAIT_LIMIT, async || match self.healthz().await {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
         })
         .await;
     }
@@ -355,10 +330,7 @@ impl Node {
 
     /// The events that the kubelet shows, as text.
     pub(crate) async fn events(&self) -> String {
-        http::get(self.ports[0], "/events")
-            .await
-            .expect("/events answers")
-            .1
+        http::get(self.ports[0], "/events").await.expect("/events answers").1
     }
 
     pub(crate) fn read_only_port(&self) -> u16 {
@@ -392,12 +364,10 @@ impl Node {
         deadline: Duration,
         fact: impl Fn(&Pod) -> bool,
     ) -> Pod {
-        wait_for(&format!("{name}: {what}"), deadline, async || {
-            match self.pod(name).await {
-                Some(pod) if fact(&pod) => Ok(pod),
-                Some(pod) => Err(serde_json::to_string_pretty(&pod.status).expect("a status")),
-                None => Err("it is not shown".to_owned()),
-            }
+        wait_for(&format!("{name}: {what}"), deadline, async || match self.pod(name).await {
+            Some(pod) if fact(&pod) => Ok(pod),
+            Some(pod) => Err(serde_json::to_string_pretty(&pod.status).expect("a status")),
+            None => Err("it is not shown".to_owned()),
         })
         .await
     }
@@ -409,11 +379,9 @@ impl Node {
 
     /// Waits until a pod is not shown any more.
     pub(crate) async fn wait_gone(&self, name: &str) {
-        wait_for(
-            &format!("{name} is not shown any more"),
-            WAIT_LIMIT,
-            async || holds(self.pod(name).await.is_none(), "it is shown"),
-        )
+        wait_for(&format!("{name} is not shown any more"), WAIT_LIMIT, async || {
+            holds(self.pod(name).await.is_none(), "it is shown")
+        })
         .await;
     }
 
@@ -437,9 +405,7 @@ impl Node {
     pub(crate) async fn wait_removed(&self, name: &str) {
         let name = full(name);
         let what = format!("nothing is left of {name}");
-        self.fake
-            .wait_until(&what, WAIT_LIMIT, |fake| fake.pod(&name).is_none())
-            .await;
+        self.fake.wait_until(&what, WAIT_LIMIT, |fake| fake.pod(&name).is_none()).await;
     }
 
     /// The kept calls of one kind about a pod.
@@ -471,22 +437,13 @@ pub(crate) fn entries(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return Vec::new();
     };
-    entries
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into()
-        })
-        .collect()
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into()).collect()
 }
 
 pub(crate) async fn wait_runs(fake: &FakeRuntime, name: &str) -> ContainerView {
     let word = format!("{}/main", full(name));
     let runs = |fake: &FakeRuntime| fake.container(&word).is_some_and(|c| c.is_running());
-    fake.wait_until(&format!("{word} runs"), WAIT_LIMIT, runs)
-        .await;
+    fake.wait_until(&format!("{word} runs"), WAIT_LIMIT, runs).await;
     fake.container(&word).expect("a container")
 }
 
@@ -525,9 +482,7 @@ impl OverlapWatch {
 
 pub(crate) fn phase(pod: &Pod) -> &str {
     let status = pod.status.as_ref();
-    status
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
+    status.and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
 /// The status of a container, an init container included.
@@ -566,8 +521,5 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status
         .and_then(|status| status.conditions.as_ref())
-        .is_some_and(|all| {
-            all.iter()
-                .any(|known| known.type_ == "Ready" && known.status == "True")
-        })
+        .is_some_and(|all| all.iter().any(|known| known.type_ == "Ready" && known.status == "True"))
 }

@@ -34,10 +34,8 @@ fn a_panic_is_logged_once_with_its_place_and_without_values_and_counted() {
     let (shown, log) = (said(&child.stdout), said(&child.stderr));
     assert!(child.status.success(), "{shown}\n{log}");
     let lines: Vec<_> = log.lines().collect();
-    let observed: Vec<_> = lines
-        .iter()
-        .filter(|line| line.contains("\"Observed a panic\""))
-        .collect();
+    let observed: Vec<_> =
+        lines.iter().filter(|line| line.contains("\"Observed a panic\"")).collect();
     assert_eq!((observed.len(), lines.len()), (2, 2), "{log}");
     assert!(observed[0].starts_with('E'), "{log}");
     for (line, said) in [

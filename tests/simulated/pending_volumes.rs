@@ -21,14 +21,8 @@ async fn a_volume_that_hangs_is_named_and_holds_up_neither_the_others_nor_the_en
         {"name": "dead", "hostPath": {"path": dead.path(), "type": "Directory"}},
         {"name": "scratch", "emptyDir": {}},
     ]});
-    node.put(&with_spec(
-        pod("web", &[with(container("main"), mounts)]),
-        volumes,
-    ));
-    let expected = format!(
-        "volume dead waits for the path {} of the node",
-        dead.path().display()
-    );
+    node.put(&with_spec(pod("web", &[with(container("main"), mounts)]), volumes));
+    let expected = format!("volume dead waits for the path {} of the node", dead.path().display());
     node.explained("web", "the volume is named", |explanation| {
         let waits = explanation["waits"].as_array().unwrap();
         waits.len() == 1 && waits[0]["what"] == expected.as_str()
@@ -52,9 +46,7 @@ fn mount(name: &str) -> Value {
 
 /// A pod that mounts all of these volumes.
 fn mounting(name: &str, volumes: Vec<Value>) -> Value {
-    let mounts = volumes
-        .iter()
-        .map(|volume| mount(volume["name"].as_str().unwrap()));
+    let mounts = volumes.iter().map(|volume| mount(volume["name"].as_str().unwrap()));
     let mounts = json!({"volumeMounts": mounts.collect::<Vec<_>>()});
     let container = with(container("main"), mounts);
     with_spec(pod(name, &[container]), json!({"volumes": volumes}))
@@ -81,9 +73,7 @@ async fn a_file_system_that_hangs_holds_up_only_pods_with_paths_on_it() {
     }
     for name in &names {
         node.explained(name, "its volumes hang", |explanation| {
-            explanation["waits"]
-                .as_array()
-                .is_some_and(|waits| waits.len() == 8)
+            explanation["waits"].as_array().is_some_and(|waits| waits.len() == 8)
         })
         .await;
     }
@@ -109,20 +99,15 @@ async fn the_type_of_a_host_path_holds_for_every_start_of_a_container() {
     let socket = node.path("server.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let volume = json!({"path": socket, "type": "Socket"});
-    node.put(&mounting(
-        "web",
-        vec![json!({"name": "socket", "hostPath": volume})],
-    ));
+    node.put(&mounting("web", vec![json!({"name": "socket", "hostPath": volume})]));
     node.wait_runs("web").await;
     drop(listener);
     std::fs::remove_file(&socket).unwrap();
     assert!(node.fake.exit(&full("web"), 1));
     wait_for("an event says what is missing", WAIT_LIMIT, async || {
         let events = node.events().await;
-        let expected = format!(
-            "hostPath type check failed: {} is not a socket file",
-            socket.display()
-        );
+        let expected =
+            format!("hostPath type check failed: {} is not a socket file", socket.display());
         let has_one = events.contains("FailedMount") && events.contains(&expected);
         holds(has_one, events)
     })

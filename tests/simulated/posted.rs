@@ -44,48 +44,30 @@ async fn posted_pods_run_are_replaced_and_outlive_a_restart() {
     let mut node = Node::new().await;
     node.argue("--allow-posted-pods");
     node.start().await;
-    let (code, taken) = node
-        .post("/container", &pod("a", "img:1").to_string())
-        .await;
+    let (code, taken) = node.post("/container", &pod("a", "img:1").to_string()).await;
     assert_eq!(code, 200, "{taken}");
     let taken: Value = serde_json::from_str(&taken).unwrap();
     assert_eq!(taken["items"][0]["metadata"]["name"], "a-node1");
     let runs = |names: &'static [&'static str]| move |fake: &FakeRuntime| running(fake) == names;
-    node.fake
-        .wait_until("it runs", WAIT_LIMIT, runs(&["a-node1"]))
-        .await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs(&["a-node1"])).await;
     let both = list(&[pod("a", "img:1"), pod("b", "img:1")]);
     let (code, _) = node.post("/containers", &both).await;
     assert_eq!(code, 200);
-    node.fake
-        .wait_until("both run", WAIT_LIMIT, runs(&["a-node1", "b-node1"]))
-        .await;
+    node.fake.wait_until("both run", WAIT_LIMIT, runs(&["a-node1", "b-node1"])).await;
     let starts = node.fake.count(Rpc::StartContainer);
     assert_eq!(starts, 2, "what is posted again as it was is left alone");
 
     node.stop().await;
     node.start().await;
-    let (code, _) = node
-        .post("/container", &pod("b", "img:2").to_string())
-        .await;
+    let (code, _) = node.post("/container", &pod("b", "img:2").to_string()).await;
     assert_eq!(code, 200);
     let edited = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 3;
-    node.fake
-        .wait_until("the edited one is another pod", WAIT_LIMIT, edited)
-        .await;
-    node.fake
-        .wait_until(
-            "the old one is gone",
-            WAIT_LIMIT,
-            runs(&["a-node1", "b-node1"]),
-        )
-        .await;
+    node.fake.wait_until("the edited one is another pod", WAIT_LIMIT, edited).await;
+    node.fake.wait_until("the old one is gone", WAIT_LIMIT, runs(&["a-node1", "b-node1"])).await;
 
     let (code, _) = node.post("/containers", &list(&[])).await;
     assert_eq!(code, 200);
-    node.fake
-        .wait_until("none runs", WAIT_LIMIT, runs(&[]))
-        .await;
+    node.fake.wait_until("none runs", WAIT_LIMIT, runs(&[])).await;
     assert_eq!(node.fake.count(Rpc::StartContainer), 3);
 }
 
@@ -93,9 +75,7 @@ async fn posted_pods_run_are_replaced_and_outlive_a_restart() {
 async fn what_cannot_run_is_refused_by_its_field_and_nobody_posts_unless_allowed() {
     let mut node = Node::new().await;
     node.start().await;
-    let (code, why) = node
-        .post("/container", &pod("a", "img:1").to_string())
-        .await;
+    let (code, why) = node.post("/container", &pod("a", "img:1").to_string()).await;
     assert_eq!(code, 405, "{why}");
     assert!(why.contains("--allow-posted-pods"), "{why}");
     node.stop().await;

@@ -47,20 +47,14 @@ async fn a_pod_ends_in_good_order_before_the_critical_one_that_needs_its_room_ru
     .await;
     wait_runs(&node, "small").await;
     let (_, metrics) = node.get("/metrics").await;
-    assert!(
-        metrics.contains("kubelet_preemptions{preemption_signal=\"cpu\"} 1"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("kubelet_preemptions{preemption_signal=\"cpu\"} 1"), "{metrics}");
     // One that nothing can make room for is rejected, and nothing else happens.
     let mut greedy = sized("greedy", 2 * all, "64Mi");
     greedy["spec"]["priority"] = json!(2_000_000_000);
     api.put(&path("greedy"), greedy);
     wait_for("the greedy pod is rejected", WAIT_LIMIT, async || {
         let status = api.object(&path("greedy")).unwrap_or_default()["status"].clone();
-        holds(
-            status["reason"] == "UnexpectedAdmissionError",
-            status.to_string(),
-        )
+        holds(status["reason"] == "UnexpectedAdmissionError", status.to_string())
     })
     .await;
     wait_runs(&node, "small").await;
@@ -97,9 +91,6 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     request_resize(&api, "critical", all, "64Mi");
     let refused = wait_condition(&api, "critical", "PodResizePending", "Deferred").await;
     let message = refused["message"].as_str().unwrap_or_default();
-    assert!(
-        message.contains("no set of running pods found"),
-        "{refused}"
-    );
+    assert!(message.contains("no set of running pods found"), "{refused}");
     wait_runs(&node, "small").await;
 }

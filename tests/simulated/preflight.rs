@@ -48,16 +48,8 @@ fn files(directory: &Path, into: &mut Vec<(String, SystemTime, Vec<u8>)>) {
     entries.sort_by_key(std::fs::DirEntry::path);
     for entry in entries {
         let (path, meta) = (entry.path(), entry.metadata().unwrap());
-        let content = if meta.is_file() {
-            std::fs::read(&path).unwrap()
-        } else {
-            Vec::new()
-        };
-        into.push((
-            path.display().to_string(),
-            meta.modified().unwrap(),
-            content,
-        ));
+        let content = if meta.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+        into.push((path.display().to_string(), meta.modified().unwrap(), content));
         if meta.is_dir() {
             files(&path, into);
         }
@@ -75,11 +67,7 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     wait_runs(&fake, "other").await;
     let calls = mutating(&fake).len();
     let (report, code) = preflight_of(&kubelet).await;
-    assert_eq!(
-        (code, &report["verdict"]),
-        (0, &json!("safe")),
-        "{report:#}"
-    );
+    assert_eq!((code, &report["verdict"]), (0, &json!("safe")), "{report:#}");
     assert_eq!(outcome(&report, "web"), "kept", "{report:#}");
 
     // A manifest that is refused is named, and what runs is not taken for removed.
@@ -87,18 +75,14 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     put(&kubelet.manifests, &bad);
     let (report, code) = preflight_of(&kubelet).await;
     assert_eq!(code, 1, "{report:#}");
-    assert!(
-        says(&report, "bad.yaml") && outcome(&report, "web") == "kept",
-        "{report:#}"
-    );
+    assert!(says(&report, "bad.yaml") && outcome(&report, "web") == "kept", "{report:#}");
     kubelet.manifests.remove("bad.yaml");
 
     // Checkpoints that were cut short: one without which the start fails, and one without which devices are not known.
     let root = dir.path().join("root");
-    for (name, expected) in [
-        ("allocated_pods_state", 1),
-        ("device-plugins/kubelet_internal_checkpoint", 2),
-    ] {
+    for (name, expected) in
+        [("allocated_pods_state", 1), ("device-plugins/kubelet_internal_checkpoint", 2)]
+    {
         let path = root.join(name);
         let whole = std::fs::read(&path).ok();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -114,18 +98,11 @@ async fn a_preflight_keeps_what_runs_and_says_what_does_not_fit_and_where() {
     // No such process, and another runtime than the one that runs.
     let (report, code) = preflight(&["--pid", "4194303"]).await;
     assert_eq!(code, 2, "{report:#}");
-    assert_eq!(
-        mutating(&fake).len(),
-        calls,
-        "nothing was started or stopped"
-    );
+    assert_eq!(mutating(&fake).len(), calls, "nothing was started or stopped");
 
     // The other pod was changed, and the kubelet is gone: everything that is read stays as it is.
     kubelet.kill();
-    put(
-        &kubelet.manifests,
-        &with_spec(simple("other"), json!({"hostNetwork": true})),
-    );
+    put(&kubelet.manifests, &with_spec(simple("other"), json!({"hostNetwork": true})));
     let mut before = Vec::new();
     files(dir.path(), &mut before);
     let config = dir.path().join("config.yaml");

@@ -24,9 +24,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// Status and body of a profile; dropping it closes the connection.
 async fn profile(socket: PathBuf, seconds: u32) -> (u16, Bytes) {
     let stream = UnixStream::connect(socket).await.expect("connect");
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .expect("a connection");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
     let target = format!("/debug/pprof/profile?seconds={seconds}");
     let request = hyper::Request::get(target).header("host", "localhost");
     let request = request.body(Empty::<Bytes>::new()).expect("a request");
@@ -123,9 +122,7 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
             }
         }
     };
-    let body = tokio::time::timeout(WAIT_LIMIT, refused)
-        .await
-        .expect("the second is refused");
+    let body = tokio::time::timeout(WAIT_LIMIT, refused).await.expect("the second is refused");
     assert!(String::from_utf8_lossy(&body).contains("another CPU profile is in progress"));
     // A client that goes away makes room.
     long.abort();
@@ -139,18 +136,14 @@ async fn a_profile_of_a_strange_length_is_refused_by_name() {
     let socket = node.path("root/kubelet.sock");
     for wrong in ["0", "301", "-1", "1.5", "", "ten"] {
         let target = format!("/debug/pprof/profile?seconds={wrong}");
-        let (status, body) = http::local(&socket, "GET", &target, "")
-            .await
-            .expect("an answer");
+        let (status, body) = http::local(&socket, "GET", &target, "").await.expect("an answer");
         assert_eq!(status, 400, "{wrong}: {body}");
         assert!(body.contains("\"seconds\""), "{wrong}: {body}");
     }
     // The other profiles of the Go runtime have no counterpart.
     for other in ["", "heap", "goroutine", "symbol", "trace", "cmdline"] {
         let target = format!("/debug/pprof/{other}");
-        let (status, _) = http::local(&socket, "GET", &target, "")
-            .await
-            .expect("an answer");
+        let (status, _) = http::local(&socket, "GET", &target, "").await.expect("an answer");
         assert_eq!(status, 404, "{other}");
     }
     let (status, _) = node.get("/debug/pprof/profile?seconds=1").await;
@@ -160,10 +153,7 @@ async fn a_profile_of_a_strange_length_is_refused_by_name() {
 #[tokio::test]
 async fn profiles_can_be_switched_off_alone_and_with_the_rest() {
     for (switch, text) in [
-        (
-            "enableProfilingHandler",
-            "profiling endpoint is disabled.\n",
-        ),
+        ("enableProfilingHandler", "profiling endpoint is disabled.\n"),
         ("enableDebuggingHandlers", "Debug endpoints are disabled.\n"),
     ] {
         let mut node = Node::new().await;
@@ -171,9 +161,7 @@ async fn profiles_can_be_switched_off_alone_and_with_the_rest() {
         node.start().await;
         let socket = node.path("root/kubelet.sock");
         let target = "/debug/pprof/profile?seconds=1";
-        let (status, body) = http::local(&socket, "GET", target, "")
-            .await
-            .expect("an answer");
+        let (status, body) = http::local(&socket, "GET", target, "").await.expect("an answer");
         assert_eq!((status, body.as_str()), (405, text));
     }
 }

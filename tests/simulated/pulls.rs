@@ -14,19 +14,13 @@ use crate::support::wait::{holds, wait_for};
 const DELAY: Duration = Duration::from_millis(300);
 
 fn of_image(name: &str) -> Value {
-    with(
-        container(name),
-        json!({"image": format!("registry.test/{name}:1")}),
-    )
+    with(container(name), json!({"image": format!("registry.test/{name}:1")}))
 }
 
 /// Pulls of these containers' images take a while, or never end.
 fn slow(fake: &FakeRuntime, names: &[&str], delay: Duration) {
     for name in names {
-        let pull = Pull {
-            delay,
-            ..Pull::default()
-        };
+        let pull = Pull { delay, ..Pull::default() };
         fake.on_pull(&format!("registry.test/{name}:1"), pull);
     }
 }
@@ -38,10 +32,7 @@ fn calls(fake: &FakeRuntime, rpc: Rpc, image: &str) -> usize {
 
 fn started(fake: &FakeRuntime) -> Vec<String> {
     let calls = fake.calls_of(Rpc::StartContainer);
-    calls
-        .into_iter()
-        .map(|call| call.subject.container)
-        .collect()
+    calls.into_iter().map(|call| call.subject.container).collect()
 }
 
 #[tokio::test]
@@ -51,29 +42,16 @@ async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its
     fake.inject(Fault::hang(Rpc::ExecSync));
     slow(fake, &["second", "third"], DELAY);
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["wait"]}}}});
-    let spec = [
-        with(container("first"), hook),
-        of_image("second"),
-        of_image("third"),
-    ];
+    let spec = [with(container("first"), hook), of_image("second"), of_image("third")];
     node.put(&pod("web", &spec));
-    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| {
-        fake.count(Rpc::ExecSync) == 1
-    })
-    .await;
-    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| {
-        fake.count(Rpc::PullImage) == 2
-    })
-    .await;
+    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| fake.count(Rpc::ExecSync) == 1).await;
+    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| fake.count(Rpc::PullImage) == 2)
+        .await;
     let hook = &fake.calls_of(Rpc::ExecSync)[0];
     assert_eq!(hook.code, None, "the hook was to run still");
     assert_eq!(started(fake), ["first"]);
     fake.release(Rpc::ExecSync);
-    let all = |pod: &_| {
-        ["first", "second", "third"]
-            .iter()
-            .all(|name| runs(pod, name))
-    };
+    let all = |pod: &_| ["first", "second", "third"].iter().all(|name| runs(pod, name));
     node.wait_pod("web", "all run", WAIT_LIMIT, all).await;
     assert_eq!(started(fake), ["first", "second", "third"]);
     // One list of images; one before and one after each pull.
@@ -89,8 +67,7 @@ async fn a_late_image_keeps_the_order_of_the_containers() {
     slow(&node.fake, &["second"], DELAY);
     let spec = [of_image("first"), of_image("second"), container("third")];
     node.put(&pod("web", &spec));
-    node.wait_pod("web", "the last runs", WAIT_LIMIT, |pod| runs(pod, "third"))
-        .await;
+    node.wait_pod("web", "the last runs", WAIT_LIMIT, |pod| runs(pod, "third")).await;
     assert_eq!(started(&node.fake), ["first", "second", "third"]);
 }
 
@@ -102,19 +79,13 @@ async fn images_of_the_main_containers_are_pulled_while_an_init_container_runs()
     let inits = json!({"initContainers": [container("setup")]});
     node.put(&with_spec(pod("web", &[of_image("main")]), inits));
     fake.wait_until("the image of main is pulled", WAIT_LIMIT, |fake| {
-        fake.calls_of(Rpc::PullImage)
-            .iter()
-            .any(|call| call.succeeded())
+        fake.calls_of(Rpc::PullImage).iter().any(|call| call.succeeded())
     })
     .await;
-    fake.wait_until("setup is started", WAIT_LIMIT, |fake| {
-        !started(fake).is_empty()
-    })
-    .await;
+    fake.wait_until("setup is started", WAIT_LIMIT, |fake| !started(fake).is_empty()).await;
     assert_eq!(started(fake), ["setup"]);
     assert!(fake.exit("setup", 0));
-    node.wait_pod("web", "main runs", WAIT_LIMIT, |pod| runs(pod, "main"))
-        .await;
+    node.wait_pod("web", "main runs", WAIT_LIMIT, |pod| runs(pod, "main")).await;
     assert_eq!(fake.count(Rpc::PullImage), 1);
     assert_eq!(calls(fake, Rpc::ImageStatus, "registry.test/main:1"), 2);
 }
@@ -122,25 +93,16 @@ async fn images_of_the_main_containers_are_pulled_while_an_init_container_runs()
 #[tokio::test]
 async fn an_image_that_cannot_be_pulled_ahead_fails_its_own_container_only() {
     let node = Node::started().await;
-    let pull = Pull {
-        error: Some((Code::Unknown, "no such manifest".into())),
-        ..Pull::default()
-    };
+    let pull = Pull { error: Some((Code::Unknown, "no such manifest".into())), ..Pull::default() };
     node.fake.on_pull("registry.test/broken:1", pull);
-    node.put(&pod(
-        "web",
-        &[container("first"), of_image("broken"), container("last")],
-    ));
+    node.put(&pod("web", &[container("first"), of_image("broken"), container("last")]));
     let both = |pod: &_| runs(pod, "first") && runs(pod, "last");
     let waits = |pod: &_| {
         let broken = status_of(pod, "broken").and_then(|status| status.state.clone());
         let waiting = broken.and_then(|state| state.waiting);
         waiting.is_some_and(|w| w.reason.is_some_and(|reason| reason.contains("Pull")))
     };
-    node.wait_pod("web", "the others run", WAIT_LIMIT, |pod| {
-        both(pod) && waits(pod)
-    })
-    .await;
+    node.wait_pod("web", "the others run", WAIT_LIMIT, |pod| both(pod) && waits(pod)).await;
     assert_eq!(node.fake.count(Rpc::PullImage), 1);
 }
 
@@ -151,10 +113,8 @@ async fn a_removed_pod_gives_up_the_pulls_of_all_its_containers() {
     let never = Duration::from_secs(3600);
     slow(fake, &["first", "second"], never);
     node.put(&pod("web", &[of_image("first"), of_image("second")]));
-    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| {
-        fake.count(Rpc::PullImage) == 2
-    })
-    .await;
+    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| fake.count(Rpc::PullImage) == 2)
+        .await;
     node.remove("web");
     fake.wait_until("both are given up", WAIT_LIMIT, |fake| {
         let pulls = fake.calls_of(Rpc::PullImage);
@@ -165,42 +125,28 @@ async fn a_removed_pod_gives_up_the_pulls_of_all_its_containers() {
 
 #[tokio::test]
 async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_are() {
-    let images = [
-        "localhost/busybox:dev",
-        "registry.test/wanted:1",
-        "registry.test/unused:1",
-    ];
-    let mut node = Node::with(Options {
-        images: images.map(str::to_owned).to_vec(),
-        ..Options::default()
-    })
-    .await;
+    let images = ["localhost/busybox:dev", "registry.test/wanted:1", "registry.test/unused:1"];
+    let mut node =
+        Node::with(Options { images: images.map(str::to_owned).to_vec(), ..Options::default() })
+            .await;
     node.configure("imageGCHighThresholdPercent: 1");
     node.configure("imageGCLowThresholdPercent: 0");
     node.configure("imageMinimumGCAge: 1ns");
     // It cannot run yet, so only its manifest says that the image is wanted.
-    node.fake
-        .inject(Fault::fail(Rpc::RunPodSandbox, Code::Internal, "not yet"));
+    node.fake.inject(Fault::fail(Rpc::RunPodSandbox, Code::Internal, "not yet"));
     node.put(&pod("web", &[of_image("wanted")]));
     node.put(&pods::simple("runs"));
     node.start().await;
     node.fake
-        .wait_until("an image is removed", WAIT_LIMIT, |fake| {
-            fake.count(Rpc::RemoveImage) > 0
-        })
+        .wait_until("an image is removed", WAIT_LIMIT, |fake| fake.count(Rpc::RemoveImage) > 0)
         .await;
     let reported = |events: String| events.contains("FreeDiskSpaceFailed");
-    wait_for(
-        "an event reports that it was not enough",
-        WAIT_LIMIT,
-        async || holds(reported(node.events().await), "no such event"),
-    )
+    wait_for("an event reports that it was not enough", WAIT_LIMIT, async || {
+        holds(reported(node.events().await), "no such event")
+    })
     .await;
     let removed = node.fake.calls_of(Rpc::RemoveImage);
-    let removed: Vec<_> = removed
-        .iter()
-        .map(|call| call.subject.id.as_str())
-        .collect();
+    let removed: Vec<_> = removed.iter().map(|call| call.subject.id.as_str()).collect();
     let unused = image_id("registry.test/unused:1");
     assert_eq!(removed, [unused]);
 }
@@ -208,14 +154,11 @@ async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_
 #[tokio::test]
 async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
     let images = ["localhost/busybox:dev", "registry.test/unused:1"];
-    let mut node = Node::with(Options {
-        images: images.map(str::to_owned).to_vec(),
-        ..Options::default()
-    })
-    .await;
+    let mut node =
+        Node::with(Options { images: images.map(str::to_owned).to_vec(), ..Options::default() })
+            .await;
     node.start().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 0));
     let never = json!({"restartPolicy": "Never"});
     node.put(&pods::with_spec(pods::simple("done"), never));
     node.wait_phase("done", "Succeeded").await;
@@ -225,9 +168,7 @@ async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
     node.configure("imageMinimumGCAge: 1ns");
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.count(Rpc::RemoveImage) > 0;
-    node.fake
-        .wait_until("the image is removed", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("the image is removed", WAIT_LIMIT, gone).await;
     assert_eq!(node.fake.count(Rpc::RemoveContainer), 0);
 }
 
@@ -244,20 +185,13 @@ async fn a_container_is_probed_and_shown_after_its_hook_while_the_next_image_is_
         "livenessProbe": probe,
         "readinessProbe": probe,
     });
-    node.put(&pod(
-        "web",
-        &[with(container("first"), first), of_image("second")],
-    ));
-    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| {
-        fake.count(Rpc::ExecSync) == 1
-    })
-    .await;
+    node.put(&pod("web", &[with(container("first"), first), of_image("second")]));
+    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| fake.count(Rpc::ExecSync) == 1).await;
     let is_probed = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 1;
     assert!(node.never(Duration::from_millis(1500), is_probed).await);
     fake.release(Rpc::ExecSync);
     let is_ready = |pod: &_| status_of(pod, "first").is_some_and(|first| first.ready);
-    node.wait_pod("web", "the first is ready", WAIT_LIMIT, is_ready)
-        .await;
+    node.wait_pod("web", "the first is ready", WAIT_LIMIT, is_ready).await;
     assert_eq!(started(fake), ["first"]);
 }
 
@@ -268,10 +202,7 @@ async fn a_container_whose_restart_could_not_pull_waits_for_the_rest_of_its_back
     node.put(&pod("web", &[with(of_image("main"), always)]));
     node.wait_runs("web").await;
     let error = Some((Code::Unavailable, "the registry is away".to_owned()));
-    let pull = Pull {
-        error,
-        ..Pull::default()
-    };
+    let pull = Pull { error, ..Pull::default() };
     node.fake.on_pull("registry.test/main:1", pull);
     assert!(node.fake.exit(&format!("{}/main", full("web")), 1));
     for reason in ["ErrImagePull", "CrashLoopBackOff"] {

@@ -77,11 +77,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let file = 0..FILES.len();
-    let written = (
-        0..NAMES.len(),
-        0..IMAGES.len(),
-        prop::option::of(0..UIDS.len()),
-    );
+    let written = (0..NAMES.len(), 0..IMAGES.len(), prop::option::of(0..UIDS.len()));
     let written = written.prop_map(|(name, version, uid)| Written { name, version, uid });
     let changing = vec![
         Rpc::RunPodSandbox,
@@ -92,12 +88,8 @@ fn op() -> impl Strategy<Value = Op> {
         Rpc::RemoveContainer,
         Rpc::RemovePodSandbox,
     ];
-    let reading = vec![
-        Rpc::PodSandboxStatus,
-        Rpc::ContainerStatus,
-        Rpc::ListPodSandbox,
-        Rpc::ListContainers,
-    ];
+    let reading =
+        vec![Rpc::PodSandboxStatus, Rpc::ContainerStatus, Rpc::ListPodSandbox, Rpc::ListContainers];
     let any = changing.iter().chain(&reading).copied().collect::<Vec<_>>();
     prop_oneof![
         9 => (file.clone(), written.clone()).prop_map(|(file, written)| Op::Put(file, written)),
@@ -131,10 +123,7 @@ impl History {
     async fn begin() -> History {
         let mut images = Options::default().images;
         images.extend(IMAGES.map(str::to_owned));
-        let options = Options {
-            images,
-            ..Options::default()
-        };
+        let options = Options { images, ..Options::default() };
         let mut node = Node::with(options).await;
         let slowly = Behaviour::ends_slowly(Duration::from_millis(150), 0);
         node.fake.behave(IMAGES[1], slowly);
@@ -260,10 +249,8 @@ impl History {
                     .last()
                     .is_some_and(|c| c.is_running() && c.config.args == [written.args()])
         };
-        let missing = self
-            .wanted
-            .iter()
-            .find(|(_, written)| !pods.iter().any(|pod| runs(pod, written)));
+        let missing =
+            self.wanted.iter().find(|(_, written)| !pods.iter().any(|pod| runs(pod, written)));
         missing.map(|(_, written)| format!("{written:?} does not run: {}", reported(&pods)))
     }
 
@@ -276,39 +263,18 @@ impl History {
 
     /// What lies about on the disk, and what is shown.
     async fn what_is_left(&self) -> Result<(), String> {
-        let uids: BTreeSet<_> = self
-            .node
-            .fake
-            .pods()
-            .into_iter()
-            .map(|pod| pod.uid)
-            .collect();
+        let uids: BTreeSet<_> = self.node.fake.pods().into_iter().map(|pod| pod.uid).collect();
         let directories: BTreeSet<_> = self.node.entries("root/pods").into_iter().collect();
-        holds(
-            directories == uids,
-            format!("directories: {directories:?}, not {uids:?}"),
-        )?;
+        holds(directories == uids, format!("directories: {directories:?}, not {uids:?}"))?;
         let logs: BTreeSet<_> = self.node.entries("logs").into_iter().collect();
         let of_pods: BTreeSet<_> = self.node.fake.pods().iter().map(log_directory).collect();
         holds(logs == of_pods, format!("logs: {logs:?}, not {of_pods:?}"))?;
         let links = self.node.entries("containers").len();
-        let containers: usize = self
-            .node
-            .fake
-            .pods()
-            .iter()
-            .map(|p| p.containers.len())
-            .sum();
-        holds(
-            links == containers,
-            format!("{links} links, not {containers}"),
-        )?;
+        let containers: usize = self.node.fake.pods().iter().map(|p| p.containers.len()).sum();
+        holds(links == containers, format!("{links} links, not {containers}"))?;
         let state_store = self.node.entries("root/journal");
         let known = |file: &String| uids.iter().any(|uid| *file == format!("{uid}.json"));
-        holds(
-            state_store.iter().all(known),
-            format!("journal: {state_store:?}"),
-        )?;
+        holds(state_store.iter().all(known), format!("journal: {state_store:?}"))?;
         let shown = self.node.pods().await;
         let all_run = shown.len() == uids.len() && shown.iter().all(|pod| phase(pod) == "Running");
         holds(all_run, format!("shown: {shown:#?}"))
@@ -329,10 +295,7 @@ impl History {
                     && written.args() == args
                     && written.uid == own_uid
             };
-            let calls = self
-                .calls_for
-                .iter()
-                .filter(|((_, written), _)| same(written));
+            let calls = self.calls_for.iter().filter(|((_, written), _)| same(written));
             let numbers = calls.map(|(_, number)| *number);
             // A UID that is not given is one of a file.
             let allowed: usize = match own_uid {
@@ -348,10 +311,8 @@ impl History {
 
     async fn end(mut self) {
         self.node.fake.clear_faults();
-        wait_for("the last manifests are read", IN_THE_END, async || {
-            self.what_is_unread().await
-        })
-        .await;
+        wait_for("the last manifests are read", IN_THE_END, async || self.what_is_unread().await)
+            .await;
         wait_for("what the last manifests say runs", IN_THE_END, async || {
             self.what_is_wrong().map_or(Ok(()), Err)
         })
@@ -376,16 +337,8 @@ impl History {
         self.node.fake.clear_calls();
         self.start().await;
         self.node.wait_healthy().await;
-        wait_for("they are shown again", IN_THE_END, async || {
-            self.what_is_left().await
-        })
-        .await;
-        assert_eq!(
-            self.node.fake.mutations(),
-            0,
-            "{:?}",
-            self.node.fake.counts()
-        );
+        wait_for("they are shown again", IN_THE_END, async || self.what_is_left().await).await;
+        assert_eq!(self.node.fake.mutations(), 0, "{:?}", self.node.fake.counts());
         self.node.stop().await;
     }
 }
@@ -395,20 +348,14 @@ fn identity(pod: &Pod) -> (String, String, String) {
     let file = pod.annotation(keys::MANIFEST).unwrap_or_default();
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let args = containers.flat_map(|c| c.args.iter().flatten());
-    (
-        file.into(),
-        pod.name().into(),
-        args.cloned().collect::<String>(),
-    )
+    (file.into(), pod.name().into(), args.cloned().collect::<String>())
 }
 
 fn reported(pods: &[PodView]) -> String {
     let container = |c: &ContainerView| format!("{:?} {:?}", c.config.args, c.state);
     let pod = |pod: &PodView| {
         let containers: Vec<_> = pod.containers.iter().map(container).collect();
-        let PodView {
-            name, uid, attempt, ..
-        } = pod;
+        let PodView { name, uid, attempt, .. } = pod;
         format!("{name} {uid} {attempt} {} {containers:?}", pod.ready)
     };
     pods.iter().map(pod).collect::<Vec<_>>().join("; ")
@@ -431,10 +378,7 @@ async fn live(ops: &[Op]) {
         println!("---- of {ops:#?}");
         log.print();
         for call in fake.calls().iter().filter(|call| call.rpc.is_mutating()) {
-            println!(
-                "{:?} {:?} {} {:?}",
-                call.rpc, call.subject, call.detail, call.code
-            );
+            println!("{:?} {:?} {} {:?}", call.rpc, call.subject, call.detail, call.code);
         }
         std::panic::resume_unwind(panic);
     }
@@ -452,10 +396,8 @@ fn live_some() -> Result<(), String> {
     }
     let histories = prop::collection::vec(op(), 1..16);
     let lived = TestRunner::new(config).run(&histories, |ops| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(live(&ops));
         Ok(())
     });

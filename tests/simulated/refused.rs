@@ -10,10 +10,7 @@ use crate::support::fake_runtime::Rpc;
 
 fn tuned(name: &str) -> Value {
     let sysctls = json!([{"name": "net.core.somaxconn", "value": "1024"}]);
-    with_spec(
-        simple(name),
-        json!({"securityContext": {"sysctls": sysctls}}),
-    )
+    with_spec(simple(name), json!({"securityContext": {"sysctls": sysctls}}))
 }
 
 async fn wait_refused(node: &Node, name: &str) {
@@ -60,9 +57,7 @@ async fn a_refused_pod_goes_with_its_manifest_and_may_come_back_under_its_uid() 
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|container| container.is_running())
     };
-    node.fake
-        .wait_until("the old one has stopped", WAIT_LIMIT, |fake| !runs(fake))
-        .await;
+    node.fake.wait_until("the old one has stopped", WAIT_LIMIT, |fake| !runs(fake)).await;
     assert!(node.never(Duration::from_millis(500), runs).await);
     let pod = node.pod("web").await.unwrap();
     assert_eq!(phase(&pod), "Failed");

@@ -107,14 +107,8 @@ async fn a_running_container_is_given_what_its_pod_asks_for() {
         wait_resized(&api, "web", shown).await;
         let updates = updates(&node.fake);
         assert_eq!(updates.len(), 1, "{updates:?}");
-        assert!(
-            updates[0].contains(&format!("cpu_shares: {shares}")),
-            "{updates:?}"
-        );
-        assert!(
-            updates[0].contains("memory_limit_in_bytes: 134217728"),
-            "{updates:?}"
-        );
+        assert!(updates[0].contains(&format!("cpu_shares: {shares}")), "{updates:?}");
+        assert!(updates[0].contains("memory_limit_in_bytes: 134217728"), "{updates:?}");
     }
     assert_eq!(ids(&node.fake, "web"), before, "nothing was restarted");
     wait_event(&node, "ResizeStarted").await;
@@ -149,16 +143,11 @@ async fn a_container_that_takes_new_amounts_only_at_its_start_is_restarted() {
         let mut running = pod.containers.iter().filter(|one| one.is_running());
         running.any(|one| !before.contains(&one.id))
     };
-    node.fake
-        .wait_until("it was restarted", WAIT_LIMIT, restarted)
-        .await;
+    node.fake.wait_until("it was restarted", WAIT_LIMIT, restarted).await;
     wait_resized(&api, "web", "200m").await;
     wait_event(&node, "Container main resize requires restart").await;
     let status = status(&api, "web");
-    assert_eq!(
-        status["containerStatuses"][0]["resources"]["limits"]["memory"],
-        "128Mi"
-    );
+    assert_eq!(status["containerStatuses"][0]["resources"]["limits"]["memory"], "128Mi");
 }
 
 /// As the API prints it.
@@ -178,10 +167,7 @@ pub(crate) async fn allocatable(api: &FakeApiServer) -> i64 {
     });
     found.await;
     let node = api.object("/api/v1/nodes/node1").unwrap_or_default();
-    let cpu = node["status"]["allocatable"]["cpu"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
+    let cpu = node["status"]["allocatable"]["cpu"].as_str().unwrap_or_default().to_owned();
     match cpu.strip_suffix('m') {
         Some(milli) => milli.parse().unwrap(),
         None => cpu.parse::<i64>().unwrap() * 1000,
@@ -204,10 +190,7 @@ async fn a_resize_without_room_waits_also_over_a_restart_until_another_pod_goes(
     request_resize(&api, "web", all / 2, "64Mi");
     let pending = wait_condition(&api, "web", "PodResizePending", "Deferred").await;
     let message = pending["message"].as_str().unwrap_or_default();
-    assert!(
-        message.starts_with("Node didn't have enough resource: cpu, requested: "),
-        "{message}"
-    );
+    assert!(message.starts_with("Node didn't have enough resource: cpu, requested: "), "{message}");
     assert_eq!(pending["observedGeneration"], 2);
     assert_eq!(
         status(&api, "web")["containerStatuses"][0]["allocatedResources"]["cpu"],
@@ -222,11 +205,7 @@ async fn a_resize_without_room_waits_also_over_a_restart_until_another_pod_goes(
     node.start().await;
     wait_condition(&api, "web", "PodResizePending", "Deferred").await;
     let acted = |fake: &FakeRuntime| fake.mutations() > 0;
-    assert!(
-        node.never(Duration::from_millis(500), acted).await,
-        "{:?}",
-        node.fake.calls()
-    );
+    assert!(node.never(Duration::from_millis(500), acted).await, "{:?}", node.fake.calls());
 
     api.remove(&path("big"));
     wait_resized(&api, "web", &shown(all / 2)).await;
@@ -294,8 +273,7 @@ async fn what_the_runtime_refuses_is_shown_and_tried_again_after_a_restart() {
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", "100m").await;
     let rpc = Rpc::UpdateContainerResources;
-    node.fake
-        .inject(Fault::fail(rpc, Code::Internal, "the kernel is busy"));
+    node.fake.inject(Fault::fail(rpc, Code::Internal, "the kernel is busy"));
     request_resize(&api, "web", 200, "64Mi");
     let shown = wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
     let message = shown["message"].as_str().unwrap_or_default();
@@ -352,10 +330,7 @@ async fn a_node_under_pressure_defers_resizes() {
     wait_for("the disk is short", WAIT_LIMIT, pressed).await;
     request_resize(&api, "web", 2, "64Mi");
     let pending = wait_condition(&api, "web", "PodResizePending", "Deferred").await;
-    assert_eq!(
-        pending["message"],
-        "The node had condition: [DiskPressure]. "
-    );
+    assert_eq!(pending["message"], "The node had condition: [DiskPressure]. ");
 
     // Nothing decides about the resize of a pod that ends: its last version is shown all the same.
     node.fake.inject(Fault::hang(Rpc::StopContainer));
@@ -367,10 +342,7 @@ async fn a_node_under_pressure_defers_resizes() {
     api.put(&path("web"), pod);
     wait_for("its last version is observed", WAIT_LIMIT, async || {
         let status = status(&api, "web");
-        holds(
-            status["observedGeneration"] == generation,
-            status.to_string(),
-        )
+        holds(status["observedGeneration"] == generation, status.to_string())
     })
     .await;
     node.fake.clear_faults();
@@ -388,10 +360,7 @@ async fn a_finished_resize_is_published_also_if_the_late_status_of_the_runtime_s
     node.start().await;
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", "1m").await;
-    node.fake.inject(Fault::delay(
-        Rpc::ContainerStatus,
-        Duration::from_millis(50),
-    ));
+    node.fake.inject(Fault::delay(Rpc::ContainerStatus, Duration::from_millis(50)));
     for (generation, cpu, memory) in [(2, "1m", "2Mi"), (3, "2m", "2Mi")] {
         let mut pod = api.object(&path("web")).expect("the pod");
         pod["metadata"]["generation"] = json!(generation);
@@ -428,9 +397,7 @@ async fn a_container_that_was_restarted_for_its_resize_is_not_restarted_again_af
         let mut running = pod.containers.iter().filter(|one| one.is_running());
         running.any(|one| !before.contains(&one.id))
     };
-    node.fake
-        .wait_until("it was restarted", WAIT_LIMIT, restarted)
-        .await;
+    node.fake.wait_until("it was restarted", WAIT_LIMIT, restarted).await;
     node.kill().await;
     node.start_on_threads(&log).await;
     wait_resized(&api, "web", "100m").await;

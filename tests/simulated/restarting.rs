@@ -16,10 +16,7 @@ use crate::support::fake_runtime::{
 };
 
 fn once(node: &Node, name: &str, code: i32) {
-    let lives = vec![
-        Behaviour::exits(Duration::from_millis(50), code),
-        Behaviour::runs(),
-    ];
+    let lives = vec![Behaviour::exits(Duration::from_millis(50), code), Behaviour::runs()];
     node.fake.behave_in_turn(&full(name), lives);
 }
 
@@ -45,11 +42,9 @@ async fn the_restart_policy_decides_what_becomes_of_a_container_that_ended() {
         };
         node.wait_pod(name, "runs again", WAIT_LIMIT, again).await;
     }
-    for (name, end) in [
-        ("onfailure-ok", "Succeeded"),
-        ("never-ok", "Succeeded"),
-        ("never-bad", "Failed"),
-    ] {
+    for (name, end) in
+        [("onfailure-ok", "Succeeded"), ("never-ok", "Succeeded"), ("never-bad", "Failed")]
+    {
         node.wait_phase(name, end).await;
         assert_eq!(node.calls(name, Rpc::StartContainer).len(), 1, "{name}");
     }
@@ -63,8 +58,7 @@ async fn a_container_whose_start_was_cancelled_is_started_under_every_policy() {
         ..Behaviour::default()
     };
     for kind in ["main", "init"] {
-        node.fake
-            .behave_in_turn(kind, vec![cancelled(), Behaviour::runs()]);
+        node.fake.behave_in_turn(kind, vec![cancelled(), Behaviour::runs()]);
     }
     let policy = json!({"restartPolicy": "Never"});
     node.put(&with_spec(simple("plain"), policy.clone()));
@@ -84,22 +78,17 @@ async fn a_container_whose_start_was_cancelled_is_started_under_every_policy() {
 #[tokio::test]
 async fn a_crashing_container_is_restarted_at_once_and_then_after_ten_seconds() {
     let node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
     // The shortest back-off, and that only after a restart: the restart itself had none.
     let back_off = |pod: &_| backs_off_for(pod, "main", "10s");
-    let shown = node
-        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
-        .await;
+    let shown = node.wait_pod("web", "backs off", WAIT_LIMIT, back_off).await;
     let status = status_of(&shown, "main").unwrap();
     let last = status.last_state.clone().unwrap().terminated.unwrap();
     assert_eq!((status.restart_count, last.exit_code), (1, 3));
     assert_eq!(phase(&shown), "Running");
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake
-        .wait_until("the third start", WAIT_LIMIT, third)
-        .await;
+    node.fake.wait_until("the third start", WAIT_LIMIT, third).await;
     let starts = node.calls("web", Rpc::StartContainer);
     let gap = (starts[2].at - starts[1].at).as_secs_f64();
     assert!(gap >= 10.0, "the second came after {gap} s");
@@ -116,19 +105,13 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     node.put(&pod("web", &[with(container("main"), probe)]));
     let first = node.wait_runs("web").await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped", WAIT_LIMIT, stopped).await;
     sick.store(false, Ordering::SeqCst);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count >= 1);
     node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     assert_ne!(node.wait_runs("web").await.id, first.id);
-    assert_eq!(
-        node.fake.count(Rpc::RunPodSandbox),
-        1,
-        "only the container is restarted"
-    );
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1, "only the container is restarted");
 }
 
 #[tokio::test]
@@ -144,13 +127,8 @@ async fn the_readiness_probe_result_is_the_pods_readiness() {
     assert!(!is_ready(&shown));
     for probe_result in [true, false, true] {
         ready.store(probe_result, Ordering::SeqCst);
-        let what = if probe_result {
-            "is ready"
-        } else {
-            "is not ready"
-        };
-        node.wait_pod("web", what, WAIT_LIMIT, |pod| is_ready(pod) == probe_result)
-            .await;
+        let what = if probe_result { "is ready" } else { "is not ready" };
+        node.wait_pod("web", what, WAIT_LIMIT, |pod| is_ready(pod) == probe_result).await;
     }
     assert_eq!(node.fake.count(Rpc::StopContainer), 0);
     assert_eq!(node.fake.count(Rpc::StartContainer), 1);
@@ -166,9 +144,7 @@ async fn a_sandbox_that_died_is_replaced_with_all_its_containers() {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake
-        .wait_until("it runs again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it runs again", WAIT_LIMIT, again).await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
 
@@ -187,25 +163,15 @@ async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashe
     let node = Node::started().await;
     node.put(&failing(&node, 0));
     let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
-    let shown = node
-        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
-        .await;
+    let shown = node.wait_pod("web", "backs off", WAIT_LIMIT, back_off).await;
     // Nothing had ended when it was killed first, so the delays begin with the second restart.
     let status = status_of(&shown, "main").unwrap();
     assert_eq!(status.restart_count, 2, "the first restarts come at once");
     let starts = || node.calls("web", Rpc::StartContainer).len();
     assert_eq!(starts(), 3);
-    assert!(
-        node.never(Duration::from_secs(5), |fake| fake
-            .count(Rpc::StartContainer)
-            > 3)
-            .await
-    );
+    assert!(node.never(Duration::from_secs(5), |fake| fake.count(Rpc::StartContainer) > 3).await);
     let events = node.events().await;
-    assert!(
-        events.contains("Back-off restarting failed container main"),
-        "{events}"
-    );
+    assert!(events.contains("Back-off restarting failed container main"), "{events}");
 }
 
 #[tokio::test]
@@ -215,9 +181,7 @@ async fn a_container_that_fails_its_probe_seldom_is_restarted_at_once_each_time(
     let longest = json!({"annotations": {"kubelet.rs/max-container-restart-period": "1s"}});
     node.put(&with_metadata(failing(&node, 3), longest));
     let often = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 5;
-    node.fake
-        .wait_until("it is restarted", WAIT_LIMIT, often)
-        .await;
+    node.fake.wait_until("it is restarted", WAIT_LIMIT, often).await;
     let events = node.events().await;
     assert!(!events.contains("Back-off restarting"), "{events}");
 }
@@ -225,19 +189,14 @@ async fn a_container_that_fails_its_probe_seldom_is_restarted_at_once_each_time(
 #[tokio::test]
 async fn a_container_that_stays_created_when_its_start_fails_backs_off_like_one_that_crashes() {
     let node = Node::started().await;
-    node.fake
-        .inject(Fault::fail(Rpc::StartContainer, Code::Internal, "no"));
+    node.fake.inject(Fault::fail(Rpc::StartContainer, Code::Internal, "no"));
     node.put(&simple("web"));
     let back_off = |pod: &_| backs_off_for(pod, "main", "10s");
-    let shown = node
-        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
-        .await;
+    let shown = node.wait_pod("web", "backs off", WAIT_LIMIT, back_off).await;
     assert_eq!(status_of(&shown, "main").unwrap().restart_count, 0);
     assert_eq!(node.calls("web", Rpc::StartContainer).len(), 2);
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake
-        .wait_until("the third start", WAIT_LIMIT, third)
-        .await;
+    node.fake.wait_until("the third start", WAIT_LIMIT, third).await;
     let starts = node.calls("web", Rpc::StartContainer);
     let gap = (starts[2].at - starts[1].at).as_secs_f64();
     assert!(gap >= 10.0, "the third came after {gap} s");
@@ -252,11 +211,7 @@ async fn a_container_that_stays_created_when_its_start_fails_backs_off_like_one_
 #[tokio::test]
 async fn the_previous_instance_and_its_log_survive_a_slow_start_of_its_successor() {
     for features in [Features::default(), Features::old()] {
-        let options = Options {
-            write_logs: true,
-            features,
-            ..Options::default()
-        };
+        let options = Options { write_logs: true, features, ..Options::default() };
         let mut node = Node::with(options).await;
         node.start().await;
         once(&node, "web", 1);
@@ -290,8 +245,7 @@ async fn a_mended_manifest_does_not_wait_for_the_back_off_of_the_broken_one() {
     let named = |text: &str| with_metadata(version("web", text), json!({"uid": "chosen"}));
     node.put(&named("broken"));
     let back_off = |pod: &_| backs_off_for(pod, "main", "20s");
-    node.wait_pod("web", "backs off", WAIT_LIMIT, back_off)
-        .await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, back_off).await;
     node.put(&named("mended"));
     let mended = |fake: &FakeRuntime| {
         let newest = fake.container(&format!("{}/main", full("web")));

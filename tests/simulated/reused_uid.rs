@@ -29,9 +29,7 @@ async fn with_orphan(fault: Fault) -> Node {
 async fn successor_starts_after(rpc: Rpc) -> Node {
     let node = with_orphan(Fault::hang(rpc)).await;
     let is_called = |fake: &FakeRuntime| fake.count(rpc) > 0;
-    node.fake
-        .wait_until(&format!("{rpc} is called"), WAIT_LIMIT, is_called)
-        .await;
+    node.fake.wait_until(&format!("{rpc} is called"), WAIT_LIMIT, is_called).await;
     node.put(&successor("lost"));
     let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
     assert!(node.never(Duration::from_millis(500), started).await);
@@ -69,13 +67,9 @@ async fn a_manifest_that_was_removed_and_is_back_at_once_restarts_its_pod() {
         })
     };
     let restarted = |pod: &_| has_restarted(pod, "main") && has_restarted(pod, "proxy");
-    let pod = node
-        .wait_pod("web", "it has restarted", WAIT_LIMIT, restarted)
-        .await;
+    let pod = node.wait_pod("web", "it has restarted", WAIT_LIMIT, restarted).await;
     let last = status_of(&pod, "main").and_then(|status| status.last_state.clone());
-    let ended = last
-        .and_then(|last| last.terminated)
-        .and_then(|ended| ended.container_id);
+    let ended = last.and_then(|last| last.terminated).and_then(|ended| ended.container_id);
     assert!(ended.is_some_and(|id| id.ends_with(&first.id)));
     let all = node.fake.pods();
     assert_eq!(all.len(), 1, "{all:?}");
@@ -87,9 +81,7 @@ async fn remains_that_cannot_be_removed_are_no_flood() {
     let refused = Fault::fail(Rpc::RemovePodSandbox, Code::Internal, "not today");
     let node = with_orphan(refused).await;
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
-    node.fake
-        .wait_until("its removal is tried", WAIT_LIMIT, tried)
-        .await;
+    node.fake.wait_until("its removal is tried", WAIT_LIMIT, tried).await;
     let often = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 3;
     assert!(node.never(Duration::from_secs(2), often).await);
 }
@@ -98,8 +90,7 @@ async fn remains_that_cannot_be_removed_are_no_flood() {
 async fn a_hook_that_was_interrupted_is_run_again_beside_a_container_that_crashes() {
     let mut node = Node::new().await;
     let crashes = Behaviour::exits(Duration::ZERO, 1);
-    node.fake
-        .behave(&format!("{}/crashy", full("web")), crashes);
+    node.fake.behave(&format!("{}/crashy", full("web")), crashes);
     node.fake.on_exec(|_| ExecOutcome::code(0));
     node.fake.inject(Fault::hang(Rpc::ExecSync));
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
@@ -107,16 +98,12 @@ async fn a_hook_that_was_interrupted_is_run_again_beside_a_container_that_crashe
     node.put(&pod("web", &containers));
     node.start().await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
-    node.fake
-        .wait_until("the hook runs", WAIT_LIMIT, hooked)
-        .await;
+    node.fake.wait_until("the hook runs", WAIT_LIMIT, hooked).await;
     node.stop().await;
     node.fake.clear_faults();
     node.fake.clear_calls();
     node.start().await;
-    node.fake
-        .wait_until("it runs again", WAIT_LIMIT, hooked)
-        .await;
+    node.fake.wait_until("it runs again", WAIT_LIMIT, hooked).await;
     let runs = |pod: &_| crate::node::runs(pod, "main");
     node.wait_pod("web", "runs", WAIT_LIMIT, runs).await;
 }
@@ -126,16 +113,12 @@ async fn a_container_that_ended_while_its_hook_was_interrupted_is_shown_as_ended
     let mut node = Node::new().await;
     node.fake.inject(Fault::hang(Rpc::ExecSync));
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
-    let once = with_spec(
-        pod("web", &[with(container("main"), hook)]),
-        json!({"restartPolicy": "Never"}),
-    );
+    let once =
+        with_spec(pod("web", &[with(container("main"), hook)]), json!({"restartPolicy": "Never"}));
     node.put(&once);
     node.start().await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
-    node.fake
-        .wait_until("the hook runs", WAIT_LIMIT, hooked)
-        .await;
+    node.fake.wait_until("the hook runs", WAIT_LIMIT, hooked).await;
     node.stop().await;
     assert!(node.fake.exit(&full("web"), 3));
     node.fake.clear_faults();
@@ -167,9 +150,7 @@ async fn an_edit_that_keeps_the_uid_runs_the_new_version_under_every_policy() {
                 containers.any(|c| c.is_running() && c.config.args == ["2"])
             })
         };
-        node.fake
-            .wait_until("the new version runs", WAIT_LIMIT, is_new)
-            .await;
+        node.fake.wait_until("the new version runs", WAIT_LIMIT, is_new).await;
         node.wait_phase(&name, "Running").await;
     }
 }
@@ -184,18 +165,14 @@ async fn a_pod_that_waits_for_a_runtime_status_starts_also_if_the_late_read_show
     Planter::new(&node.fake).await.pod(&lost).await;
     node.start().await;
     let reads = |fake: &FakeRuntime| fake.count(Rpc::ContainerStatus);
-    node.fake
-        .wait_until("it is read", WAIT_LIMIT, |fake| reads(fake) > 0)
-        .await;
+    node.fake.wait_until("it is read", WAIT_LIMIT, |fake| reads(fake) > 0).await;
     // A list that contradicts what was read makes the kubelet read the container again.
     let before = reads(&node.fake);
     node.fake.inject(Fault::hang(Rpc::ContainerStatus));
     let exited = v1::ContainerState::ContainerExited;
     node.fake.distort(Distortion::State(exited.into()));
     let again = |fake: &FakeRuntime| reads(fake) > before;
-    node.fake
-        .wait_until("it is read again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it is read again", WAIT_LIMIT, again).await;
     node.fake.stop_distorting();
     node.put(&successor("lost"));
     let ended = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;

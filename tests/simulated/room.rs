@@ -20,10 +20,7 @@ async fn rejection(node: &Node, pod: &Value) -> (String, String) {
     node.put(pod);
     let name = pod["metadata"]["name"].as_str().unwrap();
     let status = node.wait_phase(name, "Failed").await.status.unwrap();
-    (
-        status.reason.unwrap_or_default(),
-        status.message.unwrap_or_default(),
-    )
+    (status.reason.unwrap_or_default(), status.message.unwrap_or_default())
 }
 
 #[tokio::test]
@@ -145,12 +142,7 @@ async fn a_container_without_limits_is_told_what_is_not_reserved_on_a_node_witho
         value.map(|env| String::from_utf8_lossy(&env.value).parse::<i64>().unwrap())
     };
     let machine = HostMachine::read().unwrap();
-    assert_eq!(
-        value("CPU"),
-        Some(i64::from(machine.cpus) * 1000 - 300),
-        "{:?}",
-        config.envs
-    );
+    assert_eq!(value("CPU"), Some(i64::from(machine.cpus) * 1000 - 300), "{:?}", config.envs);
     let huge_pages: u64 = huge_pages().iter().map(|(_, bytes)| bytes).sum();
     let memory = machine.memory_bytes - (192 << 20) - huge_pages;
     assert_eq!(value("MEMORY"), i64::try_from(memory).ok());
@@ -177,16 +169,11 @@ async fn a_running_pod_is_not_ended_by_a_rule_that_changed_while_no_kubelet_ran(
     // One that does not run is rejected.
     let status = node.wait_phase("late", "Failed").await.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
-    wait_for(
-        "an event of the running one says so",
-        WAIT_LIMIT,
-        async || {
-            let events = node.events().await;
-            let text =
-                "The pod keeps running although it would not be admitted now: forbidden sysctl";
-            holds(events.contains(text), events)
-        },
-    )
+    wait_for("an event of the running one says so", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        let text = "The pod keeps running although it would not be admitted now: forbidden sysctl";
+        holds(events.contains(text), events)
+    })
     .await;
     node.wait_phase("web", "Running").await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;

@@ -19,25 +19,17 @@ const A_WHILE: Duration = Duration::from_millis(1500);
 fn running(fake: &FakeRuntime, name: &str) -> usize {
     let name = full(name);
     let pods = fake.pods();
-    let containers = pods
-        .iter()
-        .filter(|pod| pod.name == name)
-        .flat_map(|pod| &pod.containers);
-    containers
-        .filter(|container| container.is_running())
-        .count()
+    let containers = pods.iter().filter(|pod| pod.name == name).flat_map(|pod| &pod.containers);
+    containers.filter(|container| container.is_running()).count()
 }
 
 #[tokio::test]
 async fn a_sandbox_that_never_comes_up_delays_no_other_pod() {
     let node = Node::started().await;
-    node.fake
-        .inject(Fault::hang(Rpc::RunPodSandbox).only(&full("hung")));
+    node.fake.inject(Fault::hang(Rpc::RunPodSandbox).only(&full("hung")));
     node.put(&simple("hung"));
     let requested = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 1;
-    node.fake
-        .wait_until("it hangs", WAIT_LIMIT, requested)
-        .await;
+    node.fake.wait_until("it hangs", WAIT_LIMIT, requested).await;
     let names: Vec<_> = (0..20).map(|n| format!("web{n}")).collect();
     names.iter().for_each(|name| node.put(&simple(name)));
     for name in &names {
@@ -55,8 +47,7 @@ async fn a_sandbox_that_never_comes_up_delays_no_other_pod() {
 #[tokio::test]
 async fn a_container_whose_status_cannot_be_read_delays_no_other_pod() {
     let node = Node::started().await;
-    node.fake
-        .inject(Fault::hang(Rpc::ContainerStatus).only(&full("hung")));
+    node.fake.inject(Fault::hang(Rpc::ContainerStatus).only(&full("hung")));
     node.put(&simple("hung"));
     node.wait_runs("hung").await;
     node.put(&simple("web"));
@@ -80,19 +71,13 @@ async fn slow_answers_only_make_it_slow() {
         Rpc::ContainerStatus,
         Rpc::StopContainer,
     ] {
-        node.fake
-            .inject(Fault::delay(rpc, Duration::from_millis(300)));
+        node.fake.inject(Fault::delay(rpc, Duration::from_millis(300)));
     }
     node.put(&simple("web"));
     node.wait_phase("web", "Running").await;
     node.remove("web");
     node.wait_removed("web").await;
-    for rpc in [
-        Rpc::RunPodSandbox,
-        Rpc::CreateContainer,
-        Rpc::StartContainer,
-        Rpc::StopContainer,
-    ] {
+    for rpc in [Rpc::RunPodSandbox, Rpc::CreateContainer, Rpc::StartContainer, Rpc::StopContainer] {
         assert_eq!(node.fake.count(rpc), 1, "{rpc}");
     }
 }
@@ -121,9 +106,7 @@ async fn a_container_started_without_an_answer_gets_its_hook_all_the_same() {
     node.put(&pod("web", &[with(container("main"), hook)]));
     node.wait_runs("web").await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) == 1;
-    node.fake
-        .wait_until("its hook runs", WAIT_LIMIT, hooked)
-        .await;
+    node.fake.wait_until("its hook runs", WAIT_LIMIT, hooked).await;
     node.wait_phase("web", "Running").await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 1);
     assert_eq!(node.entries("containers").len(), 1, "links to its log");
@@ -135,13 +118,10 @@ async fn a_container_that_may_still_be_starting_is_not_made_a_second_time() {
     let unknown = Fault::fail(Rpc::StartContainer, Code::DeadlineExceeded, "too late");
     node.fake.inject(unknown.times(1));
     let why = "container is in starting state, can't be removed";
-    node.fake
-        .inject(Fault::fail(Rpc::RemoveContainer, Code::Unknown, why));
+    node.fake.inject(Fault::fail(Rpc::RemoveContainer, Code::Unknown, why));
     node.put(&simple("web"));
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemoveContainer) > 0;
-    node.fake
-        .wait_until("it is to be removed", WAIT_LIMIT, tried)
-        .await;
+    node.fake.wait_until("it is to be removed", WAIT_LIMIT, tried).await;
     let second = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 1;
     assert!(node.never(A_WHILE, second).await);
     node.fake.clear_faults();
@@ -169,8 +149,7 @@ async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
     node.put(&simple("web"));
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
-    node.fake
-        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    node.fake.inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     node.remove("web");
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake.wait_until("it is tried", WAIT_LIMIT, tried).await;
@@ -185,9 +164,7 @@ async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
     // It is tried again after ten to fifteen seconds.
     node.fake.clear_faults();
     let stopped = |fake: &FakeRuntime| fake.pod(&full("web")).is_none();
-    node.fake
-        .wait_until("it is stopped in the end", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped in the end", WAIT_LIMIT, stopped).await;
     node.wait_gone("web").await;
 }
 
@@ -199,9 +176,7 @@ async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
     node.wait_runs("web").await;
     // The first replacement comes at once, the second a second later, the third two seconds after that.
     let replaced = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 3;
-    node.fake
-        .wait_until("it is replaced", WAIT_LIMIT, replaced)
-        .await;
+    node.fake.wait_until("it is replaced", WAIT_LIMIT, replaced).await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 3;
     assert!(node.never(A_WHILE, storm).await);
     node.fake.stop_distorting();
@@ -211,19 +186,15 @@ async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
 async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
     let node = Node::started().await;
     node.fake.distort(Distortion::NoIp);
-    node.fake
-        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    node.fake.inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     // Each result is a reason to sync the pod again, once a second.
     let exit_code = AtomicI32::new(0);
-    node.fake
-        .on_exec(move |_| ExecOutcome::code(exit_code.fetch_xor(1, Ordering::SeqCst)));
+    node.fake.on_exec(move |_| ExecOutcome::code(exit_code.fetch_xor(1, Ordering::SeqCst)));
     let probe = json!({"readinessProbe": exec_probe("flips")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     // Waits that double would take longer than anyone waits here.
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= 8;
-    node.fake
-        .wait_until("it is tried again and again", WAIT_LIMIT, tried)
-        .await;
+    node.fake.wait_until("it is tried again and again", WAIT_LIMIT, tried).await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
 }
 
@@ -237,9 +208,7 @@ async fn twins_in_a_list_that_do_not_exist_do_no_harm() {
     node.fake.distort(Distortion::DuplicateNames);
     node.fake.end_event_streams(None);
     let listed = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 0;
-    node.fake
-        .wait_until("it lists again", WAIT_LIMIT, listed)
-        .await;
+    node.fake.wait_until("it lists again", WAIT_LIMIT, listed).await;
     let harmed = |fake: &FakeRuntime| !fake.container(&before.id).is_some_and(|c| c.is_running());
     assert!(node.never(A_WHILE, harmed).await);
     node.fake.stop_distorting();
@@ -257,9 +226,7 @@ async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm
     node.fake.distort(Distortion::State(3));
     node.fake.end_event_streams(None);
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped to be sure", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped to be sure", WAIT_LIMIT, stopped).await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 5;
     assert!(node.never(A_WHILE, storm).await, "{:?}", node.fake.counts());
     node.fake.stop_distorting();
@@ -280,18 +247,11 @@ async fn lists_larger_than_a_message_may_be_are_read_in_parts() {
         large.name = format!("large{n}");
         planter.sandbox(&large).await;
     }
-    planter
-        .pod(&Plant::of_a_kubelet("lost").made_for_a_file())
-        .await;
+    planter.pod(&Plant::of_a_kubelet("lost").made_for_a_file()).await;
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
-    node.fake
-        .wait_until("the orphan is found", WAIT_LIMIT, gone)
-        .await;
-    assert!(
-        node.fake.count(Rpc::StreamPodSandboxes) > 0,
-        "it was not too large"
-    );
+    node.fake.wait_until("the orphan is found", WAIT_LIMIT, gone).await;
+    assert!(node.fake.count(Rpc::StreamPodSandboxes) > 0, "it was not too large");
     node.put(&simple("web"));
     node.wait_phase("web", "Running").await;
 }
@@ -312,11 +272,7 @@ async fn a_pod_on_the_hosts_network_needs_no_address_from_the_runtime() {
 
 #[tokio::test]
 async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod_starts() {
-    let mut node = Node::with(Options {
-        features: Features::old(),
-        ..Options::default()
-    })
-    .await;
+    let mut node = Node::with(Options { features: Features::old(), ..Options::default() }).await;
     node.start().await;
     node.put(&simple("other"));
     node.wait_runs("other").await;
@@ -324,14 +280,11 @@ async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod
     let lost = Fault::lose_answer(Rpc::RunPodSandbox, Code::Unavailable, "the answer is lost");
     node.fake.inject(lost.times(1));
     for list in [Rpc::ListPodSandbox, Rpc::ListContainers] {
-        node.fake
-            .inject(Fault::fail(list, Code::Unavailable, "not now"));
+        node.fake.inject(Fault::fail(list, Code::Unavailable, "not now"));
     }
     node.put(&version("web", "v1"));
     let created = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
-    node.fake
-        .wait_until("a sandbox is created", WAIT_LIMIT, created)
-        .await;
+    node.fake.wait_until("a sandbox is created", WAIT_LIMIT, created).await;
     node.put(&version("web", "v2"));
     let beside = |fake: &FakeRuntime| fake.pods().len() > 2;
     assert!(node.never(Duration::from_secs(3), beside).await);
@@ -342,8 +295,6 @@ async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod
         let newest = pods.last().and_then(|pod| pod.containers.last());
         pods.len() == 1 && newest.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
     };
-    node.fake
-        .wait_until("only the edited pod runs", WAIT_LIMIT, replaced)
-        .await;
+    node.fake.wait_until("only the edited pod runs", WAIT_LIMIT, replaced).await;
     overlaps.assert_never();
 }

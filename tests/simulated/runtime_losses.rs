@@ -35,13 +35,8 @@ async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
     node.wait_healthy().await;
     node.fake.clear_calls();
     node.fake.come_back();
-    node.fake
-        .wait_until("it listens again", WAIT_LIMIT, |fake| {
-            fake.subscribers() > 0
-        })
-        .await;
-    node.wait_pod("late", "runs", WAIT_LIMIT, |pod| runs(pod, "main"))
-        .await;
+    node.fake.wait_until("it listens again", WAIT_LIMIT, |fake| fake.subscribers() > 0).await;
+    node.wait_pod("late", "runs", WAIT_LIMIT, |pod| runs(pod, "main")).await;
     let after = node.wait_runs("web").await;
     assert_eq!(after.id, before.id);
     let touched = node.fake.calls();
@@ -117,9 +112,7 @@ async fn a_sandbox_whose_death_nobody_heard_is_replaced_after_the_next_list() {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake
-        .wait_until("it is replaced", WAIT_LIMIT, replaced)
-        .await;
+    node.fake.wait_until("it is replaced", WAIT_LIMIT, replaced).await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
 
@@ -134,9 +127,7 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     node.fake.set_runtime_ready(Err("not today"));
     let requested = node.fake.count(Rpc::Status);
     let received = |fake: &FakeRuntime| fake.count(Rpc::Status) >= requested + 2;
-    node.fake
-        .wait_until("it says so", WAIT_LIMIT, received)
-        .await;
+    node.fake.wait_until("it says so", WAIT_LIMIT, received).await;
     node.put(&simple("web"));
     node.fake.exit(&format!("{}/main", full("old")), 1);
     node.wait_shown(2).await;
@@ -146,8 +137,7 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     assert!(node.never(Duration::from_secs(1), starts).await);
     // The loop, and with it statuses and the end of pods, goes on.
     let ended = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count > 0 || !s.ready);
-    node.wait_pod("old", "is shown to have ended", WAIT_LIMIT, ended)
-        .await;
+    node.wait_pod("old", "is shown to have ended", WAIT_LIMIT, ended).await;
     node.remove("old");
     node.wait_removed("old").await;
     node.fake.set_runtime_ready(Ok(()));
@@ -162,10 +152,7 @@ async fn a_runtime_without_events_is_listed_every_second() {
 
 #[tokio::test]
 async fn a_runtime_that_closes_every_event_stream_is_listed_every_second() {
-    let features = Features {
-        event_streams_end: true,
-        ..Features::default()
-    };
+    let features = Features { event_streams_end: true, ..Features::default() };
     let node = deaths_show_in_lists(features).await;
     assert_eq!(node.fake.count(Rpc::GetContainerEvents), 3);
     let streams = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 3;
@@ -173,11 +160,7 @@ async fn a_runtime_that_closes_every_event_stream_is_listed_every_second() {
 }
 
 async fn deaths_show_in_lists(features: Features) -> Node {
-    let mut node = Node::with(Options {
-        features,
-        ..Options::default()
-    })
-    .await;
+    let mut node = Node::with(Options { features, ..Options::default() }).await;
     node.start().await;
     node.put(&simple("web"));
     node.wait_runs("web").await;
@@ -209,8 +192,6 @@ async fn a_runtime_that_lost_everything_gets_its_pods_again() {
         node.wait_runs(name).await;
     }
     let all = |fake: &FakeRuntime| fake.pods().len() == names.len();
-    node.fake
-        .wait_until("each pod is there once", WAIT_LIMIT, all)
-        .await;
+    node.fake.wait_until("each pod is there once", WAIT_LIMIT, all).await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 3);
 }

@@ -42,17 +42,9 @@ impl Secured {
         let mut settings = Settings::new(dir, &fake.endpoint());
         let [port] = free_ports();
         settings.config = format!("enableServer: true\nport: {port}\n{config}");
-        settings.args = [
-            "--cert-dir".to_owned(),
-            dir.join("pki").display().to_string(),
-        ]
-        .into();
+        settings.args = ["--cert-dir".to_owned(), dir.join("pki").display().to_string()].into();
         settings.args.extend_from_slice(args);
-        Secured {
-            kubelet: KubeletProcess::start(settings).await,
-            port,
-            fake,
-        }
+        Secured { kubelet: KubeletProcess::start(settings).await, port, fake }
     }
 
     fn certificate(&self) -> CertificateDer<'static> {
@@ -95,9 +87,7 @@ impl Secured {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let response = sender
-            .send_request(request.body(Empty::<Bytes>::new())?)
-            .await?;
+        let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
         let code = response.status().as_u16();
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
@@ -111,9 +101,7 @@ impl Secured {
         token: Option<&str>,
     ) -> (u16, String) {
         let requested = self.get(path, certificate, token);
-        let answer = tokio::time::timeout(WAIT_LIMIT, requested)
-            .await
-            .expect("an answer in time");
+        let answer = tokio::time::timeout(WAIT_LIMIT, requested).await.expect("an answer in time");
         answer.expect("an answer")
     }
 }
@@ -127,10 +115,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
     let config = format!("{ALONE}tlsMinVersion: VersionTLS13\n");
     let args = ["--client-ca-file".to_owned(), ca.display().to_string()];
     let mut secured = Secured::start(dir.path(), &config, &args).await;
-    secured
-        .kubelet
-        .manifests
-        .put("web.yaml", &simple("web").to_string());
+    secured.kubelet.manifests.put("web.yaml", &simple("web").to_string());
     let known = clients.client("ops", &[]);
     wait_for("the pod is shown", WAIT_LIMIT, async || {
         match secured.fetch("/pods", Some(&known), None).await {
@@ -150,10 +135,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
     secured.kubelet.respawn();
     secured.kubelet.wait_healthy(WAIT_LIMIT).await;
     assert_eq!(secured.certificate(), first);
-    assert_eq!(
-        secured.fetch("/healthz/ping", Some(&known), None).await.0,
-        200
-    );
+    assert_eq!(secured.fetch("/healthz/ping", Some(&known), None).await.0, 200);
 }
 
 #[tokio::test]
@@ -202,18 +184,11 @@ async fn unknown_clients_cause_few_reviews_and_do_not_starve_known_ones() {
     let config = "authentication: {webhook: {cacheTTL: 1ms}}\nkubeAPIQPS: 1\nkubeAPIBurst: 3\n";
     let args = ["--kubeconfig".to_owned(), kubeconfig];
     let secured = Secured::start(dir.path(), config, &args).await;
-    let known = async || {
-        secured
-            .fetch("/healthz/ping", None, Some("prometheus"))
-            .await
-            .0
-    };
+    let known = async || secured.fetch("/healthz/ping", None, Some("prometheus")).await.0;
     assert_eq!(known().await, 200);
     let begin = std::time::Instant::now();
     let tokens: Vec<_> = (0..60).map(|number| format!("wrong-{number}")).collect();
-    let unknown = tokens
-        .iter()
-        .map(|token| secured.fetch("/pods", None, Some(token)));
+    let unknown = tokens.iter().map(|token| secured.fetch("/pods", None, Some(token)));
     let unknown = async {
         // Fewer at a time than one address may have connections that are not authenticated yet.
         let answers = futures::stream::iter(unknown);
@@ -261,11 +236,7 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     secured.kubelet.manifests.put("web.yaml", &web);
     wait_for("the pod runs", WAIT_LIMIT, async || {
         let (_, body) = secured.fetch("/pods", None, Some("reader")).await;
-        if body.contains("\"phase\":\"Running\"") {
-            Ok(())
-        } else {
-            Err(body)
-        }
+        if body.contains("\"phase\":\"Running\"") { Ok(()) } else { Err(body) }
     })
     .await;
     let exec = async |credentials: &str| {
@@ -285,11 +256,7 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     assert_eq!(secured.fake.count(Rpc::Exec), 0);
     let (status, stream) = exec("Authorization: Bearer admin\r\n").await;
     assert_eq!(status, 101);
-    assert!(
-        !runtime.heads()[0].contains("admin"),
-        "{:?}",
-        runtime.heads()
-    );
+    assert!(!runtime.heads()[0].contains("admin"), "{:?}", runtime.heads());
     let (mut from, to) = tokio::io::split(stream);
     let mut greeting = [0; 6];
     let greeted = timeout(TIMEOUT, from.read_exact(&mut greeting)).await;
@@ -308,9 +275,7 @@ fn fails(dir: &Path, config: &str, args: &[&str]) -> String {
     );
     std::fs::write(&path, text).unwrap();
     let mut command = Command::new("timeout");
-    command
-        .args(["--signal=KILL", "45"])
-        .arg(Settings::program_under_test());
+    command.args(["--signal=KILL", "45"]).arg(Settings::program_under_test());
     command.arg("--config").arg(&path);
     command.arg("--root-dir").arg(dir.join("root"));
     command.arg("--cert-dir").arg(dir.join("pki")).args(args);
@@ -325,28 +290,15 @@ fn what_cannot_be_secured_does_not_start_and_the_error_says_what_to_write() {
     let dir = tempfile::tempdir().unwrap();
     let said = fails(dir.path(), "", &[]);
     let lines = "\nauthentication:\n  webhook:\n    enabled: false\n";
-    assert!(
-        said.contains(lines) && said.contains("\nenableServer: false"),
-        "{said}"
-    );
+    assert!(said.contains(lines) && said.contains("\nenableServer: false"), "{said}");
     let said = fails(dir.path(), ALONE, &[]);
-    assert!(
-        said.contains("no authentication method configured"),
-        "{said}"
-    );
+    assert!(said.contains("no authentication method configured"), "{said}");
     let nowhere = dir.path().join("nowhere");
     let nowhere = nowhere.to_str().unwrap();
-    let said = fails(
-        dir.path(),
-        "enableServer: false\n",
-        &["--kubeconfig", nowhere],
-    );
+    let said = fails(dir.path(), "enableServer: false\n", &["--kubeconfig", nowhere]);
     assert!(said.contains(nowhere), "{said}");
     let said = fails(dir.path(), ALONE, &["--client-ca-file", nowhere]);
-    assert!(
-        said.contains(&format!("unable to load client CA file {nowhere}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("unable to load client CA file {nowhere}")), "{said}");
     let said = fails(
         dir.path(),
         &format!("{ALONE}tlsCertFile: {nowhere}\ntlsPrivateKeyFile: {nowhere}\n"),
@@ -354,9 +306,6 @@ fn what_cannot_be_secured_does_not_start_and_the_error_says_what_to_write() {
     );
     assert!(said.contains(&format!("cannot read {nowhere}")), "{said}");
     let said = fails(dir.path(), ALONE, &["--tls-cipher-suites=TLS_NULL"]);
-    assert!(
-        said.contains("tlsCipherSuites[0]: cipher suite \"TLS_NULL\""),
-        "{said}"
-    );
+    assert!(said.contains("tlsCipherSuites[0]: cipher suite \"TLS_NULL\""), "{said}");
     assert!(!dir.path().join("pki").exists());
 }

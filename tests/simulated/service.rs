@@ -35,17 +35,10 @@ async fn the_service_manager_is_told_of_start_life_and_end() {
     while received.iter().filter(|word| *word == "WATCHDOG=1").count() < 3 {
         received.push(next(&socket).await);
     }
-    assert_eq!(
-        received.iter().filter(|word| *word == "READY=1").count(),
-        1,
-        "{received:?}"
-    );
+    assert_eq!(received.iter().filter(|word| *word == "READY=1").count(), 1, "{received:?}");
     let waits = "STATUS=waiting for the container runtime";
     let at = |word: &str| received.iter().position(|one| one == word);
-    assert!(
-        at(waits).is_some() && at(waits) < at("READY=1"),
-        "{received:?}"
-    );
+    assert!(at(waits).is_some() && at(waits) < at("READY=1"), "{received:?}");
     while !received.iter().any(|word| word == "STATUS=0 pods") {
         received.push(next(&socket).await);
     }
@@ -71,18 +64,14 @@ async fn as_many_files_may_be_open_as_the_configuration_says() {
     settings.config = "maxOpenFiles: 2345\n".to_owned();
     let kubelet = KubeletProcess::start(settings).await;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", kubelet.pid())).unwrap();
-    let files = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
+    let files = limits.lines().find(|line| line.starts_with("Max open files"));
     let soft = files.unwrap().split_whitespace().nth(3);
     assert_eq!(soft, Some("2345"), "{limits}");
 }
 
 /// The complete lines of a log in JSON.
 fn messages(log: &str) -> Vec<Value> {
-    let lines = log
-        .split_inclusive('\n')
-        .filter(|line| line.ends_with('\n'));
+    let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let lines = lines.map(serde_json::from_str);
     lines.collect::<Result<_, _>>().expect(log)
 }
@@ -110,33 +99,19 @@ async fn is_logged_once(status: u16, begin: &str, over: &str) -> Value {
     let mut settings = Settings::new(&dir.path().join("kubelet"), &fake.endpoint());
     std::fs::create_dir(&settings.dir).unwrap();
     let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
-    settings.args = vec![
-        format!("--kubeconfig={kubeconfig}"),
-        "--logging-format=json".to_owned(),
-    ];
+    settings.args = vec![format!("--kubeconfig={kubeconfig}"), "--logging-format=json".to_owned()];
     let kubelet = KubeletProcess::spawn(settings);
     let says = |text: &str| {
         let log = messages(&kubelet.log());
         log.into_iter()
-            .filter(|line| {
-                line["msg"]
-                    .as_str()
-                    .is_some_and(|msg| msg.starts_with(text))
-            })
+            .filter(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with(text)))
             .collect::<Vec<_>>()
     };
     // Longer than the back-off of the first few requests.
-    wait_for(
-        "requests have failed again and again",
-        WAIT_LIMIT,
-        async || {
-            let seen = api.seen().len();
-            holds(
-                seen >= 12 && !says(begin).is_empty(),
-                format!("{seen} requests: {}", kubelet.log()),
-            )
-        },
-    )
+    wait_for("requests have failed again and again", WAIT_LIMIT, async || {
+        let seen = api.seen().len();
+        holds(seen >= 12 && !says(begin).is_empty(), format!("{seen} requests: {}", kubelet.log()))
+    })
     .await;
     let outage = says(begin);
     assert_eq!(outage.len(), 1, "{outage:?}");
@@ -148,10 +123,7 @@ async fn is_logged_once(status: u16, begin: &str, over: &str) -> Value {
     let errors = messages(&kubelet.log()).iter().filter(is_error).count();
     assert_eq!(errors, 1, "{}", kubelet.log());
     api.answer(Mode::Well);
-    wait_for("it is over", WAIT_LIMIT, async || {
-        holds(says(over).len() == 1, kubelet.log())
-    })
-    .await;
+    wait_for("it is over", WAIT_LIMIT, async || holds(says(over).len() == 1, kubelet.log())).await;
     outage[0].clone()
 }
 
@@ -162,10 +134,7 @@ async fn an_error_that_ends_the_kubelet_is_a_line_of_the_log() {
     let port = taken.local_addr().unwrap().port();
     let mut settings = Settings::new(&dir.path().join("kubelet"), "unix:///nonexistent");
     std::fs::create_dir(&settings.dir).unwrap();
-    settings.args = vec![
-        format!("--healthz-port={port}"),
-        "--logging-format=json".to_owned(),
-    ];
+    settings.args = vec![format!("--healthz-port={port}"), "--logging-format=json".to_owned()];
     let mut kubelet = KubeletProcess::spawn(settings);
     wait_for("it has ended", WAIT_LIMIT, || {
         let ended = kubelet.ended();

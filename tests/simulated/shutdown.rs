@@ -31,10 +31,7 @@ async fn running() -> (Node, FakeSystemd) {
 async fn wait_runs(node: &Node, sandboxes: usize) {
     let runs = |fake: &FakeRuntime| {
         let main = fake.container(&format!("{}/main", full("web")));
-        let of_web = fake
-            .pods()
-            .into_iter()
-            .filter(|pod| pod.name == "web-node1");
+        let of_web = fake.pods().into_iter().filter(|pod| pod.name == "web-node1");
         main.is_some_and(|main| main.is_running()) && of_web.count() == sandboxes
     };
     node.fake.wait_until("the pod runs", WAIT_LIMIT, runs).await;
@@ -86,9 +83,7 @@ async fn a_cancelled_shutdown_brings_static_pods_back_and_those_that_came_meanwh
             main.is_some_and(|main| main.is_running())
         })
     };
-    node.fake
-        .wait_until("both pods run", WAIT_LIMIT, both)
-        .await;
+    node.fake.wait_until("both pods run", WAIT_LIMIT, both).await;
     wait_for("nothing of the shutdown is left", WAIT_LIMIT, async || {
         let pods = node.pods().await;
         let is_running = |pod: &k8s_openapi::api::core::v1::Pod| {
@@ -97,10 +92,7 @@ async fn a_cancelled_shutdown_brings_static_pods_back_and_those_that_came_meanwh
                 status.phase.as_deref() == Some("Running") && status.reason.is_none()
             })
         };
-        holds(
-            pods.len() == 2 && pods.iter().all(is_running),
-            format!("{pods:?}"),
-        )
+        holds(pods.len() == 2 && pods.iter().all(is_running), format!("{pods:?}"))
     })
     .await;
 }

@@ -12,10 +12,7 @@ use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Rpc};
 
 fn started(fake: &FakeRuntime) -> Vec<String> {
     let calls = fake.calls_of(Rpc::StartContainer);
-    calls
-        .into_iter()
-        .map(|call| call.subject.container)
-        .collect()
+    calls.into_iter().map(|call| call.subject.container).collect()
 }
 
 #[tokio::test]
@@ -29,10 +26,7 @@ async fn init_containers_and_sidecars_start_one_after_the_other_before_the_rest(
         with(container("side"), json!({"restartPolicy": "Always"})),
         container("second"),
     ]});
-    node.put(&with_spec(
-        pod("web", &[container("main"), container("other")]),
-        inits,
-    ));
+    node.put(&with_spec(pod("web", &[container("main"), container("other")]), inits));
     let all_run = |pod: &_| runs(pod, "main") && runs(pod, "other") && runs(pod, "side");
     let shown = node.wait_pod("web", "all run", WAIT_LIMIT, all_run).await;
     assert_eq!(started(fake), ["first", "side", "second", "main", "other"]);
@@ -41,19 +35,13 @@ async fn init_containers_and_sidecars_start_one_after_the_other_before_the_rest(
     assert_eq!(second.terminated.unwrap().exit_code, 0);
     let starts = fake.calls_of(Rpc::StartContainer);
     let waited = |a: usize, b: usize| starts[b].at - starts[a].at >= Duration::from_millis(100);
-    assert!(
-        waited(0, 1) && waited(2, 3),
-        "an init container was not waited for"
-    );
+    assert!(waited(0, 1) && waited(2, 3), "an init container was not waited for");
 }
 
 #[tokio::test]
 async fn a_failed_init_container_is_run_again_and_nothing_else_starts_before_it_succeeds() {
     let node = Node::started().await;
-    let lives = vec![
-        Behaviour::exits(Duration::ZERO, 1),
-        Behaviour::exits(Duration::ZERO, 0),
-    ];
+    let lives = vec![Behaviour::exits(Duration::ZERO, 1), Behaviour::exits(Duration::ZERO, 0)];
     node.fake.behave_in_turn("setup", lives);
     let inits = json!({"initContainers": [container("setup")]});
     node.put(&with_spec(simple("web"), inits));
@@ -64,8 +52,7 @@ async fn a_failed_init_container_is_run_again_and_nothing_else_starts_before_it_
 #[tokio::test]
 async fn a_failed_init_container_of_a_pod_that_never_restarts_ends_the_pod() {
     let node = Node::started().await;
-    node.fake
-        .behave("setup", Behaviour::exits(Duration::ZERO, 1));
+    node.fake.behave("setup", Behaviour::exits(Duration::ZERO, 1));
     let spec = json!({"initContainers": [container("setup")], "restartPolicy": "Never"});
     node.put(&with_spec(simple("web"), spec));
     node.wait_phase("web", "Failed").await;
@@ -78,11 +65,7 @@ async fn a_sidecar_that_has_not_started_up_keeps_the_next_container_waiting() {
     let up = Arc::new(AtomicBool::new(false));
     let seen = up.clone();
     node.fake.on_exec(move |_| {
-        if seen.load(Ordering::SeqCst) {
-            ExecOutcome::code(0)
-        } else {
-            ExecOutcome::code(1)
-        }
+        if seen.load(Ordering::SeqCst) { ExecOutcome::code(0) } else { ExecOutcome::code(1) }
     });
     let probe = with(exec_probe("is-up"), json!({"failureThreshold": 100}));
     let side = json!({"restartPolicy": "Always", "startupProbe": probe});
@@ -114,9 +97,7 @@ async fn no_other_probe_runs_before_the_container_has_started_up() {
     });
     node.put(&pod("web", &[with(container("main"), probes)]));
     node.fake
-        .wait_until("startup is probed twice", WAIT_LIMIT, |fake| {
-            fake.count(Rpc::ExecSync) >= 2
-        })
+        .wait_until("startup is probed twice", WAIT_LIMIT, |fake| fake.count(Rpc::ExecSync) >= 2)
         .await;
     let asked_early = |calls: &[crate::support::fake_runtime::Call]| {
         calls
@@ -128,9 +109,7 @@ async fn no_other_probe_runs_before_the_container_has_started_up() {
     assert_eq!(status_of(&shown, "main").unwrap().started, Some(false));
     up.store(true, Ordering::SeqCst);
     let ready = |pod: &_| status_of(pod, "main").is_some_and(|status| status.ready);
-    let shown = node
-        .wait_pod("web", "main is ready", WAIT_LIMIT, ready)
-        .await;
+    let shown = node.wait_pod("web", "main is ready", WAIT_LIMIT, ready).await;
     assert_eq!(status_of(&shown, "main").unwrap().started, Some(true));
 }
 
@@ -145,9 +124,7 @@ async fn two_pods_of_one_name_in_two_namespaces_both_run() {
         let name = full("web");
         let pods = fake.pods();
         let live = pods.iter().filter(|pod| pod.name == name && pod.ready);
-        live.filter(|pod| pod.containers.iter().any(|c| c.is_running()))
-            .count()
-            == 2
+        live.filter(|pod| pod.containers.iter().any(|c| c.is_running())).count() == 2
     };
     node.fake.wait_until("both run", WAIT_LIMIT, both).await;
     node.remove("web");
@@ -155,9 +132,7 @@ async fn two_pods_of_one_name_in_two_namespaces_both_run() {
         let left = fake.pods();
         left.len() == 1 && left[0].namespace == "other" && left[0].ready
     };
-    node.fake
-        .wait_until("only the other is left", WAIT_LIMIT, one)
-        .await;
+    node.fake.wait_until("only the other is left", WAIT_LIMIT, one).await;
 }
 
 #[tokio::test]

@@ -29,14 +29,8 @@ async fn a_container_that_does_not_run_says_why_it_waits() {
     node.put(&simple("refused"));
     let as_root = json!({"securityContext": {"runAsNonRoot": true}});
     node.put(&with_spec(simple("root"), as_root));
-    fake.behave(
-        &full("broken"),
-        Behaviour::fails_to_start("exec format error"),
-    );
-    node.put(&with_spec(
-        simple("broken"),
-        json!({"restartPolicy": "Never"}),
-    ));
+    fake.behave(&full("broken"), Behaviour::fails_to_start("exec format error"));
+    node.put(&with_spec(simple("broken"), json!({"restartPolicy": "Never"})));
     fake.behave(&full("crashing"), Behaviour::exits(Duration::ZERO, 1));
     node.put(&simple("crashing"));
     for (name, reason) in [
@@ -46,20 +40,13 @@ async fn a_container_that_does_not_run_says_why_it_waits() {
         ("crashing", "CrashLoopBackOff"),
     ] {
         wait_reason(&node, name, reason).await;
-        let expected = if name == "crashing" {
-            "Running"
-        } else {
-            "Pending"
-        };
+        let expected = if name == "crashing" { "Running" } else { "Pending" };
         assert_eq!(phase(&node.pod(name).await.unwrap()), expected, "{name}");
     }
     let failed = node.wait_phase("broken", "Failed").await;
     let state = status_of(&failed, "main").unwrap().state.clone().unwrap();
     let ended = state.terminated.unwrap();
-    assert_eq!(
-        (ended.exit_code, ended.reason.as_deref()),
-        (128, Some("StartError"))
-    );
+    assert_eq!((ended.exit_code, ended.reason.as_deref()), (128, Some("StartError")));
 }
 
 #[tokio::test]
@@ -67,10 +54,7 @@ async fn an_image_that_cannot_be_pulled_is_told_and_not_pulled_again_at_once() {
     let node = Node::started().await;
     let image = "localhost/missing:1";
     let error = Some((Code::NotFound, "not found".to_owned()));
-    let pull = Pull {
-        error,
-        ..Pull::default()
-    };
+    let pull = Pull { error, ..Pull::default() };
     node.fake.on_pull(image, pull);
     let missing = with(container("main"), json!({"image": image}));
     node.put(&pod("web", std::slice::from_ref(&missing)));
@@ -100,9 +84,7 @@ async fn a_container_whose_post_start_hook_fails_is_killed() {
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
     node.put(&pod("web", &[with(container("main"), hook)]));
     let killed = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is killed", WAIT_LIMIT, killed)
-        .await;
+    node.fake.wait_until("it is killed", WAIT_LIMIT, killed).await;
     let events = node.events().await;
     let reported = "\"message\":\"PostStartHook failed: command exited with 1\"";
     assert!(events.contains("FailedPostStartHook"), "{events}");
@@ -131,59 +113,38 @@ async fn a_post_start_request_that_is_refused_is_reported_with_its_cause() {
 #[tokio::test]
 async fn a_pod_that_runs_longer_than_its_deadline_fails() {
     let node = Node::started().await;
-    node.put(&with_spec(
-        simple("web"),
-        json!({"activeDeadlineSeconds": 2}),
-    ));
+    node.put(&with_spec(simple("web"), json!({"activeDeadlineSeconds": 2})));
     node.wait_runs("web").await;
     let failed = node.wait_phase("web", "Failed").await;
     let status = failed.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
     let ended = |fake: &FakeRuntime| !fake.container("main").is_some_and(|c| c.is_running());
-    node.fake
-        .wait_until("its container is stopped", WAIT_LIMIT, ended)
-        .await;
+    node.fake.wait_until("its container is stopped", WAIT_LIMIT, ended).await;
     assert_eq!(node.fake.count(Rpc::StartContainer), 1);
 }
 
 #[tokio::test]
 async fn last_words_come_from_the_file_or_else_from_the_log() {
-    let options = Options {
-        write_logs: true,
-        ..Options::default()
-    };
+    let options = Options { write_logs: true, ..Options::default() };
     let mut node = Node::with(options).await;
     node.start().await;
     let fails = || Behaviour::exits(Duration::from_millis(20), 1).with_output(&["the log's words"]);
-    node.fake.behave(
-        &full("file"),
-        fails().with_termination_message("the file's words"),
-    );
+    node.fake.behave(&full("file"), fails().with_termination_message("the file's words"));
     node.fake.behave(&full("log"), fails());
     node.fake.behave(&full("silent"), fails());
     let fallback = json!({"terminationMessagePolicy": "FallbackToLogsOnError"});
     let never = json!({"restartPolicy": "Never"});
-    for (name, more) in [
-        ("file", &fallback),
-        ("log", &fallback),
-        ("silent", &json!({})),
-    ] {
+    for (name, more) in [("file", &fallback), ("log", &fallback), ("silent", &json!({}))] {
         let containers = [with(container("main"), more.clone())];
         node.put(&with_spec(pod(name, &containers), never.clone()));
     }
-    for (name, expected) in [
-        ("file", Some("the file's words")),
-        ("log", Some("the log's words\n")),
-        ("silent", None),
-    ] {
+    for (name, expected) in
+        [("file", Some("the file's words")), ("log", Some("the log's words\n")), ("silent", None)]
+    {
         let failed = node.wait_phase(name, "Failed").await;
         let state = status_of(&failed, "main").unwrap().state.clone().unwrap();
         let message = state.terminated.unwrap().message;
-        assert_eq!(
-            message.as_deref().map(str::trim_end),
-            expected.map(str::trim_end),
-            "{name}"
-        );
+        assert_eq!(message.as_deref().map(str::trim_end), expected.map(str::trim_end), "{name}");
     }
 }
 

@@ -40,14 +40,10 @@ fn file(node: &Node) -> PathBuf {
 }
 
 async fn wait_written(node: &Node, value: &str) {
-    wait_for(
-        &format!("the volume has {value:?}"),
-        WAIT_LIMIT,
-        async || {
-            let found = std::fs::read_to_string(file(node)).unwrap_or_default();
-            holds(found == value, found)
-        },
-    )
+    wait_for(&format!("the volume has {value:?}"), WAIT_LIMIT, async || {
+        let found = std::fs::read_to_string(file(node)).unwrap_or_default();
+        holds(found == value, found)
+    })
     .await;
 }
 
@@ -70,9 +66,7 @@ async fn with_stopping_pod() -> (Node, FakeApiServer) {
 
 async fn wait_stops(node: &Node, number: u64) {
     let stops = move |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= number;
-    node.fake
-        .wait_until("it is being stopped", WAIT_LIMIT, stops)
-        .await;
+    node.fake.wait_until("it is being stopped", WAIT_LIMIT, stops).await;
 }
 
 #[tokio::test]
@@ -92,9 +86,7 @@ async fn a_config_map_is_updated_while_its_pod_takes_its_grace_also_after_a_rest
     assert_eq!(volumes.len(), 2, "{volumes:?}");
     assert!(node.fake.exit("web", 0));
     let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
-    node.fake
-        .wait_until("nothing is left of it", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("nothing is left of it", WAIT_LIMIT, gone).await;
     wait_for("its volumes are removed", WAIT_LIMIT, async || {
         let pods = node.entries("root/pods");
         holds(pods.is_empty(), format!("{pods:?}"))
@@ -105,24 +97,16 @@ async fn a_config_map_is_updated_while_its_pod_takes_its_grace_also_after_a_rest
 #[tokio::test]
 async fn a_config_map_is_updated_while_an_image_of_its_pod_is_being_pulled() {
     let (mut node, api) = joined().await;
-    let pull = Pull {
-        delay: Duration::from_secs(3600),
-        ..Pull::default()
-    };
+    let pull = Pull { delay: Duration::from_secs(3600), ..Pull::default() };
     node.fake.on_pull("registry.test/large:1", pull);
     api.put(CONFIG, settings("first"));
     let mut pod = slow_to_end("web");
     let large = json!({"name": "large", "image": "registry.test/large:1"});
-    pod["spec"]["containers"]
-        .as_array_mut()
-        .unwrap()
-        .push(large);
+    pod["spec"]["containers"].as_array_mut().unwrap().push(large);
     api.put(&path("web"), pod);
     node.start().await;
     let pulls = |fake: &FakeRuntime| fake.count(Rpc::PullImage) > 0;
-    node.fake
-        .wait_until("the image is being pulled", WAIT_LIMIT, pulls)
-        .await;
+    node.fake.wait_until("the image is being pulled", WAIT_LIMIT, pulls).await;
     wait_written(&node, "first").await;
     api.put(CONFIG, settings("second"));
     wait_written(&node, "second").await;
@@ -132,13 +116,8 @@ async fn a_config_map_is_updated_while_an_image_of_its_pod_is_being_pulled() {
 async fn a_config_map_that_is_gone_keeps_no_pod_from_ending() {
     let (node, api) = with_stopping_pod().await;
     api.remove(CONFIG);
-    api.put(
-        "/api/v1/namespaces/default/configmaps/other",
-        settings("other"),
-    );
+    api.put("/api/v1/namespaces/default/configmaps/other", settings("other"));
     assert!(node.fake.exit("web", 0));
     let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
-    node.fake
-        .wait_until("nothing is left of it", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("nothing is left of it", WAIT_LIMIT, gone).await;
 }

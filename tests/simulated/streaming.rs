@@ -71,10 +71,7 @@ async fn a_command_is_spliced_with_the_runtimes_stream() {
     let head = read_head(&mut stream).await;
     assert_eq!(head.status, 101);
     assert_eq!(head.get("upgrade"), Some("SPDY/3.1"));
-    assert_eq!(
-        head.get("x-stream-protocol-version"),
-        Some("v4.channel.k8s.io")
-    );
+    assert_eq!(head.get("x-stream-protocol-version"), Some("v4.channel.k8s.io"));
     expect(&mut stream, "hello ").await;
     let exec_call = &node.fake.calls_of(Rpc::Exec)[0];
     assert_eq!(exec_call.subject.container, "main");
@@ -90,11 +87,7 @@ async fn a_command_is_spliced_with_the_runtimes_stream() {
         "x-stream-protocol-version: v4.channel.k8s.io",
         "x-stream-protocol-version: channel.k8s.io",
     ] {
-        assert_eq!(
-            head.matches(&format!("\r\n{line}\r\n")).count(),
-            1,
-            "{head}"
-        );
+        assert_eq!(head.matches(&format!("\r\n{line}\r\n")).count(), 1, "{head}");
     }
     assert!(!head.contains("s3cret"), "{head}");
     let (mut from, to) = stream.into_split();
@@ -158,30 +151,10 @@ async fn what_cannot_be_is_refused_with_the_reason_and_the_runtime_is_not_asked(
     let (node, socket) = node_with_web().await;
     serve_at(&node, "http://127.0.0.1:1/".into());
     let rows = [
-        (
-            "/exec/default/other-node1/main?output=1&command=sh",
-            SPDY,
-            404,
-            "pod does not exist",
-        ),
-        (
-            "/exec/other/web-node1/main?output=1&command=sh",
-            SPDY,
-            404,
-            "pod does not exist",
-        ),
-        (
-            "/attach/default/web-node1/uid/main?output=1",
-            SPDY,
-            404,
-            "pod not found",
-        ),
-        (
-            "/portForward/default/web-node1/uid",
-            SPDY,
-            404,
-            "pod not found",
-        ),
+        ("/exec/default/other-node1/main?output=1&command=sh", SPDY, 404, "pod does not exist"),
+        ("/exec/other/web-node1/main?output=1&command=sh", SPDY, 404, "pod does not exist"),
+        ("/attach/default/web-node1/uid/main?output=1", SPDY, 404, "pod not found"),
+        ("/portForward/default/web-node1/uid", SPDY, 404, "pod not found"),
         (
             "/exec/default/web-node1/other?output=1&command=sh",
             SPDY,
@@ -194,61 +167,21 @@ async fn what_cannot_be_is_refused_with_the_reason_and_the_runtime_is_not_asked(
             400,
             "you must specify at least 1 of stdin, stdout, stderr",
         ),
-        (
-            "/exec/default/web-node1/main?output=1",
-            SPDY,
-            400,
-            "query parameter \"command\"",
-        ),
+        ("/exec/default/web-node1/main?output=1", SPDY, 400, "query parameter \"command\""),
         (
             "/exec/default/web-node1/main?output=1&tty=maybe&command=sh",
             SPDY,
             400,
             "query parameter \"tty\"",
         ),
-        (
-            "/attach/default/web-node1/main?output=%zz",
-            SPDY,
-            400,
-            "query parameter \"output\"",
-        ),
-        (
-            "/portForward/default/web-node1?port=0",
-            WEBSOCKET,
-            400,
-            "query parameter \"port\"",
-        ),
-        (
-            "/portForward/default/web-node1",
-            WEBSOCKET,
-            400,
-            "query parameter \"port\" is required",
-        ),
+        ("/attach/default/web-node1/main?output=%zz", SPDY, 400, "query parameter \"output\""),
+        ("/portForward/default/web-node1?port=0", WEBSOCKET, 400, "query parameter \"port\""),
+        ("/portForward/default/web-node1", WEBSOCKET, 400, "query parameter \"port\" is required"),
         (EXEC, "", 400, "Upgrade request required"),
-        (
-            EXEC,
-            "Connection: close\nUpgrade: SPDY/3.1",
-            400,
-            "Upgrade request required",
-        ),
-        (
-            "/portForward/default/web-node1",
-            "",
-            400,
-            "Upgrade request required",
-        ),
-        (
-            "/run/default/web-node1/main",
-            "",
-            400,
-            "query parameter \"cmd\"",
-        ),
-        (
-            "/run/default/web-node1/other?cmd=ls",
-            "",
-            404,
-            "container not found (\"other\")",
-        ),
+        (EXEC, "Connection: close\nUpgrade: SPDY/3.1", 400, "Upgrade request required"),
+        ("/portForward/default/web-node1", "", 400, "Upgrade request required"),
+        ("/run/default/web-node1/main", "", 400, "query parameter \"cmd\""),
+        ("/run/default/web-node1/other?cmd=ls", "", 404, "container not found (\"other\")"),
         ("/exec/default/web-node1", SPDY, 404, "404"),
     ];
     for (target, headers, status, text) in rows {
@@ -268,8 +201,7 @@ async fn what_cannot_be_is_refused_with_the_reason_and_the_runtime_is_not_asked(
 #[tokio::test]
 async fn a_container_that_does_not_run_is_told_with_its_state() {
     let mut node = Node::new().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.fake.behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.start().await;
     let mut pod = simple("web");
     pod["spec"]["restartPolicy"] = "Never".into();
@@ -278,10 +210,7 @@ async fn a_container_that_does_not_run_is_told_with_its_state() {
     let socket = node.path("root/kubelet.sock");
     let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
     assert_eq!(head.status, 404);
-    assert_eq!(
-        body,
-        "container not found (\"main\"): it has ended with code 3\n"
-    );
+    assert_eq!(body, "container not found (\"main\"): it has ended with code 3\n");
 }
 
 #[tokio::test]
@@ -308,14 +237,8 @@ async fn a_streaming_server_that_is_of_no_use_is_told_to_the_client() {
     for (url, text) in [
         (gone, "cannot connect"),
         (format!("unix://{nowhere}"), "cannot connect"),
-        (
-            "http://192.0.2.1:80/exec/t0k3n".into(),
-            "not a loopback address",
-        ),
-        (
-            "http://169.254.169.254:80/".into(),
-            "not a loopback address",
-        ),
+        ("http://192.0.2.1:80/exec/t0k3n".into(), "not a loopback address"),
+        ("http://169.254.169.254:80/".into(), "not a loopback address"),
         ("https://127.0.0.1:80/exec/t0k3n".into(), "TLS"),
         ("nonsense".into(), "no scheme"),
     ] {
@@ -332,14 +255,8 @@ async fn what_the_runtime_says_instead_of_a_url_is_passed_on() {
     let (node, socket) = node_with_web().await;
     for (status, code) in [
         (Status::not_found("no such container"), 404),
-        (
-            Status::resource_exhausted("maximum number of in-flight requests exceeded"),
-            429,
-        ),
-        (
-            Status::unknown("container is in CONTAINER_EXITED state"),
-            500,
-        ),
+        (Status::resource_exhausted("maximum number of in-flight requests exceeded"), 429),
+        (Status::unknown("container is in CONTAINER_EXITED state"), 500),
     ] {
         let answer = status.clone();
         node.fake.on_streams(move |_| Err(answer.clone()));
@@ -367,10 +284,8 @@ async fn a_client_that_goes_away_ends_its_stream() {
     let hanging = StreamingServer::tcp(Manner::Hang).await;
     serve_at(&node, hanging.url());
     let stream = send(&socket, &request("POST", EXEC, SPDY)).await;
-    wait_for("it is called", WAIT_LIMIT, async || {
-        holds(hanging.heads().len() == 1, "not yet")
-    })
-    .await;
+    wait_for("it is called", WAIT_LIMIT, async || holds(hanging.heads().len() == 1, "not yet"))
+        .await;
     drop(stream);
 }
 
@@ -406,13 +321,7 @@ async fn streams_are_counted_and_one_too_many_is_told_when_to_come_back() {
     assert!(head.get("retry-after").is_some());
     assert!(body.contains("too many streams are open"), "{body}");
     // Those that are open do not take the connections that others need.
-    assert_eq!(
-        exchange(&socket, &request("GET", "/pods", ""))
-            .await
-            .0
-            .status,
-        200
-    );
+    assert_eq!(exchange(&socket, &request("GET", "/pods", "")).await.0.status, 200);
     open.pop();
     wait_for("there is room again", WAIT_LIMIT, async || {
         let mut stream = send(&socket, &request("POST", EXEC, SPDY)).await;
@@ -473,10 +382,7 @@ async fn a_command_can_be_run_without_streams() {
     let run = "/run/default/web-node1/main";
     let target = format!("{run}?cmd=ls%20-l+/");
     let (head, body) = exchange(&socket, &request("POST", &target, "")).await;
-    assert_eq!(
-        (head.status, &*body),
-        (200, "[\"ls\", \"-l\", \"/\"]\nand more")
-    );
+    assert_eq!((head.status, &*body), (200, "[\"ls\", \"-l\", \"/\"]\nand more"));
     assert_eq!(head.get("content-type"), Some("text/plain; charset=utf-8"));
     // As curl -d sends it.
     let form = "Content-Type: application/x-www-form-urlencoded\nContent-Length: 13";
@@ -486,8 +392,7 @@ async fn a_command_can_be_run_without_streams() {
     let (head, body) = exchange(&socket, &request("POST", &format!("{run}?cmd=fail+x"), "")).await;
     assert_eq!(head.status, 500);
     assert_eq!(body, "command 'fail x' exited with 2: no such file\n");
-    node.fake
-        .inject(Fault::fail(Rpc::ExecSync, Code::Unknown, "no shim"));
+    node.fake.inject(Fault::fail(Rpc::ExecSync, Code::Unknown, "no shim"));
     let (head, body) = exchange(&socket, &request("POST", &target, "")).await;
     assert_eq!(head.status, 500);
     assert!(body.contains("no shim"), "{body}");
@@ -519,9 +424,7 @@ async fn a_port_is_forwarded_only_while_there_is_a_sandbox() {
         pods.iter().all(|pod| !pod.ready)
     };
     node.remove("web");
-    node.fake
-        .wait_until("the sandbox is stopped", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("the sandbox is stopped", WAIT_LIMIT, gone).await;
     wait_for("it is refused", WAIT_LIMIT, async || {
         let target = "/portForward/default/web-node1";
         let (head, body) = exchange(&socket, &request("POST", target, SPDY)).await;

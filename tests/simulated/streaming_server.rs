@@ -124,8 +124,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, manner: Manner, 
     let head = String::from_utf8(head).unwrap();
     let protocol = head.lines().find_map(|line| {
         let (name, value) = line.split_once(": ")?;
-        name.eq_ignore_ascii_case("upgrade")
-            .then(|| value.to_owned())
+        name.eq_ignore_ascii_case("upgrade").then(|| value.to_owned())
     });
     seen.heads.lock().push(head);
     let switch = format!(

@@ -14,10 +14,7 @@ pub(crate) fn four_cpus(sys: &Path, sockets: u32) {
         let socket = cpu * sockets / 4;
         let topology = format!("devices/system/cpu/cpu{cpu}/topology");
         write(format!("{topology}/core_id"), format!("{cpu}\n"));
-        write(
-            format!("{topology}/physical_package_id"),
-            format!("{socket}\n"),
-        );
+        write(format!("{topology}/physical_package_id"), format!("{socket}\n"));
         let online = format!("devices/system/node/node{socket}/cpu{cpu}/online");
         write(online, "1\n".into());
     }

@@ -43,19 +43,14 @@ impl ThreadedKubelet {
             let _log = log::keep(&log);
             runtime.block_on(live(config, periods, built, ended))
         });
-        let kubelet = ThreadedKubelet {
-            end: Some(end),
-            thread: Some(thread),
-        };
+        let kubelet = ThreadedKubelet { end: Some(end), thread: Some(thread) };
         is_built.await??;
         Ok(kubelet)
     }
 
     /// As SIGTERM does it.
     pub(crate) async fn stop(mut self) {
-        self.end(End::Requested)
-            .await
-            .expect("the kubelet ends well");
+        self.end(End::Requested).await.expect("the kubelet ends well");
     }
 
     /// As kill -9 does it; what it was writing to the disk at the moment is written.

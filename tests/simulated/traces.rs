@@ -68,9 +68,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
     ];
     for name in calls {
         let found = collector.wait(name, |span| span.name == name).await;
-        let [call] = &found[..] else {
-            panic!("{name}: {found:?}")
-        };
+        let [call] = &found[..] else { panic!("{name}: {found:?}") };
         assert_eq!(call.kind(), SpanKind::Client);
         let (service, method) = name.split_once('/').unwrap();
         assert_eq!(said(call, "rpc.system"), "grpc");
@@ -81,9 +79,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
 
         let above = |span: &Span| span.span_id == call.parent_span_id;
         let above = collector.wait("its turn", above).await;
-        let [turn] = &above[..] else {
-            panic!("{name}: {above:?}")
-        };
+        let [turn] = &above[..] else { panic!("{name}: {above:?}") };
         assert_eq!((&*turn.name, turn.kind()), ("syncPod", SpanKind::Internal));
         assert_eq!(turn.trace_id, call.trace_id);
         assert_eq!(said(turn, "k8s.pod.uid"), uid);
@@ -94,18 +90,13 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
 
         let (trace, id) = ids(call);
         let reported = (format!("/{name}"), format!("00-{trace}-{id}-01"));
-        assert!(
-            node.fake.traced().contains(&reported),
-            "the runtime: {name}"
-        );
+        assert!(node.fake.traced().contains(&reported), "the runtime: {name}");
     }
 
     node.remove("web");
     node.wait_removed("web").await;
-    for (turn, call) in [
-        ("syncTerminatingPod", Some("StopContainer")),
-        ("syncTerminatedPod", None),
-    ] {
+    for (turn, call) in [("syncTerminatingPod", Some("StopContainer")), ("syncTerminatedPod", None)]
+    {
         let found = collector.wait(turn, |span| span.name == turn).await;
         assert_eq!(said(&found[0], "k8s.pod.uid"), uid);
         let below = |span: &Span| {
@@ -116,9 +107,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
             collector.wait("its call", below).await;
         }
     }
-    collector
-        .wait("a clean-up", |span| span.name == "Images/GarbageCollect")
-        .await;
+    collector.wait("a clean-up", |span| span.name == "Images/GarbageCollect").await;
     wait_for("spans are counted", WAIT_LIMIT, async || {
         let (_, text) = node.get("/metrics").await;
         let counted = text.contains("kubelet_trace_spans_total{outcome=\"exported\"}");
@@ -144,11 +133,7 @@ async fn a_request_is_part_of_the_trace_that_it_names_and_its_address_stays_unto
         ("GET /pods?hush=hush HTTP/1.1", "01", 200),
         ("GET /pods HTTP/1.1", "00", 200),
         ("GET /hush HTTP/1.1", "01", 404),
-        (
-            "POST /run/default/web-node1/main?cmd=hush HTTP/1.1",
-            "01",
-            200,
-        ),
+        ("POST /run/default/web-node1/main?cmd=hush HTTP/1.1", "01", 200),
         ("GET /healthz HTTP/1.1", "01", 200),
     ] {
         let answered = node.ask_as_part(request, flags).await;
@@ -159,10 +144,7 @@ async fn a_request_is_part_of_the_trace_that_it_names_and_its_address_stays_unto
     let spans = collector.spans();
     assert!(spans.iter().all(is_theirs), "{spans:?}");
     assert!(!format!("{spans:?}").contains("hush"), "{spans:?}");
-    let mut served: Vec<_> = spans
-        .iter()
-        .filter(|span| span.kind() == SpanKind::Server)
-        .collect();
+    let mut served: Vec<_> = spans.iter().filter(|span| span.kind() == SpanKind::Server).collect();
     served.sort_by_key(|span| span.start_time_unix_nano);
     let shown: Vec<_> = served
         .iter()
@@ -185,10 +167,8 @@ async fn a_request_is_part_of_the_trace_that_it_names_and_its_address_stays_unto
         ["/healthz", "GET", "/healthz", "200"],
     ];
     assert_eq!(shown, expected.map(|row| row.map(str::to_owned)));
-    let [exec] = &spans
-        .iter()
-        .filter(|span| span.kind() == SpanKind::Client)
-        .collect::<Vec<_>>()[..]
+    let [exec] =
+        &spans.iter().filter(|span| span.kind() == SpanKind::Client).collect::<Vec<_>>()[..]
     else {
         panic!("{spans:?}")
     };
@@ -216,8 +196,7 @@ async fn nobody_is_told_anything_while_nothing_is_recorded() {
 async fn a_request_to_the_read_only_port_is_linked_to_the_trace_that_it_names_and_no_part_of_it() {
     let collector = TestCollector::start().await;
     let node = node_with(collector.endpoint(), 1_000_000).await;
-    node.get_as_part("/pods", &format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01"))
-        .await;
+    node.get_as_part("/pods", &format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01")).await;
     let of_it = |span: &Span| said(span, "http.route") == "/pods/" && !span.links.is_empty();
     let found = collector.wait("a linked span", of_it).await;
     assert!(found[0].parent_span_id.is_empty() && !is_theirs(&found[0]));

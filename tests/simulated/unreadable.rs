@@ -39,8 +39,7 @@ async fn restarted(node: &mut Node, name: &str, unreadable: Fault) {
     node.fake.clear_calls();
     node.fake.inject(unreadable);
     node.start().await;
-    node.wait_pod(name, "it is shown", WAIT_LIMIT, |_| true)
-        .await;
+    node.wait_pod(name, "it is shown", WAIT_LIMIT, |_| true).await;
     let tried = |fake: &FakeRuntime| fake.count(Rpc::ContainerStatus) > 0;
     node.fake.wait_until("it is read", WAIT_LIMIT, tried).await;
     // Its first sync has begun by then.
@@ -58,9 +57,7 @@ async fn a_container_that_was_never_read_is_stopped_with_its_hook_before_its_san
     restarted(&mut node, "web", Fault::hang(Rpc::ContainerStatus)).await;
     node.remove("web");
     let down = |fake: &FakeRuntime| fake.pod(&full("web")).is_none_or(|pod| !pod.ready);
-    node.fake
-        .wait_until("the sandbox is stopped", WAIT_LIMIT, down)
-        .await;
+    node.fake.wait_until("the sandbox is stopped", WAIT_LIMIT, down).await;
     let hook = first(&node, "web", Rpc::ExecSync);
     let stop = first(&node, "web", Rpc::StopContainer);
     let sandbox = first(&node, "web", Rpc::StopPodSandbox);
@@ -75,18 +72,14 @@ async fn no_sandbox_is_stopped_before_a_list_says_that_no_container_of_it_runs()
     let main = node.wait_runs("web").await;
     restarted(&mut node, "web", Fault::hang(Rpc::ContainerStatus)).await;
     for rpc in [Rpc::ListContainers, Rpc::StreamContainers] {
-        node.fake
-            .inject(Fault::fail(rpc, Code::Internal, "no list today"));
+        node.fake.inject(Fault::fail(rpc, Code::Internal, "no list today"));
     }
     // It says that it has stopped and has not.
     node.fake.behave("main", Behaviour::ignores_term());
-    node.fake
-        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    node.fake.inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     node.remove("web");
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake
-        .wait_until("it is stopped by its id", WAIT_LIMIT, stopped)
-        .await;
+    node.fake.wait_until("it is stopped by its id", WAIT_LIMIT, stopped).await;
     assert_eq!(first(&node, "web", Rpc::StopContainer).subject.id, main.id);
     let harm = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) > 0;
     assert!(node.never(A_WHILE, harm).await);
@@ -99,13 +92,7 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
     let mut node = Node::started().await;
     let two = |v: &str| {
         let args = json!({"args": [v]});
-        pod(
-            "web",
-            &[
-                with(container("main"), args.clone()),
-                with(container("other"), args),
-            ],
-        )
+        pod("web", &[with(container("main"), args.clone()), with(container("other"), args)])
     };
     node.put(&two("v1"));
     node.wait_runs("web").await;
@@ -114,8 +101,7 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
     node.fake.clear_calls();
     let old = node.fake.pod(&full("web")).unwrap();
     let word = format!("{}/other", full("web"));
-    node.fake
-        .inject(Fault::hang(Rpc::ContainerStatus).only(&word));
+    node.fake.inject(Fault::hang(Rpc::ContainerStatus).only(&word));
     let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&two("v2"));
     node.start().await;
@@ -123,19 +109,11 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
     };
-    node.fake
-        .wait_until("the successor runs", WAIT_LIMIT, next)
-        .await;
+    node.fake.wait_until("the successor runs", WAIT_LIMIT, next).await;
     overlaps.assert_never();
-    let ids: Vec<_> = node
-        .calls("web", Rpc::StopContainer)
-        .into_iter()
-        .map(|call| call.subject.id)
-        .collect();
-    assert!(
-        old.containers.iter().all(|c| ids.contains(&c.id)),
-        "{ids:?}"
-    );
+    let ids: Vec<_> =
+        node.calls("web", Rpc::StopContainer).into_iter().map(|call| call.subject.id).collect();
+    assert!(old.containers.iter().all(|c| ids.contains(&c.id)), "{ids:?}");
 }
 
 #[tokio::test]
@@ -155,16 +133,13 @@ async fn a_pod_that_cannot_be_read_says_so_with_the_runtimes_words() {
     })
     .await;
     let reported = node
-        .explained("web", "it is in the history", |reported| {
-            reported.to_string().contains(text)
-        })
+        .explained("web", "it is in the history", |reported| reported.to_string().contains(text))
         .await
         .to_string();
     assert!(reported.contains("the shim is broken"), "{reported}");
     assert!(reported.contains(&main.id[..13]), "{reported}");
     node.fake.clear_faults();
-    node.wait_pod("web", "it is well", WAIT_LIMIT, |pod| runs(pod, "main"))
-        .await;
+    node.wait_pod("web", "it is well", WAIT_LIMIT, |pod| runs(pod, "main")).await;
 }
 
 #[tokio::test]
@@ -177,9 +152,7 @@ async fn a_superseded_instance_that_cannot_be_read_holds_nothing_up() {
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake
-        .wait_until("it runs again", WAIT_LIMIT, again)
-        .await;
+    node.fake.wait_until("it runs again", WAIT_LIMIT, again).await;
     let broken = Fault::fail(Rpc::ContainerStatus, Code::Internal, "the shim is broken");
     restarted(&mut node, "web", broken.only(&first.id)).await;
     node.fake.exit("main", 1);
@@ -204,9 +177,7 @@ async fn a_pod_whose_end_cannot_be_read_makes_way_for_its_successor() {
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|c| c.is_running() && c.config.args == ["v2"]) && fake.pods().len() == 1
     };
-    node.fake
-        .wait_until("the successor runs alone", WAIT_LIMIT, next)
-        .await;
+    node.fake.wait_until("the successor runs alone", WAIT_LIMIT, next).await;
     assert_eq!(phase(&node.wait_phase("web", "Running").await), "Running");
     assert_eq!(running(&node.fake, "web"), 1);
 }
@@ -219,13 +190,10 @@ async fn a_runtime_that_reads_slowly_costs_an_orphan_no_hook() {
         .made_for_a_file()
         .noting("io.kubernetes.container.preStopHandler", hook);
     Planter::new(&node.fake).await.pod(&plant).await;
-    node.fake
-        .inject(Fault::delay(Rpc::ContainerStatus, Duration::from_secs(2)));
+    node.fake.inject(Fault::delay(Rpc::ContainerStatus, Duration::from_secs(2)));
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pods().is_empty();
-    node.fake
-        .wait_until("the orphan is removed", WAIT_LIMIT, gone)
-        .await;
+    node.fake.wait_until("the orphan is removed", WAIT_LIMIT, gone).await;
     assert_eq!(node.fake.count(Rpc::ExecSync), 1);
 }
 

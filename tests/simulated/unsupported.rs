@@ -18,31 +18,15 @@ fn volumes() -> Vec<(&'static str, Value, &'static str)> {
         {"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}},
     ]});
     vec![
-        (
-            "rbd",
-            json!({"rbd": {"monitors": ["m"], "image": "i"}}),
-            "source rbd",
-        ),
-        (
-            "cephfs",
-            json!({"cephfs": {"monitors": ["m"]}}),
-            "source cephfs",
-        ),
+        ("rbd", json!({"rbd": {"monitors": ["m"], "image": "i"}}), "source rbd"),
+        ("cephfs", json!({"cephfs": {"monitors": ["m"]}}), "source cephfs"),
         (
             "git",
             json!({"gitRepo": {"repository": "r"}}),
             "git-repo volume plugin has been disabled",
         ),
-        (
-            "certificate",
-            json!({"projected": certificate}),
-            "podCertificate",
-        ),
-        (
-            "medium",
-            json!({"emptyDir": {"medium": "Tape"}}),
-            "emptyDir medium",
-        ),
+        ("certificate", json!({"projected": certificate}), "podCertificate"),
+        ("medium", json!({"emptyDir": {"medium": "Tape"}}), "emptyDir medium"),
     ]
 }
 

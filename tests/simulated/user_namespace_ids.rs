@@ -84,8 +84,7 @@ async fn each_pod_has_ids_of_its_own_over_restarts_until_it_is_gone() {
 #[tokio::test]
 async fn the_ids_of_a_pod_that_has_ended_are_free_again() {
     let node = Node::started().await;
-    node.fake
-        .behave(&full("job"), Behaviour::exits(Duration::ZERO, 0));
+    node.fake.behave(&full("job"), Behaviour::exits(Duration::ZERO, 0));
     let job = with_spec(own_ids("job"), json!({"restartPolicy": "Never"}));
     node.put(&job);
     let ended = node.wait_phase("job", "Succeeded").await;
@@ -127,10 +126,7 @@ async fn status_and_mounts_follow_what_the_runtime_can() {
         {"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": "IfPossible"},
     ]});
     let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
-    node.put(&with_spec(
-        pod("web", &[with(container("main"), mount)]),
-        volumes,
-    ));
+    node.put(&with_spec(pod("web", &[with(container("main"), mount)]), volumes));
     let main = node.wait_runs("web").await;
     let recursive: BTreeMap<_, _> = main
         .config
@@ -158,9 +154,7 @@ async fn a_pod_with_ids_of_its_own_that_fails_in_its_first_sync_is_counted() {
         let (_, metrics) = node.get("/metrics").await;
         let count = |name: &str| {
             let prefix = format!("kubelet_started_user_namespaced_pods_{name} ");
-            let mut lines = metrics
-                .lines()
-                .filter_map(|line| line.strip_prefix(&prefix));
+            let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(&prefix));
             lines.next().unwrap_or("none").to_owned()
         };
         [count("total"), count("errors_total")]

@@ -25,10 +25,7 @@ pub(crate) struct WebServer {
 impl WebServer {
     pub(crate) async fn start(code: u16, body: &str) -> WebServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!(
-            "http://{}/pods",
-            listener.local_addr().expect("its address")
-        );
+        let url = format!("http://{}/pods", listener.local_addr().expect("its address"));
         let shared = Arc::new(Shared {
             answer: Mutex::new((code, body.to_owned())),
             requested: AtomicU64::new(0),

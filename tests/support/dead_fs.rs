@@ -30,20 +30,11 @@ impl DeadFs {
     fn try_mount(path: &Path) -> std::io::Result<DeadFs> {
         std::fs::create_dir_all(path)?;
         // The requests that the kernel queues here are never read.
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")?;
-        let options = format!(
-            "fd={},rootmode=40000,user_id=0,group_id=0",
-            device.as_raw_fd()
-        );
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let options = std::ffi::CString::new(options)?;
         rustix::mount::mount("dead", path, "fuse", MountFlags::empty(), Some(&*options))?;
-        Ok(DeadFs {
-            path: path.to_owned(),
-            device: Some(device),
-        })
+        Ok(DeadFs { path: path.to_owned(), device: Some(device) })
     }
 
     pub fn path(&self) -> &Path {

@@ -35,9 +35,7 @@ async fn get_patiently(
     path: &str,
     (name, value): (&str, &str),
 ) -> anyhow::Result<(u16, String)> {
-    let stream = TcpStream::connect(("127.0.0.1", port))
-        .await
-        .context("connect")?;
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.context("connect")?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
@@ -74,9 +72,7 @@ pub async fn local(
         connection.abort();
         Ok((code, String::from_utf8(body.to_vec())?))
     };
-    tokio::time::timeout(TIMEOUT, requested)
-        .await
-        .context("no answer in time")?
+    tokio::time::timeout(TIMEOUT, requested).await.context("no answer in time")?
 }
 
 /// The pods that a kubelet serves on its read-only port.

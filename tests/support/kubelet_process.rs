@@ -81,13 +81,7 @@ impl KubeletProcess {
         let config = config_file(&settings, read_only_port, healthz_port);
         std::fs::write(dir.join("config.yaml"), config).expect("write the configuration");
         let child = launch(&settings);
-        KubeletProcess {
-            child,
-            settings,
-            manifests,
-            read_only_port,
-            healthz_port,
-        }
+        KubeletProcess { child, settings, manifests, read_only_port, healthz_port }
     }
 
     /// Starts and waits until it says that it is healthy.
@@ -136,10 +130,7 @@ impl KubeletProcess {
     /// SIGTERM, and the exit status once it has ended.
     pub async fn terminate(&mut self, deadline: Duration) -> ExitStatus {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("run kill");
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("run kill");
         assert!(sent.success(), "the kubelet was gone before SIGTERM");
         let child = &mut self.child;
         wait_for("the kubelet ends on SIGTERM", deadline, || {
@@ -223,9 +214,7 @@ fn launch(settings: &Settings) -> Child {
     let dir = &settings.dir;
     // It dies with the thread that started it, also when that is killed.
     let mut command = Command::new("setpriv");
-    command
-        .args(["--pdeathsig", "KILL", "--"])
-        .arg(&settings.program);
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&settings.program);
     command.arg("--config").arg(dir.join("config.yaml"));
     command.arg("--root-dir").arg(dir.join("root"));
     command.arg("--hostname-override").arg(&settings.node);
@@ -234,11 +223,7 @@ fn launch(settings: &Settings) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(File::try_clone(&log).expect("a second handle"))
-        .stderr(if settings.piped_log {
-            Stdio::piped()
-        } else {
-            Stdio::from(log)
-        });
+        .stderr(if settings.piped_log { Stdio::piped() } else { Stdio::from(log) });
     command.spawn().expect("start the kubelet")
 }
 

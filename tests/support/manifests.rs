@@ -12,10 +12,7 @@ impl Manifests {
     pub fn new(dir: &Path, aside: &Path) -> Self {
         std::fs::create_dir_all(dir).expect("the manifest directory");
         std::fs::create_dir_all(aside).expect("a directory beside it");
-        Manifests {
-            dir: dir.to_owned(),
-            aside: aside.to_owned(),
-        }
+        Manifests { dir: dir.to_owned(), aside: aside.to_owned() }
     }
 
     pub fn dir(&self) -> &Path {

@@ -8,13 +8,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// The pages, by their paths.
-pub const PAGES: [&str; 5] = [
-    "/metrics",
-    "/metrics/cadvisor",
-    "/metrics/resource",
-    "/metrics/probes",
-    "/metrics/slis",
-];
+pub const PAGES: [&str; 5] =
+    ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis"];
 
 /// A family: what does not change from one scrape to another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,10 +78,7 @@ pub fn of_page(page: &str, text: &str) -> Facts {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (family, kind) = rest.split_once(' ').expect("a type");
             name = family;
-            let family = Family {
-                kind: kind.to_owned(),
-                ..Family::default()
-            };
+            let family = Family { kind: kind.to_owned(), ..Family::default() };
             facts.insert((page.to_owned(), name.to_owned()), family);
         } else if !line.starts_with('#') && !line.is_empty() {
             let key = (page.to_owned(), name.to_owned());
@@ -138,9 +130,7 @@ pub fn differences(served: &Facts, recorded: &Facts) -> Vec<String> {
         let mut compare = |what: &str, ours: &dyn std::fmt::Debug, theirs: &dyn std::fmt::Debug| {
             let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));
             if ours != theirs {
-                found.push(format!(
-                    "{page} {name}: {what} {ours}, the Go kubelet has {theirs}"
-                ));
+                found.push(format!("{page} {name}: {what} {ours}, the Go kubelet has {theirs}"));
             }
         };
         compare("type", &ours.kind, &theirs.kind);

@@ -18,9 +18,8 @@ impl<Wrap: Fn(&str) -> Command> Prometheus<Wrap> {
     /// `jobs`: entries of `scrape_configs`. `rules`: a file of rules, if any.
     pub fn start(dir: &Path, port: u16, jobs: &str, rules: Option<&Path>, wrap: Wrap) -> Self {
         std::fs::create_dir_all(dir).unwrap();
-        let files = rules.map_or(String::new(), |path| {
-            format!("rule_files: [\"{}\"]\n", path.display())
-        });
+        let files =
+            rules.map_or(String::new(), |path| format!("rule_files: [\"{}\"]\n", path.display()));
         let config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{files}scrape_configs:\n{jobs}"
         );
@@ -31,20 +30,12 @@ impl<Wrap: Fn(&str) -> Command> Prometheus<Wrap> {
         let output = std::fs::File::create(&log).unwrap();
         let mut command = wrap("prometheus");
         command.arg(format!("--config.file={}", config_file.display()));
-        command.arg(format!(
-            "--storage.tsdb.path={}",
-            dir.join("data").display()
-        ));
+        command.arg(format!("--storage.tsdb.path={}", dir.join("data").display()));
         command.arg(format!("--web.listen-address={address}"));
         command.stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);
         let process = command.spawn().expect("prometheus (Debian: prometheus)");
-        Self {
-            process,
-            address,
-            log,
-            wrap,
-        }
+        Self { process, address, log, wrap }
     }
 
     /// The series that an expression returns now.

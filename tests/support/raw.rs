@@ -53,10 +53,7 @@ pub async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> Head {
         let (name, value) = line.split_once(':').expect("a header");
         (name.to_ascii_lowercase(), value.trim().to_owned())
     });
-    Head {
-        status: status.unwrap_or_default(),
-        headers: headers.collect(),
-    }
+    Head { status: status.unwrap_or_default(), headers: headers.collect() }
 }
 
 /// All that comes until the other side closes.

@@ -10,10 +10,7 @@ pub struct Table {
 impl Table {
     pub fn new(title: &str, head: &[&str]) -> Table {
         let head = head.iter().map(|cell| (*cell).to_owned()).collect();
-        Table {
-            title: title.to_owned(),
-            rows: vec![head],
-        }
+        Table { title: title.to_owned(), rows: vec![head] }
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
@@ -38,10 +35,7 @@ impl Table {
             });
             format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
         };
-        let rule = (0..columns)
-            .map(|i| "-".repeat(width(i)))
-            .collect::<Vec<_>>()
-            .join(" | ");
+        let rule = (0..columns).map(|i| "-".repeat(width(i))).collect::<Vec<_>>().join(" | ");
         let mut lines = vec![
             format!("## {}", self.title),
             String::new(),
@@ -55,11 +49,7 @@ impl Table {
 
 /// Prints the tables and keeps them in a directory below `target`.
 pub fn write(directory: &str, name: &str, tables: &[Table]) {
-    let text = tables
-        .iter()
-        .map(Table::markdown)
-        .collect::<Vec<_>>()
-        .join("\n");
+    let text = tables.iter().map(Table::markdown).collect::<Vec<_>>().join("\n");
     let path = target().join(directory).join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, &text).unwrap();

@@ -62,9 +62,7 @@ pub(crate) use scenarios;
 /// Every scenario on every one of the flavours.
 pub fn on<F: Flavour>(flavours: &[F], scenarios: &[Scenario]) -> Vec<Test<F>> {
     let pairs = scenarios.iter().flat_map(|scenario| {
-        let tests = flavours
-            .iter()
-            .map(|flavour| Test::new(*flavour, *scenario));
+        let tests = flavours.iter().map(|flavour| Test::new(*flavour, *scenario));
         tests.collect::<Vec<_>>()
     });
     pairs.collect()
@@ -88,20 +86,12 @@ pub struct Test<F> {
 
 impl<F: Flavour> Test<F> {
     fn new(flavour: F, (name, run): Scenario) -> Test<F> {
-        Test {
-            name: format!("{}::{name}", flavour.name()),
-            flavour,
-            left_out: None,
-            run,
-        }
+        Test { name: format!("{}::{name}", flavour.name()), flavour, left_out: None, run }
     }
 
     /// The same test, which is not run, for a reason that is printed.
     pub fn left_out(self, why: &'static str) -> Test<F> {
-        Test {
-            left_out: Some(why),
-            ..self
-        }
+        Test { left_out: Some(why), ..self }
     }
 }
 
@@ -159,11 +149,7 @@ impl Wanted {
 
     fn includes(&self, name: &str) -> bool {
         let hit = |filter: &String| {
-            if self.exact {
-                name == filter
-            } else {
-                name.contains(filter.as_str())
-            }
+            if self.exact { name == filter } else { name.contains(filter.as_str()) }
         };
         (self.filters.is_empty() || self.filters.iter().any(hit)) && !self.skip.iter().any(hit)
     }
@@ -173,21 +159,13 @@ impl Wanted {
 pub fn run<F: Flavour>(suite: Suite<F>) -> ExitCode {
     let wanted = Wanted::parse(suite.lanes);
     let total = suite.tests.len();
-    let chosen = suite
-        .tests
-        .into_iter()
-        .filter(|test| wanted.includes(&test.name))
-        .collect::<VecDeque<_>>();
+    let chosen =
+        suite.tests.into_iter().filter(|test| wanted.includes(&test.name)).collect::<VecDeque<_>>();
     if wanted.list {
-        chosen
-            .iter()
-            .for_each(|test| println!("{}: test", test.name));
+        chosen.iter().for_each(|test| println!("{}: test", test.name));
         return ExitCode::SUCCESS;
     }
-    let mut counts = Counts {
-        filtered: total - chosen.len(),
-        ..Counts::default()
-    };
+    let mut counts = Counts { filtered: total - chosen.len(), ..Counts::default() };
     let start = Instant::now();
     panics::keep();
     println!("\nrunning {} tests", chosen.len());
@@ -250,9 +228,7 @@ fn without_missing<F: Flavour>(
         let (missing, others) = tests.into_iter().partition::<VecDeque<_>, _>(here);
         tests = others;
         if fails {
-            counts
-                .failed
-                .extend(missing.into_iter().map(|test| test.name));
+            counts.failed.extend(missing.into_iter().map(|test| test.name));
             continue;
         }
         for test in missing {
@@ -270,17 +246,12 @@ pub fn strict() -> bool {
 
 /// Runs one scenario on a thread of its own, whose name is in its panic message.
 fn passes<F: Flavour>(test: &Test<F>) -> bool {
-    let Test {
-        name, flavour, run, ..
-    } = test;
+    let Test { name, flavour, run, .. } = test;
     let (flavour, scenario) = (*flavour, *run);
     let start = Instant::now();
     let body = move || {
         flavour.make_current();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let limited = async {
             let longest = longest();
             let ended = tokio::time::timeout(longest, scenario()).await;
@@ -293,10 +264,7 @@ fn passes<F: Flavour>(test: &Test<F>) -> bool {
     let thread = thread.spawn(move || std::panic::catch_unwind(AssertUnwindSafe(body)).is_ok());
     let passed = thread.unwrap().join().unwrap_or(false);
     let word = if passed { "ok" } else { "FAILED" };
-    println!(
-        "test {name} ... {word} ({:.1} s)",
-        start.elapsed().as_secs_f64()
-    );
+    println!("test {name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64());
     passed
 }
 
@@ -316,11 +284,7 @@ fn report(counts: &Counts, took: Duration) -> ExitCode {
         counts.filtered,
         took.as_secs_f64()
     );
-    if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn cannot_run<F>(

@@ -17,16 +17,12 @@ pub fn target() -> PathBuf {
 /// A script with the directory that this was built in.
 pub fn script(name: &str) -> Command {
     let mut command = Command::new(root().join("hack").join(name));
-    command
-        .env("CARGO_TARGET_DIR", target())
-        .stdin(Stdio::null());
+    command.env("CARGO_TARGET_DIR", target()).stdin(Stdio::null());
     command
 }
 
 pub fn run(command: &mut Command) -> Output {
-    command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// What a command prints; `Err` has what it prints about its failure.

@@ -50,10 +50,7 @@ impl ApiObjects {
                     NoValue::Standalone | NoValue::NotRegistered => {
                         ObjectError::NotRegistered(key.clone())
                     }
-                    NoValue::Unsynced(reason) => ObjectError::Unsynced {
-                        key: key.clone(),
-                        reason,
-                    },
+                    NoValue::Unsynced(reason) => ObjectError::Unsynced { key: key.clone(), reason },
                 })
             });
             (key, value)
@@ -101,10 +98,9 @@ fn value_of<K: Into<ObjectData>>(key: &ObjectKey, item: Option<ApiItem<K>>) -> S
     match item {
         None => Err(ObjectError::NotFound(key.clone())),
         Some(Ok(object)) => Ok(Arc::new((*object).into())),
-        Some(Err(Unreadable { why, .. })) => Err(ObjectError::Unreadable {
-            key: key.clone(),
-            reason: why,
-        }),
+        Some(Err(Unreadable { why, .. })) => {
+            Err(ObjectError::Unreadable { key: key.clone(), reason: why })
+        }
     }
 }
 

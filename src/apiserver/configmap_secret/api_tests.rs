@@ -8,11 +8,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn key(kind: ObjectKind, name: &str) -> ObjectKey {
-    ObjectKey {
-        kind,
-        namespace: "shop".into(),
-        name: name.into(),
-    }
+    ObjectKey { kind, namespace: "shop".into(), name: name.into() }
 }
 
 /// A pod that uses config map `m` and secret `s`.
@@ -114,10 +110,7 @@ async fn binary_data_and_secrets_are_decoded() {
     assert_eq!(object.get("k").unwrap().as_ref(), b"text");
     let object = get(&objects, &pod, ObjectKind::Secret).await.unwrap();
     assert_eq!(object.get("k").unwrap().as_ref(), b"hunter2");
-    assert_eq!(
-        (object.uid(), object.secret_type()),
-        ("id", "kubernetes.io/dockercfg")
-    );
+    assert_eq!((object.uid(), object.secret_type()), ("id", "kubernetes.io/dockercfg"));
 }
 
 #[tokio::test]
@@ -177,10 +170,7 @@ async fn an_api_server_that_refuses_is_no_missing_object_and_heals_at_once() {
     let started_at = clock::instant();
     let error = get(&objects, &pod, ObjectKind::ConfigMap).await;
     let error = error.unwrap_err();
-    assert!(
-        clock::since(started_at) < Duration::from_secs(3),
-        "{started_at:?}"
-    );
+    assert!(clock::since(started_at) < Duration::from_secs(3), "{started_at:?}");
     assert!(!error.is_not_found());
     assert_eq!(
         error.to_string(),
@@ -208,14 +198,8 @@ async fn an_api_server_that_does_not_respond_bounds_the_wait() {
         )
     });
     let found = objects.of(&pod).get(wanted.into()).await;
-    assert!(
-        clock::since(started_at) < Duration::from_secs(5),
-        "both at once"
-    );
-    let texts: Vec<_> = found
-        .into_values()
-        .map(|found| found.unwrap_err().to_string())
-        .collect();
+    assert!(clock::since(started_at) < Duration::from_secs(5), "both at once");
+    let texts: Vec<_> = found.into_values().map(|found| found.unwrap_err().to_string()).collect();
     assert_eq!(
         texts,
         [
@@ -246,19 +230,11 @@ async fn what_is_known_stays_while_the_api_server_is_away() {
 #[tokio::test]
 async fn an_object_that_cannot_be_decoded_is_an_error_without_its_data() {
     let (server, objects) = start().await;
-    server.put(
-        "configmaps",
-        "shop",
-        "m",
-        json!({"data": {"k": ["hunter2"]}}),
-    );
+    server.put("configmaps", "shop", "m", json!({"data": {"k": ["hunter2"]}}));
     let pod = pod("u1");
     objects.register(&pod);
     let error = map(&objects, &pod).await.unwrap_err();
-    assert!(
-        error.starts_with("configmap \"m\" cannot be read: invalid at line"),
-        "{error}"
-    );
+    assert!(error.starts_with("configmap \"m\" cannot be read: invalid at line"), "{error}");
     assert!(!error.contains("hunter2"));
     server.put("configmaps", "shop", "m", config_map("1"));
     assert_eq!(changed(&objects).await, ["u1"]);
@@ -294,16 +270,10 @@ async fn static_pods_have_no_objects_of_the_cluster_and_others_no_files() {
     assert_eq!(map(&objects, &fixed).await.unwrap(), "of the node");
     let only_files = ConfigMapSecretReader::new(Some(dir.path().into()), None);
     let error = map(&only_files, &api).await.unwrap_err();
-    assert_eq!(
-        error,
-        "couldn't get configMap shop/m, no kubeClient defined"
-    );
+    assert_eq!(error, "couldn't get configMap shop/m, no kubeClient defined");
     let only_api = ConfigMapSecretReader::new(None, Some(server.client().await));
     let error = map(&only_api, &fixed).await.unwrap_err();
-    assert_eq!(
-        error,
-        "couldn't get configMap shop/m, no kubeClient defined"
-    );
+    assert_eq!(error, "couldn't get configMap shop/m, no kubeClient defined");
     // One without an origin is of the API server.
     let mut bare = pod("u3");
     bare.metadata.annotations = None;

@@ -30,10 +30,7 @@ type Stamps = BTreeMap<String, [i128; 5]>;
 
 pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, ObjectError> {
     let not_found = || ObjectError::NotFound(key.clone());
-    let unreadable = |reason| ObjectError::Unreadable {
-        key: key.clone(),
-        reason,
-    };
+    let unreadable = |reason| ObjectError::Unreadable { key: key.clone(), reason };
     if !is_name(&key.namespace) || !is_name(&key.name) {
         return Err(not_found());
     }
@@ -121,9 +118,7 @@ fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)
         let failed = |error: std::io::Error| format!("{key}: {error}");
         let (file, _) = reopen(found).map_err(failed)?;
         let mut bytes = Vec::new();
-        file.take(left + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
+        file.take(left + 1).read_to_end(&mut bytes).map_err(failed)?;
         left = left
             .checked_sub(bytes.len() as u64)
             .ok_or_else(|| format!("it is larger than {MAX_OBJECT_BYTES} bytes"))?;
@@ -134,13 +129,7 @@ fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)
 
 fn open_beneath(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(
-        directory,
-        path,
-        flags | OFlags::CLOEXEC,
-        Mode::empty(),
-        resolve,
-    )
+    rustix::fs::openat2(directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 fn describe(what: &str, error: Errno) -> ObjectFault {

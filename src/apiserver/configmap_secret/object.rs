@@ -54,10 +54,7 @@ impl fmt::Debug for ObjectData {
 
 impl FromIterator<(String, Bytes)> for ObjectData {
     fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(entries: I) -> Self {
-        Self {
-            entries: entries.into_iter().collect(),
-            ..Self::default()
-        }
+        Self { entries: entries.into_iter().collect(), ..Self::default() }
     }
 }
 
@@ -95,9 +92,7 @@ impl From<Secret> for ObjectData {
 impl ObjectData {
     /// All entries, by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.entries
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
+        self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// One entry.

@@ -104,10 +104,7 @@ mod tests {
         let found = references(&pod);
         assert!(found.iter().all(|key| key.namespace == "ns"));
         let names: Vec<_> = found.iter().map(|key| key.name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["m1", "m2", "m3", "m4", "pull", "s1", "s2", "s3", "s4", "s5"]
-        );
+        assert_eq!(names, ["m1", "m2", "m3", "m4", "pull", "s1", "s2", "s3", "s4", "s5"]);
         assert!(
             found
                 .iter()

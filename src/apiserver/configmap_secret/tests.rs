@@ -8,11 +8,7 @@ use std::{
 };
 
 fn key(kind: ObjectKind, name: &str) -> ObjectKey {
-    ObjectKey {
-        kind,
-        namespace: "shop".into(),
-        name: name.into(),
-    }
+    ObjectKey { kind, namespace: "shop".into(), name: name.into() }
 }
 
 fn static_pod() -> Pod {
@@ -35,12 +31,7 @@ fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
 
 async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<ObjectData>, ObjectError> {
     let objects = ConfigMapSecretReader::new(Some(dir.to_path_buf()), None);
-    objects
-        .of(&static_pod())
-        .get([key.clone()].into())
-        .await
-        .remove(&key)
-        .unwrap()
+    objects.of(&static_pod()).get([key.clone()].into()).await.remove(&key).unwrap()
 }
 
 async fn secret(dir: &Path, name: &str) -> Result<Vec<(String, String)>, String> {
@@ -71,9 +62,7 @@ async fn an_object_is_a_directory_and_a_key_is_a_file() {
 async fn a_file_that_no_key_can_be_makes_an_object_immutable() {
     let dir = tempfile::tempdir().unwrap();
     let immutable = async || {
-        let map = get(dir.path(), key(ObjectKind::ConfigMap, "app"))
-            .await
-            .unwrap();
+        let map = get(dir.path(), key(ObjectKind::ConfigMap, "app")).await.unwrap();
         assert_eq!(map.entries().count(), 1, "it is not an entry");
         map.is_immutable()
     };
@@ -90,26 +79,11 @@ async fn missing_objects_have_upstreams_errors() {
         let dir = dir.path().to_path_buf();
         async move { get(&dir, key(kind, name)).await.unwrap_err().to_string() }
     };
-    assert_eq!(
-        text(ObjectKind::Secret, "db").await,
-        "secret \"db\" not found"
-    );
-    assert_eq!(
-        text(ObjectKind::ConfigMap, "app").await,
-        "configmap \"app\" not found"
-    );
-    let wanted = [
-        key(ObjectKind::Secret, "db"),
-        key(ObjectKind::ConfigMap, "app"),
-    ];
-    let found = ConfigMapSecretReader::default()
-        .of(&static_pod())
-        .get(wanted.into())
-        .await;
-    let texts: Vec<_> = found
-        .into_values()
-        .map(|found| found.unwrap_err().to_string())
-        .collect();
+    assert_eq!(text(ObjectKind::Secret, "db").await, "secret \"db\" not found");
+    assert_eq!(text(ObjectKind::ConfigMap, "app").await, "configmap \"app\" not found");
+    let wanted = [key(ObjectKind::Secret, "db"), key(ObjectKind::ConfigMap, "app")];
+    let found = ConfigMapSecretReader::default().of(&static_pod()).get(wanted.into()).await;
+    let texts: Vec<_> = found.into_values().map(|found| found.unwrap_err().to_string()).collect();
     assert_eq!(
         texts,
         [
@@ -124,17 +98,7 @@ async fn names_that_lead_elsewhere_find_nothing() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "secrets/other/db/user", "admin");
     put(dir.path(), "outside/user", "admin");
-    for name in [
-        "../other/db",
-        "..",
-        ".",
-        "",
-        "/",
-        "a/b",
-        "UPPER",
-        "-a",
-        "a.",
-    ] {
+    for name in ["../other/db", "..", ".", "", "/", "a/b", "UPPER", "-a", "a."] {
         let found = get(dir.path(), key(ObjectKind::Secret, name)).await;
         assert!(found.unwrap_err().is_not_found(), "{name:?}");
     }
@@ -171,22 +135,16 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
     put(dir.path(), "secrets/other/db/user", "precious");
     symlink("good", dir.path().join("secrets/shop/other-name")).unwrap();
     assert_eq!(secret(dir.path(), "other-name").await.unwrap(), good);
-    for (place, target) in [
-        ("secrets/shop/taken", "../other/db"),
-        ("configmaps/shop/taken", "../../secrets/other/db"),
-    ] {
+    for (place, target) in
+        [("secrets/shop/taken", "../other/db"), ("configmaps/shop/taken", "../../secrets/other/db")]
+    {
         put(dir.path(), "configmaps/shop/some/key", "v");
         symlink(target, dir.path().join(place)).unwrap();
-        let kind = if place.starts_with("secrets") {
-            ObjectKind::Secret
-        } else {
-            ObjectKind::ConfigMap
-        };
+        let kind =
+            if place.starts_with("secrets") { ObjectKind::Secret } else { ObjectKind::ConfigMap };
         let error = get(dir.path(), key(kind, "taken")).await.unwrap_err();
         assert!(
-            error
-                .to_string()
-                .ends_with("is a link that leads out of its parent directory"),
+            error.to_string().ends_with("is a link that leads out of its parent directory"),
             "{error}"
         );
     }
@@ -222,11 +180,7 @@ async fn invalid_keys_are_ignored_and_irregular_files_are_errors() {
 #[tokio::test]
 async fn an_object_is_at_most_as_large_as_the_api_lets_it_be() {
     let dir = tempfile::tempdir().unwrap();
-    put(
-        dir.path(),
-        "secrets/shop/s/a",
-        vec![b'x'; MAX_OBJECT_BYTES - 1],
-    );
+    put(dir.path(), "secrets/shop/s/a", vec![b'x'; MAX_OBJECT_BYTES - 1]);
     put(dir.path(), "secrets/shop/s/b", "x");
     assert!(secret(dir.path(), "s").await.is_ok());
     put(dir.path(), "secrets/shop/s/b", "xx");
@@ -238,10 +192,7 @@ async fn an_object_is_at_most_as_large_as_the_api_lets_it_be() {
 
 #[test]
 fn debug_output_of_an_object_has_no_values() {
-    let entry = (
-        "password".to_string(),
-        bytes::Bytes::from_static(b"hunter2"),
-    );
+    let entry = ("password".to_string(), bytes::Bytes::from_static(b"hunter2"));
     let object: ObjectData = [entry].into_iter().collect();
     let shown = format!("{object:?} {object:#?}");
     assert!(shown.contains("password") && !shown.contains("hunter2"));
@@ -290,17 +241,12 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
     let hanging = reads.try_acquire_many_owned(MAX_READS as u32).unwrap();
     let key = key(ObjectKind::Secret, "db");
     let begun = clock::instant();
-    let error = files.get([key.clone()].into()).await[&key]
-        .clone()
-        .unwrap_err();
+    let error = files.get([key.clone()].into()).await[&key].clone().unwrap_err();
     assert_eq!(clock::since(begun), READ_TIMEOUT);
     let text = r#"secret "db" cannot be read: reading its directory timed out"#;
     assert_eq!(error.to_string(), text);
     assert!(!error.is_not_found());
-    assert_eq!(
-        objects.fault().await,
-        Some("reading its directory timed out")
-    );
+    assert_eq!(objects.fault().await, Some("reading its directory timed out"));
     drop(hanging);
     assert!(files.get([key.clone()].into()).await[&key].is_ok());
     assert_eq!(objects.fault().await, None);

@@ -148,10 +148,7 @@ mod tests {
             assert!(text.contains("verify OK"), "{name}: {text}");
             let algorithm = format!("Signature Algorithm: {signature}");
             assert!(text.contains(&algorithm), "{name}: {text}");
-            assert!(
-                text.contains("Subject: \n") || text.contains("Subject:\n"),
-                "{text}"
-            );
+            assert!(text.contains("Subject: \n") || text.contains("Subject:\n"), "{text}");
             // The request is for this key.
             let public = openssl(&[&request[..], &["-pubkey"]].concat());
             assert_eq!(openssl(&["pkey", "-in", &at("key"), "-pubout"]), public);

@@ -57,10 +57,8 @@ pub(super) fn decision(
         return Ok(None);
     };
     for condition in status.conditions.iter().flatten() {
-        let refusal = || Refusal {
-            reason: condition.reason.clone(),
-            message: condition.message.clone(),
-        };
+        let refusal =
+            || Refusal { reason: condition.reason.clone(), message: condition.message.clone() };
         match condition.type_.as_str() {
             "Denied" => return Ok(Some(SignerDecision::Denied(refusal()))),
             "Failed" => return Ok(Some(SignerDecision::Failed(refusal()))),
@@ -149,10 +147,7 @@ pub(super) enum CertificateState {
     NotIssued,
     Denied,
     Failed,
-    Issued {
-        refresh_at: Timestamp,
-        not_after: Timestamp,
-    },
+    Issued { refresh_at: Timestamp, not_after: Timestamp },
 }
 
 impl CertificateState {
@@ -198,10 +193,7 @@ mod tests {
     #[test]
     fn a_request_is_issued_denied_failed_or_pending() {
         use SignerDecision::{Denied, Failed, Issued};
-        let refusal = || Refusal {
-            reason: "R".into(),
-            message: "m".into(),
-        };
+        let refusal = || Refusal { reason: "R".into(), message: "m".into() };
         let times = json!({"beginRefreshAt": at(1).to_string(), "notAfter": at(2).to_string()});
         let issued = |chain: &str| {
             let mut status = times.clone();
@@ -218,18 +210,9 @@ mod tests {
             (json!(null), Ok(None)),
             (json!({}), Ok(None)),
             (json!({"conditions": condition("Odd")}), Ok(None)),
-            (
-                json!({"conditions": condition("Denied")}),
-                Ok(Some(Denied(refusal()))),
-            ),
-            (
-                json!({"conditions": condition("Failed")}),
-                Ok(Some(Failed(refusal()))),
-            ),
-            (
-                issued(&format!("between\n{ONE}\nx: y\n{ONE}after")),
-                Ok(Some(Issued(certificate()))),
-            ),
+            (json!({"conditions": condition("Denied")}), Ok(Some(Denied(refusal())))),
+            (json!({"conditions": condition("Failed")}), Ok(Some(Failed(refusal())))),
+            (issued(&format!("between\n{ONE}\nx: y\n{ONE}after")), Ok(Some(Issued(certificate())))),
             (issued("nothing"), Err(NoCertificate)),
             (
                 json!({"conditions": condition("Issued"), "certificateChain": ONE}),
@@ -242,17 +225,11 @@ mod tests {
 
     #[test]
     fn a_certificate_is_replaced_within_five_minutes_and_overdue_after_ten_more() {
-        let issued = IssuedCertificate {
-            chain: Bytes::new(),
-            begin_refresh_at: at(10),
-            not_after: at(60),
-        };
+        let issued =
+            IssuedCertificate { chain: Bytes::new(), begin_refresh_at: at(10), not_after: at(60) };
         assert_eq!(refresh_at(&issued, 0.0), at(10));
         assert_eq!(refresh_at(&issued, 1.0), at(15));
-        let state = CertificateState::Issued {
-            refresh_at: at(12),
-            not_after: at(60),
-        };
+        let state = CertificateState::Issued { refresh_at: at(12), not_after: at(60) };
         for (now, label) in [
             (at(0), "fresh"),
             (at(22), "fresh"),
@@ -262,11 +239,8 @@ mod tests {
         ] {
             assert_eq!(state.label(now), label, "{now}");
         }
-        let labels = [
-            CertificateState::NotIssued,
-            CertificateState::Denied,
-            CertificateState::Failed,
-        ];
+        let labels =
+            [CertificateState::NotIssued, CertificateState::Denied, CertificateState::Failed];
         let labels = labels.map(|state| state.label(at(0)));
         assert_eq!(labels, ["not_yet_issued", "denied", "failed"]);
     }

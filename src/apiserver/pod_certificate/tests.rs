@@ -51,12 +51,7 @@ async fn signed(status: Value) -> Signed {
         "status": status,
     });
     server.put("podcertificaterequests", "ns", "req-1", object);
-    Signed {
-        server,
-        certificates: certificates.without_jitter(),
-        notices,
-        _node: node,
-    }
+    Signed { server, certificates: certificates.without_jitter(), notices, _node: node }
 }
 
 fn condition(kind: &str) -> Value {
@@ -82,22 +77,14 @@ impl Signed {
 
 fn counted(signer: &str, state: &str) -> ScrapeSample {
     let labels = [("signer_name", signer), ("state", state)];
-    (
-        labels.map(|(name, value)| (name, value.to_owned())).into(),
-        1.0,
-    )
+    (labels.map(|(name, value)| (name, value.to_owned())).into(), 1.0)
 }
 
 #[tokio::test]
 async fn a_refusal_is_an_event_of_the_pod() {
-    for (kind, how, state) in [
-        ("Denied", "was denied", "denied"),
-        ("Failed", "failed", "failed"),
-    ] {
+    for (kind, how, state) in [("Denied", "was denied", "denied"), ("Failed", "failed", "failed")] {
         let mut signed = signed(json!({"conditions": condition(kind)})).await;
-        signed
-            .certificates
-            .register(&"u1".into(), [key("x/y")].into());
+        signed.certificates.register(&"u1".into(), [key("x/y")].into());
         let expected = CertificateNotice {
             namespace: "ns".into(),
             pod_name: "p".into(),
@@ -125,23 +112,16 @@ async fn a_certificate_that_is_not_replaced_is_overdue_and_then_expired() {
         "beginRefreshAt": in_seconds(2), "notAfter": in_seconds(3),
     });
     let mut signed = signed(status).await;
-    signed
-        .certificates
-        .register(&"u1".into(), [key("x/y")].into());
+    signed.certificates.register(&"u1".into(), [key("x/y")].into());
     let found = signed.certificates.get([key("x/y")].into()).await;
     let found = found[&key("x/y")].clone().unwrap();
     assert_eq!(found.chain, ONE);
     assert!(!format!("{found:?}").contains("PRIVATE"));
     assert_eq!(signed.samples(), [counted("x/y", "fresh")]);
     // The signer does nothing more.
-    signed
-        .server
-        .delete("podcertificaterequests", "ns", "req-1");
+    signed.server.delete("podcertificaterequests", "ns", "req-1");
     let notice = signed.notice().await;
-    assert_eq!(
-        (notice.reason, &*notice.message),
-        ("CertificateExpired", "PodCertificate expired")
-    );
+    assert_eq!((notice.reason, &*notice.message), ("CertificateExpired", "PodCertificate expired"));
     let started_at = clock::instant();
     while signed.samples() != [counted("x/y", "expired")] {
         assert!(clock::since(started_at) < TIMEOUT);
@@ -155,19 +135,11 @@ async fn a_certificate_that_is_not_replaced_is_overdue_and_then_expired() {
 #[tokio::test]
 async fn a_key_of_an_unknown_type_is_not_made_and_without_an_api_server_there_is_none() {
     let signed = signed(json!({})).await;
-    let odd = PodCertificateKey {
-        key_type: "RSA2048".into(),
-        ..key("x/y")
-    };
-    signed
-        .certificates
-        .register(&"u1".into(), [odd.clone()].into());
+    let odd = PodCertificateKey { key_type: "RSA2048".into(), ..key("x/y") };
+    signed.certificates.register(&"u1".into(), [odd.clone()].into());
     let found = signed.certificates.get([odd.clone()].into()).await;
     let error = found[&odd].clone().unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "credential bundle is not issued yet: unknown key type \"RSA2048\""
-    );
+    assert_eq!(error, "credential bundle is not issued yet: unknown key type \"RSA2048\"");
     let found = PodCertificates::default().get([key("x/y")].into()).await;
     assert_eq!(found[&key("x/y")], Err(PodCertificateError::Standalone));
 }

@@ -17,10 +17,7 @@ async fn more_watches_than_one_connection_holds_get_a_second() {
     let kept = open.clone();
     let server = Scripted::serve(move |request| {
         if request.parameter("watch").is_none() {
-            return Reply::Json(
-                200,
-                json!({"metadata": {"resourceVersion": "1"}, "items": []}),
-            );
+            return Reply::Json(200, json!({"metadata": {"resourceVersion": "1"}, "items": []}));
         }
         let (pushed, reply) = Reply::stream();
         kept.lock().push(pushed);
@@ -57,9 +54,7 @@ async fn more_watches_than_one_connection_holds_get_a_second() {
 async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     let (server, api, mut watch) = watched().await;
     let first = server.next_watch().await;
-    first
-        .line(&json!({"type": "ADDED", "object": pod("a", "5")}))
-        .await;
+    first.line(&json!({"type": "ADDED", "object": pod("a", "5")})).await;
     assert!(matches!(watch.next().await, WatchEvent::Applied(_)));
     server.freeze();
     // Nothing comes from the network any more, so the clock runs on to the next timer.
@@ -75,9 +70,7 @@ async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     tokio::time::resume();
     let resumed = tokio::spawn(async move {
         let second = server.next_watch().await;
-        second
-            .line(&json!({"type": "DELETED", "object": pod("a", "6")}))
-            .await;
+        second.line(&json!({"type": "DELETED", "object": pod("a", "6")})).await;
         assert_eq!(server.versions(), ["1", "5"]);
         assert_eq!(server.connections(), 2);
         server
@@ -101,11 +94,9 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
     let hanging: Vec<_> = (0..130)
         .map(|_| {
             let api = api.clone();
-            tokio::spawn(async move {
-                api.get::<Node>(ResourcePath::cluster("hangs"))
-                    .await
-                    .map(drop)
-            })
+            tokio::spawn(
+                async move { api.get::<Node>(ResourcePath::cluster("hangs")).await.map(drop) },
+            )
         })
         .collect();
     let full = async {
@@ -115,10 +106,7 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
     };
     timeout(Duration::from_secs(20), full).await.unwrap();
     let urgent = api.unlimited();
-    let got = timeout(
-        Duration::from_secs(5),
-        urgent.get::<Node>(ResourcePath::cluster("n1")),
-    );
+    let got = timeout(Duration::from_secs(5), urgent.get::<Node>(ResourcePath::cluster("n1")));
     got.await.expect("it does not wait").unwrap();
     assert_eq!(server.connections(), 2);
     for task in hanging {
@@ -130,10 +118,9 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
 async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
     let server = Scripted::serve(|request| match request.parameter("watch") {
         None if request.path.ends_with("/n1") => Reply::Json(200, json!({"metadata": {}})),
-        None if request.path.ends_with("s") && !request.path.ends_with("/secrets") => Reply::Json(
-            200,
-            json!({"metadata": {"resourceVersion": "1"}, "items": []}),
-        ),
+        None if request.path.ends_with("s") && !request.path.ends_with("/secrets") => {
+            Reply::Json(200, json!({"metadata": {"resourceVersion": "1"}, "items": []}))
+        }
         _ => Reply::Silence,
     })
     .await;
@@ -156,9 +143,7 @@ async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
     api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap();
     let mut pods = api.list_watch::<Pod>(Selection::default());
     let mut nodes = api.unlimited().list_watch::<Node>(Selection::default());
-    let listed = timeout(Duration::from_secs(5), async {
-        (pods.next().await, nodes.next().await)
-    });
+    let listed = timeout(Duration::from_secs(5), async { (pods.next().await, nodes.next().await) });
     let (pods, nodes) = listed.await.expect("they do not wait");
     assert!(matches!(pods, WatchEvent::Listed(_)), "{pods:?}");
     assert!(matches!(nodes, WatchEvent::Listed(_)), "{nodes:?}");

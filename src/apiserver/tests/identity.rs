@@ -66,11 +66,7 @@ async fn a_credential_plugin_brings_the_token() {
         "kind": "ExecCredential",
         "status": {"token": TOKEN},
     });
-    fs::write(
-        &plugin,
-        format!("#!/bin/sh\nsleep 0.2\necho '{credential}'\n"),
-    )
-    .unwrap();
+    fs::write(&plugin, format!("#!/bin/sh\nsleep 0.2\necho '{credential}'\n")).unwrap();
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
     let exec = json!({
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -97,10 +93,8 @@ async fn a_start_does_not_wait_for_a_credential_plugin_and_one_that_fails_runs_a
         "kind": "ExecCredential",
         "status": {"token": TOKEN},
     });
-    let script = format!(
-        "#!/bin/sh\n[ -e {} ] || exit 1\nsleep 2\necho '{credential}'\n",
-        works.display()
-    );
+    let script =
+        format!("#!/bin/sh\n[ -e {} ] || exit 1\nsleep 2\necho '{credential}'\n", works.display());
     fs::write(&plugin, script).unwrap();
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
     let exec = json!({
@@ -132,9 +126,7 @@ async fn a_renewed_certificate_replaces_the_embedded_one_while_it_is_valid() {
     let current = dir.path().join("current.pem");
     let expired = server.clients.expired_client("n3");
     fs::write(&current, format!("{}{}", expired.pem, expired.key_pem)).unwrap();
-    let api = ApiServer::open(identity(&path, Some(&current), false))
-        .await
-        .unwrap();
+    let api = ApiServer::open(identity(&path, Some(&current), false)).await.unwrap();
     get(&api).await.unwrap();
     assert_eq!(server.certificate().unwrap(), embedded.der.to_vec());
     fs::write(&current, format!("{}{}", renewed.pem, renewed.key_pem)).unwrap();
@@ -151,17 +143,11 @@ async fn certificate_and_key_may_be_in_one_file() {
     let (server, dir) = (server().await, tempfile::tempdir().unwrap());
     fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
     let issued = server.clients.client("n1", &[]);
-    fs::write(
-        dir.path().join("own.pem"),
-        format!("{}{}", issued.pem, issued.key_pem),
-    )
-    .unwrap();
+    fs::write(dir.path().join("own.pem"), format!("{}{}", issued.pem, issued.key_pem)).unwrap();
     let user = json!({"client-certificate": "own.pem", "client-key": "own.pem"});
     let path = write_kubeconfig(dir.path(), server.port, user);
     assert!(kubeconfig_is_valid(&path, clock::system_time()));
-    get(&ApiServer::of_kubeconfig(&path).await.unwrap())
-        .await
-        .unwrap();
+    get(&ApiServer::of_kubeconfig(&path).await.unwrap()).await.unwrap();
     assert_eq!(server.certificate().unwrap(), issued.der.to_vec());
 }
 
@@ -193,10 +179,7 @@ async fn a_request_without_an_identity_fails_after_its_deadline() {
     let error = get(&api).await.unwrap_err();
     assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
     let took = clock::since(started_at);
-    assert!(
-        took <= Duration::from_secs(10) && took >= Duration::from_secs(9),
-        "{took:?}"
-    );
+    assert!(took <= Duration::from_secs(10) && took >= Duration::from_secs(9), "{took:?}");
 }
 
 #[test]
@@ -215,18 +198,11 @@ fn a_kubeconfig_without_a_valid_certificate_is_not_valid() {
         (user(&both), false),
         (user("garbage"), false),
         (json!({"token": "t"}), false),
-        (
-            json!({"client-certificate": "missing.pem", "client-key": "missing.pem"}),
-            false,
-        ),
+        (json!({"client-certificate": "missing.pem", "client-key": "missing.pem"}), false),
     ];
     for (user, expected) in rows {
         let path = write_kubeconfig(dir.path(), 1, user.clone());
-        assert_eq!(
-            kubeconfig_is_valid(&path, clock::system_time()),
-            expected,
-            "{user}"
-        );
+        assert_eq!(kubeconfig_is_valid(&path, clock::system_time()), expected, "{user}");
     }
 }
 
@@ -305,11 +281,7 @@ fn plugin_in(dir: &Path, status: &serde_json::Value) {
     });
     fs::write(dir.join("credential"), credential.to_string()).unwrap();
     let (runs, credential) = (dir.join("runs"), dir.join("credential"));
-    let script = format!(
-        "#!/bin/sh\necho >> {}\ncat {}\n",
-        runs.display(),
-        credential.display()
-    );
+    let script = format!("#!/bin/sh\necho >> {}\ncat {}\n", runs.display(), credential.display());
     let plugin = dir.join("plugin");
     if !plugin.exists() {
         fs::write(&plugin, script).unwrap();
@@ -360,10 +332,7 @@ async fn credentials_of_a_plugin_without_an_end_are_fetched_again_when_they_are_
         }
         sleep(Duration::from_millis(200)).await;
     }
-    assert!(
-        first.is_some_and(|first| first < Duration::from_secs(13)),
-        "{first:?}"
-    );
+    assert!(first.is_some_and(|first| first < Duration::from_secs(13)), "{first:?}");
     // The library runs it twice: for a certificate, and for a token.
     assert!(runs() - before <= 4, "{before} {}", runs());
 }

@@ -24,9 +24,7 @@ use std::{
 
 async fn client(server: &Scripted) -> ApiServer {
     let dir = tempfile::tempdir().unwrap();
-    ApiServer::of_kubeconfig(&server.kubeconfig(dir.path()))
-        .await
-        .unwrap()
+    ApiServer::of_kubeconfig(&server.kubeconfig(dir.path())).await.unwrap()
 }
 
 #[tokio::test]
@@ -34,10 +32,7 @@ async fn a_token_is_reviewed_by_the_server_of_the_kubeconfig() {
     let server = Scripted::start(|kind, spec| {
         assert_eq!(kind, "tokenreviews");
         let user = json!({"username": "who", "groups": ["g"]});
-        Answer::Json(
-            201,
-            json!({"authenticated": spec["token"] == "good", "user": user}),
-        )
+        Answer::Json(201, json!({"authenticated": spec["token"] == "good", "user": user}))
     })
     .await;
     let api = client(&server).await;
@@ -93,11 +88,7 @@ async fn transient_failures_are_retried_and_others_are_not() {
 #[tokio::test]
 async fn an_invalid_response_is_an_error_without_the_token() {
     let server = Scripted::start(|_, _| Answer::Garbage).await;
-    let error = client(&server)
-        .await
-        .review_token("s3cret")
-        .await
-        .unwrap_err();
+    let error = client(&server).await.review_token("s3cret").await.unwrap_err();
     assert!(matches!(error, ApiError::Unreadable(_)), "{error:?}");
     let text = format!("{} {error:?}", crate::base::error_chain(&error));
     assert!(!text.contains("s3cret"), "{text}");
@@ -144,15 +135,9 @@ async fn a_kubeconfig_that_is_of_no_use_is_an_error_that_names_it() {
         Some("apiVersion: v1\nkind: Config\n".to_owned()),
         Some(good.to_owned()),
         Some(cluster("server: \"::\"")),
-        Some(cluster(
-            "server: \"https://h\", certificate-authority: nowhere.crt",
-        )),
-        Some(cluster(
-            "server: \"https://h\", certificate-authority-data: \"%\"",
-        )),
-        Some(cluster(
-            "server: \"https://h\", proxy-url: \"ftp://u:s3cret@p\"",
-        )),
+        Some(cluster("server: \"https://h\", certificate-authority: nowhere.crt")),
+        Some(cluster("server: \"https://h\", certificate-authority-data: \"%\"")),
+        Some(cluster("server: \"https://h\", proxy-url: \"ftp://u:s3cret@p\"")),
     ];
     for text in rows {
         if let Some(text) = &text {

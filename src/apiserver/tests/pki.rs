@@ -67,9 +67,7 @@ impl Authority {
     pub fn endless(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);
         params.subject_alt_names = vec![SanType::DnsName(name.try_into().expect("a name"))];
-        params
-            .extended_key_usages
-            .push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         params.not_after = rcgen::date_time_ymd(9999, 12, 31);
         self.issue(params)
     }
@@ -90,19 +88,12 @@ impl Authority {
         let at = |seconds: i64| {
             let offset = Duration::from_secs(seconds.unsigned_abs());
             let now = clock::system_time();
-            if seconds < 0 {
-                now - offset
-            } else {
-                now + offset
-            }
+            if seconds < 0 { now - offset } else { now + offset }
         };
         params.not_before = at(begun).into();
         params.not_after = at(ends).into();
         let key = Point::of(request);
-        params
-            .signed_by(&key, &self.issuer)
-            .expect("a certificate")
-            .pem()
+        params.signed_by(&key, &self.issuer).expect("a certificate").pem()
     }
 
     /// The same, expired an hour ago.
@@ -187,9 +178,7 @@ fn client(name: &str, groups: &[&str]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     for group in groups {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, *group);
+        params.distinguished_name.push(DnType::OrganizationName, *group);
     }
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -75,9 +75,7 @@ async fn serve(stream: TcpStream, manner: Manner, seen: Arc<Mutex<Vec<String>>>)
             let _ = stream.read(&mut [0]).await;
         }
         Manner::Tunnel => {
-            let mut server = TcpStream::connect(("127.0.0.1", port.unwrap()))
-                .await
-                .unwrap();
+            let mut server = TcpStream::connect(("127.0.0.1", port.unwrap())).await.unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
             let _ = copy_bidirectional(&mut stream, &mut server).await;
         }
@@ -149,10 +147,8 @@ impl Tinyproxy {
             log.display()
         );
         fs::write(&config, text).unwrap();
-        let started = std::process::Command::new("tinyproxy")
-            .args(["-d", "-c"])
-            .arg(&config)
-            .spawn();
+        let started =
+            std::process::Command::new("tinyproxy").args(["-d", "-c"]).arg(&config).spawn();
         let process = match started {
             Ok(process) => process,
             Err(error) => {
@@ -161,11 +157,7 @@ impl Tinyproxy {
                 return None;
             }
         };
-        let proxy = Self {
-            process,
-            port,
-            directory,
-        };
+        let proxy = Self { process, port, directory };
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
@@ -222,10 +214,7 @@ async fn requests_and_watches_go_through_a_real_proxy() {
 async fn an_error_of_the_proxy_names_it_without_its_credentials() {
     for (manner, reason) in [
         (Manner::Close, "unexpected end of file"),
-        (
-            Manner::Refuse("407 Proxy Authentication Required"),
-            "authorization required",
-        ),
+        (Manner::Refuse("407 Proxy Authentication Required"), "authorization required"),
         (Manner::Refuse("502 Bad Gateway"), "unsuccessful"),
         (Manner::Refuse("nonsense"), "unsuccessful"),
     ] {

@@ -87,18 +87,12 @@ async fn a_renewed_token_counts_and_so_do_renewed_authorities() {
     let user = json!({"tokenFile": "token"});
     let path = write_kubeconfig(dir.path(), server.port, user);
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
-    assert!(matches!(
-        api.review_token("t").await,
-        Err(ApiError::Status { .. })
-    ));
+    assert!(matches!(api.review_token("t").await, Err(ApiError::Status { .. })));
     fs::write(dir.path().join("token"), TOKEN).unwrap();
     until(&api, |result| result.is_ok()).await;
     let other = Authority::new("another one").pem();
     fs::write(dir.path().join("cluster.crt"), other).unwrap();
-    until(&api, |result| {
-        matches!(result, Err(ApiError::Unreachable(_)))
-    })
-    .await;
+    until(&api, |result| matches!(result, Err(ApiError::Unreachable(_)))).await;
     fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
     until(&api, |result| result.is_ok()).await;
 }
@@ -112,10 +106,7 @@ async fn a_changed_kubeconfig_is_read_with_the_files_that_it_refers_to_now() {
     fs::write(dir.path().join("token"), "old").unwrap();
     fs::write(dir.path().join("cluster.crt"), second.authority()).unwrap();
     write_kubeconfig(dir.path(), second.port, json!({"tokenFile": "token"}));
-    until(&api, |result| {
-        matches!(result, Err(ApiError::Status { .. }))
-    })
-    .await;
+    until(&api, |result| matches!(result, Err(ApiError::Status { .. }))).await;
     fs::write(dir.path().join("token"), TOKEN).unwrap();
     until(&api, |result| result.is_ok()).await;
     assert!(!second.seen("tokenreviews").is_empty());

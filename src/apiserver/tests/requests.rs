@@ -15,13 +15,7 @@ use k8s_openapi::{
 
 fn config_map(name: &str) -> ConfigMap {
     let name = Some(name.to_owned());
-    ConfigMap {
-        metadata: ObjectMeta {
-            name,
-            ..ObjectMeta::default()
-        },
-        ..ConfigMap::default()
-    }
+    ConfigMap { metadata: ObjectMeta { name, ..ObjectMeta::default() }, ..ConfigMap::default() }
 }
 
 /// Returns what was sent, or an empty object.
@@ -54,20 +48,12 @@ async fn each_request_has_its_method_path_and_body() {
     let _: Pod = api.patch(at, Some("status"), &patch).await.unwrap();
     let patch = StrategicPatch(json!({"data": null}));
     let _: ConfigMap = api.patch(at, None, &patch).await.unwrap();
-    let options = DeleteOptions {
-        grace_period_seconds: Some(0),
-        ..DeleteOptions::default()
-    };
+    let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
     api.delete::<Pod>(at, &options).await.unwrap();
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec::default()),
-        ..TokenRequest::default()
-    };
+    let request =
+        TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
     let token = api.create_subresource::<ServiceAccount, _, TokenRequest>(at, "token", &request);
-    assert_eq!(
-        token.await.unwrap().status.unwrap().token.as_deref(),
-        Some("t")
-    );
+    assert_eq!(token.await.unwrap().status.unwrap().token.as_deref(), Some("t"));
 
     let received = server.received();
     let lines: Vec<_> = received.iter().map(Received::line).collect();
@@ -92,11 +78,7 @@ async fn each_request_has_its_method_path_and_body() {
     assert_eq!(received[5].body, json!({"data": null}));
     assert_eq!(received[6].body["gracePeriodSeconds"], 0);
     assert_eq!(received[2].body["kind"], "ConfigMap");
-    assert!(
-        received
-            .iter()
-            .all(|one| one.version == http::Version::HTTP_2)
-    );
+    assert!(received.iter().all(|one| one.version == http::Version::HTTP_2));
     assert_eq!(server.connections(), 1);
 }
 
@@ -113,11 +95,7 @@ async fn an_error_status_keeps_its_reason_and_is_not_retried() {
     })
     .await;
     let api = client(&server).await;
-    let get = async |name| {
-        api.get::<Pod>(ResourcePath::namespaced("d", name))
-            .await
-            .unwrap_err()
-    };
+    let get = async |name| api.get::<Pod>(ResourcePath::namespaced("d", name)).await.unwrap_err();
     assert!(get("missing").await.is_not_found());
     assert!(get("taken").await.is_already_exists());
     assert!(get("changed").await.is_conflict());

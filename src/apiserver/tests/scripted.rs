@@ -203,13 +203,7 @@ impl Scripted {
             away: AtomicBool::new(false),
         });
         let task = tokio::spawn(accept(listener, acceptor, shared.clone()));
-        Self {
-            port,
-            authority,
-            clients,
-            shared,
-            task,
-        }
+        Self { port, authority, clients, shared, task }
     }
 
     /// A kubeconfig for it in this directory.
@@ -235,9 +229,7 @@ impl Scripted {
     /// The specs of all reviews of a kind so far: `tokenreviews` or `subjectaccessreviews`.
     pub fn seen(&self, kind: &str) -> Vec<Value> {
         let received = self.shared.received.lock();
-        let of_kind = received
-            .iter()
-            .filter(|one| one.path.rsplit('/').next() == Some(kind));
+        let of_kind = received.iter().filter(|one| one.path.rsplit('/').next() == Some(kind));
         of_kind.map(|one| one.body["spec"].clone()).collect()
     }
 
@@ -297,10 +289,7 @@ fn acceptor(authority: &Authority, clients: &Authority) -> TlsAcceptor {
         Arc::new(roots),
         provider.clone(),
     );
-    let verifier = verifier
-        .allow_unauthenticated()
-        .build()
-        .expect("authorities");
+    let verifier = verifier.allow_unauthenticated().build().expect("authorities");
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
@@ -319,10 +308,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
             continue;
         }
         let frozen = Arc::new(AtomicBool::new(false));
-        let stream = Freezable {
-            stream,
-            frozen: frozen.clone(),
-        };
+        let stream = Freezable { stream, frozen: frozen.clone() };
         let task = open.spawn(connection(stream, acceptor.clone(), shared.clone()));
         shared.connections.lock().push(Connection { task, frozen });
     }
@@ -334,23 +320,16 @@ async fn connection(stream: Freezable, acceptor: TlsAcceptor, shared: Arc<Shared
     };
     let tls = stream.get_ref().1;
     let chain = tls.peer_certificates();
-    let certificate = chain
-        .and_then(|chain| chain.first())
-        .map(|own| own.to_vec());
+    let certificate = chain.and_then(|chain| chain.first()).map(|own| own.to_vec());
     let is_http2 = tls.alpn_protocol() == Some(b"h2");
     let service = service_fn(move |request| respond(request, certificate.clone(), shared.clone()));
     let stream = TokioIo::new(stream);
     if is_http2 {
         let mut server = http2::Builder::new(TokioExecutor::new());
         // As many as the API server allows.
-        let _ = server
-            .max_concurrent_streams(100)
-            .serve_connection(stream, service)
-            .await;
+        let _ = server.max_concurrent_streams(100).serve_connection(stream, service).await;
     } else {
-        let _ = http1::Builder::new()
-            .serve_connection(stream, service)
-            .await;
+        let _ = http1::Builder::new().serve_connection(stream, service).await;
     }
 }
 
@@ -377,11 +356,8 @@ async fn respond(
         version: head.version,
     };
     shared.received.lock().push(received.clone());
-    let whole = |bytes: Vec<u8>| {
-        Full::new(Bytes::from(bytes))
-            .map_err(|never| match never {})
-            .boxed()
-    };
+    let whole =
+        |bytes: Vec<u8>| Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed();
     let (status, body) = if known {
         match (shared.script)(&received) {
             Reply::Silence => std::future::pending().await,

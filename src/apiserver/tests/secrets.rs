@@ -30,10 +30,7 @@ async fn no_reader_of_a_kubeconfig_repeats_its_text_in_an_error() {
         (format!("    token: {SECRET}: {SECRET}\n"), Some(7)),
         (format!("    token: [{SECRET}]\n"), None),
         (format!("    token: {SECRET}\n    token: {SECRET}\n"), None),
-        (
-            format!("    client-certificate-data: {{{SECRET}: 1}}\n"),
-            None,
-        ),
+        (format!("    client-certificate-data: {{{SECRET}: 1}}\n"), None),
         (format!("    {SECRET}\n"), None),
         (format!("    token: {SECRET}\n    exec: {SECRET}\n"), None),
         (format!("    token: *{SECRET}\n"), None),
@@ -46,9 +43,8 @@ async fn no_reader_of_a_kubeconfig_repeats_its_text_in_an_error() {
             assert!(!forms.contains(SECRET), "{rest}: {forms}");
             let text = error_chain(error.as_ref());
             assert!(text.contains(path.to_str().unwrap()), "{rest}: {text}");
-            let line = line.map_or("at line ".to_owned(), |line| {
-                format!("at line {line}, column ")
-            });
+            let line =
+                line.map_or("at line ".to_owned(), |line| format!("at line {line}, column "));
             assert!(text.contains(&line), "{rest}: {text}");
         }
         assert_eq!(kubeconfig_certificate(&path), None);
@@ -106,10 +102,7 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
         api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap();
         fs::write(&failing, "").unwrap();
-        let error = api
-            .get::<Node>(ResourcePath::cluster("n1"))
-            .await
-            .unwrap_err();
+        let error = api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap_err();
         let shown = forms(&error.into());
         assert!(!shown.contains(SECRET), "{failure}: {shown}");
         assert!(shown.contains("credential plugin"), "{failure}: {shown}");

@@ -67,10 +67,7 @@ struct Query {
 impl Query {
     fn covers(&self, place: &Place) -> bool {
         self.resource == place.resource
-            && self
-                .namespace
-                .as_ref()
-                .is_none_or(|n| *n == place.namespace)
+            && self.namespace.as_ref().is_none_or(|n| *n == place.namespace)
             && self.name.as_ref().is_none_or(|n| *n == place.name)
     }
 }
@@ -101,16 +98,12 @@ impl Stored {
 
     /// Creates or replaces an object.
     pub fn put(&self, resource: &str, namespace: &str, name: &str, mut object: Value) {
-        let place = Place {
-            resource: resource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-        };
+        let place =
+            Place { resource: resource.into(), namespace: namespace.into(), name: name.into() };
         let exists = self.state.objects().iter().any(|(at, _)| *at == place);
         object["metadata"]["name"] = name.into();
         object["metadata"]["namespace"] = namespace.into();
-        self.state
-            .record(if exists { "MODIFIED" } else { "ADDED" }, place, object);
+        self.state.record(if exists { "MODIFIED" } else { "ADDED" }, place, object);
     }
 
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
@@ -182,11 +175,7 @@ impl State {
     fn record(&self, kind: &'static str, place: Place, mut object: Value) {
         let mut events = self.events.lock();
         object["metadata"]["resourceVersion"] = (events.len() + 1).to_string().into();
-        events.push(Event {
-            kind,
-            place,
-            object,
-        });
+        events.push(Event { kind, place, object });
         self.latest.send_replace(events.len());
     }
 
@@ -205,9 +194,7 @@ impl State {
 impl State {
     /// Patches an object that has the patch's UID and version.
     fn patched(&self, resource: &str, namespace: &str, name: &str, patch: &Value) -> Reply {
-        self.patches
-            .lock()
-            .push((format!("{resource}/{name}"), patch.clone()));
+        self.patches.lock().push((format!("{resource}/{name}"), patch.clone()));
         let found = self.objects().into_iter().find(|(at, _)| {
             at.resource == resource && at.namespace == namespace && at.name == name
         });
@@ -260,10 +247,7 @@ fn place_of(path: &str, object: &Value) -> Place {
     Place {
         resource: resource.unwrap_or_default(),
         namespace: namespace.unwrap_or_default(),
-        name: object["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
+        name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
     }
 }
 
@@ -292,9 +276,8 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
         let found = state.objects().into_iter().find(|(at, _)| {
             at.resource == *resource && at.namespace == namespace && at.name == *name
         });
-        return found.map_or(Reply::status(404, "NotFound"), |(_, object)| {
-            Reply::Json(200, object)
-        });
+        return found
+            .map_or(Reply::status(404, "NotFound"), |(_, object)| Reply::Json(200, object));
     }
     if let (Some([resource, name, "status"]), "PATCH") = (rest, request.method.as_str()) {
         let namespace = namespaced.map_or("", |at| parts[at + 1]);
@@ -320,15 +303,10 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
     state.lists.fetch_add(1, Ordering::SeqCst);
     let version = state.events.lock().len();
     let objects = state.objects().into_iter();
-    let items: Vec<Value> = objects
-        .filter(|(place, _)| query.covers(place))
-        .map(|(_, object)| object)
-        .collect();
+    let items: Vec<Value> =
+        objects.filter(|(place, _)| query.covers(place)).map(|(_, object)| object).collect();
     let version = version.to_string();
-    Reply::Json(
-        200,
-        json!({"metadata": {"resourceVersion": version}, "items": items}),
-    )
+    Reply::Json(200, json!({"metadata": {"resourceVersion": version}, "items": items}))
 }
 
 /// Counts an open watch.
@@ -353,9 +331,7 @@ async fn watch_from(open: Open, query: Query, mut at: usize, pushed: Pushed) {
         };
         at += 1;
         if query.covers(&event.place) {
-            pushed
-                .line(&json!({"type": event.kind, "object": event.object}))
-                .await;
+            pushed.line(&json!({"type": event.kind, "object": event.object})).await;
         }
     }
 }

@@ -48,11 +48,7 @@ impl Watched {
             reply
         })
         .await;
-        Self {
-            server,
-            watches: tokio::sync::Mutex::new(receiver),
-            replies,
-        }
+        Self { server, watches: tokio::sync::Mutex::new(receiver), replies }
     }
 
     /// The writer of the next watch that is opened.
@@ -63,19 +59,13 @@ impl Watched {
     /// The versions that the watches began at.
     pub(super) fn versions(&self) -> Vec<String> {
         let received = self.received();
-        let versions = received
-            .iter()
-            .filter(|one| one.parameter("watch").is_some());
-        versions
-            .map(|one| one.parameter("resourceVersion").unwrap())
-            .collect()
+        let versions = received.iter().filter(|one| one.parameter("watch").is_some());
+        versions.map(|one| one.parameter("resourceVersion").unwrap()).collect()
     }
 
     fn lists(&self) -> usize {
         let received = self.received();
-        let lists = received
-            .iter()
-            .filter(|one| one.parameter("watch").is_none());
+        let lists = received.iter().filter(|one| one.parameter("watch").is_none());
         lists.count()
     }
 }
@@ -102,10 +92,7 @@ pub(super) fn pod(name: &str, version: &str) -> Value {
 
 fn list(version: &str, items: &[Value], next: Option<&str>) -> Reply {
     let metadata = json!({"resourceVersion": version, "continue": next});
-    Reply::Json(
-        200,
-        json!({"kind": "PodList", "metadata": metadata, "items": items}),
-    )
+    Reply::Json(200, json!({"kind": "PodList", "metadata": metadata, "items": items}))
 }
 
 fn event(kind: &str, object: Value) -> Value {
@@ -141,9 +128,7 @@ async fn a_watch_that_nobody_waits_for_stops_no_other_request() {
     let lease = async || {
         let request = api.get::<Lease>(ResourcePath::namespaced("n", "l"));
         // A list, which is no lease; only that there is an answer counts.
-        let _ = timeout(Duration::from_secs(5), request)
-            .await
-            .expect("an answer");
+        let _ = timeout(Duration::from_secs(5), request).await.expect("an answer");
     };
     lease().await;
     let mut watch = api.list_watch::<Pod>(Selection::default());
@@ -159,14 +144,7 @@ async fn a_watch_that_nobody_waits_for_stops_no_other_request() {
 async fn a_list_of_several_pages_is_one_event() {
     let replies = [
         list("7", &[pod("a", "1"), pod("b", "2")], Some("to ken=")),
-        list(
-            "7",
-            &[
-                json!({"metadata": {"name": "odd"}, "spec": 1}),
-                pod("c", "3"),
-            ],
-            Some(""),
-        ),
+        list("7", &[json!({"metadata": {"name": "odd"}, "spec": 1}), pod("c", "3")], Some("")),
     ];
     let server = Watched::start(replies).await;
     let selection = Selection {
@@ -179,22 +157,13 @@ async fn a_list_of_several_pages_is_one_event() {
     let received = server.received();
     let lines: Vec<_> = received.iter().map(Received::line).collect();
     assert_eq!(lines, ["GET /api/v1/namespaces/default/pods"; 3]);
-    let parameters = [
-        "limit",
-        "continue",
-        "fieldSelector",
-        "resourceVersion",
-        "allowWatchBookmarks",
-    ];
+    let parameters =
+        ["limit", "continue", "fieldSelector", "resourceVersion", "allowWatchBookmarks"];
     let of = |at: usize| parameters.map(|name| received[at].parameter(name).unwrap_or_default());
     assert_eq!(of(0), ["500", "", "spec.nodeName=n 1", "", ""]);
     assert_eq!(of(1), ["500", "to ken=", "spec.nodeName=n 1", "", ""]);
     assert_eq!(of(2), ["", "", "spec.nodeName=n 1", "7", "true"]);
-    let seconds: u64 = received[2]
-        .parameter("timeoutSeconds")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let seconds: u64 = received[2].parameter("timeoutSeconds").unwrap().parse().unwrap();
     assert!((300..=600).contains(&seconds), "{seconds}");
 }
 
@@ -216,10 +185,7 @@ async fn events_are_reported_in_order_and_a_cut_watch_resumes_after_the_last() {
     first.cut().await;
     assert_eq!(shown(watch.next().await), "unreachable");
     begin_within_a_second(&mut watch, &server).await;
-    assert_eq!(
-        (server.versions(), server.lists()),
-        (vec!["1".into(), "4".into()], 1)
-    );
+    assert_eq!((server.versions(), server.lists()), (vec!["1".into(), "4".into()], 1));
 }
 
 /// Polls the watch until the server has another one.
@@ -252,22 +218,13 @@ async fn after_an_error_in_a_watch_objects_are_listed_again_unless_requests_are_
     let first = server.next_watch().await;
     let status = |code: u16| json!({"kind": "Status", "code": code, "reason": "Expired"});
     first.line(&event("ERROR", status(410))).await;
-    server
-        .replies
-        .lock()
-        .push_back(list("20", &[pod("b", "15")], None));
+    server.replies.lock().push_back(list("20", &[pod("b", "15")], None));
     assert_eq!(shown(watch.next().await), "refused 410 Gone");
     assert_eq!(shown(watch.next().await), "listed b");
     let second = begin_within_a_second(&mut watch, &server).await;
     second.line(&event("ERROR", status(500))).await;
-    server
-        .replies
-        .lock()
-        .push_back(list("30", &[pod("c", "25")], None));
-    assert_eq!(
-        shown(watch.next().await),
-        "refused 500 Internal Server Error"
-    );
+    server.replies.lock().push_back(list("30", &[pod("c", "25")], None));
+    assert_eq!(shown(watch.next().await), "refused 500 Internal Server Error");
     assert_eq!(shown(watch.next().await), "listed c");
     let third = begin_within_a_second(&mut watch, &server).await;
     third.line(&event("ERROR", status(429))).await;
@@ -296,11 +253,7 @@ async fn a_page_that_is_gone_begins_the_list_again() {
 async fn an_event_may_come_in_pieces_and_an_unreadable_one_is_listed_instead() {
     let (server, _api, mut watch) = watched().await;
     let first = server.next_watch().await;
-    let line = format!(
-        "{}\n{}\n",
-        event("ADDED", pod("a", "2")),
-        event("ADDED", pod("b", "3"))
-    );
+    let line = format!("{}\n{}\n", event("ADDED", pod("a", "2")), event("ADDED", pod("b", "3")));
     for piece in line.as_bytes().chunks(7) {
         first.bytes(piece.to_vec()).await;
     }
@@ -387,17 +340,10 @@ async fn a_list_that_was_too_much_for_the_storage_is_read_from_the_cache_not_old
     }
     assert_eq!(shown(watch.next().await), "listed a");
     let received = server.received();
-    let lists = received
-        .iter()
-        .filter(|one| one.parameter("watch").is_none());
+    let lists = received.iter().filter(|one| one.parameter("watch").is_none());
     let queries = lists.map(|one| {
         let of = |name| one.parameter(name).unwrap_or_default();
-        [
-            of("resourceVersion"),
-            of("resourceVersionMatch"),
-            of("limit"),
-        ]
-        .join(" ")
+        [of("resourceVersion"), of("resourceVersionMatch"), of("limit")].join(" ")
     });
     let queries: Vec<_> = queries.collect();
     let (storage, cache) = ("  500", "NotOlderThan ");
@@ -446,10 +392,7 @@ async fn renew(api: &ApiServer) {
 async fn objects_are_listed_again_when_the_storage_goes_back_and_not_for_replies_out_of_order() {
     let (server, api, mut watch) = watched().await;
     let _first = server.next_watch().await;
-    server
-        .replies
-        .lock()
-        .push_back(Reply::Json(200, lease("2000")));
+    server.replies.lock().push_back(Reply::Json(200, lease("2000")));
     renew(&api).await;
     // The reply to this one comes after that to the next one.
     let (late, reply) = Reply::stream();
@@ -462,10 +405,7 @@ async fn objects_are_listed_again_when_the_storage_goes_back_and_not_for_replies
     while server.received().len() == before {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    server
-        .replies
-        .lock()
-        .push_back(Reply::Json(200, lease("2002")));
+    server.replies.lock().push_back(Reply::Json(200, lease("2002")));
     renew(&api).await;
     late.bytes(lease("2001").to_string()).await;
     drop(late);
@@ -473,17 +413,15 @@ async fn objects_are_listed_again_when_the_storage_goes_back_and_not_for_replies
     begin(&mut watch).await;
     let pages = || {
         let received = server.received();
-        let pages = received
-            .iter()
-            .filter(|one| one.parameter("limit").is_some());
+        let pages = received.iter().filter(|one| one.parameter("limit").is_some());
         pages.count()
     };
     assert_eq!(pages(), 1);
     // A backup was restored.
-    server.replies.lock().extend([
-        Reply::Json(200, lease("10")),
-        list("11", &[pod("a", "11")], None),
-    ]);
+    server
+        .replies
+        .lock()
+        .extend([Reply::Json(200, lease("10")), list("11", &[pod("a", "11")], None)]);
     renew(&api).await;
     let listed = timeout(Duration::from_secs(20), watch.next()).await;
     assert_eq!(shown(listed.expect("a list")), "listed a");
@@ -513,11 +451,7 @@ async fn a_watch_of_pods_resumes_soon_after_any_request_found_the_server_back() 
 async fn resumes_soon(is_urgent: bool) {
     let server = Watched::start([]).await;
     let api = client(&server).await;
-    let of = if is_urgent {
-        api.unlimited()
-    } else {
-        api.clone()
-    };
+    let of = if is_urgent { api.unlimited() } else { api.clone() };
     let mut watch = of.list_watch::<Pod>(Selection::default());
     assert_eq!(shown(watch.next().await), "listed ");
     begin(&mut watch).await;
@@ -530,9 +464,7 @@ async fn resumes_soon(is_urgent: bool) {
     server.set_away(false);
     let found = Reply::Json(200, pod("a", "1"));
     server.replies.lock().push_back(found);
-    let other = api
-        .get::<Pod>(ResourcePath::namespaced("default", "a"))
-        .await;
+    let other = api.get::<Pod>(ResourcePath::namespaced("default", "a")).await;
     assert!(other.is_ok(), "{other:?}");
     let started_at = clock::instant();
     let _second = begin_within_a_second(&mut watch, &server).await;
@@ -552,9 +484,7 @@ async fn a_watch_that_the_server_ends_at_once_is_tried_ever_more_seldom() {
         Reply::stream().1
     })
     .await;
-    let mut watch = client(&server)
-        .await
-        .list_watch::<Pod>(Selection::default());
+    let mut watch = client(&server).await.list_watch::<Pod>(Selection::default());
     assert_eq!(shown(watch.next().await), "listed ");
     let nothing = timeout(Duration::from_secs(3), watch.next()).await;
     assert!(nothing.is_err(), "{nothing:?}");
@@ -574,17 +504,13 @@ async fn a_server_that_lists_well_and_fails_each_watch_is_tried_ever_more_seldom
             Some(_) => Reply::status(410, "Expired"),
         })
         .await;
-        let mut watch = client(&server)
-            .await
-            .list_watch::<Pod>(Selection::default());
+        let mut watch = client(&server).await.list_watch::<Pod>(Selection::default());
         let started_at = clock::instant();
         let end = started_at + Duration::from_secs(3);
         while timeout_at(end, watch.next()).await.is_ok() {}
         // At once, and after 0.2, 0.4, 0.8 and 1.6 s at the earliest.
         let received = server.received();
-        let lists = received
-            .iter()
-            .filter(|one| one.parameter("watch").is_none());
+        let lists = received.iter().filter(|one| one.parameter("watch").is_none());
         let lists = lists.count();
         assert!((3..=4).contains(&lists), "{in_stream}: {lists}");
     }

@@ -52,36 +52,20 @@ fn a_bundle_is_chosen_by_name_or_by_signer_and_labels() {
         ),
         (signer(json!({})), Ok(both.as_str())),
         (signer(json!({"matchLabels": {"env": "live"}})), Ok(TWO)),
-        (
-            signer(json!({"matchLabels": {"env": "none"}})),
-            Err(no_match.as_str()),
-        ),
+        (signer(json!({"matchLabels": {"env": "none"}})), Err(no_match.as_str())),
         (expression("In", json!(["test", "none"])), Ok(both.as_str())),
         (expression("NotIn", json!(["test"])), Ok(TWO)),
         (expression("Exists", json!(null)), Ok(both.as_str())),
-        (
-            expression("DoesNotExist", json!(null)),
-            Err(no_match.as_str()),
-        ),
+        (expression("DoesNotExist", json!(null)), Err(no_match.as_str())),
         // Without a selector nothing matches.
-        (
-            json!({"path": "p", "signerName": "x"}),
-            Err(no_match.as_str()),
-        ),
-        (
-            json!({"path": "p", "signerName": "z", "labelSelector": {}}),
-            Err(no_match.as_str()),
-        ),
+        (json!({"path": "p", "signerName": "x"}), Err(no_match.as_str())),
+        (json!({"path": "p", "signerName": "z", "labelSelector": {}}), Err(no_match.as_str())),
     ] {
         let choice = choice(source.clone()).unwrap();
         let found = bundles.trust_anchors(&choice, false);
         let found = found.map_err(|error| error.to_string());
         let found = found.map(|text| String::from_utf8(text.to_vec()).unwrap());
-        assert_eq!(
-            found.as_deref().map_err(String::as_str),
-            expected,
-            "{source}"
-        );
+        assert_eq!(found.as_deref().map_err(String::as_str), expected, "{source}");
         let optional = bundles.trust_anchors(&choice, true).unwrap();
         assert_eq!(optional, expected.unwrap_or_default(), "{source}");
     }
@@ -120,16 +104,10 @@ fn certificates_are_written_in_one_form_whatever_theirs_is() {
 
 #[test]
 fn a_bundle_that_cannot_be_decoded_stays_what_it_was() {
-    let mut bundles = bundles(vec![
-        item("a", "", &json!({}), ONE),
-        item("b", "", &json!({}), TWO),
-    ]);
+    let mut bundles = bundles(vec![item("a", "", &json!({}), ONE), item("b", "", &json!({}), TWO)]);
     let unreadable = || {
         let metadata = serde_json::from_value(json!({"name": "a"})).unwrap();
-        Err(Unreadable {
-            metadata,
-            why: "invalid".into(),
-        })
+        Err(Unreadable { metadata, why: "invalid".into() })
     };
     let anchors = |bundles: &Bundles, name: &str| {
         bundles.trust_anchors(&BundleChoice::Name(name.into()), false)

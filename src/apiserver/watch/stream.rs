@@ -56,9 +56,7 @@ impl WatchStream {
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > MAX_EVENT {
-                return Err(ApiError::Unreadable(
-                    "an event of a watch is too long".into(),
-                ));
+                return Err(ApiError::Unreadable("an event of a watch is too long".into()));
             }
             let frame = timeout_at(self.until, self.body.frame()).await;
             let Ok(frame) = frame else {

@@ -104,10 +104,7 @@ fn grouped(
         status.sort();
         (uid, Arc::new(status))
     });
-    RuntimePods {
-        pods: pods.collect(),
-        unread,
-    }
+    RuntimePods { pods: pods.collect(), unread }
 }
 
 fn status_of<'a>(pods: &'a mut BTreeMap<PodUid, PodStatus>, pod: &PodRef) -> &'a mut PodStatus {
@@ -184,10 +181,7 @@ fn accepted(items: Vec<ApiItem<Pod>>, node_name: &str) -> SourceList {
                 }
             }
             Err(Unreadable { metadata, why }) => {
-                let pod = Pod {
-                    metadata: *metadata,
-                    ..Pod::default()
-                };
+                let pod = Pod { metadata: *metadata, ..Pod::default() };
                 (of_pod(&pod), why)
             }
         };
@@ -195,16 +189,9 @@ fn accepted(items: Vec<ApiItem<Pod>>, node_name: &str) -> SourceList {
         forecast.reasons.push(why);
         refused.push((PodUid::from(forecast.uid.as_str()), forecast));
     }
-    let unusable: BTreeSet<_> = refused
-        .iter()
-        .map(|(uid, _): &(PodUid, PodForecast)| uid.to_string())
-        .collect();
-    SourceList {
-        source: PodSource::Api,
-        pods: Some(pods),
-        completeness: unusable.into(),
-        refused,
-    }
+    let unusable: BTreeSet<_> =
+        refused.iter().map(|(uid, _): &(PodUid, PodForecast)| uid.to_string()).collect();
+    SourceList { source: PodSource::Api, pods: Some(pods), completeness: unusable.into(), refused }
 }
 
 /// Reads the Node object; `None` if there is none.
@@ -249,12 +236,8 @@ async fn claim(
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
-    let volume = api
-        .get::<PersistentVolume>(ResourcePath::cluster(&name))
-        .await;
-    volume
-        .map(|volume| Some(Arc::new(volume)))
-        .map_err(|error| error_chain(&error))
+    let volume = api.get::<PersistentVolume>(ResourcePath::cluster(&name)).await;
+    volume.map(|volume| Some(Arc::new(volume))).map_err(|error| error_chain(&error))
 }
 
 #[cfg(test)]
@@ -284,46 +267,24 @@ mod tests {
             ],
             "node1",
         );
-        let names: Vec<_> = list
-            .pods
-            .iter()
-            .flatten()
-            .map(|pod| pod.name().to_owned())
-            .collect();
+        let names: Vec<_> = list.pods.iter().flatten().map(|pod| pod.name().to_owned()).collect();
         assert_eq!(names, ["a"]);
-        let refused: Vec<_> = list
-            .refused
-            .iter()
-            .map(|(uid, pod)| (uid.as_str(), pod.outcome))
-            .collect();
+        let refused: Vec<_> =
+            list.refused.iter().map(|(uid, pod)| (uid.as_str(), pod.outcome)).collect();
         assert_eq!(refused, [("b", Outcome::Refused), ("x", Outcome::Refused)]);
         assert!(!list.completeness.covers(Some("b")) && list.completeness.covers(Some("gone")));
     }
 
     #[test]
     fn a_pod_of_which_one_item_cannot_be_read_is_not_known() {
-        let pod = PodRef {
-            uid: "u".into(),
-            name: "web".into(),
-            namespace: "n".into(),
-        };
-        let sandbox = |attempt| SandboxStatus {
-            attempt,
-            ..SandboxStatus::default()
-        };
+        let pod = PodRef { uid: "u".into(), name: "web".into(), namespace: "n".into() };
+        let sandbox = |attempt| SandboxStatus { attempt, ..SandboxStatus::default() };
         let found = grouped(
-            vec![
-                Some((pod.clone(), Ok(sandbox(0)))),
-                None,
-                Some((pod.clone(), Ok(sandbox(1)))),
-            ],
+            vec![Some((pod.clone(), Ok(sandbox(0)))), None, Some((pod.clone(), Ok(sandbox(1))))],
             vec![Some((pod, Err("no response".to_owned())))],
         );
         let status = &found.pods[&PodUid::from("u")];
-        assert_eq!(
-            (status.sandboxes[0].attempt, status.sandboxes.len()),
-            (1, 2)
-        );
+        assert_eq!((status.sandboxes[0].attempt, status.sandboxes.len()), (1, 2));
         assert_eq!(found.unread[&PodUid::from("u")], "no response");
     }
 }

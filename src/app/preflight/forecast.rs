@@ -35,12 +35,7 @@ pub(super) struct PodChecks {
 
 impl Default for PodChecks {
     fn default() -> Self {
-        Self {
-            admission: Ok(()),
-            broken: None,
-            volumes: Vec::new(),
-            remarks: Vec::new(),
-        }
+        Self { admission: Ok(()), broken: None, volumes: Vec::new(), remarks: Vec::new() }
     }
 }
 
@@ -60,20 +55,14 @@ pub(super) fn forecast(inputs: PodInputs<'_>, checks: PodChecks) -> PodForecast 
     if let Some(Rejection { reason, message }) = checks.broken
         && outcome == Outcome::Kept
     {
-        reasons.push(format!(
-            "it would not be admitted now, and runs on: {reason}: {message}"
-        ));
+        reasons.push(format!("it would not be admitted now, and runs on: {reason}: {message}"));
     }
     if matches!(outcome, Outcome::Kept | Outcome::Starts) && !checks.volumes.is_empty() {
         outcome = Outcome::CannotStartAgain;
         reasons.extend(checks.volumes);
     }
     reasons.extend(checks.remarks);
-    PodForecast {
-        outcome,
-        reasons,
-        ..of_pod(pod)
-    }
+    PodForecast { outcome, reasons, ..of_pod(pod) }
 }
 
 /// A pod of which nothing is decided yet.
@@ -82,10 +71,7 @@ pub(super) fn of_pod(pod: &Pod) -> PodForecast {
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
         uid: pod.uid().to_string(),
-        source: PodSource::of(pod)
-            .unwrap_or(PodSource::Api)
-            .as_str()
-            .to_owned(),
+        source: PodSource::of(pod).unwrap_or(PodSource::Api).as_str().to_owned(),
         outcome: Outcome::Unknown,
         reasons: Vec::new(),
     }
@@ -117,10 +103,7 @@ fn decide(inputs: PodInputs<'_>) -> (Outcome, Vec<String>) {
     let has_ended = !pod.is_static() && pod.status.as_ref().is_some_and(is_terminal);
     if has_ended || facts.terminal {
         return if runs {
-            (
-                Outcome::Ending,
-                vec!["it has ended, and its last containers are stopped".to_owned()],
-            )
+            (Outcome::Ending, vec!["it has ended, and its last containers are stopped".to_owned()])
         } else {
             (Outcome::Ended, Vec::new())
         };
@@ -146,25 +129,14 @@ fn decide(inputs: PodInputs<'_>) -> (Outcome, Vec<String>) {
     }
     if !actions.containers_to_kill.is_empty() {
         let kills = actions.containers_to_kill.iter();
-        let reasons = kills
-            .clone()
-            .map(|kill| kill_text(pod, status, kill))
-            .collect();
+        let reasons = kills.clone().map(|kill| kill_text(pod, status, kill)).collect();
         let restarts = kills.clone().any(|kill| kill.restart);
-        let outcome = if restarts {
-            Outcome::Restarted
-        } else {
-            Outcome::Stopped
-        };
+        let outcome = if restarts { Outcome::Restarted } else { Outcome::Stopped };
         return (outcome, reasons);
     }
     let mut reasons = resize_texts(&actions);
     reasons.extend(starts(&actions).map(|start| format!("{}: {}", start.name, start.reason)));
-    if actions.starts_something() {
-        (Outcome::Starts, reasons)
-    } else {
-        (Outcome::Kept, reasons)
-    }
+    if actions.starts_something() { (Outcome::Starts, reasons) } else { (Outcome::Kept, reasons) }
 }
 
 fn starts(actions: &PodActions) -> impl Iterator<Item = &ContainerStart> {
@@ -227,10 +199,7 @@ fn refusal(error: AdmissionError) -> (Outcome, String) {
         }
         AdmissionError::Deferred { message, .. } => (Outcome::Starts, message),
         AdmissionError::Preempts { victims, resource } => {
-            let names: Vec<_> = victims
-                .iter()
-                .map(|pod| pod.log_name().to_string())
-                .collect();
+            let names: Vec<_> = victims.iter().map(|pod| pod.log_name().to_string()).collect();
             let reason = format!("it would preempt {} for {resource}", names.join(", "));
             (Outcome::Unknown, reason)
         }
@@ -273,11 +242,7 @@ mod tests {
     }
 
     fn status(pod: &Pod, change: impl Fn(&mut SandboxStatus, &mut ContainerStatus)) -> PodStatus {
-        let mut sandbox = SandboxStatus {
-            id: "s".into(),
-            ready: true,
-            ..SandboxStatus::default()
-        };
+        let mut sandbox = SandboxStatus { id: "s".into(), ready: true, ..SandboxStatus::default() };
         let container = &pod.containers()[0];
         let mut instance = ContainerStatus {
             id: "c".into(),
@@ -299,11 +264,7 @@ mod tests {
 
     fn of(pod: &Pod, status: &PodStatus, checks: PodChecks) -> PodForecast {
         let facts = RecordedFacts::default();
-        let inputs = PodInputs {
-            pod,
-            status,
-            facts: &facts,
-        };
+        let inputs = PodInputs { pod, status, facts: &facts };
         forecast(inputs, checks)
     }
 
@@ -382,10 +343,7 @@ mod tests {
         let running = status(&pod, |_, _| {});
         let rejected = || AdmissionError::Rejected(rejection());
         fn rejection() -> Rejection {
-            Rejection {
-                reason: "OutOfcpu".into(),
-                message: "too much".to_owned(),
-            }
+            Rejection { reason: "OutOfcpu".into(), message: "too much".to_owned() }
         }
         let deferred = AdmissionError::Deferred {
             message: "waiting".to_owned(),
@@ -398,33 +356,17 @@ mod tests {
             resource: "cpu".to_owned(),
         };
         for (status, error, outcome, reason) in [
-            (
-                &PodStatus::default(),
-                rejected(),
-                Outcome::Refused,
-                "OutOfcpu: too much",
-            ),
+            (&PodStatus::default(), rejected(), Outcome::Refused, "OutOfcpu: too much"),
             (&PodStatus::default(), deferred, Outcome::Starts, "waiting"),
-            (
-                &PodStatus::default(),
-                preempts,
-                Outcome::Unknown,
-                "preempt shop/web for cpu",
-            ),
+            (&PodStatus::default(), preempts, Outcome::Unknown, "preempt shop/web for cpu"),
             (&running, rejected(), Outcome::Kept, ""),
         ] {
-            let checks = PodChecks {
-                admission: Err(error),
-                ..PodChecks::default()
-            };
+            let checks = PodChecks { admission: Err(error), ..PodChecks::default() };
             let found = of(&pod, status, checks);
             assert_eq!(found.outcome, outcome);
             assert!(found.reasons.join(", ").contains(reason), "{found:?}");
         }
-        let checks = PodChecks {
-            broken: Some(rejection()),
-            ..PodChecks::default()
-        };
+        let checks = PodChecks { broken: Some(rejection()), ..PodChecks::default() };
         let found = of(&pod, &running, checks);
         assert_eq!(found.outcome, Outcome::Kept);
         assert!(found.reasons[0].contains("runs on: OutOfcpu"), "{found:?}");
@@ -432,10 +374,8 @@ mod tests {
 
     #[test]
     fn a_volume_that_cannot_be_set_up_keeps_a_pod_from_starting_again() {
-        let volumes = || PodChecks {
-            volumes: vec!["volume v: no".to_owned()],
-            ..PodChecks::default()
-        };
+        let volumes =
+            || PodChecks { volumes: vec!["volume v: no".to_owned()], ..PodChecks::default() };
         let web = pod(json!({}));
         let found = of(&web, &status(&web, |_, _| {}), volumes());
         assert_eq!(found.outcome, Outcome::CannotStartAgain);

@@ -42,9 +42,7 @@ pub(super) fn find(proc: &ProcDir, root: &Path, id: Option<u32>, hostname: &str)
 }
 
 fn processes(proc: &ProcDir, id: Option<u32>, found: &mut Found) -> Result<(), String> {
-    let mut listed = proc
-        .processes()
-        .map_err(|error| format!("/proc: {error}"))?;
+    let mut listed = proc.processes().map_err(|error| format!("/proc: {error}"))?;
     listed.retain(|process| *process != std::process::id());
     if let Some(id) = id.filter(|id| !listed.contains(id)) {
         return Err(format!("there is no process {id}"));
@@ -105,31 +103,18 @@ fn is_gone(error: &io::Error) -> bool {
 fn read(proc: &ProcDir, id: u32, line: Vec<String>) -> KubeletProcess {
     let mut unreadable = Vec::new();
     let mut note = |what: &str, error: io::Error| {
-        unreadable.push(format!(
-            "its {what} cannot be read: {error}; run this as root"
-        ));
+        unreadable.push(format!("its {what} cannot be read: {error}; run this as root"));
     };
-    let program = proc
-        .program(id)
-        .map_err(|error| note("program", error))
-        .ok();
-    let directory = proc
-        .directory(id)
-        .map_err(|error| note("directory", error))
-        .ok();
+    let program = proc.program(id).map_err(|error| note("program", error)).ok();
+    let directory = proc.directory(id).map_err(|error| note("directory", error)).ok();
     let proxies = proc.variables(id, ProxyEnvironment::has);
-    let proxies = proxies
-        .map_err(|error| note("environment", error))
-        .unwrap_or_default();
+    let proxies = proxies.map_err(|error| note("environment", error)).unwrap_or_default();
     KubeletProcess {
         id,
         args: line.into_iter().skip(1).collect(),
         program,
         directory,
-        proxies: proxies
-            .into_iter()
-            .map(|(name, value)| (name, SecretUrl::from(value)))
-            .collect(),
+        proxies: proxies.into_iter().map(|(name, value)| (name, SecretUrl::from(value))).collect(),
         unreadable,
     }
 }
@@ -189,10 +174,7 @@ fn unit_files(root: &Path) -> Result<Vec<UnitFile>, Finding> {
         return Ok(Vec::new());
     };
     if is_masked(&unit) {
-        let message = format!(
-            "{}: the unit is masked and cannot be started",
-            unit.display()
-        );
+        let message = format!("{}: the unit is masked and cannot be started", unit.display());
         return Err(Finding::error("unit", message));
     }
     let mut drop_ins: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
@@ -207,10 +189,7 @@ fn unit_files(root: &Path) -> Result<Vec<UnitFile>, Finding> {
         for entry in listed.into_iter().flatten() {
             let path = entry.map_err(|error| not_read(&directory, error))?.path();
             let name = path.file_name().unwrap_or_default().to_owned();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "conf")
-            {
+            if path.extension().is_some_and(|extension| extension == "conf") {
                 drop_ins.entry(name).or_insert(path);
             }
         }
@@ -264,16 +243,8 @@ mod tests {
 
     fn add_process(proc: &Path, id: &str, mounts: &str, line: &str, environment: &str) {
         put(proc, &format!("{id}/cmdline"), &line.replace(' ', "\0"));
-        put(
-            proc,
-            &format!("{id}/environ"),
-            &environment.replace(' ', "\0"),
-        );
-        put(
-            proc,
-            &format!("{id}/status"),
-            "Name:\tx\nUid:\t9\t0\t0\t0\n",
-        );
+        put(proc, &format!("{id}/environ"), &environment.replace(' ', "\0"));
+        put(proc, &format!("{id}/status"), "Name:\tx\nUid:\t9\t0\t0\t0\n");
         fs::create_dir_all(proc.join(id).join("ns")).unwrap();
         symlink(mounts, proc.join(id).join("ns/mnt")).unwrap();
         symlink("/usr/bin/kubelet", proc.join(id).join("exe")).unwrap();
@@ -286,13 +257,7 @@ mod tests {
         let proc = directory.path();
         add_process(proc, "self", "mnt:[1]", "x ", "");
         fs::remove_file(proc.join("self/cmdline")).unwrap();
-        add_process(
-            proc,
-            "10",
-            "mnt:[1]",
-            "/usr/bin/kubelet --v=2 --a= ",
-            "HTTPS_PROXY=p A=b ",
-        );
+        add_process(proc, "10", "mnt:[1]", "/usr/bin/kubelet --v=2 --a= ", "HTTPS_PROXY=p A=b ");
         add_process(proc, "11", "mnt:[2]", "/usr/bin/kubelet --v=3 ", "");
         add_process(proc, "12", "mnt:[1]", "", "");
         add_process(proc, "14", "mnt:[1]", "kubelet --kubeconfig=/home/u/k ", "");
@@ -318,22 +283,11 @@ mod tests {
         assert_eq!((chosen.processes.len(), chosen.others.len()), (1, 0));
         let foreign = find(&proc, &none, Some(14), "h");
         assert_eq!(foreign.processes, []);
-        assert!(
-            foreign
-                .problems
-                .iter()
-                .any(|one| one.level == Level::Unknown)
-        );
+        assert!(foreign.problems.iter().any(|one| one.level == Level::Unknown));
         let other = find(&proc, &none, Some(11), "h");
         assert_eq!(other.processes, []);
-        assert!(
-            other.problems[0].message.contains("nsenter -t 11"),
-            "{other:?}"
-        );
-        assert_eq!(
-            find(&proc, &none, Some(13), "h").problems[0].level,
-            Level::Unknown
-        );
+        assert!(other.problems[0].message.contains("nsenter -t 11"), "{other:?}");
+        assert_eq!(find(&proc, &none, Some(13), "h").problems[0].level, Level::Unknown);
         // What may not be read is not taken for something that is not there.
         fs::remove_file(directory.path().join("10/environ")).unwrap();
         fs::remove_file(directory.path().join("10/ns/mnt")).unwrap();
@@ -346,54 +300,26 @@ mod tests {
     fn the_unit_is_read_with_the_drop_ins_and_environment_files_that_count() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        put(
-            root,
-            "usr/lib/systemd/system/kubelet.service",
-            "[Service]\nExecStart=/old\n",
-        );
+        put(root, "usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=/old\n");
         put(
             root,
             "etc/systemd/system/kubelet.service",
             "[Service]\nEnvironmentFile=/etc/default/kubelet\nExecStart=/usr/bin/kubelet $A $B $C $D\n",
         );
         let drop_in = |value: &str| format!("[Service]\nEnvironment=A=--a={value}\n");
-        put(
-            root,
-            "usr/lib/systemd/system/kubelet.service.d/10.conf",
-            &drop_in("hidden"),
-        );
-        put(
-            root,
-            "etc/systemd/system/kubelet.service.d/10.conf",
-            &drop_in("1"),
-        );
+        put(root, "usr/lib/systemd/system/kubelet.service.d/10.conf", &drop_in("hidden"));
+        put(root, "etc/systemd/system/kubelet.service.d/10.conf", &drop_in("1"));
         put(
             root,
             "usr/lib/systemd/system/kubelet.service.d/20.conf",
             "[Service]\nEnvironment=B=--b\n",
         );
-        put(
-            root,
-            "etc/systemd/system/kubelet.service.d/readme",
-            "nothing",
-        );
+        put(root, "etc/systemd/system/kubelet.service.d/readme", "nothing");
         // A drop-in of all services, which one of the same name hides, and a masked one.
         put(root, "etc/systemd/system/service.d/10.conf", &drop_in("x"));
-        put(
-            root,
-            "etc/systemd/system/service.d/30.conf",
-            "[Service]\nEnvironment=D=--e\n",
-        );
-        put(
-            root,
-            "usr/lib/systemd/system/kubelet.service.d/40.conf",
-            "[Service]\nExecStart=\n",
-        );
-        symlink(
-            "/dev/null",
-            root.join("etc/systemd/system/kubelet.service.d/40.conf"),
-        )
-        .unwrap();
+        put(root, "etc/systemd/system/service.d/30.conf", "[Service]\nEnvironment=D=--e\n");
+        put(root, "usr/lib/systemd/system/kubelet.service.d/40.conf", "[Service]\nExecStart=\n");
+        symlink("/dev/null", root.join("etc/systemd/system/kubelet.service.d/40.conf")).unwrap();
         put(root, "etc/default/kubelet", "C=\"--c --d\"\n");
         let (command, problems) = unit(root, "h");
         assert_eq!(problems, []);
@@ -403,9 +329,7 @@ mod tests {
         let (_, problems) = unit(root, "h");
         assert_eq!(problems[0].level, Level::Error);
         assert!(
-            problems[0]
-                .message
-                .contains("kubelet.service:2: EnvironmentFile="),
+            problems[0].message.contains("kubelet.service:2: EnvironmentFile="),
             "{problems:?}"
         );
         // A directory in place of a file, as something that cannot be read.
@@ -417,10 +341,7 @@ mod tests {
         fs::write(&path, "[Service]\n").unwrap();
         let (_, problems) = unit(root, "h");
         assert_eq!(problems[0].level, Level::Error);
-        assert!(
-            problems[0].message.ends_with("no ExecStart="),
-            "{problems:?}"
-        );
+        assert!(problems[0].message.ends_with("no ExecStart="), "{problems:?}");
         fs::remove_file(&path).unwrap();
         symlink("/dev/null", &path).unwrap();
         let (_, problems) = unit(root, "h");

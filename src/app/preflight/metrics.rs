@@ -8,9 +8,7 @@ const NOT_SERVED: &str = include_str!("../../../docs/metrics-not-served.md");
 
 /// The names; `*` at the end of a name matches any suffix.
 pub fn families_not_served() -> Vec<&'static str> {
-    let rows = NOT_SERVED
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"));
+    let rows = NOT_SERVED.lines().filter_map(|line| line.strip_prefix("| `"));
     let names = rows.flat_map(|row| {
         let cell = row.split(" | ").next().unwrap_or_default();
         // Every second part is outside of backticks.

@@ -66,11 +66,7 @@ pub async fn preflight(request: PreflightRequest) -> anyhow::Result<PreflightRep
     let is_powerless = checked.findings.iter().any(is_hidden);
     let findings = checked.findings.into_iter();
     let findings = findings.map(|finding| known_or_not(finding, is_powerless));
-    Ok(PreflightReport::new(
-        checked.pods,
-        findings.collect(),
-        checked.way_back,
-    ))
+    Ok(PreflightReport::new(checked.pods, findings.collect(), checked.way_back))
 }
 
 /// The results, until something could not be found out.
@@ -99,9 +95,7 @@ async fn check(
     let Some(flags) = target.flags else {
         return Ok(Ok(()));
     };
-    let facts = HostFacts {
-        hostname: machine.hostname.clone(),
-    };
+    let facts = HostFacts { hostname: machine.hostname.clone() };
     let directory = target.directory;
     let load = move || {
         if let Some(directory) = directory {
@@ -146,9 +140,8 @@ fn unusable(error: &anyhow::Error) -> Vec<Finding> {
 
 fn configuration_findings(config: &KubeletConfig) -> Vec<Finding> {
     let warnings = config.warnings.iter();
-    let mut findings: Vec<_> = warnings
-        .map(|warning| Finding::warning("configuration", warning))
-        .collect();
+    let mut findings: Vec<_> =
+        warnings.map(|warning| Finding::warning("configuration", warning)).collect();
     if !config.unsupported.is_empty() {
         let names = config.unsupported.join(", ");
         let message = format!("accepted and without effect in this kubelet: {names}");
@@ -163,11 +156,7 @@ fn known_or_not(finding: Finding, is_powerless: bool) -> Finding {
     let is_server = matches!(finding.subject, "API server" | "runtime");
     let is_error = finding.level == Level::Error;
     Finding {
-        level: if is_error && (is_server || is_powerless) {
-            Level::Unknown
-        } else {
-            finding.level
-        },
+        level: if is_error && (is_server || is_powerless) { Level::Unknown } else { finding.level },
         ..finding
     }
 }
@@ -206,19 +195,10 @@ async fn check_pods(
     let desired = found.sources.iter();
     let desired = desired.flat_map(|list| list.pods.iter().flatten());
     let pods: Vec<_> = desired.cloned().collect();
-    let checks = NodeChecks::new(
-        config,
-        machine,
-        &client,
-        features,
-        api.as_ref(),
-        &pods,
-        runtime,
-        &left,
-    );
-    let (checks, more) = checks
-        .await
-        .map_err(|error| Finding::unknown("node", error_chain(error.as_ref())))?;
+    let checks =
+        NodeChecks::new(config, machine, &client, features, api.as_ref(), &pods, runtime, &left);
+    let (checks, more) =
+        checks.await.map_err(|error| Finding::unknown("node", error_chain(error.as_ref())))?;
     checked.findings.extend(more);
     checked.pods = Some(forecasts(&found.sources, runtime, &checks));
     Ok(())
@@ -244,10 +224,8 @@ async fn runtime(
 /// The API server, if its kubeconfig can be used; what is wrong with it is among the findings of the node.
 async fn api_server(config: &KubeletConfig) -> Option<ApiServer> {
     let kubeconfig = config.kubeconfig.clone()?;
-    let identity = ClientIdentity {
-        is_awaited: false,
-        ..client_identity(kubeconfig, &config.identity)
-    };
+    let identity =
+        ClientIdentity { is_awaited: false, ..client_identity(kubeconfig, &config.identity) };
     ApiServer::open(identity).await.ok()
 }
 
@@ -294,17 +272,10 @@ async fn node_pods(
         }));
     }
     // A pod runs with the amounts that it is allocated, which may be others than those in its spec.
-    for pod in sources
-        .iter_mut()
-        .flat_map(|list| list.pods.iter_mut().flatten())
-    {
+    for pod in sources.iter_mut().flat_map(|list| list.pods.iter_mut().flatten()) {
         *pod = left.allocations.apply(pod);
     }
-    NodePods {
-        runtime,
-        sources,
-        static_pods,
-    }
+    NodePods { runtime, sources, static_pods }
 }
 
 #[cfg(test)]
@@ -329,10 +300,7 @@ mod tests {
             let finding = known_or_not(Finding::error(subject, "m"), is_powerless);
             assert_eq!(finding.level, level, "{subject}");
         }
-        assert_eq!(
-            known_or_not(Finding::ok("ports", "m"), true).level,
-            Level::Ok
-        );
+        assert_eq!(known_or_not(Finding::ok("ports", "m"), true).level, Level::Ok);
     }
 
     #[tokio::test]
@@ -340,16 +308,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut flags = Flags::default();
         flags.config = Some(directory.path().join("none"));
-        let request = PreflightRequest {
-            process: None,
-            flags: Some(flags),
-        };
+        let request = PreflightRequest { process: None, flags: Some(flags) };
         let report = preflight(request).await.unwrap();
         assert_eq!(report.verdict, Verdict::NotSafe, "{report:?}");
         let mut findings = report.findings.iter();
-        assert!(
-            findings.any(|one| one.subject == "configuration"),
-            "{report:?}"
-        );
+        assert!(findings.any(|one| one.subject == "configuration"), "{report:?}");
     }
 }

@@ -85,10 +85,8 @@ impl<'a> NodeChecks<'a> {
             None
         });
         findings.extend(node.as_ref().and_then(version_finding));
-        let sysctls = Allowlist::new(
-            &machine.kernel_release,
-            &config.containers.allowed_unsafe_sysctls,
-        )?;
+        let sysctls =
+            Allowlist::new(&machine.kernel_release, &config.containers.allowed_unsafe_sysctls)?;
         let running = pods.iter().filter(|pod| {
             let status = runtime.pods.get(&pod.uid());
             status.is_some_and(|status| status.may_be_running())
@@ -120,10 +118,7 @@ impl<'a> NodeChecks<'a> {
             let keys = pods.iter().flat_map(|pod| checks.volumes(pod).claims);
             let keys: BTreeSet<_> = keys.map(|(_, key)| key).collect();
             checks.claims = collect::claims(api, keys).await;
-            let unread = checks
-                .claims
-                .values()
-                .filter_map(|claim| claim.as_ref().err());
+            let unread = checks.claims.values().filter_map(|claim| claim.as_ref().err());
             findings.extend(unread.map(|why| Finding::unknown("volumes", why)));
         }
         Ok((checks, findings))
@@ -163,10 +158,7 @@ impl PodLookup for NodeChecks<'_> {
     }
 
     fn checks(&self, pod: &Pod, status: &PodStatus) -> PodChecks {
-        let others = AdmittedPods {
-            staying: self.others(pod),
-            ..AdmittedPods::default()
-        };
+        let others = AdmittedPods { staying: self.others(pod), ..AdmittedPods::default() };
         let attributes = PodAdmitAttributes {
             sysctls: &self.sysctls,
             app_armor: self.machine.app_armor,
@@ -184,29 +176,13 @@ impl PodLookup for NodeChecks<'_> {
         let runs = has_running_containers(status);
         let broken = broken_by_running(pod, &attributes).filter(|_| runs);
         let mut volumes = self.volumes(pod).errors;
-        volumes.extend(
-            self.left
-                .volumes
-                .get(&pod.uid())
-                .into_iter()
-                .flatten()
-                .cloned(),
-        );
+        volumes.extend(self.left.volumes.get(&pod.uid()).into_iter().flatten().cloned());
         let mut remarks = Vec::new();
         if runs {
-            remarks.extend(
-                self.cgroups
-                    .as_ref()
-                    .and_then(|cgroups| cgroups.remark(pod)),
-            );
+            remarks.extend(self.cgroups.as_ref().and_then(|cgroups| cgroups.remark(pod)));
             remarks.extend(self.resize_remark(pod));
         }
-        PodChecks {
-            admission: admit(pod, &attributes),
-            broken,
-            volumes,
-            remarks,
-        }
+        PodChecks { admission: admit(pod, &attributes), broken, volumes, remarks }
     }
 }
 
@@ -233,11 +209,7 @@ async fn pod_cgroups(
     let driver = cgroup_driver(client, &Metrics::new(), config.cgroups.driver).await?;
     let root = config.cgroups.root.clone();
     let top = CgroupName::of_cgroupfs(&root).path(driver)?;
-    let cgroups = PodCgroups {
-        cgroups: Cgroups::below(top, machine.cgroup_v2)?,
-        root,
-        driver,
-    };
+    let cgroups = PodCgroups { cgroups: Cgroups::below(top, machine.cgroup_v2)?, root, driver };
     let configured = config.cgroups.driver;
     let finding = (driver != configured).then(|| {
         let message = format!(
@@ -252,19 +224,12 @@ async fn pod_cgroups(
 
 /// The pressure that the Node object shows.
 fn pressure(node: &Node) -> NodePressure {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_deref());
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
     let is = |kind: &str| {
         let mut conditions = conditions.unwrap_or_default().iter();
         conditions.any(|one| one.type_ == kind && one.status == "True")
     };
-    NodePressure {
-        memory: is("MemoryPressure"),
-        disk: is("DiskPressure"),
-        pid: is("PIDPressure"),
-    }
+    NodePressure { memory: is("MemoryPressure"), disk: is("DiskPressure"), pid: is("PIDPressure") }
 }
 
 /// The finding about the version that the Node object shows.
@@ -315,10 +280,7 @@ pub(super) fn runtime_findings(features: &RuntimeFeatures) -> Vec<Finding> {
     if !handlers.clone().any(|handler| handler.user_namespaces) {
         lacks.push("user namespaces (hostUsers: false)");
     }
-    if !handlers
-        .clone()
-        .any(|handler| handler.recursive_read_only_mounts)
-    {
+    if !handlers.clone().any(|handler| handler.recursive_read_only_mounts) {
         lacks.push("recursive read-only mounts");
     }
     if !features.supplemental_groups_policy {

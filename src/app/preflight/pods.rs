@@ -34,12 +34,7 @@ pub(super) struct SourceList {
 impl SourceList {
     /// A source whose pods are not known.
     pub(super) fn unread(source: PodSource) -> Self {
-        Self {
-            source,
-            pods: None,
-            completeness: Completeness::Partial,
-            refused: Vec::new(),
-        }
+        Self { source, pods: None, completeness: Completeness::Partial, refused: Vec::new() }
     }
 }
 
@@ -68,9 +63,8 @@ pub(super) fn adopt(
     let mut uids = AdoptedUids::new(runtime.pods.values().cloned());
     let adopted = pods.into_iter().map(|pod| {
         let candidates = uids.candidates(source, &pod).iter();
-        let statuses: Vec<_> = candidates
-            .filter_map(|uid| runtime.pods.get(uid).cloned())
-            .collect();
+        let statuses: Vec<_> =
+            candidates.filter_map(|uid| runtime.pods.get(uid).cloned()).collect();
         let generated = pod.uid();
         let pod = uids.adopt(source, pod, &statuses);
         let is_adopted = pod.uid() != generated;
@@ -104,16 +98,11 @@ pub(super) fn forecasts(
         let uid = pod.uid();
         seen.insert(uid.clone());
         if let Some(why) = runtime.unread.get(&uid) {
-            found.push(PodForecast {
-                reasons: vec![why.clone()],
-                ..of_pod(pod)
-            });
+            found.push(PodForecast { reasons: vec![why.clone()], ..of_pod(pod) });
             continue;
         }
         let status = runtime.pods.get(&uid).map_or(&none, |status| &**status);
-        let digest = lookup
-            .origin(&uid)
-            .and_then(|origin| origin.manifest_digest.as_deref());
+        let digest = lookup.origin(&uid).and_then(|origin| origin.manifest_digest.as_deref());
         let owner = uid_owner(pod, status, true, digest);
         let replaced = match owner {
             UidOwner::Other if status.may_be_running() => Some(status),
@@ -147,11 +136,7 @@ pub(super) fn forecasts(
         let inputs = PodInputs {
             pod,
             // What is left of another pod is removed before the start.
-            status: if owner == UidOwner::Other {
-                &none
-            } else {
-                status
-            },
+            status: if owner == UidOwner::Other { &none } else { status },
             facts: &lookup.facts(&uid),
         };
         found.push(forecast(inputs, lookup.checks(pod, status)));
@@ -223,14 +208,12 @@ fn not_desired(
     let list = sources.iter().find(|list| list.source == source);
     let (outcome, reason) = match list {
         _ if removed.has(status) => match (list, source) {
-            (None, _) => (
-                Outcome::Stopped,
-                format!("the configuration has no source of its kind: {source}"),
-            ),
-            (Some(_), PodSource::Api) => (
-                Outcome::Stopped,
-                "the API server does not have it".to_owned(),
-            ),
+            (None, _) => {
+                (Outcome::Stopped, format!("the configuration has no source of its kind: {source}"))
+            }
+            (Some(_), PodSource::Api) => {
+                (Outcome::Stopped, "the API server does not have it".to_owned())
+            }
             (Some(_), _) => (Outcome::Stopped, "no manifest has it".to_owned()),
         },
         None if source == PodSource::Api => (
@@ -238,10 +221,9 @@ fn not_desired(
             "it runs on, and without a kubeconfig nothing starts it again".to_owned(),
         ),
         None => (Outcome::Unknown, "not all manifests can be used".to_owned()),
-        Some(list) if list.pods.is_none() => (
-            Outcome::Unknown,
-            format!("{} could not be read", source_text(source)),
-        ),
+        Some(list) if list.pods.is_none() => {
+            (Outcome::Unknown, format!("{} could not be read", source_text(source)))
+        }
         Some(_) => (
             Outcome::CannotStartAgain,
             "it runs on, but its manifest may be one of those that cannot be used".to_owned(),
@@ -257,9 +239,7 @@ pub(super) fn way_back(pods: &[StaticPod], runtime: &RuntimePods) -> Vec<String>
         status.is_some_and(|status| has_running_containers(status))
     };
     let names = |adopted: bool| {
-        let of = pods
-            .iter()
-            .filter(|pod| runs(pod) && pod.is_adopted == adopted);
+        let of = pods.iter().filter(|pod| runs(pod) && pod.is_adopted == adopted);
         let names: Vec<_> = of.map(|pod| pod.pod.log_name().to_string()).collect();
         (!names.is_empty()).then(|| names.join(", "))
     };
@@ -321,13 +301,8 @@ mod tests {
     }
 
     fn runtime(statuses: impl IntoIterator<Item = Arc<PodStatus>>) -> RuntimePods {
-        let pods = statuses
-            .into_iter()
-            .map(|status| (status.uid.clone(), status));
-        RuntimePods {
-            pods: pods.collect(),
-            unread: BTreeMap::new(),
-        }
+        let pods = statuses.into_iter().map(|status| (status.uid.clone(), status));
+        RuntimePods { pods: pods.collect(), unread: BTreeMap::new() }
     }
 
     fn list(
@@ -335,12 +310,7 @@ mod tests {
         pods: Option<Vec<Arc<Pod>>>,
         completeness: Completeness,
     ) -> SourceList {
-        SourceList {
-            source,
-            pods,
-            completeness,
-            refused: Vec::new(),
-        }
+        SourceList { source, pods, completeness, refused: Vec::new() }
     }
 
     /// Nothing else is known.
@@ -363,9 +333,7 @@ mod tests {
     fn outcomes(sources: &[SourceList], runtime: &RuntimePods) -> Vec<(Outcome, String)> {
         let found = forecasts(sources, runtime, &Nothing);
         let found = found.into_iter();
-        found
-            .map(|pod| (pod.outcome, pod.reasons.join(", ")))
-            .collect()
+        found.map(|pod| (pod.outcome, pod.reasons.join(", "))).collect()
     }
 
     #[test]
@@ -419,37 +387,12 @@ mod tests {
         use PodSource::{Api, File};
         let all = || Some(Vec::new());
         for (source, state, sources, expected) in [
-            (
-                Api,
-                Running,
-                vec![list(Api, all(), Completeness::Complete)],
-                Some(Outcome::Stopped),
-            ),
-            (
-                Api,
-                Running,
-                vec![list(Api, None, Completeness::Partial)],
-                Some(Outcome::Unknown),
-            ),
-            (
-                Api,
-                Exited,
-                vec![list(Api, all(), Completeness::Complete)],
-                None,
-            ),
+            (Api, Running, vec![list(Api, all(), Completeness::Complete)], Some(Outcome::Stopped)),
+            (Api, Running, vec![list(Api, None, Completeness::Partial)], Some(Outcome::Unknown)),
+            (Api, Exited, vec![list(Api, all(), Completeness::Complete)], None),
             (Api, Running, vec![], Some(Outcome::CannotStartAgain)),
-            (
-                File,
-                Running,
-                vec![list(Api, all(), Completeness::Complete)],
-                Some(Outcome::Stopped),
-            ),
-            (
-                File,
-                Running,
-                vec![list(Api, None, Completeness::Partial)],
-                Some(Outcome::Unknown),
-            ),
+            (File, Running, vec![list(Api, all(), Completeness::Complete)], Some(Outcome::Stopped)),
+            (File, Running, vec![list(Api, None, Completeness::Partial)], Some(Outcome::Unknown)),
             (
                 File,
                 Running,
@@ -459,11 +402,7 @@ mod tests {
             (
                 File,
                 Running,
-                vec![list(
-                    File,
-                    all(),
-                    BTreeSet::from(["/m/bad".to_owned()]).into(),
-                )],
+                vec![list(File, all(), BTreeSet::from(["/m/bad".to_owned()]).into())],
                 Some(Outcome::CannotStartAgain),
             ),
         ] {
@@ -477,11 +416,8 @@ mod tests {
     fn a_pod_that_cannot_be_read_or_is_refused_is_said_once() {
         let mut runtime = runtime([status("u", PodSource::Api, "a", ContainerState::Running)]);
         runtime.unread = [("u".into(), "no response".to_owned())].into();
-        let mut api = list(
-            PodSource::Api,
-            Some(vec![pod("u", "api", "a")]),
-            Completeness::Complete,
-        );
+        let mut api =
+            list(PodSource::Api, Some(vec![pod("u", "api", "a")]), Completeness::Complete);
         let found = outcomes(std::slice::from_ref(&api), &runtime);
         assert_eq!(found, [(Outcome::Unknown, "no response".to_owned())]);
         let refused = PodForecast {
@@ -490,9 +426,6 @@ mod tests {
             ..of_pod(&pod("u", "api", "a"))
         };
         (api.pods, api.refused) = (Some(Vec::new()), vec![("u".into(), refused)]);
-        assert_eq!(
-            outcomes(&[api], &runtime),
-            [(Outcome::Refused, "no".to_owned())]
-        );
+        assert_eq!(outcomes(&[api], &runtime), [(Outcome::Refused, "no".to_owned())]);
     }
 }

@@ -120,13 +120,7 @@ impl PreflightReport {
         });
         let verdict = verdict(&pods, &findings, are_known);
         let summary = summary(verdict, &pods, &findings, are_known);
-        Self {
-            verdict,
-            summary,
-            pods,
-            findings,
-            way_back,
-        }
+        Self { verdict, summary, pods, findings, way_back }
     }
 }
 
@@ -163,29 +157,17 @@ fn summary(
         _ => parts.push(format!("{count} {many}")),
     };
     add(of_level(Level::Error), "error", "errors");
-    add(
-        of_level(Level::Unknown),
-        "thing could not be found out",
-        "things could not be found out",
-    );
+    add(of_level(Level::Unknown), "thing could not be found out", "things could not be found out");
     for (outcome, text) in [
         (Outcome::Restarted, "restarted"),
         (Outcome::Stopped, "stopped"),
         (Outcome::Refused, "refused"),
     ] {
-        add(
-            of_outcome(outcome),
-            &format!("pod is {text}"),
-            &format!("pods are {text}"),
-        );
+        add(of_outcome(outcome), &format!("pod is {text}"), &format!("pods are {text}"));
     }
     let again = of_outcome(Outcome::CannotStartAgain);
     add(again, "pod cannot start again", "pods cannot start again");
-    add(
-        of_outcome(Outcome::Unknown),
-        "pod is not known",
-        "pods are not known",
-    );
+    add(of_outcome(Outcome::Unknown), "pod is not known", "pods are not known");
     if are_known {
         let kept = of_outcome(Outcome::Kept);
         match kept {
@@ -242,18 +224,8 @@ mod tests {
                 Verdict::Safe,
                 "safe: 2 pods are kept as they are, 1 being started, 1 ending, 1 ended before",
             ),
-            (
-                Some(vec![]),
-                vec![],
-                Verdict::Safe,
-                "safe: no pod runs that would be kept",
-            ),
-            (
-                None,
-                vec![],
-                Verdict::NotKnown,
-                "not known whether it is safe: ",
-            ),
+            (Some(vec![]), vec![], Verdict::Safe, "safe: no pod runs that would be kept"),
+            (None, vec![], Verdict::NotKnown, "not known whether it is safe: "),
             (
                 Some(vec![Kept]),
                 vec![Level::Unknown],
@@ -273,13 +245,7 @@ mod tests {
                 "not known whether it is safe: 1 pod is not known, 1 pod is kept as it is",
             ),
             (
-                Some(vec![
-                    Restarted,
-                    Restarted,
-                    Stopped,
-                    Refused,
-                    CannotStartAgain,
-                ]),
+                Some(vec![Restarted, Restarted, Stopped, Refused, CannotStartAgain]),
                 vec![],
                 Verdict::NotSafe,
                 "not safe: 2 pods are restarted, 1 pod is stopped, 1 pod is refused, 1 pod cannot start again, no pod runs that would be kept",
@@ -288,10 +254,7 @@ mod tests {
             let pods = pods.map(|pods| pods.into_iter().map(pod).collect());
             let findings = levels.into_iter().map(finding).collect();
             let report = PreflightReport::new(pods, findings, Vec::new());
-            assert_eq!(
-                (report.verdict, report.summary.as_str()),
-                (verdict, summary)
-            );
+            assert_eq!((report.verdict, report.summary.as_str()), (verdict, summary));
         }
         for outcome in [Restarted, Stopped, Refused, CannotStartAgain, Unknown] {
             let report = PreflightReport::new(Some(vec![pod(outcome)]), Vec::new(), Vec::new());

@@ -60,10 +60,7 @@ pub(super) fn read(config: &KubeletConfig, machine: &HostMachine) -> LeftState {
                 devices::check_device_checkpoint(root),
                 "which containers have which devices is not known",
             ),
-            (
-                dra::check_claim_checkpoint(root),
-                "which resource claims are prepared is not known",
-            ),
+            (dra::check_claim_checkpoint(root), "which resource claims are prepared is not known"),
         ] {
             let damaged = checked.err();
             findings.extend(
@@ -98,9 +95,7 @@ fn unreadable(root: &Path) -> Vec<Finding> {
         dra::CHECKPOINT.into(),
         Path::new(DEVICE_PLUGINS).join(devices::CHECKPOINT),
     ];
-    let paths = [root.to_owned()]
-        .into_iter()
-        .chain(names.into_iter().map(|name| root.join(name)));
+    let paths = [root.to_owned()].into_iter().chain(names.into_iter().map(|name| root.join(name)));
     paths
         .filter_map(|path| {
             let opened = if path == *root {
@@ -154,10 +149,7 @@ fn csi_volumes(root: &Path, of_pods: &mut BTreeMap<PodUid, Vec<String>>) -> Vec<
 /// The sockets of plugins, which register again with a kubelet that starts.
 fn plugins(root: &Path) -> Option<Finding> {
     let sockets = |directory: &str| {
-        let entries = fs::read_dir(root.join(directory))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let entries = fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let names = names.filter(|name| name.ends_with(".sock") && name != "kubelet.sock");
         names.collect::<Vec<_>>()

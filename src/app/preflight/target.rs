@@ -71,10 +71,7 @@ fn without_deleted(program: &Path) -> (PathBuf, bool) {
 
 /// Chooses the flags: those `given` on the command line, else those of the one kubelet that runs, else those of the unit.
 pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
-    let mut target = Target {
-        findings: found.problems,
-        ..Target::default()
-    };
+    let mut target = Target { findings: found.problems, ..Target::default() };
     let process = found.processes.first();
     let unit = found.unit.as_ref();
     target.findings.extend(several(&found.processes));
@@ -118,14 +115,9 @@ pub(super) fn choose(found: Found, given: Option<Flags>) -> Target {
     };
     target.directory = directory;
     let (flags, problems) = lenient_flags(args);
-    target.findings.push(Finding::ok(
-        "flags",
-        format!("the flags are those of {source}"),
-    ));
+    target.findings.push(Finding::ok("flags", format!("the flags are those of {source}")));
     let problems = problems.into_iter();
-    target
-        .findings
-        .extend(problems.map(|why| Finding::error("flags", why)));
+    target.findings.extend(problems.map(|why| Finding::error("flags", why)));
     target.flags = flags;
     target
 }
@@ -180,9 +172,7 @@ fn proxies(
         (Some(process), _) => Some(ProxyEnvironment::of(&|name| {
             process.proxies.get(name).map(|value| (**value).to_owned())
         })),
-        (None, Some(unit)) => Some(ProxyEnvironment::of(&|name| {
-            unit.variables.get(name).cloned()
-        })),
+        (None, Some(unit)) => Some(ProxyEnvironment::of(&|name| unit.variables.get(name).cloned())),
         (None, None) => None,
     }
 }
@@ -225,10 +215,7 @@ fn proxy_findings(process: Option<&KubeletProcess>, unit: Option<&UnitCommand>) 
             findings.push(Finding::unknown("proxies", message));
         }
     }
-    for name in of_process
-        .keys()
-        .filter(|name| !of_unit.contains_key(*name))
-    {
+    for name in of_process.keys().filter(|name| !of_unit.contains_key(*name)) {
         let message = format!(
             "{place}: {name} of process {id} is not from the unit; check that a restart has it, too"
         );
@@ -290,11 +277,7 @@ fn differences(unit: &UnitCommand, process: &KubeletProcess) -> Vec<Finding> {
     let less = |one: &[String], other: &[String]| {
         let only = one.iter().filter(|arg| !other.contains(arg));
         let only: Vec<_> = only.map(String::as_str).collect();
-        if only.is_empty() {
-            "none".to_owned()
-        } else {
-            only.join(" ")
-        }
+        if only.is_empty() { "none".to_owned() } else { only.join(" ") }
     };
     let message = format!(
         "{place}: a restart of the unit starts other flags than process {id} has; only the unit: {}; only the process: {}",
@@ -354,16 +337,9 @@ fn unknown_flag(args: &[String]) -> Option<(std::ops::Range<usize>, String)> {
     args.iter().enumerate().find_map(|(index, arg)| {
         let is_flag = arg.starts_with('-');
         let alone = parse_args([arg.into()]).err().filter(|_| is_flag)?;
-        let problem = alone
-            .0
-            .into_iter()
-            .find(|why| why.starts_with("unknown flag"))?;
+        let problem = alone.0.into_iter().find(|why| why.starts_with("unknown flag"))?;
         let value = args.get(index + 1).filter(|next| !next.starts_with('-'));
-        let end = if arg.contains('=') || value.is_none() {
-            index + 1
-        } else {
-            index + 2
-        };
+        let end = if arg.contains('=') || value.is_none() { index + 1 } else { index + 2 };
         Some((index..end, problem))
     })
 }

@@ -106,10 +106,7 @@ impl Service {
         for file in files {
             let mut in_service = false;
             for (line, text) in logical_lines(&file.text, " ") {
-                let place = Place {
-                    path: file.path.clone(),
-                    line,
-                };
+                let place = Place { path: file.path.clone(), line };
                 if text.starts_with('[') {
                     in_service = text == "[Service]";
                 } else if in_service && let Some((key, value)) = text.split_once('=') {
@@ -195,10 +192,7 @@ impl Service {
     /// Adds the variables of an environment file, which override others.
     pub(super) fn add_environment_file(&mut self, file: &UnitFile) {
         for (line, text) in logical_lines(&file.text, "") {
-            let place = Place {
-                path: file.path.clone(),
-                line,
-            };
+            let place = Place { path: file.path.clone(), line };
             let Some((name, value)) = text.split_once('=') else {
                 if !text.is_empty() {
                     self.warn(&place, "the line is no assignment");
@@ -249,9 +243,7 @@ impl Service {
             program: without_specifiers(&program, hostname)?,
             args,
             place: place.clone(),
-            variables: variables
-                .map(|(name, (value, _))| (name.clone(), value.clone()))
-                .collect(),
+            variables: variables.map(|(name, (value, _))| (name.clone(), value.clone())).collect(),
             directory: self.directory.clone().unwrap_or_else(|| "/".into()),
         })
     }
@@ -264,9 +256,7 @@ impl Service {
     fn expand(&self, word: &str, args: &mut Vec<String>) -> Result<(), String> {
         let is_name = |name: &&str| {
             let mut chars = name.chars();
-            let begins = chars
-                .next()
-                .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+            let begins = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
             begins && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
         };
         if let Some(name) = word.strip_prefix('$').filter(is_name) {

@@ -70,19 +70,15 @@ impl DocumentNode {
         };
         let entries = entries.iter().map(|entry| &entry.node).enumerate();
         let entries = entries.filter(|(_, node)| !node.is_rejected());
-        items
-            .iter()
-            .enumerate()
-            .chain(entries)
-            .any(|(index, child)| {
-                *before -= 1;
-                steps.push(index);
-                let found = child.find_line(before, steps);
-                if !found {
-                    steps.pop();
-                }
-                found
-            })
+        items.iter().enumerate().chain(entries).any(|(index, child)| {
+            *before -= 1;
+            steps.push(index);
+            let found = child.find_line(before, steps);
+            if !found {
+                steps.pop();
+            }
+            found
+        })
     }
 
     fn is_rejected(&self) -> bool {

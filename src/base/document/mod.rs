@@ -87,10 +87,7 @@ pub struct DocumentEntry {
 impl DocumentNode {
     /// An empty mapping, over which layers are merged.
     pub fn empty(origin: DocumentOrigin) -> Self {
-        Self {
-            value: DocumentValue::Map(Vec::new()),
-            origin,
-        }
+        Self { value: DocumentValue::Map(Vec::new()), origin }
     }
 
     /// The value of `key`, if this is a mapping with that key.
@@ -103,13 +100,11 @@ impl DocumentNode {
 
     /// The value at these child indices.
     pub fn at_mut(&mut self, steps: &[usize]) -> Option<&mut DocumentNode> {
-        steps
-            .iter()
-            .try_fold(self, |node, step| match &mut node.value {
-                DocumentValue::Map(entries) => entries.get_mut(*step).map(|entry| &mut entry.node),
-                DocumentValue::List(items) => items.get_mut(*step),
-                _ => None,
-            })
+        steps.iter().try_fold(self, |node, step| match &mut node.value {
+            DocumentValue::Map(entries) => entries.get_mut(*step).map(|entry| &mut entry.node),
+            DocumentValue::List(items) => items.get_mut(*step),
+            _ => None,
+        })
     }
 
     /// The value at these child indices, its entry if it is in a mapping, and its path: `a.b[2].c`.
@@ -181,10 +176,7 @@ impl DocumentNode {
         match (&mut self.value, over) {
             (
                 DocumentValue::Map(entries),
-                DocumentNode {
-                    value: DocumentValue::Map(additions),
-                    ..
-                },
+                DocumentNode { value: DocumentValue::Map(additions), .. },
             ) => {
                 for addition in additions {
                     merge_entry(entries, addition);
@@ -209,28 +201,19 @@ impl DocumentNode {
 
     /// Sets the value at a dotted path; replaces an existing value and creates missing parents.
     pub fn set(&mut self, path: &str, node: DocumentNode) {
-        let (key, rest) = path
-            .split_once('.')
-            .map_or((path, None), |(k, r)| (k, Some(r)));
+        let (key, rest) = path.split_once('.').map_or((path, None), |(k, r)| (k, Some(r)));
         if !matches!(self.value, DocumentValue::Map(_)) {
             self.value = DocumentValue::Map(Vec::new());
         }
         let DocumentValue::Map(entries) = &mut self.value else {
             return;
         };
-        let index = entries
-            .iter()
-            .position(|e| e.key == key)
-            .unwrap_or_else(|| {
-                let origin = node.origin.clone();
-                let value = DocumentNode::empty(origin.clone());
-                entries.push(DocumentEntry {
-                    key: key.to_owned(),
-                    origin,
-                    node: value,
-                });
-                entries.len() - 1
-            });
+        let index = entries.iter().position(|e| e.key == key).unwrap_or_else(|| {
+            let origin = node.origin.clone();
+            let value = DocumentNode::empty(origin.clone());
+            entries.push(DocumentEntry { key: key.to_owned(), origin, node: value });
+            entries.len() - 1
+        });
         if let Some(entry) = entries.get_mut(index) {
             match rest {
                 Some(rest) => entry.node.set(rest, node),
@@ -241,9 +224,7 @@ impl DocumentNode {
 
     /// Removes the value at a dotted path.
     pub fn remove(&mut self, path: &str) {
-        let (key, rest) = path
-            .split_once('.')
-            .map_or((path, None), |(k, r)| (k, Some(r)));
+        let (key, rest) = path.split_once('.').map_or((path, None), |(k, r)| (k, Some(r)));
         let DocumentValue::Map(entries) = &mut self.value else {
             return;
         };
@@ -268,9 +249,8 @@ pub fn push_key(path: &mut String, key: &str) {
 
 /// The rest of a path after a key, or a key in brackets, at its start.
 fn after_key<'p>(path: &'p str, key: &str) -> Option<&'p str> {
-    let bracketed = path
-        .strip_prefix('[')
-        .and_then(|path| path.strip_prefix(key)?.strip_prefix(']'));
+    let bracketed =
+        path.strip_prefix('[').and_then(|path| path.strip_prefix(key)?.strip_prefix(']'));
     bracketed.or_else(|| path.strip_prefix(key))
 }
 

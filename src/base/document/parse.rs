@@ -68,11 +68,7 @@ impl std::error::Error for DecodeError {}
 impl DecodeError {
     /// An error of a field whose position is not known.
     pub fn new(field: &str, message: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            message: message.into(),
-            ..Self::default()
-        }
+        Self { field: field.into(), message: message.into(), ..Self::default() }
     }
 
     /// Converts the error of a part of a document, at `path`, to one of the document.
@@ -152,13 +148,7 @@ fn read(
         Some(_) => DuplicateKeyPolicy::LastWins,
         None => DuplicateKeyPolicy::Error,
     });
-    let mut reader = DocumentReader {
-        file,
-        path: Vec::new(),
-        text: 0,
-        bad_key: None,
-        duplicates,
-    };
+    let mut reader = DocumentReader { file, path: Vec::new(), text: 0, bad_key: None, duplicates };
     let mut first = None;
     let read =
         serde_yaml::with_deserializer_from_str_with_options(text, options.clone(), |inner| {
@@ -178,10 +168,7 @@ fn read(
 }
 
 fn is_second_document(error: &serde_yaml::Error) -> bool {
-    matches!(
-        error.without_snippet(),
-        serde_yaml::Error::MultipleDocuments { .. }
-    )
+    matches!(error.without_snippet(), serde_yaml::Error::MultipleDocuments { .. })
 }
 
 /// Whether the first document is followed by another one that is not empty.
@@ -266,11 +253,8 @@ impl DocumentReader<'_> {
         };
         let mut field = self.field();
         push_key(&mut field, &entry.key);
-        let duplicate = DuplicateKey {
-            field,
-            origin: entry.origin.clone(),
-            before: before.origin.clone(),
-        };
+        let duplicate =
+            DuplicateKey { field, origin: entry.origin.clone(), before: before.origin.clone() };
         self.duplicates.get_or_insert_default().push(duplicate);
         *before = entry;
     }
@@ -299,16 +283,10 @@ fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
     match error.without_snippet() {
         E::AliasError { error, .. } => message(error, limits),
         E::MultipleDocuments { .. } => {
-            format!(
-                "more than one document: a {} must have exactly one",
-                limits.kind
-            )
+            format!("more than one document: a {} must have exactly one", limits.kind)
         }
         E::DuplicateMappingKey { key: Some(key), .. } => {
-            format!(
-                "duplicate key {:?}",
-                key.chars().take(100).collect::<String>()
-            )
+            format!("duplicate key {:?}", key.chars().take(100).collect::<String>())
         }
         E::DuplicateMappingKey { key: None, .. } => "duplicate key".into(),
         E::Budget { .. }
@@ -390,10 +368,9 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
             }
         }
         match (value, position) {
-            (Some(value), Some(position)) => Ok(DocumentNode {
-                value,
-                origin: self.0.origin(&position),
-            }),
+            (Some(value), Some(position)) => {
+                Ok(DocumentNode { value, origin: self.0.origin(&position) })
+            }
             _ => Err(A::Error::custom("a value without its position")),
         }
     }
@@ -466,11 +443,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
             self.0.path.push(PathStep::Key(text));
             let node = map.next_value_seed(NodeSeed(self.0))?;
             if let Some(PathStep::Key(text)) = self.0.path.pop() {
-                let entry = DocumentEntry {
-                    key: text,
-                    origin: key.origin,
-                    node,
-                };
+                let entry = DocumentEntry { key: text, origin: key.origin, node };
                 self.0.put(&mut entries, entry);
             }
         }

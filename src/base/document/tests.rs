@@ -1,12 +1,7 @@
 use super::*;
 
-const LIMITS: DocumentLimits = DocumentLimits {
-    kind: "test",
-    nodes: 1000,
-    depth: 32,
-    text: 10_000,
-    replayed: 1000,
-};
+const LIMITS: DocumentLimits =
+    DocumentLimits { kind: "test", nodes: 1000, depth: 32, text: 10_000, replayed: 1000 };
 
 fn tree(text: &str) -> DocumentNode {
     parse(&Arc::from("k.yaml"), text, &LIMITS).unwrap()
@@ -17,18 +12,13 @@ fn layers_merge_mappings_by_key_and_replace_everything_else() {
     let mut base = tree("a: {x: 1, y: [1, 2]}\nb: 1\nc: {z: 1}\n");
     base.merge(tree("a: {y: [3], w: 4}\nb: null\nc: 5\nd: 6\n"));
     let strip = |text: &str| format!("{:?}", plain(&tree(text)));
-    assert_eq!(
-        format!("{:?}", plain(&base)),
-        strip("a: {x: 1, y: [3], w: 4}\nc: 5\nd: 6\n")
-    );
+    assert_eq!(format!("{:?}", plain(&base)), strip("a: {x: 1, y: [3], w: 4}\nc: 5\nd: 6\n"));
 }
 
 #[test]
 fn a_null_removes_a_key_at_any_depth_also_where_there_is_none() {
     let mut base = tree("a: {x: 1}\nb: 1\n");
-    base.merge(tree(
-        "a: {x: null, y: {z: null, w: 1}}\nb: {c: null}\nd: {e: null}\n",
-    ));
+    base.merge(tree("a: {x: null, y: {z: null, w: 1}}\nb: {c: null}\nd: {e: null}\n"));
     assert_eq!(plain(&base), plain(&tree("a: {y: {w: 1}}\nb: {}\nd: {}\n")));
 }
 
@@ -37,10 +27,7 @@ fn of_a_duplicate_key_the_last_value_counts_where_it_is_accepted() {
     let text = "a: 1\nb: {c: 1, c: 2}\na: [{d: 3, d: 4}]\n\"1\": x\n1: y\n";
     let file = Arc::from("k.yaml");
     let (node, duplicates) = parse_last_wins(&file, text, &LIMITS).unwrap();
-    assert_eq!(
-        plain(&node),
-        plain(&tree("a: [{d: 4}]\nb: {c: 2}\n\"1\": y\n"))
-    );
+    assert_eq!(plain(&node), plain(&tree("a: [{d: 4}]\nb: {c: 2}\n\"1\": y\n")));
     let shown: Vec<_> = duplicates
         .iter()
         .map(|key| format!("{} {} {}", key.field, key.origin, key.before))
@@ -54,10 +41,7 @@ fn of_a_duplicate_key_the_last_value_counts_where_it_is_accepted() {
             "1 k.yaml:5:1 k.yaml:4:1",
         ]
     );
-    for (text, line) in [
-        ("a: 1\nmaxPods: 1\nmaxPods: 2\n", 3),
-        ("{\"a\": 1, \"a\": 2}", 1),
-    ] {
+    for (text, line) in [("a: 1\nmaxPods: 1\nmaxPods: 2\n", 3), ("{\"a\": 1, \"a\": 2}", 1)] {
         let error = parse(&file, text, &LIMITS).unwrap_err();
         assert!(error.message.starts_with("duplicate key"), "{error}");
         assert_eq!(error.line, Some(line));
@@ -66,10 +50,8 @@ fn of_a_duplicate_key_the_last_value_counts_where_it_is_accepted() {
 
 /// The tree without origins.
 fn plain(node: &DocumentNode) -> DocumentValue {
-    let bare = |node: &DocumentNode| DocumentNode {
-        value: plain(node),
-        origin: DocumentOrigin::Flag(""),
-    };
+    let bare =
+        |node: &DocumentNode| DocumentNode { value: plain(node), origin: DocumentOrigin::Flag("") };
     match &node.value {
         DocumentValue::List(items) => DocumentValue::List(items.iter().map(bare).collect()),
         DocumentValue::Map(entries) => DocumentValue::Map(
@@ -89,21 +71,12 @@ fn plain(node: &DocumentNode) -> DocumentValue {
 #[test]
 fn values_are_set_removed_and_located_by_dotted_path() {
     let mut node = tree("a: 1\nb:\n  c: 2\n");
-    let flag = |value| DocumentNode {
-        value,
-        origin: DocumentOrigin::Flag("f"),
-    };
+    let flag = |value| DocumentNode { value, origin: DocumentOrigin::Flag("f") };
     node.set("b.c", flag(DocumentValue::Int(3)));
     node.set("x.y.z", flag(DocumentValue::Bool(true)));
-    assert_eq!(
-        node.lookup("b.c").map(|n| &n.value),
-        Some(&DocumentValue::Int(3))
-    );
+    assert_eq!(node.lookup("b.c").map(|n| &n.value), Some(&DocumentValue::Int(3)));
     assert_eq!(node.origin_of("b.c"), Some(DocumentOrigin::Flag("f")));
-    assert_eq!(
-        node.origin_of("x.y.z.more"),
-        Some(DocumentOrigin::Flag("f"))
-    );
+    assert_eq!(node.origin_of("x.y.z.more"), Some(DocumentOrigin::Flag("f")));
     assert_eq!(node.origin_of("a").unwrap().to_string(), "k.yaml:1:4");
     assert_eq!(node.origin_of("nothing"), None);
     node.remove("x.y");
@@ -121,12 +94,7 @@ fn each_line_of_the_json_is_the_place_of_a_value() {
     let paths: Vec<_> = (1..=json.lines().count())
         .map(|line| node.at(&node.on_json_line(line)).unwrap().2)
         .collect();
-    assert_eq!(
-        paths,
-        [
-            "", "a", "a[0]", "a[1]", "a[1].b", "a[2]", "2", "true", "c", "d"
-        ]
-    );
+    assert_eq!(paths, ["", "a", "a[0]", "a[1]", "a[1].b", "a[2]", "2", "true", "c", "d"]);
 }
 
 mod properties {
@@ -142,10 +110,7 @@ mod properties {
         ];
         leaf.prop_recursive(3, 24, 4, |inner| {
             let node = inner
-                .prop_map(|value| DocumentNode {
-                    value,
-                    origin: DocumentOrigin::Flag("p"),
-                })
+                .prop_map(|value| DocumentNode { value, origin: DocumentOrigin::Flag("p") })
                 .boxed();
             let entries = proptest::collection::btree_map("[a-c]", node.clone(), 0..3);
             prop_oneof![
@@ -164,10 +129,7 @@ mod properties {
     }
 
     fn node() -> impl Strategy<Value = DocumentNode> {
-        value().prop_map(|value| DocumentNode {
-            value,
-            origin: DocumentOrigin::Flag("p"),
-        })
+        value().prop_map(|value| DocumentNode { value, origin: DocumentOrigin::Flag("p") })
     }
 
     proptest! {

@@ -20,18 +20,12 @@ pub struct AtScrape {
 impl AtScrape {
     /// Gauges with the values that `read` returns.
     pub fn gauge(read: impl Fn() -> Vec<ScrapeSample> + Send + Sync + 'static) -> Self {
-        Self {
-            read: Arc::new(read),
-            counter: false,
-        }
+        Self { read: Arc::new(read), counter: false }
     }
 
     /// Counters with the values that `read` returns.
     pub fn counter(read: impl Fn() -> Vec<ScrapeSample> + Send + Sync + 'static) -> Self {
-        Self {
-            counter: true,
-            ..Self::gauge(read)
-        }
+        Self { counter: true, ..Self::gauge(read) }
     }
 
     /// A single number without labels.
@@ -68,10 +62,6 @@ impl EncodeMetric for AtScrape {
     }
 
     fn metric_type(&self) -> MetricType {
-        if self.counter {
-            MetricType::Counter
-        } else {
-            MetricType::Gauge
-        }
+        if self.counter { MetricType::Counter } else { MetricType::Gauge }
     }
 }

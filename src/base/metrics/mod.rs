@@ -24,9 +24,8 @@ use prometheus_client::registry::{Metric, Registry};
 pub use at_scrape::{AtScrape, ScrapeSample};
 
 /// Prometheus' default histogram buckets, in seconds; also upstream's.
-pub const DEFAULT_BUCKETS: [f64; 11] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+pub const DEFAULT_BUCKETS: [f64; 11] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -74,9 +73,7 @@ impl Metrics {
             return metric;
         }
         inner.names.insert(key.to_owned(), name);
-        inner
-            .registry
-            .register(key, help.trim_end_matches('.'), metric.clone());
+        inner.registry.register(key, help.trim_end_matches('.'), metric.clone());
         metric
     }
 

@@ -31,11 +31,7 @@ fn a_counter_appears_under_its_full_name_in_every_line() {
 fn a_counter_whose_name_has_no_total_keeps_its_name() {
     let metrics = Metrics::new();
     metrics
-        .register(
-            "kubelet_discarded_events",
-            "Events dropped",
-            Counter::<u64>::default(),
-        )
+        .register("kubelet_discarded_events", "Events dropped", Counter::<u64>::default())
         .inc_by(3);
     assert_eq!(
         metrics.text(),
@@ -47,12 +43,8 @@ fn a_counter_whose_name_has_no_total_keeps_its_name() {
 #[test]
 fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
     let metrics = Metrics::new();
-    metrics
-        .register("took_seconds", "Time", Histogram::new([0.5, 3600.0]))
-        .observe(0.7);
-    metrics
-        .register("level", "Level", Gauge::<i64>::default())
-        .set(-2);
+    metrics.register("took_seconds", "Time", Histogram::new([0.5, 3600.0])).observe(0.7);
+    metrics.register("level", "Level", Gauge::<i64>::default()).set(-2);
     let text = metrics.text();
     for line in [
         "# TYPE took_seconds histogram",
@@ -63,56 +55,28 @@ fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
         "took_seconds_count 1",
         "level -2",
     ] {
-        assert!(
-            text.lines().any(|found| found == line),
-            "missing {line:?} in\n{text}"
-        );
+        assert!(text.lines().any(|found| found == line), "missing {line:?} in\n{text}");
     }
     assert!(!text.contains("EOF"));
 }
 
 #[test]
 fn bounds_of_buckets_are_written_as_go_writes_them_and_labels_stay() {
-    let bounds = [
-        -1.0,
-        0.0,
-        0.00001,
-        0.0001,
-        0.005,
-        1.0,
-        100_000.0,
-        1e6,
-        1_048_576.0,
-    ];
+    let bounds = [-1.0, 0.0, 0.00001, 0.0001, 0.005, 1.0, 100_000.0, 1e6, 1_048_576.0];
     let metrics = Metrics::new();
     let family = Family::<Labels, _, _>::new_with_constructor(move || Histogram::new(bounds));
     let family = metrics.register("odd_bucket", "Odd", family);
     family.get_or_create(&labels("a,le=\"1.0\"")).observe(0.7);
     let text = metrics.text();
     let before = "odd_bucket_bucket{le=\"";
-    let found: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(before)?.split_once('"'))
-        .collect();
+    let found: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix(before)?.split_once('"')).collect();
     let written: Vec<_> = found.iter().map(|(bound, _)| *bound).collect();
-    let as_go = [
-        "-1",
-        "0",
-        "1e-05",
-        "0.0001",
-        "0.005",
-        "1",
-        "100000",
-        "1e+06",
-        "1.048576e+06",
-        "+Inf",
-    ];
+    let as_go =
+        ["-1", "0", "1e-05", "0.0001", "0.005", "1", "100000", "1e+06", "1.048576e+06", "+Inf"];
     assert_eq!(written, as_go, "{text}");
     for (_, rest) in found {
-        assert!(
-            rest.starts_with(",operation=\"a,le=\\\"1.0\\\"\"} "),
-            "{rest}"
-        );
+        assert!(rest.starts_with(",operation=\"a,le=\\\"1.0\\\"\"} "), "{rest}");
     }
 }
 
@@ -123,27 +87,15 @@ fn label_values_with_quotes_hashes_and_newlines_stay_one_valid_line() {
     family.get_or_create(&labels("a \"b\" # {c}\nd\\")).inc();
     let text = metrics.text();
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(
-        text.ends_with("odd_total{operation=\"a \\\"b\\\" # {c}\\nd\\\\\"} 1\n"),
-        "{text}"
-    );
+    assert!(text.ends_with("odd_total{operation=\"a \\\"b\\\" # {c}\\nd\\\\\"} 1\n"), "{text}");
 }
 
 #[test]
 fn a_second_family_of_one_name_is_not_shown() {
     let metrics = Metrics::new();
-    metrics
-        .register("twice_total", "first", Counter::<u64>::default())
-        .inc();
-    metrics
-        .register("twice_total", "second", Counter::<u64>::default())
-        .inc_by(5);
-    assert_eq!(
-        metrics.text().matches("twice_total ").count(),
-        3,
-        "{}",
-        metrics.text()
-    );
+    metrics.register("twice_total", "first", Counter::<u64>::default()).inc();
+    metrics.register("twice_total", "second", Counter::<u64>::default()).inc_by(5);
+    assert_eq!(metrics.text().matches("twice_total ").count(), 3, "{}", metrics.text());
     assert!(!metrics.text().contains("second"));
 }
 

@@ -47,11 +47,7 @@ pub(super) fn from_open_metrics(
 /// A bound as Go's `strconv` writes it: `1`, `0.005`, `1e+06`. Prometheus before 3.0 compares bounds as text, so another
 /// spelling would be another bucket beside those of Go kubelets and of a node's past.
 fn go_bound(bound: &str) -> Cow<'_, str> {
-    let Some(number) = bound
-        .parse::<f64>()
-        .ok()
-        .filter(|number| number.is_finite())
-    else {
+    let Some(number) = bound.parse::<f64>().ok().filter(|number| number.is_finite()) else {
         return Cow::Borrowed(bound);
     };
     let scientific = format!("{number:e}");

@@ -98,14 +98,8 @@ mod tests {
             ("10.0.0.1:1", tcp("10.0.0.1:1")),
             ("[::1]:4317", tcp("[::1]:4317")),
             ("dns:///otel.example:65535", tcp("otel.example:65535")),
-            (
-                "unix:///run/otel.sock",
-                Ok(Collector::Unix("/run/otel.sock".into())),
-            ),
-            (
-                "unix:/run/otel.sock",
-                Ok(Collector::Unix("/run/otel.sock".into())),
-            ),
+            ("unix:///run/otel.sock", Ok(Collector::Unix("/run/otel.sock".into()))),
+            ("unix:/run/otel.sock", Ok(Collector::Unix("/run/otel.sock".into()))),
             ("unix://run/otel.sock", Err(CollectorError::Path)),
             ("unix:///", Err(CollectorError::Path)),
             ("http://localhost:4317", Err(CollectorError::Scheme)),
@@ -125,9 +119,6 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Collector>(), expected, "{text}");
         }
-        assert_eq!(
-            Collector::default().to_string().parse(),
-            Ok(Collector::default())
-        );
+        assert_eq!(Collector::default().to_string().parse(), Ok(Collector::default()));
     }
 }

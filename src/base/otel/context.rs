@@ -40,20 +40,12 @@ pub struct SpanContext {
 impl SpanContext {
     /// The context of a trace's first span.
     pub(super) fn root(trace: u128, span: u64, sampled: bool) -> SpanContext {
-        SpanContext {
-            trace,
-            span,
-            sampled,
-            state: None,
-        }
+        SpanContext { trace, span, sampled, state: None }
     }
 
     /// The context of a child span.
     pub(super) fn child(&self, span: u64) -> SpanContext {
-        SpanContext {
-            span,
-            ..self.clone()
-        }
+        SpanContext { span, ..self.clone() }
     }
 
     /// The trace ID; not 0.

@@ -165,11 +165,7 @@ impl Exporter {
         let new = dropped.saturating_sub(std::mem::replace(&mut state.dropped, dropped));
         if new > 0 {
             self.count("dropped", new);
-            self.print_error(
-                state,
-                new,
-                &Status::resource_exhausted("too many spans at once"),
-            );
+            self.print_error(state, new, &Status::resource_exhausted("too many spans at once"));
         }
     }
 

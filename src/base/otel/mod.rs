@@ -119,10 +119,7 @@ impl Tracer {
     /// Exports the remaining spans, with a timeout of two seconds. Returns immediately if there are none.
     pub async fn flush(&self) {
         let Some(shared) = &self.shared else { return };
-        if tokio::time::timeout(FLUSH, shared.exporter.flush())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(FLUSH, shared.exporter.flush()).await.is_err() {
             tracing::warn!("The last traces could not be sent in time");
         }
     }

@@ -79,9 +79,7 @@ pub(super) fn resource(node_name: &str) -> wire::Resource {
         ("host.name", node_name.to_owned()),
     ];
     let attributes = attributes.map(|(key, value)| key_value(key, &value.into()));
-    wire::Resource {
-        attributes: attributes.into(),
-    }
+    wire::Resource { attributes: attributes.into() }
 }
 
 /// The export request for a batch.
@@ -116,10 +114,10 @@ fn span(ended: &SpanData) -> wire::Span {
         Some((parent, remote)) => (parent.to_be_bytes().to_vec(), remote),
         None => (Vec::new(), false),
     };
-    let status = ended.failure.as_ref().map(|why| wire::Status {
-        message: why.clone(),
-        code: StatusCode::Error.into(),
-    });
+    let status = ended
+        .failure
+        .as_ref()
+        .map(|why| wire::Status { message: why.clone(), code: StatusCode::Error.into() });
     wire::Span {
         trace_id: ended.context.trace().to_be_bytes().to_vec(),
         span_id: ended.context.span().to_be_bytes().to_vec(),
@@ -156,10 +154,7 @@ fn flags(context: &SpanContext, remote: bool) -> u32 {
 }
 
 fn attributes(given: &[(&'static str, AttributeValue)]) -> Vec<wire::KeyValue> {
-    given
-        .iter()
-        .map(|(key, value)| key_value(key, value))
-        .collect()
+    given.iter().map(|(key, value)| key_value(key, value)).collect()
 }
 
 fn key_value(key: &str, value: &AttributeValue) -> wire::KeyValue {
@@ -169,10 +164,7 @@ fn key_value(key: &str, value: &AttributeValue) -> wire::KeyValue {
         }
         AttributeValue::Number(number) => wire::any_value::Value::IntValue(*number),
     };
-    wire::KeyValue {
-        key: key.to_owned(),
-        value: Some(wire::AnyValue { value: Some(value) }),
-    }
+    wire::KeyValue { key: key.to_owned(), value: Some(wire::AnyValue { value: Some(value) }) }
 }
 
 fn nanos(time: SystemTime) -> u64 {

@@ -77,9 +77,7 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_tried_for_about_a_minute() {
-        let waits: Vec<_> = (0..8)
-            .map(|again| after_failure(Code::Unavailable, again))
-            .collect();
+        let waits: Vec<_> = (0..8).map(|again| after_failure(Code::Unavailable, again)).collect();
         let seconds = [1, 2, 4, 8, 16, 32];
         let expected = seconds.map(|s| ExportRetry::Again(Duration::from_secs(s)));
         assert_eq!(waits[..6], expected);

@@ -12,9 +12,7 @@ impl Ratio {
     /// From a rate per million; higher rates sample all traces.
     pub(super) fn per_million(rate: u32) -> Ratio {
         let bound = (u128::from(rate.min(1_000_000)) << 63) / 1_000_000;
-        Ratio {
-            bound: u64::try_from(bound).unwrap_or(1 << 63),
-        }
+        Ratio { bound: u64::try_from(bound).unwrap_or(1 << 63) }
     }
 
     /// Whether a trace is sampled.
@@ -32,13 +30,9 @@ mod tests {
     fn none_of_zero_all_of_a_million_and_the_share_of_the_rest() {
         let step = u128::from(u64::MAX) / 1000;
         let number = |part: u128| part * step + step / 2;
-        for (rate, taken) in [
-            (0, 0),
-            (1000, 1),
-            (250_000, 250),
-            (1_000_000, 1000),
-            (u32::MAX, 1000),
-        ] {
+        for (rate, taken) in
+            [(0, 0), (1000, 1), (250_000, 250), (1_000_000, 1000), (u32::MAX, 1000)]
+        {
             let ratio = Ratio::per_million(rate);
             let found = (0..1000).filter(|part| ratio.takes(number(*part))).count();
             assert_eq!(found, taken, "{rate}");

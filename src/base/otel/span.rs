@@ -118,11 +118,7 @@ impl Span {
 impl Drop for Span {
     fn drop(&mut self) {
         if let Some(recording) = self.recording.take() {
-            let Recording {
-                queue,
-                began,
-                mut span,
-            } = *recording;
+            let Recording { queue, began, mut span } = *recording;
             span.took = clock::since(began);
             queue.push(span);
         }

@@ -43,24 +43,15 @@ fn a_verb_knows_its_own_flags_and_the_kubelets() {
         output: Output::Wide,
         socket: "/r/kubelet.sock".into(),
     };
-    assert_eq!(
-        pods("pods -n shop -w -o wide --root-dir=/r --v=2"),
-        expected
-    );
+    assert_eq!(pods("pods -n shop -w -o wide --root-dir=/r --v=2"), expected);
     assert_eq!(pods("pods --socket /s").socket, PathBuf::from("/s"));
-    assert_eq!(
-        pods("pods").socket,
-        PathBuf::from("/var/lib/kubelet/kubelet.sock")
-    );
+    assert_eq!(pods("pods").socket, PathBuf::from("/var/lib/kubelet/kubelet.sock"));
     let Ok(Command::Subcommand(Subcommand::Validate(validate))) =
         parsed("validate a.yaml --hostname-override n1 - --url -o json")
     else {
         panic!();
     };
-    assert_eq!(
-        validate.files,
-        [PathBuf::from("a.yaml"), PathBuf::from("-")]
-    );
+    assert_eq!(validate.files, [PathBuf::from("a.yaml"), PathBuf::from("-")]);
     assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
     assert!(validate.url && validate.output == Output::Json);
     let Ok(Command::Subcommand(Subcommand::Config(config))) =
@@ -68,10 +59,7 @@ fn a_verb_knows_its_own_flags_and_the_kubelets() {
     else {
         panic!();
     };
-    assert_eq!(
-        (config.action, config.output),
-        (ConfigAction::Check, Output::Json)
-    );
+    assert_eq!((config.action, config.output), (ConfigAction::Check, Output::Json));
     assert!(config.flags.strict && config.flags.config.is_some());
     let Ok(Command::Subcommand(Subcommand::Explain(explain))) = parsed("explain shop/web") else {
         panic!();
@@ -82,14 +70,8 @@ fn a_verb_knows_its_own_flags_and_the_kubelets() {
 #[test]
 fn invalid_arguments_are_named() {
     for (line, expected) in [
-        (
-            "valdate x",
-            "unknown subcommand \"valdate\"; did you mean validate?",
-        ),
-        (
-            "completion tcsh",
-            "\"tcsh\" is not known; there are bash, zsh, fish",
-        ),
+        ("valdate x", "unknown subcommand \"valdate\"; did you mean validate?"),
+        ("completion tcsh", "\"tcsh\" is not known; there are bash, zsh, fish"),
         ("completion", "SHELL is missing"),
         (
             "frob",
@@ -102,20 +84,11 @@ fn invalid_arguments_are_named() {
         ("validate", "FILE is missing"),
         ("explain", "POD is missing"),
         ("config", "ACTION is missing"),
-        (
-            "config lint",
-            "\"lint\" is not known; there are check, show, default",
-        ),
+        ("config lint", "\"lint\" is not known; there are check, show, default"),
         ("explain a b", "unexpected argument \"b\""),
         ("pods x", "unexpected argument \"x\""),
-        (
-            "pods -o yaml",
-            "--output: \"yaml\" is not known, there is json or wide",
-        ),
-        (
-            "explain a -o wide",
-            "--output: \"wide\" is not known, there is json",
-        ),
+        ("pods -o yaml", "--output: \"yaml\" is not known, there is json or wide"),
+        ("explain a -o wide", "--output: \"wide\" is not known, there is json"),
         ("pods --wath", "unknown flag: --wath; did you mean --watch?"),
         ("pods --socket", "--socket: needs a value"),
     ] {
@@ -134,10 +107,7 @@ fn help_names_every_verb_and_each_verb_has_its_own() {
         let Ok(Command::Print(own)) = parsed(&format!("help {verb}")) else {
             panic!("{verb}");
         };
-        assert_eq!(
-            parsed(&format!("{verb} --help")),
-            Ok(Command::Print(own.clone()))
-        );
+        assert_eq!(parsed(&format!("{verb} --help")), Ok(Command::Print(own.clone())));
         assert!(*verb == "help" || own.starts_with(what), "{verb}");
     }
 }

@@ -20,11 +20,7 @@ impl CheckReport {
     fn new(findings: Vec<Finding>) -> Self {
         let count = |level| findings.iter().filter(|one| one.level == level).count();
         let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-        Self {
-            findings,
-            errors,
-            warnings,
-        }
+        Self { findings, errors, warnings }
     }
 
     /// Whether there is an error; if strict, also whether there is a warning.
@@ -45,11 +41,7 @@ impl CheckReport {
             text += &format!("{level}{:<14}{message}\n", finding.subject);
         }
         let (errors, warnings) = (self.errors, self.warnings);
-        text + &format!(
-            "{}, {}\n",
-            counted(errors, "error"),
-            counted(warnings, "warning")
-        )
+        text + &format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning"))
     }
 }
 
@@ -63,10 +55,7 @@ fn counted(count: usize, what: &str) -> String {
 /// # Errors
 /// The machine cannot be read.
 pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
-    let (own, facts) = (
-        flags.clone(),
-        tokio::task::spawn_blocking(host_facts).await??,
-    );
+    let (own, facts) = (flags.clone(), tokio::task::spawn_blocking(host_facts).await??);
     let config = match tokio::task::spawn_blocking(move || load(&own, &facts)).await? {
         Ok(config) => config,
         Err(error) => {
@@ -77,9 +66,8 @@ pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
         }
     };
     let warnings = config.warnings.iter();
-    let mut findings: Vec<_> = warnings
-        .map(|warning| Finding::warning("configuration", warning))
-        .collect();
+    let mut findings: Vec<_> =
+        warnings.map(|warning| Finding::warning("configuration", warning)).collect();
     if !config.unsupported.is_empty() {
         let names = config.unsupported.join(", ");
         let message = format!("accepted and without effect in this kubelet: {names}");
@@ -125,12 +113,7 @@ mod tests {
         let text = report(vec![warning(), Finding::error("runtime", "a\nb")]).text(Paint(false));
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("warning  configuration w"));
-        assert!(
-            lines
-                .next()
-                .unwrap()
-                .starts_with("error    runtime       a")
-        );
+        assert!(lines.next().unwrap().starts_with("error    runtime       a"));
         assert_eq!(lines.next(), Some("1 error, 1 warning"));
     }
 

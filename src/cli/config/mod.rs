@@ -17,11 +17,7 @@ use show::ShownConfig;
 use std::process::ExitCode;
 
 pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
-    let ConfigArgs {
-        action,
-        output,
-        flags,
-    } = args;
+    let ConfigArgs { action, output, flags } = args;
     let mut code = ExitCode::SUCCESS;
     let text = match (action, output) {
         (ConfigAction::Default, Output::Json) => json(&show::default_value(), true)?,
@@ -50,9 +46,7 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
 
 /// Blocking.
 fn host_facts() -> anyhow::Result<HostFacts> {
-    Ok(HostFacts {
-        hostname: HostMachine::read()?.hostname,
-    })
+    Ok(HostFacts { hostname: HostMachine::read()?.hostname })
 }
 
 /// Blocking.

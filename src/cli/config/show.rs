@@ -29,9 +29,7 @@ impl ShownConfig {
         Self {
             configuration: config.redacted,
             origins: known,
-            flags: flags
-                .map(|(name, value)| (name, Value::from(value)))
-                .collect(),
+            flags: flags.map(|(name, value)| (name, Value::from(value))).collect(),
             warnings: config.warnings,
             without_effect: config.unsupported,
         }
@@ -113,9 +111,7 @@ fn collect_origins<'a>(
 
 /// A JSON pointer (RFC 6901).
 fn pointer(path: &[&str]) -> String {
-    let escaped = path
-        .iter()
-        .map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1")));
+    let escaped = path.iter().map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1")));
     escaped.collect()
 }
 
@@ -145,9 +141,7 @@ mod tests {
         let Ok(Invocation::Run(flags)) = parse_args(args.map(Into::into)) else {
             panic!("flags");
         };
-        let facts = HostFacts {
-            hostname: "node1".into(),
-        };
+        let facts = HostFacts { hostname: "node1".into() };
         let (config, origins) = load_with_origins(&flags, &facts).unwrap();
         ShownConfig::new(config, &origins, &flags)
     }
@@ -159,22 +153,14 @@ mod tests {
         let file = format!(
             "{HEAD}maxPods: 9\nevictionHard:\n  memory.available: 1%\nstaticPodURL: http://u:secret@h/\n"
         );
-        let shown = shown(
-            &file,
-            &format!("{HEAD}maxPods: 10\n"),
-            &["--v=3", "--node-ip=10.0.0.1"],
-        );
+        let shown = shown(&file, &format!("{HEAD}maxPods: 10\n"), &["--v=3", "--node-ip=10.0.0.1"]);
         let text = shown.text();
         let line = |key: &str| {
             let mut lines = text.lines().map(str::trim);
             let found = lines.find(|line| line.starts_with(&format!("{key}:")));
             found.unwrap_or_else(|| panic!("{key}: {text}")).to_owned()
         };
-        assert!(
-            line("maxPods").contains("maxPods: 10  # "),
-            "{}",
-            line("maxPods")
-        );
+        assert!(line("maxPods").contains("maxPods: 10  # "), "{}", line("maxPods"));
         assert!(line("maxPods").ends_with("drop-ins/50.conf:3:10"));
         assert!(line("memory.available").ends_with("config.yaml:5:21"));
         assert_eq!(line("verbosity"), "verbosity: 3  # --v");
@@ -191,9 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_and_the_defaults_are_configurations_with_the_same_effect() {
-        let facts = HostFacts {
-            hostname: "node1".into(),
-        };
+        let facts = HostFacts { hostname: "node1".into() };
         let effective = |text: &str| {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("config.yaml");

@@ -20,10 +20,7 @@ pub(super) trait Comments {
 
 /// Formats a configuration, which is a JSON object.
 pub(super) fn yaml(configuration: &Value, comments: &dyn Comments) -> String {
-    let mut writer = Writer {
-        out: String::new(),
-        comments,
-    };
+    let mut writer = Writer { out: String::new(), comments };
     if let (Value::Object(values), Some(fields)) = (configuration, fields_of(ROOT)) {
         writer.section(&mut Vec::new(), fields, values);
     }
@@ -133,14 +130,7 @@ mod tests {
 
     #[test]
     fn text_is_quoted_unless_it_cannot_be_read_as_anything_else() {
-        for plain in [
-            "cgroupfs",
-            "/var/log",
-            "1m0s",
-            "10Mi",
-            "unix:///run/a.sock",
-            "a.b/c-1",
-        ] {
+        for plain in ["cgroupfs", "/var/log", "1m0s", "10Mi", "unix:///run/a.sock", "a.b/c-1"] {
             assert!(is_plain(plain), "{plain}");
         }
         for quoted in [
@@ -155,11 +145,7 @@ mod tests {
 
     impl Comments for Remarks {
         fn above(&self, field: &FieldDoc) -> &'static [&'static str] {
-            if field.key == "enableServer" {
-                &[" Whether."]
-            } else {
-                &[]
-            }
+            if field.key == "enableServer" { &[" Whether."] } else { &[] }
         }
 
         fn beside(&self, path: &[&str]) -> Option<String> {

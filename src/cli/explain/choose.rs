@@ -37,9 +37,7 @@ pub(super) fn choose<'a>(
             let shown = |pod: &&PodRow| format!("{} ({})", shown(pod), pod.uid);
             let list: Vec<_> = several.iter().map(shown).collect();
             let list = list.join(", ");
-            Err(format!(
-                "several pods are called {wanted:?}: {list}; choose one by its UID"
-            ))
+            Err(format!("several pods are called {wanted:?}: {list}; choose one by its UID"))
         }
     }
 }
@@ -71,11 +69,7 @@ mod tests {
             uid: uid.to_string(),
             ..PodRow::default()
         };
-        Overview {
-            node: "n1".into(),
-            pods: pods.iter().map(pod).collect(),
-            ..Overview::default()
-        }
+        Overview { node: "n1".into(), pods: pods.iter().map(pod).collect(), ..Overview::default() }
     }
 
     #[test]
@@ -95,11 +89,7 @@ mod tests {
             ("db-n1", None, "3"),
             ("db-n1-n1", None, "4"),
         ] {
-            assert_eq!(
-                choose(&node, wanted, namespace).unwrap().uid,
-                uid,
-                "{wanted}"
-            );
+            assert_eq!(choose(&node, wanted, namespace).unwrap().uid, uid, "{wanted}");
         }
     }
 

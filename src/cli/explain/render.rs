@@ -22,12 +22,7 @@ struct Page<'a> {
 
 pub(super) fn text(explanation: &Explanation, paint: Paint, zone: &TimeZone) -> String {
     let out = String::new();
-    let mut page = Page {
-        explanation,
-        paint,
-        zone,
-        out,
-    };
+    let mut page = Page { explanation, paint, zone, out };
     page.head();
     page.now();
     page.next();
@@ -83,11 +78,7 @@ impl Page<'_> {
         facts.push(format!("restarts {}", pod.restarts));
         let summary = one_line(&self.explanation.summary, 400);
         let well = pod.ready == pod.containers || pod.phase == "Succeeded";
-        let summary = if well {
-            summary
-        } else {
-            self.paint.yellow(&summary)
-        };
+        let summary = if well { summary } else { self.paint.yellow(&summary) };
         self.line(&title);
         self.line(&format!("  {summary}"));
         self.line(&format!("  {}", plain(&facts.join(", "))));
@@ -102,11 +93,7 @@ impl Page<'_> {
         self.section("In progress", rows);
         let wait = |wait: &crate::server::explain::Wait| {
             let until = wait.until.map(|until| format!("until {}", self.at(until)));
-            vec![
-                of_pod(&wait.container),
-                one_line(&wait.what, MESSAGE),
-                until.unwrap_or_default(),
-            ]
+            vec![of_pod(&wait.container), one_line(&wait.what, MESSAGE), until.unwrap_or_default()]
         };
         let rows = self.explanation.waits.iter().map(wait).collect();
         self.section("Waits for", rows);
@@ -159,11 +146,7 @@ impl Page<'_> {
             }
             (_, Some(code)) => {
                 let since = since.map(|since| format!(", {since}"));
-                format!(
-                    "{}{}",
-                    ended(code, &container.reason),
-                    since.unwrap_or_default()
-                )
+                format!("{}{}", ended(code, &container.reason), since.unwrap_or_default())
             }
             (state, None) => match container.reason.as_str() {
                 "" => state.to_string(),
@@ -176,11 +159,7 @@ impl Page<'_> {
         let row = |probe: &ProbeReport| {
             let last = match (&probe.last_result, probe.last_at) {
                 (Some(result), Some(at)) if probe.in_a_row > 1 => {
-                    format!(
-                        "{result} {} times in a row, {}",
-                        probe.in_a_row,
-                        self.ago(at)
-                    )
+                    format!("{result} {} times in a row, {}", probe.in_a_row, self.ago(at))
                 }
                 (Some(result), Some(at)) => format!("{result}, {}", self.ago(at)),
                 _ => "has not run yet".into(),
@@ -224,10 +203,7 @@ impl Page<'_> {
                 let since = span(history_entry.first, self.explanation.now);
                 notes.push(format!("{} times in {since}", history_entry.count));
             }
-            if let Some(until) = history_entry
-                .until
-                .filter(|until| *until > self.explanation.now)
-            {
+            if let Some(until) = history_entry.until.filter(|until| *until > self.explanation.now) {
                 notes.push(format!("until {}", self.at(until)));
             }
             vec![
@@ -303,10 +279,7 @@ mod tests {
                 what: "its restart back-off of 40s".into(),
                 until: Some(t(23)),
             }],
-            next: vec![Upcoming {
-                at: t(23),
-                what: "main may be restarted".into(),
-            }],
+            next: vec![Upcoming { at: t(23), what: "main may be restarted".into() }],
             containers: vec![ExplainedContainer {
                 name: "main".into(),
                 kind: "container".into(),
@@ -407,11 +380,8 @@ Events
     fn foreign_text_has_no_terminal_commands_in_an_explanation() {
         let mut explanation = crashing();
         let hostile = || "x\x1b[2J\u{9b}2J".to_string();
-        (
-            explanation.pod.ip,
-            explanation.pod.source,
-            explanation.summary,
-        ) = (hostile(), hostile(), hostile());
+        (explanation.pod.ip, explanation.pod.source, explanation.summary) =
+            (hostile(), hostile(), hostile());
         for container in &mut explanation.containers {
             (container.image, container.reason) = (hostile(), hostile());
         }

@@ -60,11 +60,7 @@ async fn fetch(
 }
 
 fn options(args: &Pods, term: Term) -> RenderOptions {
-    RenderOptions {
-        wide: args.output == Output::Wide,
-        paint: term.paint,
-        now: clock::timestamp(),
-    }
+    RenderOptions { wide: args.output == Output::Wide, paint: term.paint, now: clock::timestamp() }
 }
 
 fn first(args: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String> {

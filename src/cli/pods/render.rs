@@ -36,10 +36,7 @@ pub(super) fn screen(
     options: RenderOptions,
     (columns, rows): (usize, usize),
 ) -> String {
-    let plain = RenderOptions {
-        paint: Paint(false),
-        ..options
-    };
+    let plain = RenderOptions { paint: Paint(false), ..options };
     // Escape sequences have no width, so widths are measured on the plain text.
     let whole = text(overview, options);
     let plain = text(overview, plain);
@@ -64,10 +61,8 @@ pub(super) fn screen(
 /// The rows of pods that changed or were removed.
 pub(super) fn changed_lines(old: &Overview, new: &Overview, options: RenderOptions) -> String {
     let fresh = new.warnings.iter();
-    let fresh: Vec<String> = fresh
-        .filter(|warning| !old.warnings.contains(warning))
-        .cloned()
-        .collect();
+    let fresh: Vec<String> =
+        fresh.filter(|warning| !old.warnings.contains(warning)).cloned().collect();
     let mut lines = warnings(&fresh, options);
     let changed = new.pods.iter().filter(|pod| !old.pods.contains(pod));
     let mut changed: Vec<PodRow> = changed.cloned().collect();
@@ -94,16 +89,8 @@ fn warnings(warnings: &[String], options: RenderOptions) -> Vec<String> {
 
 /// The header, and a row for each pod.
 fn rows(pods: &[PodRow], options: RenderOptions) -> Vec<String> {
-    let mut header = vec![
-        "NAMESPACE",
-        "NAME",
-        "READY",
-        "STATUS",
-        "RESTARTS",
-        "AGE",
-        "IP",
-        "LAST REASON",
-    ];
+    let mut header =
+        vec!["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "LAST REASON"];
     if options.wide {
         header.extend(["SOURCE", "UID"]);
     }
@@ -159,11 +146,7 @@ mod tests {
     }
 
     fn options() -> RenderOptions {
-        RenderOptions {
-            wide: false,
-            paint: Paint(false),
-            now: t(0),
-        }
+        RenderOptions { wide: false, paint: Paint(false), now: t(0) }
     }
 
     fn pod(name: &str, status: &str) -> PodRow {
@@ -182,10 +165,7 @@ mod tests {
     }
 
     fn overview(pods: Vec<PodRow>) -> Overview {
-        Overview {
-            pods,
-            ..Overview::default()
-        }
+        Overview { pods, ..Overview::default() }
     }
 
     fn crashing() -> PodRow {
@@ -207,44 +187,23 @@ mod tests {
              shop        dns-n1   1/1     Running            0             5m    <none>      <none>\n\
              shop        web-n1   0/1     CrashLoopBackOff   4 (17s ago)   5m    10.88.0.7   Error (2)\n"
         );
-        let wide = RenderOptions {
-            wide: true,
-            ..options()
-        };
+        let wide = RenderOptions { wide: true, ..options() };
         let wide = text(&overview, wide);
-        assert!(
-            wide.lines()
-                .next()
-                .unwrap()
-                .ends_with("LAST REASON   SOURCE   UID")
-        );
-        assert!(
-            wide.ends_with("Error (2)     file     uid-web-n1\n"),
-            "{wide}"
-        );
+        assert!(wide.lines().next().unwrap().ends_with("LAST REASON   SOURCE   UID"));
+        assert!(wide.ends_with("Error (2)     file     uid-web-n1\n"), "{wide}");
     }
 
     #[test]
     fn an_empty_table_and_warnings_are_printed() {
         let mut overview = overview(vec![]);
         overview.warnings = vec!["waiting for\nthe runtime".into()];
-        assert_eq!(
-            text(&overview, options()),
-            "! waiting for the runtime\nNo pods.\n"
-        );
+        assert_eq!(text(&overview, options()), "! waiting for the runtime\nNo pods.\n");
     }
 
     #[test]
     fn colours_mark_pods_that_need_attention() {
-        let options = RenderOptions {
-            paint: Paint(true),
-            ..options()
-        };
-        let pods = vec![
-            pod("a", "Running"),
-            pod("b", "ContainerCreating"),
-            crashing(),
-        ];
+        let options = RenderOptions { paint: Paint(true), ..options() };
+        let pods = vec![pod("a", "Running"), pod("b", "ContainerCreating"), crashing()];
         let lines = text(&overview(pods), options);
         let starts: Vec<_> = lines.lines().map(|line| line.get(..4).unwrap()).collect();
         assert_eq!(starts, ["\x1b[1m", "shop", "\x1b[33", "\x1b[31"]);

@@ -16,10 +16,7 @@ use std::process::ExitCode;
 const NOT_KNOWN: u8 = 2;
 
 pub(super) async fn run(args: Preflight) -> anyhow::Result<ExitCode> {
-    let request = PreflightRequest {
-        process: args.process,
-        flags: args.flags.map(|flags| *flags),
-    };
+    let request = PreflightRequest { process: args.process, flags: args.flags.map(|flags| *flags) };
     let report = match preflight(request).await {
         Ok(report) => report,
         Err(error) => {

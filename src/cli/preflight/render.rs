@@ -16,21 +16,14 @@ pub(super) fn text(report: &PreflightReport, paint: Paint) -> String {
     out.push('\n');
     let blocks = [
         report.pods.iter().map(|pod| pod_line(pod, paint)).collect(),
-        report
-            .findings
-            .iter()
-            .map(|finding| finding_line(finding, paint))
-            .collect(),
+        report.findings.iter().map(|finding| finding_line(finding, paint)).collect(),
         report
             .way_back
             .iter()
             .map(|line| format!("way back: {}\n", plain(line)))
             .collect::<String>(),
     ];
-    for block in blocks
-        .into_iter()
-        .filter(|block: &String| !block.is_empty())
-    {
+    for block in blocks.into_iter().filter(|block: &String| !block.is_empty()) {
         out.push('\n');
         out += &block;
     }
@@ -61,11 +54,7 @@ fn finding_line(finding: &Finding, paint: Paint) -> String {
         Level::Warning => paint.yellow("warning    "),
         Level::Ok => "ok         ".to_owned(),
     };
-    format!(
-        "{level}{:<14}{}\n",
-        finding.subject,
-        plain(&finding.message)
-    )
+    format!("{level}{:<14}{}\n", finding.subject, plain(&finding.message))
 }
 
 #[cfg(test)]
@@ -85,10 +74,7 @@ mod tests {
         let report = PreflightReport {
             verdict: Verdict::NotSafe,
             summary: "not safe: x".to_owned(),
-            pods: vec![
-                pod(Outcome::Restarted, &["a", "b"]),
-                pod(Outcome::Kept, &[]),
-            ],
+            pods: vec![pod(Outcome::Restarted, &["a", "b"]), pod(Outcome::Kept, &[])],
             findings: vec![Finding::unknown("runtime", "m")],
             way_back: vec!["w".to_owned()],
         };

@@ -46,18 +46,9 @@ mod tests {
     #[test]
     fn a_value_is_taken_out_by_its_path() {
         for (path, expected) in [
-            (
-                "a.b.c",
-                r#"{"a":{"b":{"c":2}},"l":["x",{"k":3},"z"],"m":1.5,"t":true,"z":null}"#,
-            ),
-            (
-                "a.b",
-                r#"{"a":{"b.c":1},"l":["x",{"k":3},"z"],"m":1.5,"t":true,"z":null}"#,
-            ),
-            (
-                "l[1].k",
-                r#"{"a":{"b.c":1,"b":{"c":2}},"l":["x",{},"z"],"m":1.5,"t":true,"z":null}"#,
-            ),
+            ("a.b.c", r#"{"a":{"b":{"c":2}},"l":["x",{"k":3},"z"],"m":1.5,"t":true,"z":null}"#),
+            ("a.b", r#"{"a":{"b.c":1},"l":["x",{"k":3},"z"],"m":1.5,"t":true,"z":null}"#),
+            ("l[1].k", r#"{"a":{"b.c":1,"b":{"c":2}},"l":["x",{},"z"],"m":1.5,"t":true,"z":null}"#),
             (
                 "l[0]",
                 r#"{"a":{"b.c":1,"b":{"c":2}},"l":[{},{"k":3},"z"],"m":1.5,"t":true,"z":null}"#,
@@ -101,9 +92,7 @@ mod tests {
         ];
         let read = |bytes: &[u8]| {
             let decoded = crate::model::validation::decode_pod(bytes);
-            decoded
-                .map(|decoded| decoded.value)
-                .map_err(|error| error.field)
+            decoded.map(|decoded| decoded.value).map_err(|error| error.field)
         };
         for scalar in scalars {
             for field in ["args: [", "terminationMessagePath: [", "tty: ["] {
@@ -119,11 +108,7 @@ mod tests {
                     continue;
                 };
                 let again = json(&tree);
-                assert_eq!(
-                    read(again.as_bytes()),
-                    read(text.as_bytes()),
-                    "{text}\n{again}"
-                );
+                assert_eq!(read(again.as_bytes()), read(text.as_bytes()), "{text}\n{again}");
             }
         }
     }

@@ -82,13 +82,7 @@ impl ManifestProblem {
     }
 
     fn whole(severity: Severity, message: String) -> Self {
-        Self {
-            severity,
-            line: None,
-            column: None,
-            field: String::new(),
-            message,
-        }
+        Self { severity, line: None, column: None, field: String::new(), message }
     }
 }
 
@@ -100,25 +94,15 @@ pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
         Output::Json => json(&report, true)?,
         Output::Text | Output::Wide => render::text(&report, Term::of_stdout().paint),
     })?;
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Blocking.
 fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
-    let facts = HostFacts {
-        hostname: HostMachine::read()?.hostname,
-    };
+    let facts = HostFacts { hostname: HostMachine::read()?.hostname };
     let validator = Validator {
         node_name: name_of_node(&args.flags, &facts)?,
-        source: if args.url {
-            PodSource::Http
-        } else {
-            PodSource::File
-        },
+        source: if args.url { PodSource::Http } else { PodSource::File },
         config_maps_and_secrets: LocalConfigMapsAndSecrets::new(
             args.flags.local_objects_dir.is_some(),
         ),
@@ -132,10 +116,7 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
             files.push(file(path, &validator).report)
         }
     }
-    let mut report = ValidationReport {
-        files,
-        ..ValidationReport::default()
-    };
+    let mut report = ValidationReport { files, ..ValidationReport::default() };
     report.count();
     Ok(report)
 }
@@ -209,20 +190,14 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
     let pods = paths.iter().zip(&validated);
     let pods = pods.flat_map(|(path, file)| file.pods.iter().map(|pod| (path.as_path(), pod)));
     let (kept, duplicates) = dedup_by_name(pods);
-    let left_out = SourcePods::new(validator.source)
-        .merge(kept, validator.now)
-        .duplicates;
-    let duplicates = duplicates
-        .iter()
-        .map(|duplicate| (&duplicate.pod, duplicate.to_string()));
+    let left_out = SourcePods::new(validator.source).merge(kept, validator.now).duplicates;
+    let duplicates = duplicates.iter().map(|duplicate| (&duplicate.pod, duplicate.to_string()));
     let twins = left_out.iter().map(|pod| {
         let message = "another file has a pod with the same UID; this one is ignored";
         (pod, message.to_string())
     });
-    let found: Vec<(Arc<Pod>, String)> = duplicates
-        .chain(twins)
-        .map(|(pod, message)| (pod.clone(), message))
-        .collect();
+    let found: Vec<(Arc<Pod>, String)> =
+        duplicates.chain(twins).map(|(pod, message)| (pod.clone(), message)).collect();
     for (pod, message) in found {
         let owner =
             |file: &&mut ValidatedFile| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));

@@ -12,10 +12,7 @@ fn validated(source: PodSource, text: &str) -> (FileReport, String) {
     };
     let report = validator.validate("web.yaml", text.as_bytes()).report;
     let again = validator.validate("web.yaml", text.as_bytes()).report;
-    let mut all = ValidationReport {
-        files: vec![again],
-        ..ValidationReport::default()
-    };
+    let mut all = ValidationReport { files: vec![again], ..ValidationReport::default() };
     all.count();
     (report, render::text(&all, Paint(false)))
 }
@@ -29,10 +26,7 @@ fn a_valid_file_lists_the_pods_that_would_run() {
     let text = file(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n",
     );
-    assert_eq!(
-        text,
-        "web.yaml: runs as default/web-n1\n1 file, 0 errors, 0 warnings\n"
-    );
+    assert_eq!(text, "web.yaml: runs as default/web-n1\n1 file, 0 errors, 0 warnings\n");
 }
 
 #[test]
@@ -61,10 +55,7 @@ fn every_broken_rule_has_its_line_and_column() {
         "web.yaml:7:18: error: spec.restartPolicy: Unsupported value: \"Sometimes\"",
     ];
     for start in starts {
-        assert!(
-            lines.iter().any(|line| line.starts_with(start)),
-            "{start}\n{text}"
-        );
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{text}");
     }
     assert_eq!(lines.len(), starts.len() + 2, "{text}");
     assert!(text.contains("web.yaml: not started; a running earlier version"));
@@ -143,10 +134,7 @@ fn unknown_fields_are_errors_with_their_place() {
 #[test]
 fn a_key_that_is_there_twice_is_named() {
     let text = file("apiVersion: v1\nkind: Pod\nmetadata: {name: w, name: v}\n");
-    assert!(
-        text.starts_with("web.yaml:3:21: error: metadata: duplicate key \"name\"\n"),
-        "{text}"
-    );
+    assert!(text.starts_with("web.yaml:3:21: error: metadata: duplicate key \"name\"\n"), "{text}");
 }
 
 const LIST: &str = "apiVersion: v1\nkind: PodList\nitems:\n\
@@ -162,10 +150,7 @@ fn a_list_is_refused_in_a_file_and_still_validated() {
         ),
         "{text}"
     );
-    assert!(
-        text.contains("web.yaml:11:14: error: items[1].spec.containers[0].name: "),
-        "{text}"
-    );
+    assert!(text.contains("web.yaml:11:14: error: items[1].spec.containers[0].name: "), "{text}");
     let good = LIST.replace("name: C", "name: c");
     let text = file(&good);
     assert!(
@@ -179,16 +164,10 @@ fn a_list_is_refused_in_a_file_and_still_validated() {
 fn a_url_may_serve_a_list_or_nothing() {
     let good = LIST.replace("name: C", "name: c");
     let (report, text) = validated(PodSource::Http, &good);
-    assert!(
-        text.contains("runs as default/a-n1, default/b-n1"),
-        "{text}"
-    );
+    assert!(text.contains("runs as default/a-n1, default/b-n1"), "{text}");
     assert_eq!(report.pods.len(), 2);
     let (_, text) = validated(PodSource::Http, LIST);
-    assert!(
-        text.contains("the whole response is refused; the previous pods are kept"),
-        "{text}"
-    );
+    assert!(text.contains("the whole response is refused; the previous pods are kept"), "{text}");
     assert!(validated(PodSource::Http, "").0.problems.is_empty());
 }
 
@@ -196,10 +175,7 @@ fn a_url_may_serve_a_list_or_nothing() {
 fn a_second_document_is_refused_with_its_line() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n";
     let text = file(&format!("{pod}---\n{pod}"));
-    assert!(
-        text.contains("more than one document: a manifest must have exactly one"),
-        "{text}"
-    );
+    assert!(text.contains("more than one document: a manifest must have exactly one"), "{text}");
     assert!(text.starts_with("web.yaml:"), "{text}");
 }
 
@@ -230,20 +206,12 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
         .map(|report| {
             let name = Path::new(&report.file).file_name().unwrap();
             let problems = report.problems.iter().map(|p| p.message.clone());
-            (
-                name.to_string_lossy().into(),
-                problems.collect::<Vec<_>>().join("; "),
-            )
+            (name.to_string_lossy().into(), problems.collect::<Vec<_>>().join("; "))
         })
         .collect();
     assert_eq!(reported.len(), 4, "{reported:?}");
     assert_eq!(reported[0], ("a.yaml".into(), String::new()));
-    assert!(
-        reported[1]
-            .1
-            .starts_with("pod default/web-n1 is already in "),
-        "{reported:?}"
-    );
+    assert!(reported[1].1.starts_with("pod default/web-n1 is already in "), "{reported:?}");
     assert!(reported[2].1.contains("same UID"), "{reported:?}");
     assert!(reported[3].1.contains("one level only"), "{reported:?}");
     assert_eq!(reports[3].problems[0].severity, Severity::Warning);
@@ -251,10 +219,8 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
 
 #[test]
 fn a_report_is_json_for_programs() {
-    let (report, _) = validated(
-        PodSource::File,
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n",
-    );
+    let (report, _) =
+        validated(PodSource::File, "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n");
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["problems"][0]["severity"], "error");
     assert_eq!(json["problems"][0]["field"], "spec.containers");

@@ -83,11 +83,7 @@ fn name_of(pod: &Pod) -> ManifestPodName {
 fn outcome(manifest: &Manifest) -> String {
     let name = |pod: &Arc<Pod>| format!("{}/{}", pod.namespace(), pod.name());
     let names: Vec<_> = manifest.pods.iter().map(name).collect();
-    if names.is_empty() {
-        "not started".into()
-    } else {
-        format!("runs as {}", names.join(", "))
-    }
+    if names.is_empty() { "not started".into() } else { format!("runs as {}", names.join(", ")) }
 }
 
 impl Case<'_> {
@@ -149,13 +145,7 @@ impl Case<'_> {
 
     fn push(&mut self, severity: Severity, field: &str, message: String) {
         let (line, column) = self.place(field);
-        let problem = ManifestProblem {
-            severity,
-            line,
-            column,
-            field: field.into(),
-            message,
-        };
+        let problem = ManifestProblem { severity, line, column, field: field.into(), message };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
@@ -207,11 +197,7 @@ impl Case<'_> {
             return;
         };
         let is_list = tree.get("items").is_some();
-        let source = if is_list {
-            PodSource::Http
-        } else {
-            self.validator.source
-        };
+        let source = if is_list { PodSource::Http } else { self.validator.source };
         let mut error = first;
         let mut validate_list = is_list && error.field == "kind";
         for _ in 0..MAX_BLANKS {

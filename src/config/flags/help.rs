@@ -63,9 +63,7 @@ fn entry(out: &mut String, left: &str, help: &str, default: &str) {
         "" => String::new(),
         default => format!("[default: {default}]"),
     };
-    let words = help
-        .split(' ')
-        .chain(Some(default.as_str()).filter(|text| !text.is_empty()));
+    let words = help.split(' ').chain(Some(default.as_str()).filter(|text| !text.is_empty()));
     let mut first = true;
     for word in words {
         let length = word.chars().count();

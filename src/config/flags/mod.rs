@@ -115,9 +115,7 @@ pub(super) struct FieldLayer(pub(super) Vec<(&'static str, DocumentNode)>);
 
 impl std::fmt::Debug for FieldLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set()
-            .entries(self.0.iter().map(|(path, _)| path))
-            .finish()
+        f.debug_set().entries(self.0.iter().map(|(path, _)| path)).finish()
     }
 }
 
@@ -129,12 +127,10 @@ fn all_flags() -> impl Iterator<Item = &'static FlagSpec> {
 /// Name, field and printed default of each flag that mirrors a field and has a printed default.
 #[cfg(test)]
 pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    all_flags()
-        .filter(|spec| !spec.default.is_empty())
-        .filter_map(|spec| match spec.target {
-            FlagTarget::Field(path) => Some((spec.name, path, spec.default)),
-            FlagTarget::Process | FlagTarget::Ignored => None,
-        })
+    all_flags().filter(|spec| !spec.default.is_empty()).filter_map(|spec| match spec.target {
+        FlagTarget::Field(path) => Some((spec.name, path, spec.default)),
+        FlagTarget::Process | FlagTarget::Ignored => None,
+    })
 }
 
 /// The Kubernetes release that this kubelet implements.
@@ -169,26 +165,10 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
         "",
         "Report what would happen if this kubelet replaced the one that runs here, pod by pod",
     ),
-    (
-        "pods",
-        "",
-        "Show the pods of the kubelet that runs here; --watch follows them",
-    ),
-    (
-        "explain",
-        "POD",
-        "Explain a pod's state, what it waits for and what comes next",
-    ),
-    (
-        "completion",
-        "bash|zsh|fish",
-        "Print what completes the command line in a shell",
-    ),
-    (
-        "help",
-        "[COMMAND]",
-        "Show this text, or that of a subcommand",
-    ),
+    ("pods", "", "Show the pods of the kubelet that runs here; --watch follows them"),
+    ("explain", "POD", "Explain a pod's state, what it waits for and what comes next"),
+    ("completion", "bash|zsh|fish", "Print what completes the command line in a shell"),
+    ("help", "[COMMAND]", "Show this text, or that of a subcommand"),
 ];
 
 /// Parses the arguments of a subcommand: its own, and every flag of the kubelet, so that a subcommand accepts the
@@ -263,17 +243,14 @@ fn command_with(flags: impl Iterator<Item = &'static FlagSpec>) -> Command {
                 .action(ArgAction::Append),
         );
     for spec in flags {
-        let mut arg = Arg::new(spec.name)
-            .long(spec.name)
-            .action(ArgAction::Append);
+        let mut arg = Arg::new(spec.name).long(spec.name).action(ArgAction::Append);
         if spec.name == "v" {
             arg = arg.short('v');
         }
         arg = match spec.kind {
-            FlagKind::Bool => arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true"),
+            FlagKind::Bool => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+            }
             FlagKind::Int32 | FlagKind::Int64 | FlagKind::Duration => {
                 arg.num_args(1).allow_hyphen_values(true)
             }
@@ -286,9 +263,7 @@ fn command_with(flags: impl Iterator<Item = &'static FlagSpec>) -> Command {
 
 /// The command line with what `--help` says of it, for the manual page and for completion: never parsed.
 pub fn described_command(with_obsolete: bool) -> Command {
-    let version = Arg::new("version")
-        .long("version")
-        .action(ArgAction::SetTrue);
+    let version = Arg::new("version").long("version").action(ArgAction::SetTrue);
     let help = Arg::new("help").short('h').long("help").global(true);
     let flags =
         || all_flags().filter(move |spec| with_obsolete || spec.group != FlagGroup::Obsolete);
@@ -304,9 +279,7 @@ pub fn described_command(with_obsolete: bool) -> Command {
                 default => format!(" [default: {default}]"),
             };
             let placeholder = spec.kind.placeholder().trim_matches(['<', '>']);
-            let arg = arg
-                .help(format!("{}{default}", spec.help))
-                .help_heading(spec.group.as_str());
+            let arg = arg.help(format!("{}{default}", spec.help)).help_heading(spec.group.as_str());
             match spec.kind {
                 FlagKind::Bool => arg.value_name("BOOL"),
                 FlagKind::Path => arg.value_name(placeholder).value_hint(ValueHint::AnyPath),
@@ -348,12 +321,7 @@ fn describe(error: &clap::Error, command: &Command) -> String {
             format!("{name}: needs a value")
         }
         ErrorKind::InvalidUtf8 => "an argument is not valid UTF-8".to_owned(),
-        _ => error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or("unusable arguments")
-            .to_owned(),
+        _ => error.to_string().lines().next().unwrap_or("unusable arguments").to_owned(),
     }
 }
 
@@ -405,12 +373,7 @@ impl Flags {
         let (flags, _) = decode::<Flags>(&process);
         let flags = flags
             .map_err(|problems| ArgsError(problems.iter().map(ToString::to_string).collect()))?;
-        Ok(Self {
-            deprecated,
-            obsolete,
-            fields,
-            ..flags
-        })
+        Ok(Self { deprecated, obsolete, fields, ..flags })
     }
 }
 

@@ -99,14 +99,7 @@ pub(super) const fn field(
     default: &'static str,
     help: &'static str,
 ) -> FlagSpec {
-    FlagSpec {
-        name,
-        kind,
-        target: FlagTarget::Field(field),
-        group,
-        default,
-        help,
-    }
+    FlagSpec { name, kind, target: FlagTarget::Field(field), group, default, help }
 }
 
 /// A flag without a configuration field.
@@ -117,14 +110,7 @@ pub(super) const fn process(
     default: &'static str,
     help: &'static str,
 ) -> FlagSpec {
-    FlagSpec {
-        name,
-        kind,
-        target: FlagTarget::Process,
-        group,
-        default,
-        help,
-    }
+    FlagSpec { name, kind, target: FlagTarget::Process, group, default, help }
 }
 
 /// A flag without effect.

@@ -38,12 +38,7 @@ fn field(flags: &Flags, path: &str) -> String {
             other => format!("{other:?}"),
         }
     }
-    let found: Vec<_> = flags
-        .fields
-        .0
-        .iter()
-        .filter(|(field, _)| *field == path)
-        .collect();
+    let found: Vec<_> = flags.fields.0.iter().filter(|(field, _)| *field == path).collect();
     assert_eq!(found.len(), 1, "{path}");
     show(&found[0].1.value)
 }
@@ -51,11 +46,7 @@ fn field(flags: &Flags, path: &str) -> String {
 #[test]
 fn values_are_read_by_kind_as_go_reads_them() {
     let cases: &[(&[&str], &str, &str)] = &[
-        (
-            &["--pod-manifest-path", "/etc/pods"],
-            "staticPodPath",
-            "\"/etc/pods\"",
-        ),
+        (&["--pod-manifest-path", "/etc/pods"], "staticPodPath", "\"/etc/pods\""),
         (&["--pod_manifest_path=/a_b"], "staticPodPath", "\"/a_b\""),
         (&["--max-pods=0x10"], "maxPods", "16"),
         (&["--max-pods", "010"], "maxPods", "8"),
@@ -64,16 +55,8 @@ fn values_are_read_by_kind_as_go_reads_them() {
         (&["--fail-swap-on"], "failSwapOn", "true"),
         (&["--fail-swap-on=f"], "failSwapOn", "false"),
         (&["--sync-frequency=90s"], "syncFrequency", "\"1m30s\""),
-        (
-            &["--cluster-dns=10.0.0.1,10.0.0.2"],
-            "clusterDNS",
-            "[\"10.0.0.1\" \"10.0.0.2\"]",
-        ),
-        (
-            &["--cluster-dns=1.1.1.1", "--cluster-dns", "::1"],
-            "clusterDNS",
-            "[\"1.1.1.1\" \"::1\"]",
-        ),
+        (&["--cluster-dns=10.0.0.1,10.0.0.2"], "clusterDNS", "[\"10.0.0.1\" \"10.0.0.2\"]"),
+        (&["--cluster-dns=1.1.1.1", "--cluster-dns", "::1"], "clusterDNS", "[\"1.1.1.1\" \"::1\"]"),
         (&["--cluster-dns="], "clusterDNS", "[]"),
         (
             &["--eviction-hard=memory.available<1Gi,nodefs.available<10%"],
@@ -82,10 +65,7 @@ fn values_are_read_by_kind_as_go_reads_them() {
         ),
         (&["--eviction-hard="], "evictionHard", "{}"),
         (
-            &[
-                "--system-reserved=cpu=100m",
-                "--system-reserved=memory=1Gi,cpu=2",
-            ],
+            &["--system-reserved=cpu=100m", "--system-reserved=memory=1Gi,cpu=2"],
             "systemReserved",
             "{memory:\"1Gi\" cpu:\"2\"}",
         ),
@@ -95,10 +75,7 @@ fn values_are_read_by_kind_as_go_reads_them() {
             "{B:false A:false}",
         ),
         (
-            &[
-                "--manifest-url-header=a:1,b:x:y",
-                "--manifest-url-header=a: 2",
-            ],
+            &["--manifest-url-header=a:1,b:x:y", "--manifest-url-header=a: 2"],
             "staticPodURLHeader",
             "{b:[\"x:y\"] a:[\"1\" \"2\"]}",
         ),
@@ -124,11 +101,7 @@ fn values_are_read_by_kind_as_go_reads_them() {
             "[{filePattern:\"pleg*\" verbosity:4} {filePattern:\"file\" verbosity:6}]",
         ),
         (&["--logging-format=json"], "logging.format", "\"json\""),
-        (
-            &["--image-service-endpoint=unix:///i"],
-            "imageServiceEndpoint",
-            "\"unix:///i\"",
-        ),
+        (&["--image-service-endpoint=unix:///i"], "imageServiceEndpoint", "\"unix:///i\""),
     ];
     for (list, path, expected) in cases {
         assert_eq!(field(&run(list), path), *expected, "{list:?}");
@@ -152,31 +125,18 @@ fn every_flag_is_accepted_and_reaches_its_place() {
     };
     for spec in all_flags() {
         let flags = run(&[&format!("--{}{}", spec.name, sample(spec.kind))]);
-        let changed = Flags {
-            deprecated: Vec::new(),
-            obsolete: Vec::new(),
-            ..flags.clone()
-        } != Flags::default();
-        assert_eq!(
-            changed,
-            spec.target != FlagTarget::Ignored,
-            "--{}",
-            spec.name
-        );
-        for (group, given) in [
-            (FlagGroup::Mirrors, &flags.deprecated),
-            (FlagGroup::Obsolete, &flags.obsolete),
-        ] {
+        let changed = Flags { deprecated: Vec::new(), obsolete: Vec::new(), ..flags.clone() }
+            != Flags::default();
+        assert_eq!(changed, spec.target != FlagTarget::Ignored, "--{}", spec.name);
+        for (group, given) in
+            [(FlagGroup::Mirrors, &flags.deprecated), (FlagGroup::Obsolete, &flags.obsolete)]
+        {
             let listed = given.contains(&spec.name);
             assert_eq!(listed, spec.group == group, "--{}", spec.name);
         }
     }
     let names: Vec<_> = all_flags().map(|spec| spec.name).collect();
-    assert_eq!(
-        names.iter().collect::<BTreeSet<_>>().len(),
-        names.len(),
-        "a flag is listed twice"
-    );
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "a flag is listed twice");
 }
 
 #[test]
@@ -213,14 +173,8 @@ fn flags_without_a_field_are_kept_apart() {
 fn a_wrong_command_line_names_the_flag() {
     let cases: &[(&[&str], &str)] = &[
         (&["--no-such-flag"], "unknown flag: --no-such-flag"),
-        (
-            &["--confg=/x"],
-            "unknown flag: --confg; did you mean --config?",
-        ),
-        (
-            &["--max_podz=1"],
-            "unknown flag: --max-podz; did you mean --max-pods?",
-        ),
+        (&["--confg=/x"], "unknown flag: --confg; did you mean --config?"),
+        (&["--max_podz=1"], "unknown flag: --max-podz; did you mean --max-pods?"),
         // A name that has little in common is no suggestion.
         (&["--boot-file"], "unknown flag: --boot-file"),
         (&["-x"], "unknown flag: -x"),
@@ -234,11 +188,7 @@ fn a_wrong_command_line_names_the_flag() {
         ),
         (&["--config"], "--config: needs a value"),
         (
-            &[
-                "--max-pods=many",
-                "--sync-frequency=5",
-                "--fail-swap-on=maybe",
-            ],
+            &["--max-pods=many", "--sync-frequency=5", "--fail-swap-on=maybe"],
             "--sync-frequency: \"5\" has no unit: write for example \"30s\" or \"2m\"\n\
              --fail-swap-on: \"maybe\" is neither true nor false\n\
              --max-pods: \"many\" is not an integer",
@@ -247,22 +197,13 @@ fn a_wrong_command_line_names_the_flag() {
             &["--max-pods=3000000000"],
             "--max-pods: 3000000000 is out of range: must be between -2147483648 and 2147483647",
         ),
-        (
-            &["--feature-gates=A"],
-            "--feature-gates: \"A\" is not of the form key=value",
-        ),
-        (
-            &["--eviction-hard=a=b"],
-            "--eviction-hard: \"a=b\" is not of the form key<value",
-        ),
+        (&["--feature-gates=A"], "--feature-gates: \"A\" is not of the form key=value"),
+        (&["--eviction-hard=a=b"], "--eviction-hard: \"a=b\" is not of the form key<value"),
         (
             &["--manifest-url-header=secret"],
             "--manifest-url-header: a header is not of the form name:value",
         ),
-        (
-            &["--vmodule=x"],
-            "--vmodule: \"x\" is not of the form pattern=N",
-        ),
+        (&["--vmodule=x"], "--vmodule: \"x\" is not of the form pattern=N"),
     ];
     for (list, expected) in cases {
         let mut lines: Vec<_> = expected.lines().collect();
@@ -278,23 +219,13 @@ fn a_wrong_command_line_names_the_flag() {
 fn arguments_that_are_not_text_are_refused() {
     use std::os::unix::ffi::OsStringExt;
     let broken = OsString::from_vec(b"--config=\xff".to_vec());
-    assert!(
-        parse_args([broken])
-            .unwrap_err()
-            .to_string()
-            .contains("UTF-8")
-    );
+    assert!(parse_args([broken]).unwrap_err().to_string().contains("UTF-8"));
 }
 
 #[test]
 fn help_shows_every_flag_under_its_group_within_the_width() {
-    let Ok(Invocation::Help(text)) = parse_args(args(&["--v=2", "--help"])) else {
-        panic!()
-    };
-    assert_eq!(
-        parse_args(args(&["-h"])),
-        Ok(Invocation::Help(text.clone()))
-    );
+    let Ok(Invocation::Help(text)) = parse_args(args(&["--v=2", "--help"])) else { panic!() };
+    assert_eq!(parse_args(args(&["-h"])), Ok(Invocation::Help(text.clone())));
     for group in FlagGroup::ALL {
         assert!(text.contains(&format!("\n{group}:\n")), "{group:?}");
     }
@@ -307,10 +238,7 @@ fn help_shows_every_flag_under_its_group_within_the_width() {
     let essential = text.find("--config <PATH>").unwrap();
     let mirror = text.find("--max-pods <N>").unwrap();
     assert!(essential < mirror);
-    for line in text
-        .lines()
-        .filter(|line| !line.contains("[default:") && !line.contains(':'))
-    {
+    for line in text.lines().filter(|line| !line.contains("[default:") && !line.contains(':')) {
         assert!(line.chars().count() <= 100, "{line}");
     }
 }

@@ -30,9 +30,7 @@ pub(super) fn convert(
         },
         FlagKind::List => {
             let items = texts.iter().flat_map(|text| pieces(text, ','));
-            Ok(DocumentValue::List(
-                items.map(|item| make.text(item)).collect(),
-            ))
+            Ok(DocumentValue::List(items.map(|item| make.text(item)).collect()))
         }
         FlagKind::Map => make.map(texts, '=', |text| Ok(make.text(text))),
         FlagKind::Thresholds => make.map(texts, '<', |text| Ok(make.text(text))),
@@ -82,18 +80,14 @@ fn parse_int(text: &str, low: i128, high: i128) -> Result<i128, String> {
         .map(|value| if negative { -value } else { value })
         .ok_or_else(|| format!("{text:?} is not an integer"))?;
     if value < low || value > high {
-        return Err(format!(
-            "{text} is out of range: must be between {low} and {high}"
-        ));
+        return Err(format!("{text} is out of range: must be between {low} and {high}"));
     }
     Ok(value)
 }
 
 /// The parts of a separated list, trimmed and without empty ones.
 fn pieces(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    text.split(separator)
-        .map(str::trim)
-        .filter(|piece| !piece.is_empty())
+    text.split(separator).map(str::trim).filter(|piece| !piece.is_empty())
 }
 
 fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), String> {
@@ -111,10 +105,7 @@ struct Maker {
 
 impl Maker {
     fn node(self, value: DocumentValue) -> DocumentNode {
-        DocumentNode {
-            value,
-            origin: DocumentOrigin::Flag(self.flag),
-        }
+        DocumentNode { value, origin: DocumentOrigin::Flag(self.flag) }
     }
 
     fn text(self, text: &str) -> DocumentNode {
@@ -137,10 +128,7 @@ impl Maker {
         convert: impl Fn(&str) -> Result<DocumentNode, String>,
     ) -> Result<DocumentValue, String> {
         let items = texts.iter().flat_map(|text| pieces(text, separator));
-        items
-            .map(convert)
-            .collect::<Result<_, _>>()
-            .map(DocumentValue::List)
+        items.map(convert).collect::<Result<_, _>>().map(DocumentValue::List)
     }
 
     /// `key<separator>value` pairs; for a repeated key the last one counts.
@@ -181,10 +169,7 @@ impl Maker {
                 .filter(|(name, _)| !name.is_empty())
                 .ok_or("a header is not of the form name:value")?;
             let mut values = match map.get(name) {
-                Some(DocumentNode {
-                    value: DocumentValue::List(values),
-                    ..
-                }) => values.clone(),
+                Some(DocumentNode { value: DocumentValue::List(values), .. }) => values.clone(),
                 _ => Vec::new(),
             };
             values.push(self.text(value));
@@ -197,11 +182,7 @@ impl Maker {
         let (key, effect) = split(text, ':', "key=value:effect")?;
         let (key, value) = key.split_once('=').unwrap_or((key, ""));
         let (key, value) = (self.text(key), self.text(value));
-        Ok(self.record([
-            ("key", key),
-            ("value", value),
-            ("effect", self.text(effect)),
-        ]))
+        Ok(self.record([("key", key), ("value", value), ("effect", self.text(effect))]))
     }
 
     fn reserved_memory(self, text: &str) -> Result<DocumentNode, String> {

@@ -40,10 +40,7 @@ pub struct MistakenFile {
 
 impl From<Problems> for MistakenFile {
     fn from(problems: Problems) -> Self {
-        Self {
-            problems,
-            rest: None,
-        }
+        Self { problems, rest: None }
     }
 }
 
@@ -68,11 +65,7 @@ pub fn read(
     let mut lenient: Vec<ConfigProblem> = unknown
         .into_iter()
         .map(|field| unknown_field(field, decoding))
-        .chain(
-            duplicates
-                .into_iter()
-                .map(|key| duplicate_key(key, decoding)),
-        )
+        .chain(duplicates.into_iter().map(|key| duplicate_key(key, decoding)))
         .collect();
     let mut problems = decoded.err().unwrap_or_default();
     for problem in &problems {
@@ -86,10 +79,7 @@ pub fn read(
         Ok((tree, lenient))
     } else {
         sort_by_place(&mut problems, &[]);
-        Err(MistakenFile {
-            problems: Problems(problems),
-            rest: Some(tree),
-        })
+        Err(MistakenFile { problems: Problems(problems), rest: Some(tree) })
     }
 }
 
@@ -132,19 +122,13 @@ fn duplicate_key(duplicate: DuplicateKey, decoding: Decoding) -> ConfigProblem {
 fn header(tree: &DocumentNode) -> Result<(), Problems> {
     let about_document = |message: &str| {
         let message = format!("{message}; expected apiVersion: {API_VERSION} and kind: {KIND}");
-        ConfigProblem {
-            field: String::new(),
-            origin: Some(tree.origin.clone()),
-            message,
-        }
+        ConfigProblem { field: String::new(), origin: Some(tree.origin.clone()), message }
     };
     match tree.value {
         DocumentValue::Map(_) => {}
         DocumentValue::Null => return Err(Problems(vec![about_document("the document is empty")])),
         _ => {
-            return Err(Problems(vec![about_document(
-                "the document is not a mapping",
-            )]));
+            return Err(Problems(vec![about_document("the document is not a mapping")]));
         }
     }
     let check = |field: &str, expected: &str| match tree.get(field) {
@@ -160,13 +144,7 @@ fn header(tree: &DocumentNode) -> Result<(), Problems> {
             message: format!("is missing: must be {expected:?}"),
         }),
     };
-    let problems: Vec<_> = [check("apiVersion", API_VERSION), check("kind", KIND)]
-        .into_iter()
-        .flatten()
-        .collect();
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(Problems(problems))
-    }
+    let problems: Vec<_> =
+        [check("apiVersion", API_VERSION), check("kind", KIND)].into_iter().flatten().collect();
+    if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
 }

@@ -17,11 +17,7 @@ pub(super) fn write_line(out: &mut String, record: &LogRecord<'_>) {
         let digits = format!("{fraction:03}");
         let _ = write!(out, ".{}", digits.trim_end_matches('0'));
     }
-    let _ = write!(
-        out,
-        ",\"caller\":\"{}:{}\",\"msg\":",
-        record.file, record.line
-    );
+    let _ = write!(out, ",\"caller\":\"{}:{}\",\"msg\":", record.file, record.line);
     quote(out, Style::Json, &record.message);
     if record.level != Level::ERROR {
         let _ = write!(out, ",\"v\":{}", record.verbosity);

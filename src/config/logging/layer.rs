@@ -41,10 +41,7 @@ pub(super) struct LayerState {
 
 impl LayerState {
     pub(super) fn new(verbosity: u32, rules: Vec<VModule>) -> Self {
-        Self {
-            verbosity: AtomicU32::new(verbosity),
-            rules,
-        }
+        Self { verbosity: AtomicU32::new(verbosity), rules }
     }
 
     pub(super) fn verbosity(&self) -> u32 {
@@ -65,10 +62,7 @@ impl LayerState {
     }
 
     fn highest(&self) -> u32 {
-        self.rules
-            .iter()
-            .map(|rule| rule.verbosity)
-            .fold(self.verbosity(), u32::max)
+        self.rules.iter().map(|rule| rule.verbosity).fold(self.verbosity(), u32::max)
     }
 }
 
@@ -133,13 +127,7 @@ pub(super) struct KlogLayer<W> {
 impl<W: Write + Send> KlogLayer<W> {
     pub(super) fn new(shared: Arc<LayerState>, format: LogFormat, out: W) -> Self {
         let (zone, pid) = (TimeZone::system(), std::process::id());
-        Self {
-            shared,
-            format,
-            zone,
-            pid,
-            out: Mutex::new(out),
-        }
+        Self { shared, format, zone, pid, out: Mutex::new(out) }
     }
 
     #[cfg(test)]
@@ -185,11 +173,7 @@ fn with_scratch(work: impl FnOnce(&mut LineBuffers)) {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => {
             work(&mut scratch);
-            let LineBuffers {
-                line,
-                message,
-                fields,
-            } = &mut *scratch;
+            let LineBuffers { line, message, fields } = &mut *scratch;
             for buffer in [line, message, fields] {
                 buffer.clear();
                 buffer.shrink_to(KEPT_CAPACITY);
@@ -205,11 +189,7 @@ where
     W: Write + Send + 'static,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.shared.shows(metadata) {
-            Interest::always()
-        } else {
-            Interest::never()
-        }
+        if self.shared.shows(metadata) { Interest::always() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
@@ -253,26 +233,13 @@ where
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         with_scratch(|scratch| {
-            let LineBuffers {
-                line,
-                message,
-                fields,
-            } = scratch;
-            for span in context
-                .event_scope(event)
-                .into_iter()
-                .flat_map(|scope| scope.from_root())
-            {
+            let LineBuffers { line, message, fields } = scratch;
+            for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
                 if let Some(known) = span.extensions().get::<SpanFields>() {
                     known.beside(event).for_each(|field| fields.push_str(field));
                 }
             }
-            event.record(&mut Fields {
-                format: self.format,
-                fields,
-                starts: None,
-                message,
-            });
+            event.record(&mut Fields { format: self.format, fields, starts: None, message });
             let metadata = event.metadata();
             let path = metadata.file().unwrap_or("unknown");
             let record = LogRecord {
@@ -369,11 +336,7 @@ impl Visit for Fields<'_> {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         // JSON has no representation of infinities and NaN.
-        if value.is_finite() {
-            self.bare(field, &value)
-        } else {
-            self.quoted(field, &value)
-        }
+        if value.is_finite() { self.bare(field, &value) } else { self.quoted(field, &value) }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {

@@ -128,10 +128,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
         LogQueue::flush(&own, FLUSH_TIMEOUT);
         previous(panic);
     }));
-    let control = LogControl {
-        queue: queue.clone(),
-        ..control
-    };
+    let control = LogControl { queue: queue.clone(), ..control };
     Ok((control, LogGuard(queue)))
 }
 

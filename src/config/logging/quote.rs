@@ -17,11 +17,7 @@ pub(super) enum Style {
 /// Appends `value` in quotes.
 pub(super) fn quote(out: &mut String, style: Style, value: &dyn fmt::Display) {
     out.push('"');
-    let mut quoter = Quoter {
-        out,
-        style,
-        left: MAX_VALUE_CHARS,
-    };
+    let mut quoter = Quoter { out, style, left: MAX_VALUE_CHARS };
     // `Quoter` returns an error only to stop after truncation.
     let _ = write!(quoter, "{value}");
     out.push('"');
@@ -102,10 +98,7 @@ mod tests {
             ("\u{7}\u{8}\u{c}\u{b}", r#""\a\b\f\v""#),
             ("\u{1b}[31m\u{7f}\0", r#""\x1b[31m\x7f\x00""#),
             ("hé 世界 🦀", "\"hé 世界 🦀\""),
-            (
-                "\u{202e}\u{feff}\u{2028}\u{a0}",
-                r#""\u202e\ufeff\u2028\u00a0""#,
-            ),
+            ("\u{202e}\u{feff}\u{2028}\u{a0}", r#""\u202e\ufeff\u2028\u00a0""#),
             ("\u{e0001}", r#""\U000e0001""#),
         ];
         for (text, expected) in cases {

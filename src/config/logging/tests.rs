@@ -16,9 +16,7 @@ struct Captured(Arc<Mutex<Vec<String>>>);
 
 impl Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .push(String::from_utf8(bytes.to_vec()).unwrap());
+        self.0.lock().push(String::from_utf8(bytes.to_vec()).unwrap());
         Ok(bytes.len())
     }
 
@@ -43,11 +41,7 @@ fn captured(config: &LoggingConfig, work: impl FnOnce(&LogControl)) -> Vec<Strin
 }
 
 fn config(format: LogFormat, verbosity: u32) -> LoggingConfig {
-    LoggingConfig {
-        format,
-        verbosity,
-        vmodule: Vec::new(),
-    }
+    LoggingConfig { format, verbosity, vmodule: Vec::new() }
 }
 
 #[test]
@@ -82,10 +76,7 @@ fn json_lines_are_component_bases() {
         first = line!() + 1;
         info!(pod = "a\"b", count = -3, "Pod \u{1} started");
         debug!(big = u64::MAX, none = f64::NAN, "Detail");
-        error!(
-            error = cause.as_ref() as &(dyn std::error::Error + 'static),
-            "Sync failed"
-        );
+        error!(error = cause.as_ref() as &(dyn std::error::Error + 'static), "Sync failed");
     });
     assert_eq!(
         lines,
@@ -119,10 +110,7 @@ fn hostile_text_stays_on_its_line() {
             info!(value = hostile, debug = ?hostile, "message {hostile}");
         });
         assert_eq!(lines.len(), 1);
-        assert_eq!(
-            lines[0].matches(['\n', '\r', '\u{1b}', '\u{2028}']).count(),
-            1
-        );
+        assert_eq!(lines[0].matches(['\n', '\r', '\u{1b}', '\u{2028}']).count(), 1);
         assert!(lines[0].ends_with('\n'));
     }
 }
@@ -169,14 +157,8 @@ fn verbosity_changes_while_running_and_rules_raise_it() {
     });
     assert_eq!(lines.len(), 1, "{lines:#?}");
     for (pattern, count) in [("test*", 1), ("other", 0)] {
-        let rule = VModule {
-            pattern: pattern.to_owned(),
-            verbosity: 5,
-        };
-        let config = LoggingConfig {
-            vmodule: vec![rule],
-            ..config(LogFormat::Text, 0)
-        };
+        let rule = VModule { pattern: pattern.to_owned(), verbosity: 5 };
+        let config = LoggingConfig { vmodule: vec![rule], ..config(LogFormat::Text, 0) };
         let lines = captured(&config, |_| chat());
         assert_eq!(lines.len(), count, "{pattern}: {lines:#?}");
     }
@@ -193,15 +175,9 @@ fn a_line_carries_the_fields_of_its_spans() {
         info!(pod = "own", "Inside");
     };
     let text = captured(&config(LogFormat::Text, 0), work);
-    assert!(
-        text[0].ends_with("] \"Inside\" pod=\"a/b\" late=7 n=1 last=\"z\"\n"),
-        "{text:?}"
-    );
+    assert!(text[0].ends_with("] \"Inside\" pod=\"a/b\" late=7 n=1 last=\"z\"\n"), "{text:?}");
     // A field of its own counts, not the span's.
-    assert!(
-        text[1].ends_with("] \"Inside\" late=7 n=1 pod=\"own\"\n"),
-        "{text:?}"
-    );
+    assert!(text[1].ends_with("] \"Inside\" late=7 n=1 pod=\"own\"\n"), "{text:?}");
     let json = captured(&config(LogFormat::Json, 0), work);
     let parsed: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
     assert_eq!(

@@ -31,10 +31,7 @@ impl VModule {
 /// The verbosity of the first rule that matches.
 pub(super) fn verbosity_at(rules: &[VModule], path: Option<&str>) -> Option<u32> {
     let path = path?;
-    rules
-        .iter()
-        .find(|rule| rule.matches(path))
-        .map(|rule| rule.verbosity)
+    rules.iter().find(|rule| rule.matches(path)).map(|rule| rule.verbosity)
 }
 
 /// Matches `*` and `?` without recursion; at most `pattern` times `text` steps.
@@ -84,20 +81,15 @@ mod tests {
             ("task.rs", "src/pleg/task.rs", false),
         ];
         for (pattern, path, expected) in cases {
-            let rule = VModule {
-                pattern: pattern.to_owned(),
-                verbosity: 1,
-            };
+            let rule = VModule { pattern: pattern.to_owned(), verbosity: 1 };
             assert_eq!(rule.matches(path), expected, "{pattern} at {path}");
         }
     }
 
     #[test]
     fn the_first_matching_rule_counts() {
-        let rules = [("task", 2), ("pleg", 5)].map(|(pattern, verbosity)| VModule {
-            pattern: pattern.to_owned(),
-            verbosity,
-        });
+        let rules = [("task", 2), ("pleg", 5)]
+            .map(|(pattern, verbosity)| VModule { pattern: pattern.to_owned(), verbosity });
         assert_eq!(verbosity_at(&rules, Some("src/pleg/task.rs")), Some(2));
         assert_eq!(verbosity_at(&rules, Some("src/pleg/diff.rs")), Some(5));
         assert_eq!(verbosity_at(&rules, Some("src/main.rs")), None);

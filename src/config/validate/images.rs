@@ -15,10 +15,8 @@ pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
         let message = "must be 1 while serializeImagePulls is true";
         found.add("maxParallelImagePulls", message);
     }
-    let (low, high) = (
-        config.image_gc_low_threshold_percent,
-        config.image_gc_high_threshold_percent,
-    );
+    let (low, high) =
+        (config.image_gc_low_threshold_percent, config.image_gc_high_threshold_percent);
     found.in_range("imageGCHighThresholdPercent", high, 0, 100);
     found.in_range("imageGCLowThresholdPercent", low, 0, 100);
     if let (Some(low), Some(high)) = (low, high)
@@ -44,19 +42,14 @@ fn image_verification(config: &KubeletConfiguration, found: &mut Violations) {
         "NeverVerifyAllowlistedImages",
         "AlwaysVerify",
     ];
-    let (policy_field, allowlist_field) = (
-        "imagePullCredentialsVerificationPolicy",
-        "preloadedImagesVerificationAllowlist",
-    );
+    let (policy_field, allowlist_field) =
+        ("imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist");
     let policy = config.image_pull_credentials_verification_policy.as_ref();
     let allowlist = config.preloaded_images_verification_allowlist.as_deref();
     let allowlist = allowlist.unwrap_or_default();
     let gate = FeatureGate::KubeletEnsureSecretPulledImages;
     if !gate.is_on(config.feature_gates.as_ref()) {
-        let given = [
-            (policy_field, policy.is_some()),
-            (allowlist_field, !allowlist.is_empty()),
-        ];
+        let given = [(policy_field, policy.is_some()), (allowlist_field, !allowlist.is_empty())];
         for (field, _) in given.iter().filter(|(_, given)| *given) {
             let message = format!("must not be set while feature gate {} is off", gate.name());
             found.add(field, message);

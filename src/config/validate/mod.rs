@@ -36,10 +36,7 @@ impl Violations {
         T: PartialOrd + Copy + std::fmt::Display,
     {
         if let Some(value) = value.filter(|v| *v < low || *v > high) {
-            self.add(
-                field,
-                format!("must be between {low} and {high}, got {value}"),
-            );
+            self.add(field, format!("must be between {low} and {high}, got {value}"));
         }
     }
 
@@ -92,28 +89,21 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<(String, String)> {
 fn ip(field: &str, text: Option<&String>, found: &mut Violations) -> Option<IpAddr> {
     let text = text?;
     let parsed = text.parse().ok();
-    found.require(parsed.is_some(), field, || {
-        format!("must be an IP address, got {text:?}")
-    });
+    found.require(parsed.is_some(), field, || format!("must be an IP address, got {text:?}"));
     parsed
 }
 
 fn addresses(config: &KubeletConfiguration, found: &mut Violations) {
     let address = ip("address", config.address.as_ref(), found);
-    let healthz = ip(
-        "healthzBindAddress",
-        config.healthz_bind_address.as_ref(),
-        found,
-    );
+    let healthz = ip("healthzBindAddress", config.healthz_bind_address.as_ref(), found);
     for (index, server) in config.cluster_dns.iter().flatten().enumerate() {
         ip(&format!("clusterDNS[{index}]"), Some(server), found);
     }
     let fits = |port: i32| u16::try_from(port).is_ok();
     found.in_range("port", config.port, 1, 65535);
-    for (field, port) in [
-        ("readOnlyPort", config.read_only_port),
-        ("healthzPort", config.healthz_port),
-    ] {
+    for (field, port) in
+        [("readOnlyPort", config.read_only_port), ("healthzPort", config.healthz_port)]
+    {
         let port = port.filter(|port| !fits(*port));
         if let Some(port) = port {
             found.add(
@@ -131,10 +121,7 @@ fn addresses(config: &KubeletConfiguration, found: &mut Violations) {
     for (index, (field, port, at)) in used.iter().enumerate() {
         for (other, other_port, other_at) in used.iter().take(index) {
             if port == other_port && port.is_some_and(|p| p != 0) && overlap(*at, *other_at) {
-                found.add(
-                    field,
-                    format!("must differ from {other}: both would listen there"),
-                );
+                found.add(field, format!("must differ from {other}: both would listen there"));
             }
         }
     }
@@ -155,37 +142,16 @@ fn durations(config: &KubeletConfiguration, found: &mut Violations) {
     let authentication = config.authentication.clone().unwrap_or_default();
     let cache_ttl = authentication.webhook.and_then(|webhook| webhook.cache_ttl);
     for (field, value) in [
-        (
-            "streamingConnectionIdleTimeout",
-            config.streaming_connection_idle_timeout,
-        ),
-        (
-            "nodeStatusUpdateFrequency",
-            config.node_status_update_frequency,
-        ),
-        (
-            "nodeStatusReportFrequency",
-            config.node_status_report_frequency,
-        ),
+        ("streamingConnectionIdleTimeout", config.streaming_connection_idle_timeout),
+        ("nodeStatusUpdateFrequency", config.node_status_update_frequency),
+        ("nodeStatusReportFrequency", config.node_status_report_frequency),
         ("imageMinimumGCAge", config.image_minimum_gc_age),
         ("imageMaximumGCAge", config.image_maximum_gc_age),
-        (
-            "cpuManagerReconcilePeriod",
-            config.cpu_manager_reconcile_period,
-        ),
-        (
-            "evictionPressureTransitionPeriod",
-            config.eviction_pressure_transition_period,
-        ),
+        ("cpuManagerReconcilePeriod", config.cpu_manager_reconcile_period),
+        ("evictionPressureTransitionPeriod", config.eviction_pressure_transition_period),
         ("authentication.webhook.cacheTTL", cache_ttl),
-        (
-            "authorization.webhook.cacheAuthorizedTTL",
-            webhook.cache_authorized_ttl,
-        ),
-        (
-            "authorization.webhook.cacheUnauthorizedTTL",
-            webhook.cache_unauthorized_ttl,
-        ),
+        ("authorization.webhook.cacheAuthorizedTTL", webhook.cache_authorized_ttl),
+        ("authorization.webhook.cacheUnauthorizedTTL", webhook.cache_unauthorized_ttl),
     ] {
         if let Some(value) = value.filter(|v| v.is_negative()) {
             found.add(field, format!("must not be negative, got {value}"));
@@ -206,23 +172,14 @@ fn durations(config: &KubeletConfiguration, found: &mut Violations) {
 
 fn endpoints(config: &KubeletConfiguration, found: &mut Violations) {
     for (field, endpoint) in [
-        (
-            "containerRuntimeEndpoint",
-            config.container_runtime_endpoint.as_ref(),
-        ),
-        (
-            "imageServiceEndpoint",
-            config.image_service_endpoint.as_ref(),
-        ),
+        ("containerRuntimeEndpoint", config.container_runtime_endpoint.as_ref()),
+        ("imageServiceEndpoint", config.image_service_endpoint.as_ref()),
     ] {
         let path = endpoint.map(|e| e.strip_prefix("unix://").unwrap_or(e));
         // An empty image endpoint stands for the runtime's.
         let given = path.filter(|path| !(path.is_empty() && field == "imageServiceEndpoint"));
         if let Some(path) = given.filter(|path| !path.starts_with('/') || path.contains('\0')) {
-            found.add(
-                field,
-                format!("must be unix:// and an absolute path, got {path:?}"),
-            );
+            found.add(field, format!("must be unix:// and an absolute path, got {path:?}"));
         }
     }
 }
@@ -230,12 +187,7 @@ fn endpoints(config: &KubeletConfiguration, found: &mut Violations) {
 fn limits(config: &KubeletConfiguration, found: &mut Violations) {
     found.in_range("oomScoreAdj", config.oom_score_adj, -1000, 1000);
     found.in_range("iptablesDropBit", config.iptables_drop_bit, 0, 31);
-    found.in_range(
-        "iptablesMasqueradeBit",
-        config.iptables_masquerade_bit,
-        0,
-        31,
-    );
+    found.in_range("iptablesMasqueradeBit", config.iptables_masquerade_bit, 0, 31);
     found.at_least("eventBurst", config.event_burst, 0);
     found.at_least("eventRecordQPS", config.event_record_qps, 0);
     found.at_least("kubeAPIBurst", config.kube_api_burst, 0);
@@ -244,18 +196,9 @@ fn limits(config: &KubeletConfiguration, found: &mut Violations) {
     found.at_least("podsPerCore", config.pods_per_core, 0);
     found.at_least("maxOpenFiles", config.max_open_files, 0);
     found.at_least("nodeStatusMaxImages", config.node_status_max_images, -1);
-    found.at_least(
-        "nodeLeaseDurationSeconds",
-        config.node_lease_duration_seconds,
-        1,
-    );
+    found.at_least("nodeLeaseDurationSeconds", config.node_lease_duration_seconds, 1);
     let (shortest, longest) = (GoDuration::from_millis(1), GoDuration::from_secs(1));
-    found.in_range(
-        "cpuCFSQuotaPeriod",
-        config.cpu_cfs_quota_period,
-        shortest,
-        longest,
-    );
+    found.in_range("cpuCFSQuotaPeriod", config.cpu_cfs_quota_period, shortest, longest);
     let back_off = config.crash_loop_back_off.as_ref();
     found.in_range(
         "crashLoopBackOff.maxContainerRestartPeriod",
@@ -283,39 +226,23 @@ fn container_logs(config: &KubeletConfiguration, found: &mut Violations) {
         }
     }
     if let Some(files) = config.container_log_max_files.filter(|files| *files <= 1) {
-        found.add(
-            "containerLogMaxFiles",
-            format!("must be greater than 1, got {files}"),
-        );
+        found.add("containerLogMaxFiles", format!("must be greater than 1, got {files}"));
     }
-    found.at_least(
-        "containerLogMaxWorkers",
-        config.container_log_max_workers,
-        1,
-    );
+    found.at_least("containerLogMaxWorkers", config.container_log_max_workers, 1);
     let interval = config.container_log_monitor_interval;
-    found.at_least(
-        "containerLogMonitorInterval",
-        interval,
-        GoDuration::from_secs(3),
-    );
+    found.at_least("containerLogMonitorInterval", interval, GoDuration::from_secs(3));
     let directory = config.pod_logs_dir.as_deref().unwrap_or_default();
     let trimmed = directory.strip_suffix('/').unwrap_or(directory);
-    let normal = trimmed
-        .split('/')
-        .skip(1)
-        .all(|part| !matches!(part, "" | "." | ".."));
+    let normal = trimmed.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
     found.require(directory.starts_with('/'), "podLogsDir", || {
         format!("must be an absolute path, got {directory:?}")
     });
     found.require(normal, "podLogsDir", || {
         format!("must not have \"..\", \".\" or \"//\" in it, got {directory:?}")
     });
-    found.require(
-        directory.is_ascii() && !directory.contains('\0'),
-        "podLogsDir",
-        || format!("must be plain ASCII, got {directory:?}"),
-    );
+    found.require(directory.is_ascii() && !directory.contains('\0'), "podLogsDir", || {
+        format!("must be plain ASCII, got {directory:?}")
+    });
 }
 
 fn logging(config: &KubeletConfiguration, found: &mut Violations) {
@@ -323,14 +250,8 @@ fn logging(config: &KubeletConfiguration, found: &mut Violations) {
         return;
     };
     found.one_of("logging.format", section.format.as_ref(), &["text", "json"]);
-    if let Some(interval) = section
-        .flush_frequency
-        .filter(|interval| interval.0.is_negative())
-    {
-        found.add(
-            "logging.flushFrequency",
-            format!("must not be negative, got {}", interval.0),
-        );
+    if let Some(interval) = section.flush_frequency.filter(|interval| interval.0.is_negative()) {
+        found.add("logging.flushFrequency", format!("must not be negative, got {}", interval.0));
     }
     let most = u32::try_from(i32::MAX).unwrap_or(u32::MAX);
     found.in_range("logging.verbosity", section.verbosity, 0, most);
@@ -343,9 +264,7 @@ fn logging(config: &KubeletConfiguration, found: &mut Violations) {
                 format!("must be a file name or pattern without \"=\" and \",\", got {pattern:?}"),
             );
         }
-        found.require(item.verbosity.is_some(), &field, || {
-            "needs a verbosity".to_owned()
-        });
+        found.require(item.verbosity.is_some(), &field, || "needs a verbosity".to_owned());
     }
     let options = section.options.clone().unwrap_or_default();
     for (name, routing) in [("text", options.text), ("json", options.json)] {
@@ -358,9 +277,7 @@ fn logging(config: &KubeletConfiguration, found: &mut Violations) {
 fn feature_gate_names(config: &KubeletConfiguration, found: &mut Violations) {
     for (name, value) in config.feature_gates.iter().flatten() {
         let field = format!("featureGates.{name}");
-        found.require(known_gates::is_known(name), &field, || {
-            known_gates::unknown_message(name)
-        });
+        found.require(known_gates::is_known(name), &field, || known_gates::unknown_message(name));
         let locked = known_gates::locked_to(name).unwrap_or(*value);
         found.require(locked == *value, &field, || {
             format!("cannot set feature gate {name} to {value}, feature is locked to {locked}")

@@ -26,10 +26,9 @@ fn system_containers(config: &KubeletConfiguration, found: &mut Violations) {
             "systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified",
         );
     }
-    for (field, path) in [
-        ("kubeletCgroups", given(&config.kubelet_cgroups)),
-        ("systemCgroups", system),
-    ] {
+    for (field, path) in
+        [("kubeletCgroups", given(&config.kubelet_cgroups)), ("systemCgroups", system)]
+    {
         let Some(path) = path else { continue };
         match cgroup(&path).as_deref() {
             None => found.add(field, format!("{path:?} is not the path of a cgroup")),
@@ -43,10 +42,7 @@ fn system_containers(config: &KubeletConfiguration, found: &mut Violations) {
 
 fn enforced_reservations(config: &KubeletConfiguration, found: &mut Violations) {
     const FIELD: &str = "enforceNodeAllocatable";
-    let list = config
-        .enforce_node_allocatable
-        .as_deref()
-        .unwrap_or_default();
+    let list = config.enforce_node_allocatable.as_deref().unwrap_or_default();
     let has = |name: &str| list.iter().any(|entry| entry == name);
     let cgroup_of = |name: &str| {
         if name.starts_with("system") {
@@ -94,10 +90,7 @@ fn enforced_reservations(config: &KubeletConfiguration, found: &mut Violations) 
     for kind in ["system-reserved", "kube-reserved"] {
         let compressible = format!("{kind}-compressible");
         if has(kind) && has(&compressible) {
-            found.add(
-                FIELD,
-                format!("{kind:?} and {compressible:?} exclude each other"),
-            );
+            found.add(FIELD, format!("{kind:?} and {compressible:?} exclude each other"));
         }
     }
 }
@@ -125,32 +118,20 @@ fn reserved_cpus(config: &KubeletConfiguration, found: &mut Violations) {
 
 fn shutdown(config: &KubeletConfiguration, found: &mut Violations) {
     let total = config.shutdown_grace_period.unwrap_or_default();
-    let critical = config
-        .shutdown_grace_period_critical_pods
-        .unwrap_or_default();
-    for (field, period) in [
-        ("shutdownGracePeriod", total),
-        ("shutdownGracePeriodCriticalPods", critical),
-    ] {
+    let critical = config.shutdown_grace_period_critical_pods.unwrap_or_default();
+    for (field, period) in
+        [("shutdownGracePeriod", total), ("shutdownGracePeriodCriticalPods", critical)]
+    {
         let valid = period == GoDuration::default() || period >= GoDuration::from_secs(1);
-        found.require(valid, field, || {
-            format!("must be 0s or at least 1s, got {period}")
-        });
+        found.require(valid, field, || format!("must be 0s or at least 1s, got {period}"));
     }
     found.require(critical <= total, "shutdownGracePeriodCriticalPods", || {
         format!("must not exceed shutdownGracePeriod ({total}), got {critical}")
     });
-    let by_priority = config
-        .shutdown_grace_period_by_pod_priority
-        .as_deref()
-        .unwrap_or_default();
+    let by_priority = config.shutdown_grace_period_by_pod_priority.as_deref().unwrap_or_default();
     let gates = config.feature_gates.as_ref();
     for (gate, field, is_set) in [
-        (
-            FeatureGate::GracefulNodeShutdown,
-            "shutdownGracePeriod",
-            total > GoDuration::default(),
-        ),
+        (FeatureGate::GracefulNodeShutdown, "shutdownGracePeriod", total > GoDuration::default()),
         (
             FeatureGate::GracefulNodeShutdownBasedOnPodPriority,
             "shutdownGracePeriodByPodPriority",
@@ -182,33 +163,19 @@ fn taints(config: &KubeletConfiguration, found: &mut Violations) {
         let effect = taint.effect.clone().unwrap_or_default();
         let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
         found.one_of(&format!("{field}.effect"), Some(&effect), &effects);
-        found.require(taint.time_added.is_none(), &field, || {
-            "timeAdded must not be set".to_owned()
-        });
+        found
+            .require(taint.time_added.is_none(), &field, || "timeAdded must not be set".to_owned());
     }
 }
 
 fn server(config: &KubeletConfiguration, found: &mut Violations) {
-    let mode = config
-        .authorization
-        .as_ref()
-        .and_then(|section| section.mode.as_ref());
+    let mode = config.authorization.as_ref().and_then(|section| section.mode.as_ref());
     found.one_of("authorization.mode", mode, &["AlwaysAllow", "Webhook"]);
-    let versions = [
-        "",
-        "VersionTLS10",
-        "VersionTLS11",
-        "VersionTLS12",
-        "VersionTLS13",
-    ];
+    let versions = ["", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
     found.one_of("tlsMinVersion", config.tls_min_version.as_ref(), &versions);
     let suites = config.tls_cipher_suites.as_deref().unwrap_or_default();
     let curves = config.tls_curve_preferences.as_deref().unwrap_or_default();
-    for error in TlsOptions::of("", suites, curves)
-        .err()
-        .into_iter()
-        .flatten()
-    {
+    for error in TlsOptions::of("", suites, curves).err().into_iter().flatten() {
         found.add(&error.field, error.message);
     }
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());

@@ -122,10 +122,7 @@ impl ChangeReader {
         let source = pending.changes.source;
         Some(std::mem::replace(
             &mut pending.changes,
-            RuntimeChanges {
-                source,
-                ..RuntimeChanges::default()
-            },
+            RuntimeChanges { source, ..RuntimeChanges::default() },
         ))
     }
 

@@ -7,13 +7,7 @@ use crate::cri::v1::VersionResponse;
 use wire::{Envelope, SubscribeRequest};
 
 /// The generated client of containerd's event service.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing, dead_code)]
 pub(crate) mod wire {
     tonic::include_proto!("containerd.services.events.v1");
 }
@@ -43,9 +37,7 @@ pub(super) fn delivers_events_to_one_subscriber(version: &VersionResponse) -> bo
 /// The subscription. Conditions within one filter are ANDed.
 pub(super) fn subscription() -> SubscribeRequest {
     let filter = format!("namespace==\"{NAMESPACE}\",topic==\"{DELETE}\"");
-    SubscribeRequest {
-        filters: vec![filter],
-    }
+    SubscribeRequest { filters: vec![filter] }
 }
 
 /// The id of the container or sandbox whose main process exited; `None` for other events.
@@ -76,11 +68,7 @@ mod tests {
                 runtime_version: version.into(),
                 ..VersionResponse::default()
             };
-            assert_eq!(
-                delivers_events_to_one_subscriber(&version),
-                delivers_to_one,
-                "{version:?}"
-            );
+            assert_eq!(delivers_events_to_one_subscriber(&version), delivers_to_one, "{version:?}");
         }
     }
 
@@ -88,20 +76,13 @@ mod tests {
         Envelope {
             namespace: NAMESPACE.into(),
             topic: topic.into(),
-            event: Some(prost_types::Any {
-                type_url: String::new(),
-                value,
-            }),
+            event: Some(prost_types::Any { type_url: String::new(), value }),
             ..Default::default()
         }
     }
 
     fn delete(container: &str, id: &str) -> Vec<u8> {
-        TaskDelete {
-            container_id: container.into(),
-            id: id.into(),
-        }
-        .encode_to_vec()
+        TaskDelete { container_id: container.into(), id: id.into() }.encode_to_vec()
     }
 
     #[test]

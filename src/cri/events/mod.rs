@@ -25,10 +25,6 @@ use super::runtime::RuntimeClient;
 /// Returns the task that receives the events of `runtime`, to be spawned, and the reader of its changes.
 pub fn event_stream(runtime: RuntimeClient, metrics: EventMetrics) -> (EventStream, ChangeReader) {
     let (changes, reader) = changes::change_channel();
-    let stream = EventStream {
-        runtime,
-        changes,
-        metrics,
-    };
+    let stream = EventStream { runtime, changes, metrics };
     (stream, reader)
 }

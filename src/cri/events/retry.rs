@@ -78,10 +78,7 @@ impl ReconnectState {
                 if source == RuntimeEventSource::Cri =>
             {
                 self.source = RuntimeEventSource::Containerd;
-                Reconnect {
-                    wait: Duration::ZERO,
-                    report: None,
-                }
+                Reconnect { wait: Duration::ZERO, report: None }
             }
             EventsEnded::Failed(CriError::Unimplemented { .. }) => self.no_events(),
             EventsEnded::Closed { any_event: false } if lasted < STABLE_AFTER => {
@@ -99,10 +96,7 @@ impl ReconnectState {
         if self.empty_streams >= MAX_EMPTY_STREAMS {
             return self.no_events();
         }
-        Reconnect {
-            wait: FIRST_WAIT * self.empty_streams,
-            report: None,
-        }
+        Reconnect { wait: FIRST_WAIT * self.empty_streams, report: None }
     }
 
     fn no_events(&mut self) -> Reconnect {
@@ -117,19 +111,9 @@ impl ReconnectState {
 
     fn lost(&mut self, lasted: Duration, cap: Duration) -> Reconnect {
         let repeated = !self.wait.is_zero() && lasted < STABLE_AFTER;
-        let doubled = if repeated {
-            self.wait * 2
-        } else {
-            Duration::ZERO
-        };
-        *self = ReconnectState {
-            wait: doubled.clamp(FIRST_WAIT, cap),
-            ..ReconnectState::new()
-        };
-        Reconnect {
-            wait: self.wait,
-            report: (!repeated).then_some(EventsReport::Lost),
-        }
+        let doubled = if repeated { self.wait * 2 } else { Duration::ZERO };
+        *self = ReconnectState { wait: doubled.clamp(FIRST_WAIT, cap), ..ReconnectState::new() };
+        Reconnect { wait: self.wait, report: (!repeated).then_some(EventsReport::Lost) }
     }
 }
 

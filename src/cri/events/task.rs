@@ -89,14 +89,9 @@ impl EventStream {
     }
 
     fn cri_event(&self, event: ContainerEventResponse) {
-        self.metrics
-            .received(event.created_at, clock::system_time());
-        let metadata = event
-            .pod_sandbox_status
-            .and_then(|sandbox| sandbox.metadata);
-        let pod = metadata
-            .map(|metadata| metadata.uid)
-            .filter(|uid| !uid.is_empty());
+        self.metrics.received(event.created_at, clock::system_time());
+        let metadata = event.pod_sandbox_status.and_then(|sandbox| sandbox.metadata);
+        let pod = metadata.map(|metadata| metadata.uid).filter(|uid| !uid.is_empty());
         self.changes.mark(event.container_id, pod.map(PodUid::from));
     }
 

@@ -66,10 +66,7 @@ fn streams(
 }
 
 fn cri_event(container: &str, pod: &str) -> Vec<u8> {
-    let metadata = PodSandboxMetadata {
-        uid: pod.into(),
-        ..Default::default()
-    };
+    let metadata = PodSandboxMetadata { uid: pod.into(), ..Default::default() };
     ContainerEventResponse {
         container_id: container.into(),
         created_at: i64::from(!pod.is_empty()),
@@ -83,17 +80,11 @@ fn cri_event(container: &str, pod: &str) -> Vec<u8> {
 }
 
 fn task_delete(container: &str) -> Vec<u8> {
-    let payload = ContainerEventResponse {
-        container_id: container.into(),
-        ..Default::default()
-    };
+    let payload = ContainerEventResponse { container_id: container.into(), ..Default::default() };
     Envelope {
         namespace: "k8s.io".into(),
         topic: "/tasks/delete".into(),
-        event: Some(prost_types::Any {
-            type_url: String::new(),
-            value: payload.encode_to_vec(),
-        }),
+        event: Some(prost_types::Any { type_url: String::new(), value: payload.encode_to_vec() }),
         ..Default::default()
     }
     .encode_to_vec()
@@ -125,10 +116,7 @@ async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_relist() {
     }
 
     runtime.stop().await;
-    until("the loss is noticed", || {
-        reader.source() == RuntimeEventSource::None
-    })
-    .await;
+    until("the loss is noticed", || reader.source() == RuntimeEventSource::None).await;
     runtime.start();
     relist(&reader, RuntimeEventSource::Cri).await;
 }
@@ -155,10 +143,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
             state: state.into(),
             ..Default::default()
         };
-        Reply::message(&ContainerStatusResponse {
-            status: Some(status),
-            ..Default::default()
-        })
+        Reply::message(&ContainerStatusResponse { status: Some(status), ..Default::default() })
     };
     let looks = std::sync::atomic::AtomicUsize::new(0);
     runtime.script.on("ContainerStatus", move |_| {
@@ -175,9 +160,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     assert_eq!(runtime.script.calls("ContainerStatus"), 12);
 
     // What is not a container is a sandbox.
-    runtime.script.on("ContainerStatus", |_| {
-        Reply::Fail(Code::NotFound, "no such container")
-    });
+    runtime.script.on("ContainerStatus", |_| Reply::Fail(Code::NotFound, "no such container"));
     stream.send(task_delete("sandbox")).await.unwrap();
     assert_eq!(changed(&reader, "sandbox").await, None);
 }
@@ -220,24 +203,17 @@ async fn a_runtime_without_any_events_leaves_the_mode_at_none_and_is_left_in_pea
 #[tokio::test]
 async fn a_stream_that_fails_with_an_error_is_retried_with_growing_delays() {
     let runtime = TestRuntime::started();
-    runtime.script.on("GetContainerEvents", |_| {
-        Reply::Fail(Code::Unknown, "events are disabled")
-    });
+    runtime.script.on("GetContainerEvents", |_| Reply::Fail(Code::Unknown, "events are disabled"));
     let (_reader, _guard) = listen(&runtime);
     let script = runtime.script.clone();
-    until("it was asked three times", || {
-        script.calls("GetContainerEvents") == 3
-    })
-    .await;
+    until("it was asked three times", || script.calls("GetContainerEvents") == 3).await;
     assert_eq!(script.calls("Subscribe"), 0);
 }
 
 #[tokio::test]
 async fn a_runtime_that_ends_every_stream_at_once_has_no_events() {
     let runtime = TestRuntime::started();
-    runtime
-        .script
-        .on("GetContainerEvents", |_| Reply::Messages(vec![]));
+    runtime.script.on("GetContainerEvents", |_| Reply::Messages(vec![]));
     let (reader, _guard) = listen(&runtime);
     let script = runtime.script.clone();
     let streams = || script.calls("GetContainerEvents");

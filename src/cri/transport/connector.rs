@@ -41,12 +41,7 @@ impl ConnectFailure {
 
 impl fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot connect to unix://{}: {}",
-            self.path.display(),
-            self.text
-        )
+        write!(f, "cannot connect to unix://{}: {}", self.path.display(), self.text)
     }
 }
 
@@ -60,10 +55,7 @@ pub(super) struct UnixConnector {
 
 impl UnixConnector {
     pub(super) fn new(endpoint: RuntimeEndpoint) -> UnixConnector {
-        UnixConnector {
-            endpoint,
-            back_off: Arc::default(),
-        }
+        UnixConnector { endpoint, back_off: Arc::default() }
     }
 
     async fn connect(self) -> Result<TokioIo<UnixStream>, ConnectFailure> {
@@ -117,10 +109,7 @@ struct ConnectBackOff {
 
 impl ConnectBackOff {
     fn error_during_delay(&self, now: Instant) -> Option<ConnectFailure> {
-        self.last
-            .as_ref()
-            .filter(|(_, until)| now < *until)
-            .map(|(failure, _)| failure.clone())
+        self.last.as_ref().filter(|(_, until)| now < *until).map(|(failure, _)| failure.clone())
     }
 
     fn failed(&mut self, failure: ConnectFailure, now: Instant) {
@@ -146,11 +135,7 @@ mod tests {
             assert!(back_off.error_during_delay(now).is_none());
             back_off.failed(failure.clone(), now);
             let wait = Duration::from_millis(expected);
-            assert!(
-                back_off
-                    .error_during_delay(now + wait - Duration::from_millis(1))
-                    .is_some()
-            );
+            assert!(back_off.error_during_delay(now + wait - Duration::from_millis(1)).is_some());
             now += wait;
         }
         back_off = ConnectBackOff::default();

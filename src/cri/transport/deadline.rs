@@ -42,12 +42,7 @@ where
     match timeout_at(at, call.as_mut()).await {
         Ok(Ok(response)) => Ok(response.map(|inner| {
             let deadline = Box::pin(sleep_until(at));
-            Body::new(DeadlineBody {
-                inner,
-                deadline,
-                rpc,
-                limit,
-            })
+            Body::new(DeadlineBody { inner, deadline, rpc, limit })
         })),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {

@@ -71,11 +71,7 @@ where
             None => Ok(response.map(|inner| Body::new(ObservedBody { inner, record }))),
         },
         Err(error) => {
-            record.end(
-                error
-                    .downcast_ref::<Status>()
-                    .map_or(Code::Unavailable, Status::code),
-            );
+            record.end(error.downcast_ref::<Status>().map_or(Code::Unavailable, Status::code));
             Err(error)
         }
     }
@@ -83,9 +79,7 @@ where
 
 /// The `grpc-status` in headers or trailers, if there is one.
 fn status_of(headers: &HeaderMap) -> Option<Code> {
-    headers
-        .get("grpc-status")
-        .map(|value| Code::from_bytes(value.as_bytes()))
+    headers.get("grpc-status").map(|value| Code::from_bytes(value.as_bytes()))
 }
 
 /// A call in progress; recorded exactly once, at the latest when dropped.
@@ -140,8 +134,7 @@ impl HttpBody for ObservedBody {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    self.record
-                        .end(status_of(trailers).unwrap_or(Code::Unknown));
+                    self.record.end(status_of(trailers).unwrap_or(Code::Unknown));
                 }
             }
             Some(Err(status)) => {

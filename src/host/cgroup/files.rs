@@ -53,11 +53,7 @@ impl CgroupFile {
             Self::Swap => ("memory", "", "memory.swap.current"),
             Self::Processes => ("pids", "cgroup.procs", "cgroup.procs"),
             Self::Threads => ("pids", "pids.current", "pids.current"),
-            Self::IoBytes => (
-                "blkio",
-                "blkio.throttle.io_service_bytes_recursive",
-                "io.stat",
-            ),
+            Self::IoBytes => ("blkio", "blkio.throttle.io_service_bytes_recursive", "io.stat"),
             Self::IoCount => ("blkio", "blkio.throttle.io_serviced_recursive", ""),
             Self::CpuPressure => ("", "", "cpu.pressure"),
             Self::MemoryPressure => ("", "", "memory.pressure"),
@@ -102,10 +98,7 @@ impl Scratch {
     /// With this number of files that may stay open.
     #[cfg(test)]
     pub(super) fn with_budget(budget: usize) -> Self {
-        Self {
-            budget,
-            ..Self::default()
-        }
+        Self { budget, ..Self::default() }
     }
 
     /// The content of a pseudo file, which the kernel generates while it is read.
@@ -156,11 +149,7 @@ pub(super) struct CgroupDirectory(OwnedFd);
 impl CgroupDirectory {
     pub(super) fn open(path: &Path) -> io::Result<CgroupDirectory> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(CgroupDirectory(rustix::fs::open(
-            path,
-            flags,
-            Mode::empty(),
-        )?))
+        Ok(CgroupDirectory(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
     fn file(&self, name: &str) -> io::Result<OwnedFd> {
@@ -247,10 +236,7 @@ impl<'a> CgroupReading<'a> {
     }
 
     fn directory(&mut self, controller: &'static str) -> io::Result<&CgroupDirectory> {
-        let at = self
-            .directories
-            .iter()
-            .position(|(of, _)| *of == controller);
+        let at = self.directories.iter().position(|(of, _)| *of == controller);
         let at = match at {
             Some(at) => at,
             None => {

@@ -23,11 +23,7 @@ impl CgroupFs {
     /// The hierarchies below `root` (`/sys/fs/cgroup`), of cgroup v2 or v1.
     pub fn new(root: impl Into<PathBuf>, v2: bool) -> Self {
         let root = root.into();
-        let mut fs = Self {
-            root,
-            v2,
-            genuine: false,
-        };
+        let mut fs = Self { root, v2, genuine: false };
         let kind = rustix::fs::statfs(fs.tree()).map(|found| u64::try_from(found.f_type));
         fs.genuine = matches!(kind, Ok(Ok(kind)) if MAGIC.contains(&kind));
         fs
@@ -45,11 +41,7 @@ impl CgroupFs {
 
     /// A hierarchy that contains every cgroup with memory accounting.
     pub(super) fn tree(&self) -> PathBuf {
-        if self.v2 {
-            self.root.clone()
-        } else {
-            self.root.join("memory")
-        }
+        if self.v2 { self.root.clone() } else { self.root.join("memory") }
     }
 
     /// The creation time of a cgroup in nanoseconds since the epoch, as cAdvisor determines it: the earliest, over

@@ -13,9 +13,7 @@ const SYSTEMD: &str = "systemd";
 /// The v2 controllers that the kubelet uses.
 const NEEDED_V2: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
 /// The v1 hierarchies in which a cgroup has to exist, as far as they are mounted.
-const NEEDED_V1: [&str; 7] = [
-    "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", SYSTEMD,
-];
+const NEEDED_V1: [&str; 7] = ["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", SYSTEMD];
 /// Controllers that the kubelet requires on v1.
 const REQUIRED_V1: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
 /// Controllers that the kubelet requires on v2.
@@ -41,11 +39,7 @@ impl Hierarchies {
         } else {
             parse_mounts(&text)
         };
-        let found = Self {
-            v2,
-            genuine: true,
-            mounts,
-        };
+        let found = Self { v2, genuine: true, mounts };
         found.check()?;
         Ok(found)
     }
@@ -71,11 +65,7 @@ impl Hierarchies {
             let mounts = mounts.map(|name| ((*name).to_owned(), directory.join(name)));
             mounts.collect()
         };
-        Self {
-            v2,
-            genuine: false,
-            mounts,
-        }
+        Self { v2, genuine: false, mounts }
     }
 
     pub(super) fn has(&self, controller: &str) -> bool {
@@ -102,17 +92,13 @@ impl Hierarchies {
     /// The controllers and mount points in which a cgroup has to exist.
     pub(super) fn needed(&self) -> impl Iterator<Item = (&str, &Path)> {
         let names: &[&str] = if self.v2 { &NEEDED_V2 } else { &NEEDED_V1 };
-        names
-            .iter()
-            .filter_map(|name| Some((*name, self.of(name)?)))
+        names.iter().filter_map(|name| Some((*name, self.of(name)?)))
     }
 }
 
 fn of_v2(controllers: &str, root: &Path) -> BTreeMap<String, PathBuf> {
     let names = controllers.split_whitespace();
-    names
-        .map(|name| (name.to_owned(), root.to_owned()))
-        .collect()
+    names.map(|name| (name.to_owned(), root.to_owned())).collect()
 }
 
 /// Parses the v1 mounts in `/proc/self/mountinfo`, and a v2 mount beside them, which has no controllers then. Of
@@ -183,9 +169,7 @@ mod tests {
 36 30 0:28 /kubepods /run/x/rootfs/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 ";
         let found = parse_mounts(text);
-        let shown = found
-            .iter()
-            .map(|(name, path)| format!("{name}={}", path.display()));
+        let shown = found.iter().map(|(name, path)| format!("{name}={}", path.display()));
         assert_eq!(
             shown.collect::<Vec<_>>(),
             [
@@ -196,11 +180,7 @@ mod tests {
                 "systemd=/sys/fs/cgroup/systemd",
             ]
         );
-        let found = Hierarchies {
-            v2: false,
-            genuine: true,
-            mounts: found,
-        };
+        let found = Hierarchies { v2: false, genuine: true, mounts: found };
         assert_eq!(found.points().len(), 4);
         let needed = found.needed().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(needed, ["cpu", "cpuacct", "memory", "systemd"]);
@@ -216,19 +196,11 @@ mod tests {
             (false, v1("cpu cpuacct cpuset memory"), ""),
             (false, v1("cpu cpuacct pids"), "[\"cpuset\", \"memory\"]"),
             (true, of_v2("cpu io memory", Path::new("/")), ""),
-            (
-                true,
-                of_v2("cpuset memory pids", Path::new("/")),
-                "[\"cpu\"]",
-            ),
+            (true, of_v2("cpuset memory pids", Path::new("/")), "[\"cpu\"]"),
             (true, of_v2("", Path::new("/")), "[\"cpu\", \"memory\"]"),
         ] {
             let genuine = true;
-            let found = Hierarchies {
-                v2,
-                genuine,
-                mounts,
-            };
+            let found = Hierarchies { v2, genuine, mounts };
             let error = found.check().err().map(|error| error.to_string());
             let text = "system validation failed - Following Cgroup subsystem not mounted: ";
             let wanted = (!missing.is_empty()).then(|| format!("{text}{missing}"));

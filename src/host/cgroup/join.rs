@@ -56,9 +56,7 @@ impl Cgroups {
             return self.hierarchies.points();
         }
         let points = self.joined().into_iter();
-        let mut points: Vec<&Path> = points
-            .filter_map(|name| self.hierarchies.of(name))
-            .collect();
+        let mut points: Vec<&Path> = points.filter_map(|name| self.hierarchies.of(name)).collect();
         points.sort_unstable();
         points.dedup();
         points
@@ -71,8 +69,6 @@ impl Cgroups {
         } else {
             options.append(true).create(true);
         }
-        options
-            .open(file)?
-            .write_all(format!("{process}\n").as_bytes())
+        options.open(file)?.write_all(format!("{process}\n").as_bytes())
     }
 }

@@ -92,11 +92,7 @@ mod tests {
             ("5:cpu:/b\n", false, Err("cgroup of memory not found")),
             ("0::/../x\n", true, Err("/../x cannot be seen from here")),
             ("0::/\n", true, Ok("/")),
-            (
-                "nonsense\n1:cpu\n",
-                true,
-                Err("cgroup of unified not found"),
-            ),
+            ("nonsense\n1:cpu\n", true, Err("cgroup of unified not found")),
         ] {
             let path = ProcessCgroups::parse(text).accounted(v2);
             let path = path.map(|path| path.to_string());

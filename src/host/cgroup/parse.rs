@@ -122,19 +122,14 @@ pub(super) fn memory_stat_v2(text: &str, memory: &mut MemoryUsage) {
 /// The value of one key; zero if it is missing.
 pub(super) fn value_of(text: &str, wanted: &str) -> u64 {
     let mut lines = keyed(text);
-    lines
-        .find(|(key, _)| *key == wanted)
-        .map_or(0, |(_, value)| value)
+    lines.find(|(key, _)| *key == wanted).map_or(0, |(_, value)| value)
 }
 
 /// `io.stat`: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 …`.
 pub(super) fn io_stat_v2(text: &str) -> Vec<DeviceIo> {
     let line = |line: &str| {
         let (device, rest) = line.split_once(' ')?;
-        let mut io = DeviceIo {
-            device: device_number(device)?,
-            ..DeviceIo::default()
-        };
+        let mut io = DeviceIo { device: device_number(device)?, ..DeviceIo::default() };
         let mut any = false;
         for (key, value) in rest.split(' ').filter_map(|pair| pair.split_once('=')) {
             let Ok(value) = value.parse() else { continue };
@@ -169,10 +164,7 @@ pub(super) fn blkio(bytes: &str, operations: &str) -> Vec<DeviceIo> {
             };
             let at = found.iter().position(|io| io.device == device);
             let at = at.unwrap_or_else(|| {
-                found.push(DeviceIo {
-                    device,
-                    ..DeviceIo::default()
-                });
+                found.push(DeviceIo { device, ..DeviceIo::default() });
                 found.len() - 1
             });
             let Some(io) = found.get_mut(at) else {
@@ -226,10 +218,7 @@ pub fn parse_pressure(text: &str) -> Pressure {
 /// The number of lines, and the number in the first one.
 pub(super) fn processes(text: &str) -> (u64, Option<u32>) {
     let count = text.lines().count();
-    let first = text
-        .lines()
-        .next()
-        .and_then(|line| line.trim().parse().ok());
+    let first = text.lines().next().and_then(|line| line.trim().parse().ok());
     (u64::try_from(count).unwrap_or(u64::MAX), first)
 }
 
@@ -241,7 +230,5 @@ pub(super) fn cpu_max(text: &str) -> (Option<u64>, Option<u64>) {
 
 /// CPU shares for a v2 weight.
 pub(super) fn shares_of_weight(weight: u64) -> Option<u64> {
-    (1..=10_000)
-        .contains(&weight)
-        .then(|| 2 + (weight - 1) * 262_142 / 9_999)
+    (1..=10_000).contains(&weight).then(|| 2 + (weight - 1) * 262_142 / 9_999)
 }

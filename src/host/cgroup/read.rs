@@ -25,18 +25,11 @@ impl CgroupFs {
         let mut usage = CgroupUsage::default();
         let memory = reading.read(CgroupFile::Memory, buffer).map(parse::number);
         if let Ok(Some(usage_now)) = memory {
-            usage.memory = Some(MemoryUsage {
-                usage: usage_now,
-                ..MemoryUsage::default()
-            });
+            usage.memory = Some(MemoryUsage { usage: usage_now, ..MemoryUsage::default() });
         }
         let cpu = reading.read(CgroupFile::Cpu, buffer);
         if self.is_v2() {
-            let text = if memory.is_ok() {
-                cpu.unwrap_or_default()
-            } else {
-                cpu?
-            };
+            let text = if memory.is_ok() { cpu.unwrap_or_default() } else { cpu? };
             if !text.is_empty() {
                 let (cpu, throttling) = parse::cpu_stat_v2(text);
                 (usage.cpu, usage.throttling) = (Some(cpu), Some(throttling));
@@ -46,10 +39,7 @@ impl CgroupFs {
         // A v1 cgroup without its memory directory is being removed.
         memory?;
         let total = cpu.ok().and_then(parse::number);
-        usage.cpu = total.map(|total| CpuUsage {
-            total,
-            ..CpuUsage::default()
-        });
+        usage.cpu = total.map(|total| CpuUsage { total, ..CpuUsage::default() });
         Ok(usage)
     }
 
@@ -75,10 +65,8 @@ impl CgroupFs {
                     parse::memory_stat_v1(text, memory)
                 }
             }
-            if let Some(swap) = self
-                .is_v2()
-                .then(|| reading.number(CgroupFile::Swap, first))
-                .flatten()
+            if let Some(swap) =
+                self.is_v2().then(|| reading.number(CgroupFile::Swap, first)).flatten()
             {
                 memory.swap = swap;
             }
@@ -115,11 +103,7 @@ impl CgroupFs {
             // Not read.
             return memory;
         }
-        MemoryUsage {
-            usage: info.used(),
-            inactive_file: info.inactive_file,
-            ..memory
-        }
+        MemoryUsage { usage: info.used(), inactive_file: info.inactive_file, ..memory }
     }
 
     /// The limits of a cgroup. Values that cannot be read count as unlimited.
@@ -201,9 +185,7 @@ fn read_cadvisor_values(
             }
         }
         if !v2 {
-            memory.failures = reading
-                .number(CgroupFile::MemoryFailures, first)
-                .unwrap_or(0);
+            memory.failures = reading.number(CgroupFile::MemoryFailures, first).unwrap_or(0);
             memory.kernel = reading.number(CgroupFile::KernelMemory, first).unwrap_or(0);
         }
     }
@@ -214,9 +196,7 @@ fn read_cadvisor_values(
     }
     // Both files list the same devices.
     if bytes.contains(':') {
-        let count = reading
-            .read(CgroupFile::IoCount, second)
-            .unwrap_or_default();
+        let count = reading.read(CgroupFile::IoCount, second).unwrap_or_default();
         usage.io = parse::blkio(bytes, count);
     }
     if let Some(cpu) = &mut usage.cpu {

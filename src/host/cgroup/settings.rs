@@ -44,12 +44,7 @@ pub(super) enum OnRefusal {
 }
 
 fn write(controller: &'static str, file: impl Into<String>, value: impl ToString) -> Write {
-    Write {
-        controller,
-        file: file.into(),
-        value: value.to_string(),
-        refused: OnRefusal::Fails,
-    }
+    Write { controller, file: file.into(), value: value.to_string(), refused: OnRefusal::Fails }
 }
 
 impl CgroupSettings {
@@ -58,11 +53,7 @@ impl CgroupSettings {
         let mut writes = Vec::new();
         let cpus = self.cpus.as_ref().filter(|cpus| !cpus.is_empty());
         writes.extend(cpus.map(|cpus| write("cpuset", "cpuset.cpus", cpus)));
-        let memory_file = if v2 {
-            "memory.max"
-        } else {
-            "memory.limit_in_bytes"
-        };
+        let memory_file = if v2 { "memory.max" } else { "memory.limit_in_bytes" };
         let memory = self.memory.filter(|bytes| *bytes != 0);
         writes.extend(memory.map(|bytes| write("memory", memory_file, bytes)));
         if v2 {
@@ -97,11 +88,7 @@ impl CgroupSettings {
         let quota = self.cpu_quota.filter(|quota| *quota != 0);
         let period = self.cpu_period.filter(|period| *period != 0);
         writes.extend(period.map(|period| Write {
-            refused: if quota.is_some() {
-                OnRefusal::Again
-            } else {
-                OnRefusal::Fails
-            },
+            refused: if quota.is_some() { OnRefusal::Again } else { OnRefusal::Fails },
             ..write("cpu", "cpu.cfs_period_us", period)
         }));
         writes.extend(quota.map(|quota| write("cpu", "cpu.cfs_quota_us", quota)));
@@ -115,11 +102,7 @@ impl CgroupSettings {
         if quota == 0 && period == 0 {
             return;
         }
-        let quota = if quota > 0 {
-            quota.to_string()
-        } else {
-            "max".to_owned()
-        };
+        let quota = if quota > 0 { quota.to_string() } else { "max".to_owned() };
         let period = if period == 0 { 100_000 } else { period };
         writes.push(write("cpu", "cpu.max", format_args!("{quota} {period}")));
     }
@@ -139,9 +122,7 @@ mod tests {
 
     fn shown(settings: &CgroupSettings, v2: bool) -> Vec<String> {
         let writes = settings.writes(v2).into_iter();
-        writes
-            .map(|write| format!("{}:{}={}", write.controller, write.file, write.value))
-            .collect()
+        writes.map(|write| format!("{}:{}={}", write.controller, write.file, write.value)).collect()
     }
 
     #[test]

@@ -65,10 +65,7 @@ impl CgroupSettings {
                 add(name, number);
             }
         }
-        let cpus = self
-            .cpus
-            .as_deref()
-            .filter(|_| systemd >= ALLOWED_CPUS_SINCE);
+        let cpus = self.cpus.as_deref().filter(|_| systemd >= ALLOWED_CPUS_SINCE);
         if let Some(bits) = cpus.and_then(cpu_bits) {
             properties.push(UnitProperty("AllowedCPUs", PropertyValue::Bytes(bits)));
         }
@@ -139,10 +136,7 @@ mod tests {
             "MemoryMax=1073741824 CPUWeight=39 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=512 \
              MemoryHigh=infinity MemoryMin=7 AllowedCPUs=Bytes([3, 2])"
         );
-        let v1 = CgroupSettings {
-            unified: Default::default(),
-            ..settings
-        };
+        let v1 = CgroupSettings { unified: Default::default(), ..settings };
         assert_eq!(
             shown(&mut v1.clone(), false, 252),
             "MemoryLimit=1073741824 CPUShares=1024 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=512 \
@@ -174,11 +168,8 @@ mod tests {
         }
         let mut none = CgroupSettings::default();
         assert_eq!(shown(&mut none, true, 252), "");
-        let mut zero = CgroupSettings {
-            memory: Some(0),
-            pids: Some(0),
-            ..CgroupSettings::default()
-        };
+        let mut zero =
+            CgroupSettings { memory: Some(0), pids: Some(0), ..CgroupSettings::default() };
         assert_eq!(shown(&mut zero, true, 252), "TasksMax=1");
     }
 

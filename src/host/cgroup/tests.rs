@@ -9,11 +9,7 @@ use std::{
 fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<CgroupUsage> {
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
     let mut usage = fs.read_activity(path, &mut handles, &mut scratch)?;
-    let options = ReadOptions {
-        depth: Depth::Full,
-        has_cpu_quota: quota,
-        keep_open: false,
-    };
+    let options = ReadOptions { depth: Depth::Full, has_cpu_quota: quota, keep_open: false };
     fs.complete(path, options, &mut usage, &mut handles, &mut scratch);
     Ok(usage)
 }
@@ -44,10 +40,7 @@ fn v2() -> tempfile::TempDir {
     put("memory.events", "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\n");
     put("cgroup.procs", "17\n18\n");
     put("pids.current", "5\n");
-    put(
-        "io.stat",
-        "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:1 \nodd\n",
-    );
+    put("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:1 \nodd\n");
     for name in ["cpu", "memory", "io"] {
         put(
             &format!("{name}.pressure"),
@@ -75,15 +68,9 @@ fn v1() -> tempfile::TempDir {
         "cache 1\nrss 2\npgfault 12\npgmajfault 3\ntotal_cache 7000\ntotal_rss 1000\ntotal_swap 4096\n\
          total_mapped_file 50\ntotal_inactive_file 2000\ntotal_active_file 5000\n",
     );
-    put(
-        "memory/pods/a/memory.oom_control",
-        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-    );
+    put("memory/pods/a/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
     put("memory/pods/a/memory.limit_in_bytes", "16777216\n");
-    put(
-        "memory/pods/a/memory.memsw.limit_in_bytes",
-        "9223372036854771712\n",
-    );
+    put("memory/pods/a/memory.memsw.limit_in_bytes", "9223372036854771712\n");
     put("memory/pods/a/memory.soft_limit_in_bytes", "0\n");
     put("cpuacct/pods/a/cpuacct.usage", "5000000000\n");
     put("cpuacct/pods/a/cpuacct.stat", "user 300\nsystem 200\n");
@@ -101,10 +88,7 @@ fn v1() -> tempfile::TempDir {
         "blkio/pods/a/blkio.throttle.io_service_bytes_recursive",
         "8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n",
     );
-    put(
-        "blkio/pods/a/blkio.throttle.io_serviced_recursive",
-        "8:0 Read 3\n8:0 Write 4\nTotal 7\n",
-    );
+    put("blkio/pods/a/blkio.throttle.io_serviced_recursive", "8:0 Read 3\n8:0 Write 4\nTotal 7\n");
     root
 }
 
@@ -125,25 +109,13 @@ fn both_versions_say_the_same_of_the_same() {
     let memory = usage.memory.unwrap();
     assert_eq!(memory.working_set(), 8_190_000);
     assert_eq!((memory.failures, memory.oom_kills), (4, 2));
-    assert_eq!(
-        (memory.usage, usage.cpu.unwrap().total),
-        (8_192_000, 5_000_000_000)
-    );
+    assert_eq!((memory.usage, usage.cpu.unwrap().total), (8_192_000, 5_000_000_000));
     assert_eq!(usage.throttling.unwrap().throttled, 70_000);
     assert_eq!(usage.tasks.unwrap().any_pid, Some(17));
     let io = usage.io.first().unwrap();
-    assert_eq!(
-        (io.device, io.read_bytes, io.reads, io.writes),
-        ((8, 0), 1, 3, 4)
-    );
-    assert_eq!(
-        (limits.memory, limits.swap, limits.threads),
-        (Some(16 << 20), None, None)
-    );
-    assert_eq!(
-        (limits.cpu_quota, limits.cpu_shares),
-        (Some(50_000), Some(2597))
-    );
+    assert_eq!((io.device, io.read_bytes, io.reads, io.writes), ((8, 0), 1, 3, 4));
+    assert_eq!((limits.memory, limits.swap, limits.threads), (Some(16 << 20), None, None));
+    assert_eq!((limits.cpu_quota, limits.cpu_shares), (Some(50_000), Some(2597)));
 }
 
 #[test]
@@ -153,16 +125,9 @@ fn what_is_missing_broken_or_gone_is_left_out() {
     let mut scratch = Scratch::default();
     assert!(usage(&fs, "/pods/gone", true).is_err());
     assert!(usage(&CgroupFs::new(root.path(), false), "/pods/gone", true).is_err());
-    assert_eq!(
-        fs.limits("/pods/gone", &mut scratch),
-        CgroupLimits::default()
-    );
+    assert_eq!(fs.limits("/pods/gone", &mut scratch), CgroupLimits::default());
     put(root.path(), "pods/a/memory.current", "-5\n");
-    put(
-        root.path(),
-        "pods/a/cpu.stat",
-        "usage_usec 99999999999999999999\n",
-    );
+    put(root.path(), "pods/a/cpu.stat", "usage_usec 99999999999999999999\n");
     put(root.path(), "pods/a/cpu.max", "max 100000\n");
     put(root.path(), "pods/a/cpu.weight", "0\n");
     let usage = self::usage(&fs, "/pods/a", false).unwrap();
@@ -259,11 +224,7 @@ impl Genuine {
                 .map(|name| root.join(name).join(path.trim_start_matches('/')))
                 .to_vec()
         };
-        let made = Self {
-            fs: CgroupFs::new(root, v2),
-            path,
-            directories,
-        };
+        let made = Self { fs: CgroupFs::new(root, v2), path, directories };
         match made.make() {
             Ok(()) => Some(made),
             Err(error) => {
@@ -297,11 +258,7 @@ fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
     let mut whole = |handles: &mut Handles, keep: bool| -> io::Result<CgroupUsage> {
         let mut usage = fs.read_activity(path, handles, &mut scratch)?;
-        let options = ReadOptions {
-            depth: Depth::Full,
-            has_cpu_quota: false,
-            keep_open: keep,
-        };
+        let options = ReadOptions { depth: Depth::Full, has_cpu_quota: false, keep_open: keep };
         fs.complete(path, options, &mut usage, handles, &mut scratch);
         Ok(usage)
     };
@@ -309,19 +266,13 @@ fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
     let open = handles.len();
     assert!(open > 2, "{handles:?}");
     let again = whole(&mut handles, true).unwrap();
-    assert_eq!(
-        (again.cpu, again.tasks, handles.len()),
-        (first.cpu, first.tasks, open)
-    );
+    assert_eq!((again.cpu, again.tasks, handles.len()), (first.cpu, first.tasks, open));
     cgroup.remove();
     assert!(whole(&mut handles, true).is_err());
     assert!(handles.is_empty(), "{handles:?}");
     cgroup.make().unwrap();
     assert_eq!(whole(&mut handles, false).unwrap().tasks, first.tasks);
-    assert!(
-        handles.len() <= 2,
-        "only what tells whether anything happened"
-    );
+    assert!(handles.len() <= 2, "only what tells whether anything happened");
 }
 
 #[test]
@@ -346,11 +297,9 @@ fn a_cgroup_is_as_old_as_its_oldest_directory_or_file_in_the_hierarchies_that_co
         let file = fs::File::open(root.path().join(path)).unwrap();
         file.set_modified(at(seconds)).unwrap();
     };
-    for (path, file, directory) in [
-        ("memory/a", 300, 500),
-        ("cpu/a", 400, 200),
-        ("freezer/a", 100, 100),
-    ] {
+    for (path, file, directory) in
+        [("memory/a", 300, 500), ("cpu/a", 400, 200), ("freezer/a", 100, 100)]
+    {
         put(root.path(), &format!("{path}/cgroup.clone_children"), "0\n");
         aged(&format!("{path}/cgroup.clone_children"), file);
         aged(path, directory);

@@ -34,18 +34,12 @@ impl Cgroups {
     /// # Errors
     /// A required controller is not mounted.
     pub fn below(root: CgroupPath, v2: bool) -> io::Result<Self> {
-        Ok(Self {
-            hierarchies: Hierarchies::read(v2)?,
-            root,
-        })
+        Ok(Self { hierarchies: Hierarchies::read(v2)?, root })
     }
 
     /// Uses plain directories instead of cgroup hierarchies, for tests.
     pub fn in_directory(directory: &Path, root: CgroupPath, v2: bool) -> Self {
-        Self {
-            hierarchies: Hierarchies::plain(directory, v2),
-            root,
-        }
+        Self { hierarchies: Hierarchies::plain(directory, v2), root }
     }
 
     /// Whether this is cgroup v2.
@@ -78,10 +72,8 @@ impl Cgroups {
             let text = fs::read_to_string(&file)
                 .map_err(|error| at(error, "could not read controllers", &file))?;
             let there: Vec<&str> = text.split_whitespace().collect();
-            let missing: Vec<_> = needed
-                .map(|(name, _)| name)
-                .filter(|name| !there.contains(name))
-                .collect();
+            let missing: Vec<_> =
+                needed.map(|(name, _)| name).filter(|name| !there.contains(name)).collect();
             return missing_if(path, "controllers", &missing);
         }
         let paths = needed.map(|(_, point)| path.under(point));
@@ -266,10 +258,7 @@ fn missing_if(path: &CgroupPath, what: &str, missing: &[&str]) -> io::Result<()>
     if missing.is_empty() {
         return Ok(());
     }
-    let text = format!(
-        "cgroup {path} has some missing {what}: {}",
-        missing.join(", ")
-    );
+    let text = format!("cgroup {path} has some missing {what}: {}", missing.join(", "));
     Err(io::Error::new(io::ErrorKind::NotFound, text))
 }
 
@@ -287,10 +276,8 @@ fn refusal(error: io::Error, file: &Path, value: &str) -> io::Error {
     let usage = busy.then(|| fs::read_to_string(file.with_file_name("memory.usage_in_bytes")));
     match usage {
         Some(Ok(usage)) => {
-            let text = format!(
-                "unable to set memory limit to {value} (current usage: {})",
-                usage.trim()
-            );
+            let text =
+                format!("unable to set memory limit to {value} (current usage: {})", usage.trim());
             at(io::Error::new(error.kind(), text), "cannot write", file)
         }
         _ => at(error, &format!("cannot write {value:?} to"), file),
@@ -298,11 +285,7 @@ fn refusal(error: io::Error, file: &Path, value: &str) -> io::Error {
 }
 
 fn make(directory: &Path) -> io::Result<()> {
-    let made = if directory.is_dir() {
-        Ok(())
-    } else {
-        fs::create_dir(directory)
-    };
+    let made = if directory.is_dir() { Ok(()) } else { fs::create_dir(directory) };
     match made {
         Err(_) if directory.is_dir() => Ok(()),
         made => made.map_err(|error| at(error, "cannot create", directory)),

@@ -18,16 +18,11 @@ fn a_cgroup_is_created_limited_listed_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let cgroups = Cgroups::in_directory(dir.path(), path("/r"), v2);
         let missing = cgroups.validate(&path("/r")).unwrap_err().to_string();
-        assert!(
-            missing.contains("cgroup /r has some missing paths"),
-            "{missing}"
-        );
+        assert!(missing.contains("cgroup /r has some missing paths"), "{missing}");
         let points = if v2 {
             vec![""]
         } else {
-            vec![
-                "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
-            ]
+            vec!["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd"]
         };
         for point in &points {
             fs::create_dir_all(dir.path().join(point).join("r")).unwrap();
@@ -36,10 +31,7 @@ fn a_cgroup_is_created_limited_listed_and_removed() {
         cgroups.create(&path("/r/kubepods/podu")).unwrap();
         cgroups.create(&path("/r/kubepods/podu")).unwrap();
         cgroups.validate(&path("/r/kubepods/podu")).unwrap();
-        let settings = CgroupSettings {
-            memory: Some(4096),
-            ..CgroupSettings::default()
-        };
+        let settings = CgroupSettings { memory: Some(4096), ..CgroupSettings::default() };
         cgroups.set(&path("/r/kubepods/podu"), &settings).unwrap();
         let file = if v2 {
             "r/kubepods/podu/memory.max"
@@ -94,12 +86,7 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
     };
     let set = cgroups.set(&pod, &settings);
     let files = if v2 {
-        [
-            "cpu.weight=4",
-            "cpu.max=20000 100000",
-            "memory.max=67108864",
-            "pids.max=77",
-        ]
+        ["cpu.weight=4", "cpu.max=20000 100000", "memory.max=67108864", "pids.max=77"]
     } else {
         [
             "cpu/cpu.shares=102",
@@ -114,14 +101,7 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
             Some((point, file)) => format!("/sys/fs/cgroup/{point}{pod}/{file}"),
             None => format!("/sys/fs/cgroup{pod}/{file}"),
         };
-        (
-            fs::read_to_string(&place)
-                .unwrap_or_default()
-                .trim()
-                .to_owned(),
-            wanted,
-            place,
-        )
+        (fs::read_to_string(&place).unwrap_or_default().trim().to_owned(), wanted, place)
     });
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let place = if v2 {
@@ -165,10 +145,7 @@ fn what_forks_all_the_time_is_killed_as_well() {
         return skip(&error.to_string());
     }
     // On a busy machine those that have ended are reaped late, and count until then.
-    let limit = CgroupSettings {
-        pids: Some(1024),
-        ..CgroupSettings::default()
-    };
+    let limit = CgroupSettings { pids: Some(1024), ..CgroupSettings::default() };
     let limited = cgroups.set(&name, &limit);
     // In its cgroup before it forks: a shell that waits for its input.
     let mut child = Command::new("sh")
@@ -223,9 +200,6 @@ fn the_kernel_moves_a_process_in_every_hierarchy_and_one_that_has_ended_is_no_er
 }
 
 fn skip(why: &str) {
-    assert!(
-        std::env::var_os("CI").is_none(),
-        "no cgroups can be made: {why}"
-    );
+    assert!(std::env::var_os("CI").is_none(), "no cgroups can be made: {why}");
     eprintln!("SKIPPED: no cgroups can be made here: {why}");
 }

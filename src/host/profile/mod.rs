@@ -181,9 +181,7 @@ mod tests {
         let deadline = clock::instant() + Duration::from_secs(60);
         let named = |profile: &Profile, name: &str, stack: &[u64]| {
             let names = stack.iter().filter_map(|at| profile.functions.get(at));
-            names
-                .into_iter()
-                .any(|function| function.name.contains(name))
+            names.into_iter().any(|function| function.name.contains(name))
         };
         loop {
             // The room is for what one collection every so often takes: other tests use the CPU as well.

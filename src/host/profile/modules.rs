@@ -48,10 +48,7 @@ fn parse_maps(text: &str) -> Vec<Mapping> {
             continue;
         };
         // A path may contain spaces.
-        let path = line
-            .find(path)
-            .and_then(|at| line.get(at..))
-            .unwrap_or(path);
+        let path = line.find(path).and_then(|at| line.get(at..)).unwrap_or(path);
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
         let range = range.split_once('-');
         let Some((start, end)) = range.and_then(|(a, b)| Some((number(a)?, number(b)?))) else {
@@ -90,11 +87,7 @@ fn bias<'data>(mapping: &Mapping, segment: &impl ObjectSegment<'data>) -> Option
     let (at, size) = segment.file_range();
     let mapped = mapping.offset..mapping.offset + (mapping.end - mapping.start);
     let overlaps = mapped.start < at + size && at < mapped.end;
-    let bias = || {
-        (mapping.start + at)
-            .checked_sub(mapping.offset)?
-            .checked_sub(segment.address())
-    };
+    let bias = || (mapping.start + at).checked_sub(mapping.offset)?.checked_sub(segment.address());
     ((p_flags & PF_X).0 != 0 && overlaps).then(bias).flatten()
 }
 
@@ -104,9 +97,7 @@ pub(super) fn modules() -> io::Result<Vec<(Mapping, Module<Vec<u8>>)>> {
     let read = parse_maps(&maps).into_iter().filter_map(|mut mapping| {
         let cache = ReadCache::new(open(&mapping).ok()?);
         let file = object::File::parse(&cache).ok()?;
-        mapping.bias = file
-            .segments()
-            .find_map(|segment| bias(&mapping, &segment))?;
+        mapping.bias = file.segments().find_map(|segment| bias(&mapping, &segment))?;
         let id = file.build_id().ok().flatten();
         mapping.build_id = id.map(crate::base::hex).unwrap_or_default();
         let section = |name: &str| {
@@ -127,12 +118,8 @@ pub(super) fn modules() -> io::Result<Vec<(Mapping, Module<Vec<u8>>)>> {
             eh_frame_hdr: data(".eh_frame_hdr"),
             ..ExplicitModuleSectionInfo::default()
         };
-        let module = Module::new(
-            mapping.path.clone(),
-            mapping.range.clone(),
-            mapping.bias,
-            sections,
-        );
+        let module =
+            Module::new(mapping.path.clone(), mapping.range.clone(), mapping.bias, sections);
         Some((mapping, module))
     });
     Ok(read.collect())

@@ -108,10 +108,7 @@ impl Sampling {
             }
             // SAFETY: the slot is FULL, so no handler writes to it, and there is only one reader.
             let held = unsafe { &*place.held.get() };
-            each(
-                held.registers,
-                held.stack.get(..held.length / 8).unwrap_or_default(),
-            );
+            each(held.registers, held.stack.get(..held.length / 8).unwrap_or_default());
             place.state.store(FREE, Ordering::Release);
         }
     }
@@ -167,10 +164,7 @@ fn arm(every: Duration) -> io::Result<()> {
         tv_sec: every.as_secs().try_into().unwrap_or(0),
         tv_usec: every.subsec_micros().into(),
     };
-    let timer = libc::itimerval {
-        it_interval: time,
-        it_value: time,
-    };
+    let timer = libc::itimerval { it_interval: time, it_value: time };
     // SAFETY: `setitimer` reads one valid struct.
     match unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) } {
         0 => Ok(()),
@@ -197,9 +191,7 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
 fn sample(store: &SampleStore, context: &libc::ucontext_t) {
     let free = store.places.iter().find(|place| {
         let taken = Ordering::Acquire;
-        let took = place
-            .state
-            .compare_exchange(FREE, TAKEN, taken, Ordering::Relaxed);
+        let took = place.state.compare_exchange(FREE, TAKEN, taken, Ordering::Relaxed);
         took.is_ok()
     });
     let Some(place) = free else {
@@ -219,10 +211,7 @@ fn copy(from: u64, to: &mut [u64; STACK / 8]) -> usize {
     let Ok(from) = usize::try_from(from) else {
         return 0;
     };
-    let empty = libc::iovec {
-        iov_base: ptr::null_mut(),
-        iov_len: 0,
-    };
+    let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
     let mut pieces = [empty; PIECES];
     let (mut at, mut left) = (from, STACK);
     for piece in &mut pieces {
@@ -232,10 +221,7 @@ fn copy(from: u64, to: &mut [u64; STACK / 8]) -> usize {
         at = at.wrapping_add(length);
         left -= length;
     }
-    let whole = libc::iovec {
-        iov_base: to.as_mut_ptr().cast(),
-        iov_len: STACK,
-    };
+    let whole = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: STACK };
     // SAFETY: a system call that is async-signal-safe. It writes only to `to`, and returns an error if the memory to
     // read is not mapped.
     let copied = unsafe {
@@ -271,10 +257,5 @@ fn registers(context: &libc::ucontext_t) -> Registers {
 fn registers(context: &libc::ucontext_t) -> Registers {
     let saved = &context.uc_mcontext;
     let register = |number: usize| saved.regs.get(number).copied().unwrap_or(0);
-    Registers {
-        pc: saved.pc,
-        sp: saved.sp,
-        fp: register(29),
-        lr: register(30),
-    }
+    Registers { pc: saved.pc, sp: saved.sp, fp: register(29), lr: register(30) }
 }

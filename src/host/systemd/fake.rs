@@ -63,12 +63,7 @@ impl FakeSystemd {
             }
         });
         let address = format!("unix:path={}", path.display());
-        Self {
-            state,
-            address,
-            connections,
-            _directory: directory,
-        }
+        Self { state, address, connections, _directory: directory }
     }
 
     /// Sends the `PrepareForShutdown` signal.
@@ -97,9 +92,7 @@ struct Manager(Arc<Mutex<FakeState>>);
 
 fn shown(properties: &Properties) -> Vec<(String, String)> {
     let pairs = properties.iter();
-    pairs
-        .map(|(name, value)| (name.clone(), format!("{:?}", **value)))
-        .collect()
+    pairs.map(|(name, value)| (name.clone(), format!("{:?}", **value))).collect()
 }
 
 impl Manager {
@@ -143,9 +136,7 @@ impl Manager {
             let mut state = self.0.lock();
             state.calls.push(format!("start {name} {mode}"));
             if state.units.contains_key(&name) {
-                return Err(Error::UnitExists(format!(
-                    "Unit {name} was already loaded."
-                )));
+                return Err(Error::UnitExists(format!("Unit {name} was already loaded.")));
             }
             let properties = shown(&properties).into_iter().collect();
             state.units.insert(name.clone(), properties);
@@ -178,13 +169,8 @@ impl Manager {
         let mut state = self.0.lock();
         let until = if runtime { "runtime" } else { "for good" };
         let texts = shown(&properties);
-        let pairs: Vec<_> = texts
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        state
-            .calls
-            .push(format!("set {name} {until} {}", pairs.join(" ")));
+        let pairs: Vec<_> = texts.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        state.calls.push(format!("set {name} {until} {}", pairs.join(" ")));
         let Some(unit) = state.units.get_mut(&name) else {
             return Err(Error::NoSuchUnit(format!("Unit {name} not found.")));
         };
@@ -195,16 +181,9 @@ impl Manager {
     fn kill_unit(&self, name: String, whom: String, signal: i32) {
         let mut state = self.0.lock();
         state.calls.push(format!("kill {name} {whom} {signal}"));
-        let file = state
-            .logind_config
-            .as_ref()
-            .map(|dir| dir.join("99-kubelet.conf"));
-        let text = file
-            .and_then(|file| std::fs::read_to_string(file).ok())
-            .unwrap_or_default();
-        let seconds = text
-            .lines()
-            .find_map(|line| line.strip_prefix("InhibitDelayMaxSec="));
+        let file = state.logind_config.as_ref().map(|dir| dir.join("99-kubelet.conf"));
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let seconds = text.lines().find_map(|line| line.strip_prefix("InhibitDelayMaxSec="));
         if let Some(seconds) = seconds {
             state.inhibit_delay = seconds.parse::<u64>().unwrap() * 1_000_000;
         }

@@ -8,9 +8,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&Slices) -> T + Send + 'static,
 ) -> T {
     let slices = Slices::new(Arc::new(SystemBus::at(fake.address.clone())));
-    tokio::task::spawn_blocking(move || work(&slices))
-        .await
-        .unwrap()
+    tokio::task::spawn_blocking(move || work(&slices)).await.unwrap()
 }
 
 fn memory(bytes: u64) -> Vec<UnitProperty> {
@@ -42,12 +40,7 @@ async fn a_slice_is_created_limited_and_stopped() {
             assert!(unit[name].contains(value), "{name}: {unit:?}");
         }
         let sets = state.calls.iter().filter(|call| call.starts_with("set"));
-        assert_eq!(
-            sets.count(),
-            2,
-            "the same is not set twice: {:?}",
-            state.calls
-        );
+        assert_eq!(sets.count(), 2, "the same is not set twice: {:?}", state.calls);
     }
     blocking(&fake, |slices| {
         slices.stop(SLICE).unwrap();
@@ -65,10 +58,7 @@ async fn a_slice_that_systemd_cannot_create_is_an_error_that_says_so() {
     fake.state.lock().result = Some("dependency");
     let error = blocking(&fake, |slices| slices.create(SLICE, "-.slice", true)).await;
     let text = error.unwrap_err().to_string();
-    assert!(
-        text.contains(SLICE) && text.contains("dependency"),
-        "{text}"
-    );
+    assert!(text.contains(SLICE) && text.contains("dependency"), "{text}");
 }
 
 #[tokio::test]
@@ -89,9 +79,7 @@ async fn a_broken_connection_is_made_again() {
 async fn without_a_bus_the_error_says_so() {
     let bus = Arc::new(SystemBus::at("unix:path=/nonexistent/bus".to_owned()));
     let slices = Slices::new(bus);
-    let error = tokio::task::spawn_blocking(move || slices.version())
-        .await
-        .unwrap();
+    let error = tokio::task::spawn_blocking(move || slices.version()).await.unwrap();
     let text = error.unwrap_err().to_string();
     assert!(text.starts_with("failed to connect to dbus: "), "{text}");
 }

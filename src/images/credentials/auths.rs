@@ -24,11 +24,7 @@ impl fmt::Debug for Login {
 
 impl From<Login> for AuthConfig {
     fn from(login: Login) -> AuthConfig {
-        AuthConfig {
-            username: login.username,
-            password: login.password,
-            ..AuthConfig::default()
-        }
+        AuthConfig { username: login.username, password: login.password, ..AuthConfig::default() }
     }
 }
 
@@ -109,13 +105,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_login_is_tried_first() {
-        let auths = auths(&[
-            "quay.io",
-            "quay.io/team",
-            "quay.io/team/app",
-            "*.io",
-            "gcr.io",
-        ]);
+        let auths = auths(&["quay.io", "quay.io/team", "quay.io/team/app", "*.io", "gcr.io"]);
         assert_eq!(
             users(&auths, "quay.io/team/app"),
             ["quay.io/team/app", "quay.io/team", "quay.io", "*.io"]
@@ -126,12 +116,7 @@ mod tests {
 
     #[test]
     fn schemes_and_api_paths_stand_for_the_host() {
-        let auths = auths(&[
-            "https://a.io/v1/",
-            "http://b.io/v2/team",
-            "c.io/",
-            "d.io/v1",
-        ]);
+        let auths = auths(&["https://a.io/v1/", "http://b.io/v2/team", "c.io/", "d.io/v1"]);
         assert_eq!(users(&auths, "a.io/x"), ["https://a.io/v1/"]);
         assert_eq!(users(&auths, "b.io/team/x"), ["http://b.io/v2/team"]);
         assert!(users(&auths, "b.io/x").is_empty());
@@ -156,11 +141,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_no_url_is_refused_and_no_password_is_ever_shown() {
-        let login = Login {
-            username: "u".into(),
-            password: "hunter2".into(),
-            account: None,
-        };
+        let login = Login { username: "u".into(), password: "hunter2".into(), account: None };
         let mut auths = Auths::default();
         assert!(!auths.add("host:port/x", login.clone()));
         assert!(auths.add("host", login));

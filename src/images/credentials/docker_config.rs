@@ -53,9 +53,7 @@ pub(super) fn parse(form: DockerConfigForm, bytes: &[u8]) -> Result<(Auths, Vec<
         let login = login(entry.unwrap_or_default())
             .map_err(|problem| format!("the entry {registry:?}: {problem}"))?;
         if !auths.add(&registry, login) {
-            skipped.push(format!(
-                "the entry {registry:?} is not a valid registry URL"
-            ));
+            skipped.push(format!("the entry {registry:?} is not a valid registry URL"));
         }
     }
     Ok((auths, skipped))
@@ -76,14 +74,9 @@ fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
         .decode(auth.trim().replace(['\r', '\n'], ""))
         .map_err(|_| "auth is not base64")?;
     let text = String::from_utf8(decoded).map_err(|_| "auth is not valid UTF-8")?;
-    let (username, password) = text
-        .split_once(':')
-        .ok_or("auth is not base64 of username:password")?;
-    Ok(Login {
-        username: username.to_owned(),
-        password: password.to_owned(),
-        account: None,
-    })
+    let (username, password) =
+        text.split_once(':').ok_or("auth is not base64 of username:password")?;
+    Ok(Login { username: username.to_owned(), password: password.to_owned(), account: None })
 }
 
 #[cfg(test)]
@@ -92,9 +85,7 @@ mod tests {
 
     fn pair(auths: &Auths, image: &str) -> Vec<(String, String)> {
         let found = auths.lookup(image).into_iter();
-        found
-            .map(|login| (login.username, login.password))
-            .collect()
+        found.map(|login| (login.username, login.password)).collect()
     }
 
     #[test]
@@ -127,14 +118,8 @@ mod tests {
     fn one_bad_entry_spoils_the_file_and_the_error_repeats_no_secret() {
         let table = [
             (r#"{"auths": {"a.io": {"auth": "%hunter2"}}}"#, "base64"),
-            (
-                r#"{"auths": {"a.io": {"auth": "aHVudGVyMg=="}}}"#,
-                "username:password",
-            ),
-            (
-                r#"{"auths": {"a.io": {"password": ["hunter2"]}}}"#,
-                "line 1",
-            ),
+            (r#"{"auths": {"a.io": {"auth": "aHVudGVyMg=="}}}"#, "username:password"),
+            (r#"{"auths": {"a.io": {"password": ["hunter2"]}}}"#, "line 1"),
             (r#"{"auths": {"a.io": "hunter2"}}"#, "line 1"),
             ("hunter2", "line 1"),
             ("", "invalid JSON"),

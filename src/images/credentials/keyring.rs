@@ -85,14 +85,8 @@ struct KeyringInner {
 impl Keyring {
     /// Logins of docker's configuration files come before those of credential provider plugins.
     pub fn new(files: NodeFiles, plugins: CredentialPlugins) -> Keyring {
-        let inner = KeyringInner {
-            files,
-            plugins,
-            ..KeyringInner::default()
-        };
-        Keyring {
-            inner: Arc::new(inner),
-        }
+        let inner = KeyringInner { files, plugins, ..KeyringInner::default() };
+        Keyring { inner: Arc::new(inner) }
     }
 
     /// The logins to try for an image (`repo` is the full name without tag): those of the pod's secrets first. Empty
@@ -141,9 +135,7 @@ mod tests {
 
     async fn user(keyring: &Keyring) -> String {
         let found = keyring.lookup(&Pod::default(), "a.io/x", &[]).await;
-        found
-            .first()
-            .map_or(String::new(), |login| login.auth.username.clone())
+        found.first().map_or(String::new(), |login| login.auth.username.clone())
     }
 
     #[tokio::test]
@@ -183,10 +175,8 @@ mod tests {
         fs::create_dir_all(root.join("config.json")).unwrap();
         fs::create_dir_all(&working).unwrap();
         fs::write(working.join("config.json"), config("work")).unwrap();
-        let keyring = Keyring::new(
-            NodeFiles::of_node(&root, &working, None),
-            CredentialPlugins::default(),
-        );
+        let keyring =
+            Keyring::new(NodeFiles::of_node(&root, &working, None), CredentialPlugins::default());
         assert_eq!(user(&keyring).await, "work");
         fs::remove_dir(root.join("config.json")).unwrap();
         let long = " ".repeat(MAX_FILE) + &config("root");

@@ -20,9 +20,7 @@ impl<'a> RegistryPath<'a> {
             Some(slash) => text.split_at_checked(slash)?,
             None => (text, ""),
         };
-        let host = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let host_may_have = |c: char| {
             c.is_ascii_alphanumeric() || !c.is_ascii() || "-_.~!$&'()*+,;=:[]".contains(c)
         };
@@ -48,9 +46,7 @@ fn split_port(host: &str) -> Option<(&str, &str)> {
             None => return Some((host, "")),
         },
     };
-    port.bytes()
-        .all(|b| b.is_ascii_digit())
-        .then_some((name, port))
+    port.bytes().all(|b| b.is_ascii_digit()).then_some((name, port))
 }
 
 /// Whether `pattern`, which may have wildcards in its host name, matches `target`: same port, same number of host
@@ -68,10 +64,7 @@ pub(super) fn covers(pattern: &str, target: &str) -> bool {
     glob_port == port
         && glob.split('.').count() == host.split('.').count()
         && target.path.starts_with(pattern.path)
-        && glob
-            .split('.')
-            .zip(host.split('.'))
-            .all(|(glob, part)| part_matches(glob, part))
+        && glob.split('.').zip(host.split('.')).all(|(glob, part)| part_matches(glob, part))
 }
 
 /// Whether the image (without tag) comes from the default registry.
@@ -144,12 +137,7 @@ mod tests {
 
     #[test]
     fn names_without_a_registry_and_the_default_ones_own_are_of_the_default_registry() {
-        for image in [
-            "ubuntu",
-            "team/app",
-            "docker.io/library/x",
-            "index.docker.io/x",
-        ] {
+        for image in ["ubuntu", "team/app", "docker.io/library/x", "index.docker.io/x"] {
             assert!(is_of_default_registry(image), "{image}");
         }
         for image in ["", "/x", "registry.io/x", "host:5000/x"] {

@@ -93,11 +93,7 @@ pub fn pull_secrets(
             Err(error) => unusable.push((key.name.clone(), error)),
         }
     }
-    PullSecrets {
-        secrets: secrets.into(),
-        accepted,
-        unusable: unusable.into(),
-    }
+    PullSecrets { secrets: secrets.into(), accepted, unusable: unusable.into() }
 }
 
 /// The JSON form of a login that upstream hashes; the order of fields matters.
@@ -116,22 +112,12 @@ impl PullSecret {
     /// The reason that the secret cannot be parsed; contains none of its data.
     pub fn of(key: &ObjectKey, object: &ObjectData) -> Result<Self, String> {
         let forms = [
-            (
-                DockerConfigForm::ConfigJson,
-                "kubernetes.io/dockerconfigjson",
-                ".dockerconfigjson",
-            ),
-            (
-                DockerConfigForm::Dockercfg,
-                "kubernetes.io/dockercfg",
-                ".dockercfg",
-            ),
+            (DockerConfigForm::ConfigJson, "kubernetes.io/dockerconfigjson", ".dockerconfigjson"),
+            (DockerConfigForm::Dockercfg, "kubernetes.io/dockercfg", ".dockercfg"),
         ];
         // A secret that is read from a file has no type.
         let is_type = |expected| ["", expected].contains(&object.secret_type());
-        let mut forms = forms
-            .into_iter()
-            .filter(|(_, expected, _)| is_type(*expected));
+        let mut forms = forms.into_iter().filter(|(_, expected, _)| is_type(*expected));
         let found = forms.find_map(|(form, _, key)| Some((form, object.get(key)?)));
         let found = found.filter(|(_, bytes)| !bytes.is_empty());
         let auths = match found {
@@ -157,10 +143,7 @@ impl PullSecret {
                 name: self.name.clone(),
                 credential_hash: hash(&auth),
             };
-            PullLogin {
-                auth,
-                owner: Some(LoginOwner::Secret(secret)),
-            }
+            PullLogin { auth, owner: Some(LoginOwner::Secret(secret)) }
         };
         logins.map(login).collect()
     }
@@ -168,10 +151,7 @@ impl PullSecret {
 
 /// Upstream's hash of a login: that of its JSON as Go encodes it.
 fn hash(auth: &AuthConfig) -> String {
-    let hashed = Hashed {
-        username: &auth.username,
-        password: &auth.password,
-    };
+    let hashed = Hashed { username: &auth.username, password: &auth.password };
     let mut text = serde_json::to_string(&hashed).unwrap_or_default();
     for (plain, escaped) in [
         ('<', "\\u003c"),
@@ -194,10 +174,7 @@ mod tests {
 
     impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
         fn from(secrets: [PullSecret; N]) -> Self {
-            Self {
-                secrets: secrets.into(),
-                ..Self::default()
-            }
+            Self { secrets: secrets.into(), ..Self::default() }
         }
     }
 
@@ -207,15 +184,9 @@ mod tests {
         }))
         .unwrap();
         let data = [(key.to_owned(), k8s_openapi::ByteString(text.into()))];
-        let secret = Secret {
-            data: Some(data.into()),
-            ..secret
-        };
-        let key = ObjectKey {
-            kind: ObjectKind::Secret,
-            namespace: "ns".into(),
-            name: "pull".into(),
-        };
+        let secret = Secret { data: Some(data.into()), ..secret };
+        let key =
+            ObjectKey { kind: ObjectKind::Secret, namespace: "ns".into(), name: "pull".into() };
         PullSecret::of(&key, &secret.into())
     }
 
@@ -245,11 +216,8 @@ mod tests {
 
     #[test]
     fn a_login_is_hashed_as_upstream_hashes_it() {
-        let login = AuthConfig {
-            username: "u".into(),
-            password: "p<&>".into(),
-            ..AuthConfig::default()
-        };
+        let login =
+            AuthConfig { username: "u".into(), password: "p<&>".into(), ..AuthConfig::default() };
         let text = r#"{"username":"u","password":"p\u003c\u0026\u003e"}"#;
         assert_eq!(hash(&login), hex(&Sha256::digest(text)));
         assert_eq!(hash(&AuthConfig::default()), hex(&Sha256::digest("{}")));
@@ -297,10 +265,7 @@ mod tests {
         };
         let here = image("sha256:ran", "r.io/y@sha256:other");
         assert!(!secrets.allows_without_verification(&here));
-        let unsynced = ObjectError::Unsynced {
-            key: keys[1].clone(),
-            reason: "away".into(),
-        };
+        let unsynced = ObjectError::Unsynced { key: keys[1].clone(), reason: "away".into() };
         found.insert(keys[1].clone(), Err(unsynced));
         let secrets = pull_secrets(&keys, &found, ran());
         for (image, accepted) in [
@@ -308,11 +273,7 @@ mod tests {
             (image("sha256:other", "r.io/x@sha256:ran"), true),
             (image("sha256:other", "r.io/x@sha256:other"), false),
         ] {
-            assert_eq!(
-                secrets.allows_without_verification(&image),
-                accepted,
-                "{image:?}"
-            );
+            assert_eq!(secrets.allows_without_verification(&image), accepted, "{image:?}");
         }
     }
 }

@@ -47,11 +47,7 @@ impl History {
     /// Parses the file of an earlier kubelet; empty for another version.
     pub(super) fn decode(bytes: &[u8]) -> Result<History, serde_json::Error> {
         let history: History = serde_json::from_slice(bytes)?;
-        Ok(if history.version == VERSION {
-            history
-        } else {
-            History::default()
-        })
+        Ok(if history.version == VERSION { history } else { History::default() })
     }
 
     /// Updates the history with the images present at `now`. An image that was in use at the last check and no longer
@@ -88,10 +84,7 @@ impl History {
                     Use::Last(time) => Some(time),
                 },
             });
-            let entry = ImageEntry {
-                first_detected,
-                used,
-            };
+            let entry = ImageEntry { first_detected, used };
             seen.insert(id.to_owned(), entry);
         }
         self.version = VERSION;
@@ -114,11 +107,7 @@ mod tests {
     }
 
     fn images(ids: &[&str]) -> Vec<Image> {
-        let image = |id: &&str| Image {
-            id: (*id).to_owned(),
-            size: 7,
-            ..Image::default()
-        };
+        let image = |id: &&str| Image { id: (*id).to_owned(), size: 7, ..Image::default() };
         ids.iter().map(image).collect()
     }
 
@@ -133,30 +122,16 @@ mod tests {
         let facts = history.observe(&images(ids), &used, &HashSet::new(), at(now));
         let second = |time: Timestamp| time.as_second() - 1_000_000;
         let facts = facts.iter();
-        facts
-            .map(|image| (second(image.first_detected), image.last_used.map(second)))
-            .collect()
+        facts.map(|image| (second(image.first_detected), image.last_used.map(second))).collect()
     }
 
     #[test]
     fn an_image_was_last_used_when_it_was_first_seen_unused() {
         let mut history = History::default();
-        assert_eq!(
-            take_in(&mut history, &["a", "b"], &["a"], 0),
-            [(0, Some(0)), (0, None)]
-        );
-        assert_eq!(
-            take_in(&mut history, &["a", "b"], &["a"], 5),
-            [(0, Some(5)), (0, None)]
-        );
-        assert_eq!(
-            take_in(&mut history, &["a", "b"], &[], 10),
-            [(0, Some(10)), (0, None)]
-        );
-        assert_eq!(
-            take_in(&mut history, &["a", "b"], &["b"], 15),
-            [(0, Some(10)), (0, Some(15))]
-        );
+        assert_eq!(take_in(&mut history, &["a", "b"], &["a"], 0), [(0, Some(0)), (0, None)]);
+        assert_eq!(take_in(&mut history, &["a", "b"], &["a"], 5), [(0, Some(5)), (0, None)]);
+        assert_eq!(take_in(&mut history, &["a", "b"], &[], 10), [(0, Some(10)), (0, None)]);
+        assert_eq!(take_in(&mut history, &["a", "b"], &["b"], 15), [(0, Some(10)), (0, Some(15))]);
     }
 
     #[test]
@@ -187,10 +162,7 @@ mod tests {
     #[test]
     fn a_file_of_another_version_or_kind_is_nothing() {
         let other = r#"{"version": 2, "images": {}}"#;
-        assert_eq!(
-            History::decode(other.as_bytes()).unwrap(),
-            History::default()
-        );
+        assert_eq!(History::decode(other.as_bytes()).unwrap(), History::default());
         for bad in ["", "{", "[]", r#"{"version": 1, "images": {"a": {}}}"#] {
             assert!(History::decode(bad.as_bytes()).is_err());
         }

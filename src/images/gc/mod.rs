@@ -129,12 +129,7 @@ impl ImageCollector {
     /// Lists images and containers, and measures the image file system.
     pub async fn take_inventory(&self) -> anyhow::Result<Inventory> {
         let at = clock::timestamp();
-        let images = self
-            .deps
-            .images
-            .list_images(None)
-            .await
-            .context("cannot list images")?;
+        let images = self.deps.images.list_images(None).await.context("cannot list images")?;
         // Containers are listed after images, so that the image of a container created meanwhile counts as used.
         let containers = self.deps.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
@@ -143,10 +138,7 @@ impl ImageCollector {
         let pods = self.deps.pod_manager.pods();
         let in_use = names.in_use(&containers, &self.mounted_images(), &pods);
         let sandbox_image = self.sandbox_image().await?;
-        let pinned = sandbox_image
-            .iter()
-            .filter_map(|image| names.id(image))
-            .collect();
+        let pinned = sandbox_image.iter().filter_map(|image| names.id(image)).collect();
         let (facts, changed) = {
             let mut history = self.history.lock();
             let before = history.clone();
@@ -161,13 +153,7 @@ impl ImageCollector {
         self.deps.records.prune(&present, at).await;
         let mount = self.image_filesystems().await?.images;
         let space = measure(mount.clone()).await?;
-        Ok(Inventory {
-            listed: images,
-            space,
-            images: facts,
-            at: clock::timestamp(),
-            mount,
-        })
+        Ok(Inventory { listed: images, space, images: facts, at: clock::timestamp(), mount })
     }
 
     /// Whether the usage is at or above the high threshold.
@@ -212,11 +198,7 @@ impl ImageCollector {
             }
         }
         self.write_history().await;
-        anyhow::ensure!(
-            errors.is_empty(),
-            "errors in image deletion: {}",
-            joined(&errors)
-        );
+        anyhow::ensure!(errors.is_empty(), "errors in image deletion: {}", joined(&errors));
         Ok(())
     }
 
@@ -236,11 +218,8 @@ impl ImageCollector {
                 joined(&errors)
             );
         }
-        let space = if old.is_empty() {
-            inventory.space
-        } else {
-            measure(inventory.mount.clone()).await?
-        };
+        let space =
+            if old.is_empty() { inventory.space } else { measure(inventory.mount.clone()).await? };
         let Some(used) = space.used_percent() else {
             let text = "invalid capacity 0 on image filesystem";
             let recorder = &self.deps.events;
@@ -315,21 +294,11 @@ impl ImageCollector {
         {
             return Ok(());
         }
-        tracing::info!(
-            imageID = id,
-            size = image.size,
-            reason,
-            "Removing image to free bytes"
-        );
-        let spec = ImageSpec {
-            image: id.to_owned(),
-            ..ImageSpec::default()
-        };
+        tracing::info!(imageID = id, size = image.size, reason, "Removing image to free bytes");
+        let spec = ImageSpec { image: id.to_owned(), ..ImageSpec::default() };
         let removed = self.deps.images.remove_image(spec).await;
         removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
-        self.removed
-            .get_or_create_owned(&[("reason", reason)])
-            .inc();
+        self.removed.get_or_create_owned(&[("reason", reason)]).inc();
         self.history.lock().forget(id);
         Ok(())
     }
@@ -411,10 +380,7 @@ async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     let shown = mount.display().to_string();
     let measured = tokio::task::spawn_blocking(move || filesystem_usage(&mount)).await?;
     let usage = measured.with_context(|| format!("cannot measure {shown}"))?;
-    Ok(Space {
-        capacity: usage.capacity,
-        available: usage.available,
-    })
+    Ok(Space { capacity: usage.capacity, available: usage.available })
 }
 
 /// Joins errors as upstream's aggregate errors print them.

@@ -51,11 +51,7 @@ impl ImageFacts {
 
     /// How long it has been unused; for an image never used, since it was detected.
     fn unused_for(&self, now: Timestamp) -> Duration {
-        age(
-            self.last_used
-                .map_or(self.first_detected, |used| used.max(self.first_detected)),
-            now,
-        )
+        age(self.last_used.map_or(self.first_detected, |used| used.max(self.first_detected)), now)
     }
 }
 
@@ -190,22 +186,13 @@ mod tests {
             (1000, 2000, 0, None),
         ];
         for (capacity, available, used, shortage) in table {
-            let space = Space {
-                capacity,
-                available,
-            };
+            let space = Space { capacity, available };
             assert_eq!(space.used_percent(), Some(used), "{space:?}");
             assert_eq!(space.shortage(&POLICY), shortage, "{space:?}");
         }
-        let nothing = Space {
-            capacity: 0,
-            available: 0,
-        };
+        let nothing = Space { capacity: 0, available: 0 };
         assert_eq!(nothing.used_percent(), None);
-        let huge = Space {
-            capacity: u64::MAX,
-            available: 1,
-        };
+        let huge = Space { capacity: u64::MAX, available: 1 };
         assert_eq!(huge.used_percent(), Some(100));
         assert!(huge.shortage(&POLICY).is_some());
     }
@@ -220,40 +207,25 @@ mod tests {
             image("never", 0, None),
         ];
         let order = for_space(&images, &POLICY, at(1000));
-        assert_eq!(
-            ids(&order),
-            "never never-younger used-early-older used-early used-late"
-        );
+        assert_eq!(ids(&order), "never never-younger used-early-older used-early used-late");
     }
 
     #[test]
     fn images_that_are_used_pinned_or_new_stay() {
         let images = [
-            ImageFacts {
-                in_use: true,
-                ..image("used", 0, Some(1000))
-            },
-            ImageFacts {
-                pinned: true,
-                ..image("pinned", 0, None)
-            },
+            ImageFacts { in_use: true, ..image("used", 0, Some(1000)) },
+            ImageFacts { pinned: true, ..image("pinned", 0, None) },
             image("new", 881, None),
             image("old-enough", 880, None),
         ];
         assert_eq!(ids(&for_space(&images, &POLICY, at(1000))), "old-enough");
-        let aged = ImageGcPolicy {
-            max_age: Duration::from_secs(1),
-            ..POLICY
-        };
+        let aged = ImageGcPolicy { max_age: Duration::from_secs(1), ..POLICY };
         assert_eq!(ids(&too_old(&images, &aged, at(1000))), "old-enough new");
     }
 
     #[test]
     fn an_image_is_too_old_when_nothing_has_used_it_for_longer_than_the_maximum() {
-        let aged = ImageGcPolicy {
-            max_age: Duration::from_secs(100),
-            ..POLICY
-        };
+        let aged = ImageGcPolicy { max_age: Duration::from_secs(100), ..POLICY };
         let images = [
             image("used-long-ago", 0, Some(99)),
             image("used-just-not-too-long-ago", 0, Some(100)),
@@ -261,34 +233,17 @@ mod tests {
             image("came-lately", 100, None),
             image("a-use-before-it-came-back", 150, Some(10)),
         ];
-        assert_eq!(
-            ids(&too_old(&images, &aged, at(200))),
-            "came-long-ago used-long-ago"
-        );
-        assert_eq!(
-            ids(&too_old(&images, &POLICY, at(200))),
-            "",
-            "zero is never"
-        );
-        assert_eq!(
-            ids(&too_old(&images, &aged, at(-5))),
-            "",
-            "the clock was set back"
-        );
+        assert_eq!(ids(&too_old(&images, &aged, at(200))), "came-long-ago used-long-ago");
+        assert_eq!(ids(&too_old(&images, &POLICY, at(200))), "", "zero is never");
+        assert_eq!(ids(&too_old(&images, &aged, at(-5))), "", "the clock was set back");
     }
 
     #[test]
     fn images_are_left_alone_only_without_any_threshold() {
-        let never = ImageGcPolicy {
-            high_percent: 100,
-            ..POLICY
-        };
+        let never = ImageGcPolicy { high_percent: 100, ..POLICY };
         assert!(never.is_off());
         assert!(!POLICY.is_off());
-        let aged = ImageGcPolicy {
-            max_age: Duration::from_secs(1),
-            ..never
-        };
+        let aged = ImageGcPolicy { max_age: Duration::from_secs(1), ..never };
         assert!(!aged.is_off());
     }
 

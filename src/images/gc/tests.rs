@@ -35,21 +35,11 @@ struct World {
 }
 
 fn image(id: &str) -> Image {
-    Image {
-        id: id.into(),
-        repo_tags: vec![format!("r.io/{id}:1")],
-        size: 1000,
-        ..Image::default()
-    }
+    Image { id: id.into(), repo_tags: vec![format!("r.io/{id}:1")], size: 1000, ..Image::default() }
 }
 
 fn policy(high: u8, min_age: Duration, max_age: Duration) -> ImageGcPolicy {
-    ImageGcPolicy {
-        high_percent: high,
-        low_percent: 0,
-        min_age,
-        max_age,
-    }
+    ImageGcPolicy { high_percent: high, low_percent: 0, min_age, max_age }
 }
 
 impl World {
@@ -71,11 +61,7 @@ impl World {
         world.runtime.script.on("Status", |_| {
             Reply::message(&StatusResponse {
                 status: Some(RuntimeStatus::default()),
-                info: [(
-                    "config".into(),
-                    r#"{"sandboxImage": "r.io/pause:1"}"#.into(),
-                )]
-                .into(),
+                info: [("config".into(), r#"{"sandboxImage": "r.io/pause:1"}"#.into())].into(),
                 ..StatusResponse::default()
             })
         });
@@ -85,9 +71,7 @@ impl World {
     fn serve_images(&self) {
         let images = self.images.clone();
         self.runtime.script.on("ListImages", move |_| {
-            Reply::message(&ListImagesResponse {
-                images: images.lock().clone(),
-            })
+            Reply::message(&ListImagesResponse { images: images.lock().clone() })
         });
         let (images, removed) = (self.images.clone(), self.removed.clone());
         self.runtime.script.on("RemoveImage", move |request| {
@@ -99,15 +83,11 @@ impl World {
     }
 
     fn uses(&self, used: &[&str]) {
-        let container = |id: &&str| Container {
-            image_ref: (*id).to_owned(),
-            ..Container::default()
-        };
+        let container =
+            |id: &&str| Container { image_ref: (*id).to_owned(), ..Container::default() };
         let containers: Vec<_> = used.iter().map(container).collect();
         self.runtime.script.on("ListContainers", move |_| {
-            Reply::message(&ListContainersResponse {
-                containers: containers.clone(),
-            })
+            Reply::message(&ListContainersResponse { containers: containers.clone() })
         });
     }
 
@@ -115,9 +95,7 @@ impl World {
         let mountpoint = path.to_str().unwrap().to_owned();
         self.runtime.script.on("ImageFsInfo", move |_| {
             let usage = FilesystemUsage {
-                fs_id: Some(FilesystemIdentifier {
-                    mountpoint: mountpoint.clone(),
-                }),
+                fs_id: Some(FilesystemIdentifier { mountpoint: mountpoint.clone() }),
                 ..FilesystemUsage::default()
             };
             Reply::message(&ImageFsInfoResponse {
@@ -144,14 +122,8 @@ impl World {
 
     async fn collect(&self, policy: ImageGcPolicy) -> Result<(), String> {
         let collector = self.collector(policy);
-        let inventory = collector
-            .take_inventory()
-            .await
-            .map_err(|e| format!("{e:#}"))?;
-        collector
-            .collect(inventory)
-            .await
-            .map_err(|e| format!("{e:#}"))
+        let inventory = collector.take_inventory().await.map_err(|e| format!("{e:#}"))?;
+        collector.collect(inventory).await.map_err(|e| format!("{e:#}"))
     }
 
     fn removed(&self) -> Vec<String> {
@@ -162,8 +134,7 @@ impl World {
         let text = format!(
             r#"{{"metadata": {{"uid": "u"}}, "spec": {{"containers": [{{"name": "c", "image": "{image}"}}]}}}}"#
         );
-        self.pod_manager
-            .set(Arc::new(serde_json::from_str(&text).unwrap()));
+        self.pod_manager.set(Arc::new(serde_json::from_str(&text).unwrap()));
     }
 }
 
@@ -191,11 +162,7 @@ async fn unused_images_go_when_space_is_short_and_not_before() {
 #[tokio::test]
 async fn an_image_that_a_container_mounts_stays_though_no_pod_names_it() {
     let world = World::new(&["a", "mounted", "pause"], &[]);
-    let pod_ref = PodRef {
-        uid: "gone".into(),
-        name: "p".into(),
-        namespace: "ns".into(),
-    };
+    let pod_ref = PodRef { uid: "gone".into(), name: "p".into(), namespace: "ns".into() };
     let container = ContainerStatus {
         id: "c1".into(),
         mounted_images: vec!["mounted".into()],
@@ -238,12 +205,7 @@ async fn removals_are_counted_by_their_reason() {
     let collector = world.collector(policy(0, NOW, NOW));
     let inventory = collector.take_inventory().await.unwrap();
     collector.collect(inventory).await.unwrap_err();
-    let counter = |reason| {
-        collector
-            .removed
-            .get_or_create_owned(&[("reason", reason)])
-            .get()
-    };
+    let counter = |reason| collector.removed.get_or_create_owned(&[("reason", reason)]).get();
     assert_eq!((counter("space"), counter("age")), (2, 0));
 }
 
@@ -292,26 +254,18 @@ async fn a_pod_that_comes_between_the_look_and_the_removal_keeps_its_image() {
 async fn nothing_is_removed_on_a_list_that_could_not_be_had() {
     for method in ["ListImages", "ListContainers", "ImageFsInfo"] {
         let world = World::new(&["a"], &[]);
-        world
-            .runtime
-            .script
-            .on(method, |_| Reply::Fail(Code::Internal, "no"));
+        world.runtime.script.on(method, |_| Reply::Fail(Code::Internal, "no"));
         let error = world.collect(policy(0, NOW, NOW)).await.unwrap_err();
         assert!(error.starts_with("cannot "), "{error}");
         assert!(world.removed().is_empty(), "{method}");
     }
     let world = World::new(&["a"], &[]);
-    world.runtime.script.on("ImageFsInfo", |_| {
-        Reply::message(&ImageFsInfoResponse::default())
-    });
+    world.runtime.script.on("ImageFsInfo", |_| Reply::message(&ImageFsInfoResponse::default()));
     let error = world.collect(policy(0, NOW, NOW)).await.unwrap_err();
     assert_eq!(error, "imageFs information is unavailable");
     world.mounted_at(Path::new("/does/not/exist"));
     let error = world.collect(policy(0, NOW, NOW)).await.unwrap_err();
-    assert!(
-        error.starts_with("cannot measure /does/not/exist"),
-        "{error}"
-    );
+    assert!(error.starts_with("cannot measure /does/not/exist"), "{error}");
 }
 
 #[tokio::test]
@@ -341,11 +295,8 @@ async fn records_of_pulls_go_with_their_images() {
         let intent = world.records.record_pull_intent(name).await.unwrap();
         intent.record_image_pulled(id, None).await;
     }
-    let records = || {
-        std::fs::read_dir(world.root.path().join("image_manager/pulled"))
-            .unwrap()
-            .count()
-    };
+    let records =
+        || std::fs::read_dir(world.root.path().join("image_manager/pulled")).unwrap().count();
     assert_eq!(records(), 2);
     // Records know seconds only; one of this very second may be newer than the list.
     tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -369,9 +320,5 @@ async fn the_file_is_written_only_when_something_changed() {
     std::fs::write(&file, "{").unwrap();
     let again = world.collector(policy(101, NOW, NOW));
     again.take_inventory().await.unwrap();
-    assert!(
-        std::fs::read_to_string(&file)
-            .unwrap()
-            .contains("\"version\":1")
-    );
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"version\":1"));
 }

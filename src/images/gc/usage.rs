@@ -46,9 +46,7 @@ impl<'a> ImageNames<'a> {
     ) -> HashSet<&'a str> {
         let of_containers = containers.iter().flat_map(|container| {
             let spec = container.image.as_ref().map(|spec| spec.image.as_str());
-            [container.image_id.as_str(), container.image_ref.as_str()]
-                .into_iter()
-                .chain(spec)
+            [container.image_id.as_str(), container.image_ref.as_str()].into_iter().chain(spec)
         });
         let of_pods = pods.iter().flat_map(|pod| references(pod.as_ref()));
         // A tag may have moved since an image was mounted, and a pod may end after it was removed.
@@ -68,10 +66,7 @@ fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = containers.filter_map(|container| container.image.as_deref());
     let ephemeral = pod.ephemeral_containers().iter();
     let ephemeral = ephemeral.filter_map(|container| container.image.as_deref());
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let volumes = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
     containers.chain(ephemeral).chain(volumes)
 }
@@ -103,11 +98,7 @@ mod tests {
         let sha = "d".repeat(64);
         vec![
             image("sha256:a", &["docker.io/library/busybox:latest"], &[]),
-            image(
-                "sha256:b",
-                &["r.io/b:1", "r.io/b:2"],
-                &[&format!("r.io/b@sha256:{sha}")],
-            ),
+            image("sha256:b", &["r.io/b:1", "r.io/b:2"], &[&format!("r.io/b@sha256:{sha}")]),
             image("sha256:c", &[], &[]),
         ]
     }
@@ -115,11 +106,8 @@ mod tests {
     fn used(containers: &[Container], pods: &[Arc<Pod>]) -> Vec<String> {
         let images = images();
         let names = ImageNames::of(&images);
-        let mut ids: Vec<_> = names
-            .in_use(containers, &[], pods)
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
+        let mut ids: Vec<_> =
+            names.in_use(containers, &[], pods).into_iter().map(str::to_owned).collect();
         ids.sort();
         ids
     }
@@ -131,15 +119,9 @@ mod tests {
             image_ref: "r.io/gone@sha256:00".into(),
             ..Container::default()
         };
-        let by_ref = Container {
-            image_ref: "sha256:a".into(),
-            ..Container::default()
-        };
+        let by_ref = Container { image_ref: "sha256:a".into(), ..Container::default() };
         let by_spec = Container {
-            image: Some(ImageSpec {
-                image: "r.io/b:2".into(),
-                ..ImageSpec::default()
-            }),
+            image: Some(ImageSpec { image: "r.io/b:2".into(), ..ImageSpec::default() }),
             ..Container::default()
         };
         assert_eq!(used(&[by_id], &[]), ["sha256:c"]);
@@ -189,16 +171,9 @@ mod tests {
     #[test]
     fn the_sandbox_image_is_in_the_runtimes_own_configuration() {
         let info = |config: &str| HashMap::from([("config".to_owned(), config.to_owned())]);
-        let image = sandbox_image(&info(
-            r#"{"containerd": {}, "sandboxImage": "k8s.io/pause:3"}"#,
-        ));
+        let image = sandbox_image(&info(r#"{"containerd": {}, "sandboxImage": "k8s.io/pause:3"}"#));
         assert_eq!(image.as_deref(), Some("k8s.io/pause:3"));
-        for other in [
-            "{}",
-            "no json",
-            r#"{"sandboxImage": 3}"#,
-            r#"{"sandboxImage": ""}"#,
-        ] {
+        for other in ["{}", "no json", r#"{"sandboxImage": 3}"#, r#"{"sandboxImage": ""}"#] {
             assert_eq!(sandbox_image(&info(other)), None);
         }
         assert_eq!(sandbox_image(&HashMap::new()), None);

@@ -99,10 +99,7 @@ impl Prefetch {
     /// found image may be outdated when the container starts, but a lookup now would not change that.
     fn is_current(&self, now: Instant) -> bool {
         let is_present = |result: &PrefetchResult| {
-            matches!(
-                result.outcome,
-                PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_)
-            )
+            matches!(result.outcome, PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_))
         };
         let result = self.result.peek();
         result.is_none_or(|result| is_present(result) || result.is_valid(now))
@@ -146,11 +143,7 @@ impl ImageManager {
             };
             let result = shared_result(work.run(previous_queued.replace(next), queued));
             let task = spawn(PanicScope::ImagePrefetch, result.clone().map(drop)).abort_handle();
-            prefetches.push(Prefetch {
-                image,
-                result,
-                task,
-            });
+            prefetches.push(Prefetch { image, result, task });
         }
         if !prefetches.is_empty() {
             pods.insert(pod.uid(), prefetches);
@@ -169,10 +162,7 @@ impl ImageManager {
         let result = {
             let pods = self.prefetches.lock();
             let mut prefetches = pods.get(&pod)?.iter();
-            prefetches
-                .find(|prefetch| is_requested(prefetch))?
-                .result
-                .clone()
+            prefetches.find(|prefetch| is_requested(prefetch))?.result.clone()
         };
         let result = result.await;
         let mut pods = self.prefetches.lock();
@@ -262,10 +252,7 @@ mod tests {
         let result = shared_result(async { panic!("as scripted") });
         let both = tokio::join!(result.clone(), result);
         for result in [both.0, both.1] {
-            assert!(
-                matches!(result.outcome, PrefetchOutcome::Unknown),
-                "{result:?}"
-            );
+            assert!(matches!(result.outcome, PrefetchOutcome::Unknown), "{result:?}");
         }
     }
 }

@@ -56,10 +56,8 @@ pub(super) struct RecordsOnDisk {
 impl PullRecordDirs {
     pub(super) fn open(root: &Path) -> io::Result<(PullRecordDirs, RecordsOnDisk)> {
         let parent = root.join("image_manager");
-        let disk = PullRecordDirs {
-            pulling: parent.join("pulling"),
-            pulled: parent.join("pulled"),
-        };
+        let disk =
+            PullRecordDirs { pulling: parent.join("pulling"), pulled: parent.join("pulled") };
         for dir in [&disk.pulling, &disk.pulled] {
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o700).create(dir)?;
@@ -78,19 +76,13 @@ impl PullRecordDirs {
                 Ok(PulledRecordFile::Record(Arc::new(record)))
             });
             let record = found.ok_or_report(&disk.pulled, &name, record);
-            found
-                .pulled
-                .insert(name, record.unwrap_or(PulledRecordFile::Unreadable));
+            found.pulled.insert(name, record.unwrap_or(PulledRecordFile::Unreadable));
         }
         Ok((disk, found))
     }
 
     pub(super) fn write_intent(&self, image: &str) -> io::Result<()> {
-        write(
-            &self.pulling,
-            &RecordFileName::of(image),
-            &ImagePullIntent::of(image),
-        )
+        write(&self.pulling, &RecordFileName::of(image), &ImagePullIntent::of(image))
     }
 
     pub(super) fn remove_intent(&self, name: &RecordFileName) -> io::Result<()> {

@@ -97,11 +97,7 @@ impl PullRecords {
         }
         let now = clock::timestamp();
         let pulling = |(name, image)| {
-            let state = PullIntentState {
-                image,
-                in_progress: 0,
-                left_at: Some(now),
-            };
+            let state = PullIntentState { image, in_progress: 0, left_at: Some(now) };
             (name, state)
         };
         let state = PullRecordFiles {
@@ -115,9 +111,7 @@ impl PullRecords {
             state: Mutex::new(state),
             writing: tokio::sync::Mutex::default(),
         };
-        Ok(PullRecords {
-            inner: Some(Arc::new(inner)),
-        })
+        Ok(PullRecords { inner: Some(Arc::new(inner)) })
     }
 
     /// Registers the numbers of records.
@@ -197,10 +191,7 @@ impl PullRecords {
             pulling.image = Some(image.to_owned());
             pulling.in_progress += 1;
         }
-        Ok(PullInProgress {
-            inner: self.inner.clone(),
-            image: image.to_owned(),
-        })
+        Ok(PullInProgress { inner: self.inner.clone(), image: image.to_owned() })
     }
 
     /// Whether an earlier kubelet was killed during pulls, so that [`PullRecords::recover`] has to be called.
@@ -216,15 +207,10 @@ impl PullRecords {
         let Some(inner) = &self.inner else {
             return;
         };
-        let expired = listed_at
-            .saturating_sub(INTENT_KEPT_FOR)
-            .unwrap_or(Timestamp::MIN);
+        let expired = listed_at.saturating_sub(INTENT_KEPT_FOR).unwrap_or(Timestamp::MIN);
         let left: Vec<(String, bool)> = {
             let state = inner.state.lock();
-            let left = state
-                .intents
-                .values()
-                .filter(|pulling| pulling.in_progress == 0);
+            let left = state.intents.values().filter(|pulling| pulling.in_progress == 0);
             left.filter_map(|pulling| {
                 Some((pulling.image.clone()?, pulling.is_left_before(expired)))
             })
@@ -262,9 +248,7 @@ impl PullRecords {
             present.iter().map(|id| RecordFileName::of(id)).collect();
         let gone: Vec<RecordFileName> = {
             let mut state = inner.state.lock();
-            state
-                .pulled_at
-                .retain(|_, pulled_at| *pulled_at >= listed_at);
+            state.pulled_at.retain(|_, pulled_at| *pulled_at >= listed_at);
             let gone = |(name, known): &(&RecordFileName, &PulledRecordFile)| {
                 let pulled_at = state.pulled_at.get(*name);
                 !present.contains(*name)
@@ -320,9 +304,7 @@ impl PullRecordsInner {
         let new = record.clone();
         self.on_disk(move |disk| disk.write_pulled(&new)).await?;
         let mut state = self.state.lock();
-        state
-            .pulled
-            .insert(name, PulledRecordFile::Record(Arc::new(record)));
+        state.pulled.insert(name, PulledRecordFile::Record(Arc::new(record)));
         Ok(())
     }
 
@@ -375,10 +357,7 @@ impl PullInProgress {
             Some(LoginOwner::ServiceAccount(account)) => ImagePullCredentials::of_account(account),
             None => ImagePullCredentials::of_node(),
         });
-        match inner
-            .write_pulled(&self.image, image_ref, credentials)
-            .await
-        {
+        match inner.write_pulled(&self.image, image_ref, credentials).await {
             Ok(()) => self.end().await,
             Err(error) => {
                 tracing::warn!(image = self.image, err = %error, "Failed to record an image pull");

@@ -55,9 +55,7 @@ impl VerificationPolicy {
 /// The validation error.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern != pattern.trim() {
-        return Err(format!(
-            "leading/trailing spaces are not allowed: {pattern}"
-        ));
+        return Err(format!("leading/trailing spaces are not allowed: {pattern}"));
     }
     let prefix = pattern.strip_suffix("/*");
     if pattern.is_empty() {
@@ -73,9 +71,9 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
         Some(_) => Ok(()),
         None => match ImageName::without_tag_and_digest(pattern) {
             Some(untagged) if untagged == pattern => Ok(()),
-            Some(_) => Err(format!(
-                "neither tag nor digest is accepted in an image reference: {pattern}"
-            )),
+            Some(_) => {
+                Err(format!("neither tag nor digest is accepted in an image reference: {pattern}"))
+            }
             None => Err(format!("failed to parse as an image name: {pattern}")),
         },
     }

@@ -77,18 +77,12 @@ pub(super) struct ImagePullCredentials {
 impl ImagePullCredentials {
     /// For a pull that was anonymous or used a login of the node.
     pub(super) fn of_node() -> ImagePullCredentials {
-        ImagePullCredentials {
-            node_pods_accessible: true,
-            ..ImagePullCredentials::default()
-        }
+        ImagePullCredentials { node_pods_accessible: true, ..ImagePullCredentials::default() }
     }
 
     /// For a pull with a login of this secret.
     pub(super) fn of_secret(secret: ImagePullSecret) -> ImagePullCredentials {
-        ImagePullCredentials {
-            kubernetes_secrets: vec![secret],
-            ..ImagePullCredentials::default()
-        }
+        ImagePullCredentials { kubernetes_secrets: vec![secret], ..ImagePullCredentials::default() }
     }
 
     /// For a pull with a login that a credential provider issued for this service account.
@@ -161,9 +155,8 @@ impl ImagePulledRecord {
     /// for them.
     pub(super) fn accounts(&self, untagged: &str) -> Vec<ImagePullServiceAccount> {
         let credentials = self.credential_mapping.get(untagged);
-        credentials.map_or_else(Vec::new, |credentials| {
-            credentials.kubernetes_service_accounts.clone()
-        })
+        credentials
+            .map_or_else(Vec::new, |credentials| credentials.kubernetes_service_accounts.clone())
     }
 
     /// The record after another pull; `None` if the pull adds nothing to it. `credentials` is `None` if they are not
@@ -199,9 +192,7 @@ impl ImagePulledRecord {
         API_VERSION.clone_into(&mut record.api_version);
         record.last_updated_time = Timestamp::from_second(now.as_second()).ok();
         if let Some(credentials) = credentials {
-            record
-                .credential_mapping
-                .insert(untagged.to_owned(), credentials);
+            record.credential_mapping.insert(untagged.to_owned(), credentials);
         }
         Some(record)
     }
@@ -211,9 +202,7 @@ fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), Strin
     if kind == expected && READ_VERSIONS.contains(&api_version) {
         Ok(())
     } else {
-        Err(format!(
-            "{api_version} {kind} is not {API_VERSION} {expected}"
-        ))
+        Err(format!("{api_version} {kind} is not {API_VERSION} {expected}"))
     }
 }
 

@@ -59,10 +59,7 @@ fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
 async fn files_have_upstreams_names_and_content() {
     let world = World::new();
     let records = world.open();
-    let intent = records
-        .record_pull_intent("repo.repo/test/test:v1")
-        .await
-        .unwrap();
+    let intent = records.record_pull_intent("repo.repo/test/test:v1").await.unwrap();
     // The digest of that very text.
     let file = "sha256-ee81caca15454863449fb55a1d942904d56d5ed9f9b20a7cb3453944ea2c7e11";
     let path = world.dir.path().join("image_manager/pulling").join(file);
@@ -76,32 +73,20 @@ async fn files_have_upstreams_names_and_content() {
     let head = "{\"kind\":\"ImagePulledRecord\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"lastUpdatedTime\":\"";
     let tail = "Z\",\"imageRef\":\"sha256:aa\",\"credentialMapping\":{\"repo.repo/test/test\":{\"nodePodsAccessible\":true}}}\n";
     assert!(text.starts_with(head) && text.ends_with(tail), "{text}");
-    assert_eq!(
-        text.len(),
-        head.len() + "2026-01-01T00:00:00".len() + tail.len()
-    );
+    assert_eq!(text.len(), head.len() + "2026-01-01T00:00:00".len() + tail.len());
 }
 
 #[tokio::test]
 async fn an_image_belongs_to_those_who_pulled_it_by_that_name_also_after_a_restart() {
     let world = World::new();
     let mut records = world.open();
-    assert!(
-        !records.must_pull("r.io/a:1", "sha256:aa", Vec::new),
-        "it was there before"
-    );
+    assert!(!records.must_pull("r.io/a:1", "sha256:aa", Vec::new), "it was there before");
     pull(&records, "r.io/a:1", "sha256:aa").await;
     for _ in 0..2 {
         assert!(!records.must_pull("r.io/a:2", "sha256:aa", Vec::new));
         assert!(!records.must_pull("r.io/a", "sha256:aa", Vec::new));
-        assert!(
-            records.must_pull("mirror.io/a:1", "sha256:aa", Vec::new),
-            "another name"
-        );
-        assert!(
-            !records.must_pull("r.io/b", "sha256:bb", Vec::new),
-            "another image"
-        );
+        assert!(records.must_pull("mirror.io/a:1", "sha256:aa", Vec::new), "another name");
+        assert!(!records.must_pull("r.io/b", "sha256:bb", Vec::new), "another image");
         records = world.open();
     }
     pull(&records, "mirror.io/a:1", "sha256:aa").await;
@@ -119,21 +104,11 @@ async fn records_of_the_kubelet_before_are_gone_by_and_kept_whole() {
     );
     world.put("pulled", "sha256:aa", &record);
     let records = world.open();
-    assert!(
-        records.must_pull("r.io/a", "sha256:aa", Vec::new),
-        "it needs a secret"
-    );
-    assert!(
-        records.must_pull("r.io/b", "sha256:aa", Vec::new),
-        "it needs a service account"
-    );
+    assert!(records.must_pull("r.io/a", "sha256:aa", Vec::new), "it needs a secret");
+    assert!(records.must_pull("r.io/b", "sha256:aa", Vec::new), "it needs a service account");
     assert!(!records.must_pull("r.io/c", "sha256:aa", Vec::new));
     pull(&records, "r.io/c", "sha256:aa").await;
-    assert_eq!(
-        world.text("pulled", "sha256:aa"),
-        record,
-        "nothing new, nothing written"
-    );
+    assert_eq!(world.text("pulled", "sha256:aa"), record, "nothing new, nothing written");
     pull(&records, "r.io/b:1", "sha256:aa").await;
     assert!(!records.must_pull("r.io/b", "sha256:aa", Vec::new));
     let text = world.text("pulled", "sha256:aa");
@@ -172,10 +147,7 @@ async fn pulls_that_share_an_image_share_its_note_and_the_last_one_takes_it_away
         records.record_pull_intent("x").await.unwrap(),
         records.record_pull_intent("x").await.unwrap(),
     );
-    assert!(
-        records.must_pull("x", "sha256:aa", Vec::new),
-        "it is being pulled"
-    );
+    assert!(records.must_pull("x", "sha256:aa", Vec::new), "it is being pulled");
     one.record_image_pull_failed().await;
     assert_eq!(world.count("pulling"), 1);
     two.record_image_pull_failed().await;
@@ -219,23 +191,9 @@ async fn records_of_images_that_are_gone_go_unless_they_are_newer_than_the_list(
     world.put("pulled", "sha256:broken", "{");
     let records = world.open();
     let present = HashSet::from(["sha256:aa"]);
-    records
-        .prune(
-            &present,
-            clock::timestamp() - jiff::SignedDuration::from_secs(60),
-        )
-        .await;
-    assert_eq!(
-        world.count("pulled"),
-        2,
-        "only the one without a time is older"
-    );
-    records
-        .prune(
-            &present,
-            clock::timestamp() + jiff::SignedDuration::from_secs(1),
-        )
-        .await;
+    records.prune(&present, clock::timestamp() - jiff::SignedDuration::from_secs(60)).await;
+    assert_eq!(world.count("pulled"), 2, "only the one without a time is older");
+    records.prune(&present, clock::timestamp() + jiff::SignedDuration::from_secs(1)).await;
     assert_eq!(world.count("pulled"), 1);
     assert!(!world.text("pulled", "sha256:aa").is_empty());
 }
@@ -283,11 +241,7 @@ async fn an_image_whose_pull_was_cancelled_is_to_be_verified() {
 fn what_a_killed_kubelet_left_half_written_is_removed() {
     let world = World::new();
     for name in ["sha256-00.tmp", ".sha256-00.123-4.tmp", "unrelated"] {
-        fs::write(
-            world.dir.path().join("image_manager/pulled").join(name),
-            "{",
-        )
-        .unwrap();
+        fs::write(world.dir.path().join("image_manager/pulled").join(name), "{").unwrap();
     }
     world.open();
     assert_eq!(world.count("pulled"), 1, "what is nobody's record stays");
@@ -295,13 +249,7 @@ fn what_a_killed_kubelet_left_half_written_is_removed() {
 
 #[test]
 fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
-    for good in [
-        "r.io/team/app",
-        "r.io/*",
-        "r.io/team/*",
-        "localhost:5000/app",
-        "busybox",
-    ] {
+    for good in ["r.io/team/app", "r.io/*", "r.io/team/*", "localhost:5000/app", "busybox"] {
         assert_eq!(check_pattern(good), Ok(()), "{good}");
     }
     let table = [
@@ -324,14 +272,7 @@ fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
     };
     let must = |patterns: &[&str], image: &str| {
         let plain = ImageName::without_tag_and_digest(image);
-        policy::must_pull(
-            &policy(patterns),
-            plain.as_deref(),
-            image,
-            None,
-            false,
-            Vec::new,
-        )
+        policy::must_pull(&policy(patterns), plain.as_deref(), image, None, false, Vec::new)
     };
     assert!(!must(&["r.io/team/*"], "r.io/team/app:1"));
     assert!(!must(
@@ -340,10 +281,7 @@ fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
     ));
     assert!(must(&["r.io/app"], "r.io/app2"));
     assert!(must(&["r.io/team/*"], "r.io/teams/app"));
-    assert!(
-        must(&["docker.io/library/busybox"], "busybox"),
-        "names are compared as written"
-    );
+    assert!(must(&["docker.io/library/busybox"], "busybox"), "names are compared as written");
 }
 
 #[tokio::test]
@@ -386,10 +324,7 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     for (uid, name, hash, count) in [("u2", "other", "h2", 2), ("u1", "pull", "h3", 2)] {
         let intent = records.record_pull_intent("r.io/a:1").await.unwrap();
         intent
-            .record_image_pulled(
-                "sha256:aa",
-                Some(LoginOwner::Secret(secret(uid, name, hash))),
-            )
+            .record_image_pulled("sha256:aa", Some(LoginOwner::Secret(secret(uid, name, hash))))
             .await;
         let text = world.text("pulled", "sha256:aa");
         assert_eq!(text.matches("credentialHash").count(), count, "{text}");

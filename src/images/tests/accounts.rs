@@ -37,11 +37,7 @@ async fn an_image_that_was_pulled_for_a_service_account_is_here_for_its_other_po
     };
     assert_eq!(get(&images, "one", "puller").await, 1);
     images.present("sha256:1");
-    assert_eq!(
-        get(&images, "two", "puller").await,
-        1,
-        "of the same account"
-    );
+    assert_eq!(get(&images, "two", "puller").await, 1, "of the same account");
     assert_eq!(get(&images, "three", "plain").await, 2, "of another one");
     assert_eq!(get(&images, "four", "plain").await, 2, "it is recorded");
     // A pod without an account pulls anonymously, which opens the image to all: another test's matter. After a restart

@@ -23,12 +23,7 @@ use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
 impl Default for PullConfig {
     fn default() -> PullConfig {
-        PullConfig {
-            serialize: false,
-            max_parallel: None,
-            qps: Some(5),
-            burst: 10,
-        }
+        PullConfig { serialize: false, max_parallel: None, qps: Some(5), burst: 10 }
     }
 }
 
@@ -57,11 +52,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
         keyring,
         records,
     });
-    World {
-        runtime,
-        recorder,
-        manager,
-    }
+    World { runtime, recorder, manager }
 }
 
 fn pod(uid: &str) -> Pod {
@@ -73,45 +64,29 @@ fn pod(uid: &str) -> Pod {
 }
 
 fn serial() -> PullConfig {
-    PullConfig {
-        serialize: true,
-        ..PullConfig::default()
-    }
+    PullConfig { serialize: true, ..PullConfig::default() }
 }
 
 impl World {
     fn present(&self, id: &'static str) {
         self.runtime.script.on("ImageStatus", move |_| {
-            let image = Image {
-                id: id.into(),
-                size: 1234,
-                ..Default::default()
-            };
-            Reply::message(&ImageStatusResponse {
-                image: Some(image),
-                ..Default::default()
-            })
+            let image = Image { id: id.into(), size: 1234, ..Default::default() };
+            Reply::message(&ImageStatusResponse { image: Some(image), ..Default::default() })
         });
     }
 
     fn absent(&self) {
-        self.runtime.script.on("ImageStatus", |_| {
-            Reply::message(&ImageStatusResponse::default())
-        });
+        self.runtime.script.on("ImageStatus", |_| Reply::message(&ImageStatusResponse::default()));
     }
 
     fn pulls(&self, image_ref: &'static str) {
         self.runtime.script.on("PullImage", move |_| {
-            Reply::message(&PullImageResponse {
-                image_ref: image_ref.into(),
-            })
+            Reply::message(&PullImageResponse { image_ref: image_ref.into() })
         });
     }
 
     fn pull_fails(&self, code: Code, text: &'static str) {
-        self.runtime
-            .script
-            .on("PullImage", move |_| Reply::Fail(code, text));
+        self.runtime.script.on("PullImage", move |_| Reply::Fail(code, text));
     }
 
     async fn ensure(&self, image: &str, policy: PullPolicy) -> Result<String, ImageError> {
@@ -148,10 +123,7 @@ async fn ensure(
         secrets: &Default::default(),
         sandbox_config: None,
     };
-    manager
-        .ensure_image_exists(&request)
-        .await
-        .map(|image| image.reference)
+    manager.ensure_image_exists(&request).await.map(|image| image.reference)
 }
 
 use EventType::{Normal, Warning};
@@ -165,28 +137,20 @@ async fn a_name_that_cannot_be_parsed_is_invalid_and_never_reaches_the_runtime()
         let error = world.ensure("a:b:c", policy).await.unwrap_err();
         assert_eq!(error, ImageError::new(reasons::INVALID_IMAGE_NAME, text));
     }
-    assert_eq!(
-        world.events(),
-        [(Warning, "InspectFailed", text.to_owned())]
-    );
+    assert_eq!(world.events(), [(Warning, "InspectFailed", text.to_owned())]);
     assert_eq!(world.runtime.script.calls("ImageStatus"), 0);
 }
 
 #[tokio::test]
 async fn an_image_that_cannot_be_inspected_is_an_inspect_error() {
     let world = world(&PullConfig::default());
-    world.runtime.script.on("ImageStatus", |_| {
-        Reply::Fail(Code::Internal, "broken store")
-    });
+    world.runtime.script.on("ImageStatus", |_| Reply::Fail(Code::Internal, "broken store"));
     let text = "Failed to inspect image \"x\": rpc error: code = Internal desc = broken store";
     for policy in [IfNotPresent, Never] {
         let error = world.ensure("x", policy).await.unwrap_err();
         assert_eq!(error, ImageError::new(reasons::IMAGE_INSPECT_ERROR, text));
     }
-    assert_eq!(
-        world.events(),
-        [(Warning, "InspectFailed", text.to_owned())]
-    );
+    assert_eq!(world.events(), [(Warning, "InspectFailed", text.to_owned())]);
     assert_eq!(world.runtime.script.calls("PullImage"), 0);
 }
 
@@ -197,10 +161,7 @@ async fn an_absent_image_with_policy_never_is_an_error() {
     let text = "Container image \"x\" is not present with pull policy of Never";
     let error = world.ensure("x", Never).await.unwrap_err();
     assert_eq!(error, ImageError::new(reasons::ERR_IMAGE_NEVER_PULL, text));
-    assert_eq!(
-        world.events(),
-        [(Warning, "ErrImageNeverPull", text.to_owned())]
-    );
+    assert_eq!(world.events(), [(Warning, "ErrImageNeverPull", text.to_owned())]);
     assert_eq!(world.runtime.script.calls("PullImage"), 0);
 }
 
@@ -232,30 +193,15 @@ async fn an_absent_image_is_pulled_with_its_default_tag_and_the_events_tell() {
             size: 77,
             ..Default::default()
         });
-        Reply::message(&ImageStatusResponse {
-            image,
-            ..Default::default()
-        })
+        Reply::message(&ImageStatusResponse { image, ..Default::default() })
     });
-    assert_eq!(
-        world.ensure("nginx", IfNotPresent).await.unwrap(),
-        "sha256:pulled"
-    );
+    assert_eq!(world.ensure("nginx", IfNotPresent).await.unwrap(), "sha256:pulled");
     let events = world.events();
-    assert_eq!(
-        events[0],
-        (Normal, "Pulling", "Pulling image \"nginx\"".to_owned())
-    );
+    assert_eq!(events[0], (Normal, "Pulling", "Pulling image \"nginx\"".to_owned()));
     let (kind, reason, message) = &events[1];
     assert_eq!((*kind, *reason), (Normal, "Pulled"));
-    assert!(
-        message.starts_with("Successfully pulled image \"nginx\" in "),
-        "{message}"
-    );
-    assert!(
-        message.ends_with(" including waiting). Image size: 77 bytes."),
-        "{message}"
-    );
+    assert!(message.starts_with("Successfully pulled image \"nginx\" in "), "{message}");
+    assert!(message.ends_with(" including waiting). Image size: 77 bytes."), "{message}");
 }
 
 #[tokio::test]
@@ -265,17 +211,11 @@ async fn a_failed_pull_is_told_and_the_next_waits_until_a_known_instant() {
     world.pull_fails(Code::NotFound, "no such manifest");
     let text = "rpc error: code = NotFound desc = no such manifest";
     let error = world.ensure("x", IfNotPresent).await.unwrap_err();
-    assert_eq!(
-        (error.reason, &*error.message),
-        (reasons::ERR_IMAGE_PULL, text)
-    );
+    assert_eq!((error.reason, &*error.message), (reasons::ERR_IMAGE_PULL, text));
     let again = error.retry_at.unwrap();
     let held = world.ensure("x", IfNotPresent).await.unwrap_err();
     assert_eq!(held.reason, reasons::IMAGE_PULL_BACK_OFF);
-    assert_eq!(
-        held.message,
-        format!("Back-off pulling image \"x\": ErrImagePull: {text}")
-    );
+    assert_eq!(held.message, format!("Back-off pulling image \"x\": ErrImagePull: {text}"));
     // The first says when to ask how long the wait is; the second, when it is over.
     let wait = held.retry_at.unwrap().duration_since(again).as_secs_f64();
     assert!((7.9..8.1).contains(&wait), "{wait}");
@@ -283,19 +223,13 @@ async fn a_failed_pull_is_told_and_the_next_waits_until_a_known_instant() {
         world.events(),
         [
             (Normal, "Pulling", "Pulling image \"x\"".to_owned()),
-            (
-                Warning,
-                "Failed",
-                format!("Failed to pull image \"x\": {text}")
-            ),
+            (Warning, "Failed", format!("Failed to pull image \"x\": {text}")),
             (Normal, "BackOff", "Back-off pulling image \"x\"".to_owned()),
         ]
     );
     assert_eq!(world.runtime.script.calls("PullImage"), 1);
     // Another pod is not held back, and a forgotten one starts over.
-    let other = ensure(&world.manager, &pod("uid-2"), "x", IfNotPresent)
-        .await
-        .unwrap_err();
+    let other = ensure(&world.manager, &pod("uid-2"), "x", IfNotPresent).await.unwrap_err();
     assert_eq!(other.reason, reasons::ERR_IMAGE_PULL);
     world.manager.forget_pod(&PodUid::from("uid-1"));
     let error = world.ensure("x", IfNotPresent).await.unwrap_err();
@@ -317,12 +251,7 @@ async fn the_runtimes_own_names_of_failures_become_reasons() {
             reasons::SIGNATURE_VALIDATION_FAILED,
             "image pull failed for x because the signature validation failed: bad",
         ),
-        (
-            Code::Unknown,
-            "plain words",
-            reasons::ERR_IMAGE_PULL,
-            "plain words",
-        ),
+        (Code::Unknown, "plain words", reasons::ERR_IMAGE_PULL, "plain words"),
     ];
     for (code, text, reason, message) in table {
         let world = world(&PullConfig::default());
@@ -330,15 +259,9 @@ async fn the_runtimes_own_names_of_failures_become_reasons() {
         world.pull_fails(code, text);
         let error = world.ensure("x", Always).await.unwrap_err();
         assert_eq!((error.reason, &*error.message), (reason, message));
-        assert_eq!(
-            world.events()[1].2,
-            format!("Failed to pull image \"x\": {text}")
-        );
+        assert_eq!(world.events()[1].2, format!("Failed to pull image \"x\": {text}"));
         let held = world.ensure("x", Always).await.unwrap_err();
-        assert_eq!(
-            held.message,
-            format!("Back-off pulling image \"x\": {reason}: {message}")
-        );
+        assert_eq!(held.message, format!("Back-off pulling image \"x\": {reason}: {message}"));
     }
 }
 
@@ -346,20 +269,13 @@ async fn the_runtimes_own_names_of_failures_become_reasons() {
 async fn credentials_are_tried_in_order_until_one_works() {
     let dir = tempfile::tempdir().unwrap();
     let files = NodeFiles::of_node(dir.path(), dir.path(), None);
-    let world = world_with(
-        &PullConfig::default(),
-        Keyring::new(files, CredentialPlugins::default()),
-    );
+    let world =
+        world_with(&PullConfig::default(), Keyring::new(files, CredentialPlugins::default()));
     world.absent();
     world.runtime.script.on("PullImage", |request| {
-        let auth = PullImageRequest::decode(request)
-            .unwrap()
-            .auth
-            .unwrap_or_default();
+        let auth = PullImageRequest::decode(request).unwrap().auth.unwrap_or_default();
         match auth.username.as_str() {
-            "good" => Reply::message(&PullImageResponse {
-                image_ref: "sha256:1".into(),
-            }),
+            "good" => Reply::message(&PullImageResponse { image_ref: "sha256:1".into() }),
             "old" => Reply::Fail(Code::Unknown, "expired"),
             _ => Reply::Fail(Code::Unknown, "denied"),
         }
@@ -371,10 +287,7 @@ async fn credentials_are_tried_in_order_until_one_works() {
         std::fs::write(dir.path().join("config.json"), text).unwrap();
     };
     logins("bad", "good");
-    assert_eq!(
-        world.ensure("r.io/team/x", Always).await.unwrap(),
-        "sha256:1"
-    );
+    assert_eq!(world.ensure("r.io/team/x", Always).await.unwrap(), "sha256:1");
     assert_eq!(world.runtime.script.calls("PullImage"), 2);
     logins("bad", "old");
     let error = world.ensure("r.io/team/x", Always).await.unwrap_err();
@@ -397,9 +310,7 @@ fn slow_pulls(world: &World) -> (Arc<AtomicUsize>, tokio::sync::watch::Sender<bo
         move |_| {
             begun.fetch_add(1, Ordering::SeqCst);
             if *release.borrow() {
-                Reply::message(&PullImageResponse {
-                    image_ref: "sha256:1".into(),
-                })
+                Reply::message(&PullImageResponse { image_ref: "sha256:1".into() })
             } else {
                 Reply::Hang
             }
@@ -410,11 +321,7 @@ fn slow_pulls(world: &World) -> (Arc<AtomicUsize>, tokio::sync::watch::Sender<bo
 
 #[tokio::test]
 async fn pulls_are_serial_or_as_parallel_as_configured() {
-    let parallel = |max| PullConfig {
-        serialize: false,
-        max_parallel: max,
-        ..Default::default()
-    };
+    let parallel = |max| PullConfig { serialize: false, max_parallel: max, ..Default::default() };
     let table = [(serial(), 1), (parallel(Some(3)), 3), (parallel(None), 8)];
     for (config, expected) in table {
         let world = world(&config);
@@ -427,10 +334,7 @@ async fn pulls_are_serial_or_as_parallel_as_configured() {
                 ensure(&manager, &pod("p"), &format!("image-{n}"), IfNotPresent).await
             });
         }
-        until("the first pulls have begun", || {
-            begun.load(Ordering::SeqCst) == expected
-        })
-        .await;
+        until("the first pulls have begun", || begun.load(Ordering::SeqCst) == expected).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(begun.load(Ordering::SeqCst), expected);
     }
@@ -446,18 +350,12 @@ async fn an_image_that_is_here_is_refreshed_without_waiting_behind_a_download() 
         let manager = world.manager.clone();
         async move { ensure(&manager, &pod("p"), "huge", IfNotPresent).await }
     });
-    until("the download has begun", || {
-        begun.load(Ordering::SeqCst) == 1
-    })
-    .await;
+    until("the download has begun", || begun.load(Ordering::SeqCst) == 1).await;
     world.present("sha256:old");
     release.send_replace(true);
     let refreshed = world.ensure("small", Always);
     assert_eq!(
-        tokio::time::timeout(Duration::from_secs(60), refreshed)
-            .await
-            .unwrap()
-            .unwrap(),
+        tokio::time::timeout(Duration::from_secs(60), refreshed).await.unwrap().unwrap(),
         "sha256:1"
     );
 }
@@ -508,14 +406,9 @@ async fn pods_of_other_namespaces_do_not_share_a_pull() {
 async fn pods_that_look_for_the_same_image_at_once_ask_once_but_later_ones_ask_again() {
     let world = world(&PullConfig::default());
     world.runtime.script.on("ImageStatus", |_| {
-        let image = Image {
-            id: "sha256:1".into(),
-            ..Default::default()
-        };
-        let reply = Reply::message(&ImageStatusResponse {
-            image: Some(image),
-            ..Default::default()
-        });
+        let image = Image { id: "sha256:1".into(), ..Default::default() };
+        let reply =
+            Reply::message(&ImageStatusResponse { image: Some(image), ..Default::default() });
         Reply::After(Duration::from_millis(100), Box::new(reply))
     });
     let mut pods = JoinSet::new();
@@ -525,12 +418,7 @@ async fn pods_that_look_for_the_same_image_at_once_ask_once_but_later_ones_ask_a
             async move { ensure(&manager, &pod(&format!("p{n}")), "x", IfNotPresent).await },
         );
     }
-    assert!(
-        pods.join_all()
-            .await
-            .iter()
-            .all(|found| found.as_deref() == Ok("sha256:1"))
-    );
+    assert!(pods.join_all().await.iter().all(|found| found.as_deref() == Ok("sha256:1")));
     assert_eq!(world.runtime.script.calls("ImageStatus"), 1);
     world.ensure("x", Never).await.unwrap();
     assert_eq!(world.runtime.script.calls("ImageStatus"), 2);

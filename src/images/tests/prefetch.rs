@@ -54,9 +54,7 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
     let world = world(&PullConfig::default());
     world.absent();
     world.runtime.script.on("PullImage", |_| {
-        let reply = Reply::message(&PullImageResponse {
-            image_ref: "sha256:1".into(),
-        });
+        let reply = Reply::message(&PullImageResponse { image_ref: "sha256:1".into() });
         Reply::After(Duration::from_millis(100), Box::new(reply))
     });
     let pod = Arc::new(pod("uid-1"));
@@ -71,9 +69,7 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
         assert_eq!(got.unwrap(), "sha256:1");
     }
     assert_eq!(world.runtime.script.calls("PullImage"), 3);
-    let reported = [
-        "Pulling", "Pulling", "Pulling", "Pulled", "Pulled", "Pulled",
-    ];
+    let reported = ["Pulling", "Pulling", "Pulling", "Pulled", "Pulled", "Pulled"];
     assert_eq!(world.reasons(), reported);
 }
 
@@ -91,10 +87,7 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
     let script = world.runtime.script.clone();
     until("both were looked for", || script.calls("ImageStatus") == 2).await;
     world.prefetch(&pod, both);
-    assert!(
-        world.events().is_empty(),
-        "no container has requested it yet"
-    );
+    assert!(world.events().is_empty(), "no container has requested it yet");
     for (name, image, policy) in [("a", "x", IfNotPresent), ("b", "y", IfNotPresent)] {
         let got = world.ensure_for(&pod, name, image, policy).await;
         assert_eq!(got.unwrap(), "sha256:here");
@@ -102,10 +95,7 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
     assert_eq!(world.runtime.script.calls("ImageStatus"), 2);
     assert_eq!(world.reasons(), ["Pulled", "Pulled"]);
     // What was taken is used up: a restart looks again.
-    world
-        .ensure_for(&pod, "a", "x", IfNotPresent)
-        .await
-        .unwrap();
+    world.ensure_for(&pod, "a", "x", IfNotPresent).await.unwrap();
     assert_eq!(world.runtime.script.calls("ImageStatus"), 3);
     assert_eq!(world.runtime.script.calls("PullImage"), 0);
 }
@@ -130,9 +120,7 @@ async fn serial_pulls_queue_in_the_order_of_the_containers() {
         move |request| {
             let spec = PullImageRequest::decode(request).unwrap().image.unwrap();
             order.lock().push(spec.image);
-            Reply::message(&PullImageResponse {
-                image_ref: "sha256:1".into(),
-            })
+            Reply::message(&PullImageResponse { image_ref: "sha256:1".into() })
         }
     });
     let pod = Arc::new(pod("uid-1"));
@@ -174,10 +162,8 @@ async fn a_pod_that_ends_gives_up_its_pulls_but_not_those_that_another_pod_wants
     world.prefetch(&one, vec![to_prefetch(&one, "b", "x", IfNotPresent)]);
     world.prefetch(&two, vec![to_prefetch(&two, "b", "x", IfNotPresent)]);
     let recorder = world.recorder.clone();
-    until("both wait for it", || {
-        recorder.recent().len() == 2 && begun.load(Ordering::SeqCst) == 1
-    })
-    .await;
+    until("both wait for it", || recorder.recent().len() == 2 && begun.load(Ordering::SeqCst) == 1)
+        .await;
     world.manager.stop_prefetches(&one.uid());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(world.runtime.script.aborted("PullImage"), 0);
@@ -197,10 +183,7 @@ async fn what_no_container_is_to_have_any_more_is_given_up() {
     world.prefetch(&pod, vec![to_prefetch(&pod, "b", "new", IfNotPresent)]);
     let script = world.runtime.script.clone();
     until("it is given up", || script.aborted("PullImage") == 1).await;
-    until("the new one has begun", || {
-        begun.load(Ordering::SeqCst) == 2
-    })
-    .await;
+    until("the new one has begun", || begun.load(Ordering::SeqCst) == 2).await;
 }
 
 #[tokio::test]
@@ -221,9 +204,6 @@ async fn what_was_learnt_a_while_ago_is_not_believed() {
     world.prefetch(&pod, one);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(world.runtime.script.calls("ImageStatus"), 1);
-    world
-        .ensure_for(&pod, "b", "x", IfNotPresent)
-        .await
-        .unwrap();
+    world.ensure_for(&pod, "b", "x", IfNotPresent).await.unwrap();
     assert_eq!(world.runtime.script.calls("ImageStatus"), 2);
 }

@@ -16,14 +16,8 @@ async fn an_image_that_was_there_is_everybodys_or_is_pulled_as_the_policy_says()
         (VerificationPolicy::NeverVerifyPreloadedImages, 0),
         (VerificationPolicy::NeverVerify, 0),
         (VerificationPolicy::AlwaysVerify, 1),
-        (
-            VerificationPolicy::NeverVerifyAllowlistedImages(vec!["other.io/*".into()]),
-            1,
-        ),
-        (
-            VerificationPolicy::NeverVerifyAllowlistedImages(vec!["r.io/*".into()]),
-            0,
-        ),
+        (VerificationPolicy::NeverVerifyAllowlistedImages(vec!["other.io/*".into()]), 1),
+        (VerificationPolicy::NeverVerifyAllowlistedImages(vec!["r.io/*".into()]), 0),
     ];
     for (policy, pulls) in table {
         let dir = tempfile::tempdir().unwrap();
@@ -143,13 +137,10 @@ async fn an_image_whose_id_is_unknown_counts_as_pulled_by_the_kubelet() {
     let world = verifying(&dir, VerificationPolicy::default());
     world.pulls("r.io/x@sha256:manifest");
     let pulled = world.runtime.script.clone();
-    world
-        .runtime
-        .script
-        .on("ImageStatus", move |_| match pulled.calls("PullImage") {
-            0 => Reply::message(&ImageStatusResponse::default()),
-            _ => Reply::Fail(Code::Unavailable, "not now"),
-        });
+    world.runtime.script.on("ImageStatus", move |_| match pulled.calls("PullImage") {
+        0 => Reply::message(&ImageStatusResponse::default()),
+        _ => Reply::Fail(Code::Unavailable, "not now"),
+    });
     world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
     world.present("sha256:here");
     world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
@@ -178,14 +169,10 @@ async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
         }
         Reply::Fail(Code::Unknown, "denied")
     });
-    let object: ObjectData = [(".dockerconfigjson".to_owned(), auth("pod").into())]
-        .into_iter()
-        .collect();
-    let key = ObjectKey {
-        kind: ObjectKind::Secret,
-        namespace: "default".into(),
-        name: "pull".into(),
-    };
+    let object: ObjectData =
+        [(".dockerconfigjson".to_owned(), auth("pod").into())].into_iter().collect();
+    let key =
+        ObjectKey { kind: ObjectKind::Secret, namespace: "default".into(), name: "pull".into() };
     let secret = PullSecret::of(&key, &object).unwrap();
     let secrets = PullSecrets::from([secret]);
     let ensure = async |uid: &str, secrets: &PullSecrets| {
@@ -205,9 +192,7 @@ async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
         assert_eq!(ensure("with", &secrets).await.unwrap(), "sha256:here");
     }
     assert_eq!(world.runtime.script.calls("PullImage"), 1);
-    let error = ensure("without", &PullSecrets::default())
-        .await
-        .unwrap_err();
+    let error = ensure("without", &PullSecrets::default()).await.unwrap_err();
     assert!(error.message.contains("denied"), "{error:?}");
     assert_eq!(world.runtime.script.calls("PullImage"), 2);
 }

@@ -152,10 +152,7 @@ fn validated(text: &str) -> Pod {
     let mut pod = decoded.value;
     set_pod_defaults(&mut pod);
     assert_eq!(validate_pod(&pod), []);
-    assert_eq!(
-        validate_static_pod_references(&pod, LocalConfigMapsAndSecrets::None),
-        []
-    );
+    assert_eq!(validate_static_pod_references(&pod, LocalConfigMapsAndSecrets::None), []);
     assert_eq!(unsupported_fields(&pod), []);
     pod
 }
@@ -164,18 +161,8 @@ fn validated(text: &str) -> Pod {
 fn control_plane_manifests_are_good() {
     let pod = validated(CONTROL_PLANE);
     let spec = pod.spec.unwrap();
-    assert_eq!(
-        spec.containers[0].ports.as_ref().unwrap()[0].host_port,
-        Some(2381)
-    );
-    assert_eq!(
-        spec.containers[0]
-            .startup_probe
-            .as_ref()
-            .unwrap()
-            .period_seconds,
-        Some(10)
-    );
+    assert_eq!(spec.containers[0].ports.as_ref().unwrap()[0].host_port, Some(2381));
+    assert_eq!(spec.containers[0].startup_probe.as_ref().unwrap().period_seconds, Some(10));
 }
 
 #[test]

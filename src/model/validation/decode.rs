@@ -40,11 +40,7 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
     check_header(&mut tree, Expected::Pod)?;
     let mut unknown_fields = Vec::new();
-    Ok(Decoded {
-        value: pod(&mut tree, "", &mut unknown_fields)?,
-        is_list: false,
-        unknown_fields,
-    })
+    Ok(Decoded { value: pod(&mut tree, "", &mut unknown_fields)?, is_list: false, unknown_fields })
 }
 
 /// Decodes a `v1` `Pod` or `PodList`, as allowed for URLs.
@@ -60,11 +56,7 @@ pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError
     } else {
         vec![pod(&mut tree, "", &mut unknown_fields)?]
     };
-    Ok(Decoded {
-        value,
-        is_list,
-        unknown_fields,
-    })
+    Ok(Decoded { value, is_list, unknown_fields })
 }
 
 /// Decodes a configuration file with one document, whose values may be secret.
@@ -99,10 +91,7 @@ pub fn manifest_tree(bytes: &[u8]) -> Result<DocumentNode, DecodeError> {
 fn not_utf8(bytes: &[u8], at: usize) -> DecodeError {
     let before = bytes.get(..at).unwrap_or_default();
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-    DecodeError {
-        line: u64::try_from(line).ok(),
-        ..DecodeError::new("", "not UTF-8 text")
-    }
+    DecodeError { line: u64::try_from(line).ok(), ..DecodeError::new("", "not UTF-8 text") }
 }
 
 /// What a document has to be.
@@ -151,10 +140,9 @@ fn check_header(tree: &mut DocumentNode, expected: Expected) -> Result<String, D
 /// The error of a document with a kind other than the expected ones, whatever its `apiVersion`.
 fn other_object(tree: &DocumentNode, expected: Expected) -> Option<DecodeError> {
     let text = |field| match tree.get(field) {
-        Some(DocumentNode {
-            value: DocumentValue::String(text),
-            origin,
-        }) => Some((text.as_str(), origin)),
+        Some(DocumentNode { value: DocumentValue::String(text), origin }) => {
+            Some((text.as_str(), origin))
+        }
         _ => None,
     };
     let (kind, origin) = text("kind")?;

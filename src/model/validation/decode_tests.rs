@@ -5,9 +5,7 @@ fn pod(body: &str) -> String {
 }
 
 fn decoded(text: &str) -> k8s_openapi::api::core::v1::Pod {
-    decode_pod(text.as_bytes())
-        .unwrap_or_else(|error| panic!("{error}\n{text}"))
-        .value
+    decode_pod(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}")).value
 }
 
 fn json(text: &str) -> String {
@@ -15,10 +13,7 @@ fn json(text: &str) -> String {
 }
 
 fn refusal(text: &str) -> String {
-    decode_pod(text.as_bytes())
-        .err()
-        .unwrap_or_else(|| panic!("accepted:\n{text}"))
-        .to_string()
+    decode_pod(text.as_bytes()).err().unwrap_or_else(|| panic!("accepted:\n{text}")).to_string()
 }
 
 #[test]
@@ -28,22 +23,10 @@ fn scalars_are_read_as_kubernetes_reads_them() {
         ("spec: {hostNetwork: on}", "\"hostNetwork\":true"),
         ("spec: {hostNetwork: Off}", "\"hostNetwork\":false"),
         ("spec: {hostNetwork: No}", "\"hostNetwork\":false"),
-        (
-            "spec: {volumes: [{name: v, secret: {defaultMode: 0644}}]}",
-            "\"defaultMode\":420",
-        ),
-        (
-            "spec: {volumes: [{name: v, secret: {defaultMode: 0o644}}]}",
-            "\"defaultMode\":420",
-        ),
-        (
-            "spec: {activeDeadlineSeconds: 1e3}",
-            "\"activeDeadlineSeconds\":1000",
-        ),
-        (
-            "spec: {activeDeadlineSeconds: 60.0}",
-            "\"activeDeadlineSeconds\":60",
-        ),
+        ("spec: {volumes: [{name: v, secret: {defaultMode: 0644}}]}", "\"defaultMode\":420"),
+        ("spec: {volumes: [{name: v, secret: {defaultMode: 0o644}}]}", "\"defaultMode\":420"),
+        ("spec: {activeDeadlineSeconds: 1e3}", "\"activeDeadlineSeconds\":1000"),
+        ("spec: {activeDeadlineSeconds: 60.0}", "\"activeDeadlineSeconds\":60"),
         ("spec: {priority: 0x10}", "\"priority\":16"),
         (
             "spec: {containers: [{name: c, resources: {limits: {cpu: 1, memory: 1e3}}}]}",
@@ -53,10 +36,7 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "spec: {containers: [{name: c, resources: {limits: {cpu: 0.1, memory: 1Gi}}}]}",
             "{\"cpu\":\"0.1\",\"memory\":\"1Gi\"}",
         ),
-        (
-            "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: 80}}}]}",
-            "\"port\":80",
-        ),
+        ("spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: 80}}}]}", "\"port\":80"),
         (
             "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: http}}}]}",
             "\"port\":\"http\"",
@@ -65,30 +45,12 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: \"80\"}}}]}",
             "\"port\":\"80\"",
         ),
-        (
-            "spec: {nodeSelector: {a: , b: ~, c: null}}",
-            "{\"a\":\"\",\"b\":\"\",\"c\":\"\"}",
-        ),
-        (
-            "spec: {nodeSelector: {1: x, on: y2}}",
-            "{\"1\":\"x\",\"true\":\"y2\"}",
-        ),
-        (
-            "spec: {containers: [{name: c, args: [\"123\", 'yes']}]}",
-            "[\"123\",\"yes\"]",
-        ),
-        (
-            "spec: {containers: [{name: c, env: [{name: A, value: 2024-01-01}]}]}",
-            "2024-01-01",
-        ),
-        (
-            "spec: {containers: [{name: c, args: [a, ~, ]}]}",
-            "[\"a\",\"\"]",
-        ),
-        (
-            "spec: {containers: [{name: c, env: [~]}]}",
-            "[{\"name\":\"\"}]",
-        ),
+        ("spec: {nodeSelector: {a: , b: ~, c: null}}", "{\"a\":\"\",\"b\":\"\",\"c\":\"\"}"),
+        ("spec: {nodeSelector: {1: x, on: y2}}", "{\"1\":\"x\",\"true\":\"y2\"}"),
+        ("spec: {containers: [{name: c, args: [\"123\", 'yes']}]}", "[\"123\",\"yes\"]"),
+        ("spec: {containers: [{name: c, env: [{name: A, value: 2024-01-01}]}]}", "2024-01-01"),
+        ("spec: {containers: [{name: c, args: [a, ~, ]}]}", "[\"a\",\"\"]"),
+        ("spec: {containers: [{name: c, env: [~]}]}", "[{\"name\":\"\"}]"),
         (
             "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: 80.0}}}]}",
             "\"port\":80",
@@ -97,14 +59,8 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "spec: {containers: [{name: c, env: [{name: A, value: !!binary aGk=}]}]}",
             "\"value\":\"hi\"",
         ),
-        (
-            "spec:\n  volumes:\n  - name: v\n    emptyDir:\n",
-            "[{\"name\":\"v\"}]",
-        ),
-        (
-            "spec:\n  volumes:\n  - name: v\n    emptyDir: {}\n",
-            "\"emptyDir\":{}",
-        ),
+        ("spec:\n  volumes:\n  - name: v\n    emptyDir:\n", "[{\"name\":\"v\"}]"),
+        ("spec:\n  volumes:\n  - name: v\n    emptyDir: {}\n", "\"emptyDir\":{}"),
         (
             "spec:\n  containers:\n  - name: c\n    command:\n    - sh\n    - -c\n    - |\n      echo a\n      echo b\n",
             "echo a\\necho b\\n",
@@ -141,27 +97,18 @@ fn wrong_values_name_line_and_field() {
             pod("spec:\n  hostNetwork: \"true\"\n"),
             "spec.hostNetwork: expected a boolean, found string",
         ),
-        (
-            pod("spec:\n  hostNetwork: 1\n"),
-            "spec.hostNetwork: expected a boolean, found integer",
-        ),
+        (pod("spec:\n  hostNetwork: 1\n"), "spec.hostNetwork: expected a boolean, found integer"),
         (
             pod("spec:\n  containers:\n  - ports:\n    - containerPort: \"80\"\n"),
             "spec.containers[0].ports[0].containerPort: expected i32, found string",
         ),
-        (
-            pod("spec:\n  priority: 1.5\n"),
-            "spec.priority: expected i32, found floating",
-        ),
+        (pod("spec:\n  priority: 1.5\n"), "spec.priority: expected i32, found floating"),
         (pod("spec:\n  priority: 99999999999\n"), "spec.priority: "),
         (
             pod("spec:\n  containers:\n    name: c\n"),
             "line 7, column 5: spec.containers: expected sequence",
         ),
-        (
-            pod("spec:\n  containers: c\n"),
-            "line 6, column 15: spec.containers: expected sequence",
-        ),
+        (pod("spec:\n  containers: c\n"), "line 6, column 15: spec.containers: expected sequence"),
         (
             pod("spec:\n  volumes:\n  - name: v\n    hostPath:\n      path: [a]\n"),
             "line 9, column 13: spec.volumes[0].hostPath.path: expected string",
@@ -170,14 +117,8 @@ fn wrong_values_name_line_and_field() {
             pod("spec:\n  volumes:\n  - name: v\n    hostPath: /x\n"),
             "line 8, column 15: spec.volumes[0].hostPath: expected mapping",
         ),
-        (
-            pod("spec:\n  a: 1\n  a: 2\n"),
-            "line 7, column 3: spec: duplicate key \"a\"",
-        ),
-        (
-            pod("  name: b\n"),
-            "line 5, column 3: metadata: duplicate key \"name\"",
-        ),
+        (pod("spec:\n  a: 1\n  a: 2\n"), "line 7, column 3: spec: duplicate key \"a\""),
+        (pod("  name: b\n"), "line 5, column 3: metadata: duplicate key \"name\""),
         (pod("spec:\n\tcontainers: []\n"), "line 6"),
         (pod("spec: {containers: [}\n"), "line 5"),
         (pod("spec: \"unfinished\n"), "line "),
@@ -244,14 +185,8 @@ fn only_a_v1_pod_is_a_pod() {
             "apiVersion: v1beta1\nkind: Pod\n",
             "apiVersion: Unsupported value: \"v1beta1\": supported values: \"v1\"",
         ),
-        (
-            "kind: Pod\napiVersion: v1\nspec: []\n",
-            "spec: expected mapping",
-        ),
-        (
-            "apiVersion: 1\nkind: Pod\n",
-            "apiVersion: expected a string",
-        ),
+        ("kind: Pod\napiVersion: v1\nspec: []\n", "spec: expected mapping"),
+        ("apiVersion: 1\nkind: Pod\n", "apiVersion: expected a string"),
     ] {
         let error = refusal(text);
         assert!(error.contains(expected), "{text:?}\n{error}");
@@ -287,10 +222,7 @@ fn byte_order_marks_carriage_returns_and_json_are_fine() {
         assert_eq!(decoded(&text).metadata.name.as_deref(), Some("a"), "{text}");
     }
     let text = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"x":"\ud83d\ude00\u003c\/"}}}"#;
-    assert_eq!(
-        decoded(text).metadata.annotations.unwrap()["x"],
-        "\u{1f600}</"
-    );
+    assert_eq!(decoded(text).metadata.annotations.unwrap()["x"], "\u{1f600}</");
 }
 
 #[test]
@@ -301,41 +233,25 @@ fn unknown_fields_are_listed_with_their_path() {
     let decoded = decode_pod(text.as_bytes()).unwrap();
     assert_eq!(
         decoded.unknown_fields,
-        [
-            "extra",
-            "spec.containers[0].imagePullPolice",
-            "spec.hostnetwork"
-        ]
+        ["extra", "spec.containers[0].imagePullPolice", "spec.hostnetwork"]
     );
     let text = pod(
         "  labels: {a: b}\n  managedFields: [{fieldsV1: {\"f:spec\": {}}}]\nspec:\n  volumes:\n  - name: v\n    emptyDirr:\n    secret:\n  - {name: w, nosuch: {a: 1}}\n",
     );
     let decoded = decode_pod(text.as_bytes()).unwrap();
-    assert_eq!(
-        decoded.unknown_fields,
-        ["spec.volumes[0].emptyDirr", "spec.volumes[1].nosuch"]
-    );
+    assert_eq!(decoded.unknown_fields, ["spec.volumes[0].emptyDirr", "spec.volumes[1].nosuch"]);
     let list = "apiVersion: v1\nkind: PodList\nspec: {}\nmetadata: {continue: a, name: b}\nitems:\n- x: 1\n  kind:\n";
     let decoded = decode_pod_or_list(list.as_bytes()).unwrap();
-    assert_eq!(
-        decoded.unknown_fields,
-        ["spec", "metadata.name", "items[0].x"]
-    );
+    assert_eq!(decoded.unknown_fields, ["spec", "metadata.name", "items[0].x"]);
 }
 
 #[test]
 fn a_list_of_pods_is_read_from_a_url() {
     let text = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: b}\n";
     let pods = decode_pod_or_list(text.as_bytes()).unwrap().value;
-    let names: Vec<_> = pods
-        .iter()
-        .filter_map(|p| p.metadata.name.as_deref())
-        .collect();
+    let names: Vec<_> = pods.iter().filter_map(|p| p.metadata.name.as_deref()).collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(
-        decode_pod_or_list(pod("").as_bytes()).unwrap().value.len(),
-        1
-    );
+    assert_eq!(decode_pod_or_list(pod("").as_bytes()).unwrap().value.len(), 1);
     let error = decode_pod_or_list(b"apiVersion: v1\nkind: PodList\nitems:\n- kind: PodList\n")
         .unwrap_err()
         .to_string();
@@ -343,12 +259,7 @@ fn a_list_of_pods_is_read_from_a_url() {
         error,
         "line 4, column 9: items[0].kind: an item of the list must be a Pod (v1), and this is a PodList"
     );
-    assert!(
-        decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n")
-            .unwrap()
-            .value
-            .is_empty()
-    );
+    assert!(decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n").unwrap().value.is_empty());
 }
 
 #[test]
@@ -397,11 +308,7 @@ fn bombs_are_refused_quickly() {
     let error = refusal(&wide);
     assert!(error.contains("too much"), "{error}");
 
-    let deep = pod(&format!(
-        "x: {}{}\n",
-        "[".repeat(100_000),
-        "]".repeat(100_000)
-    ));
+    let deep = pod(&format!("x: {}{}\n", "[".repeat(100_000), "]".repeat(100_000)));
     refusal(&deep);
     let deep = pod(&format!("x: {}\n", "{a: ".repeat(5_000)));
     refusal(&deep);
@@ -417,19 +324,13 @@ fn size_and_encoding_are_checked_first() {
     assert_eq!(refusal(&huge), "larger than 10 MiB");
     let mut bytes = pod("").into_bytes();
     bytes.extend(b"x: \xff\n");
-    assert_eq!(
-        decode_pod(&bytes).unwrap_err().to_string(),
-        "line 5: not UTF-8 text"
-    );
+    assert_eq!(decode_pod(&bytes).unwrap_err().to_string(), "line 5: not UTF-8 text");
 }
 
 #[test]
 fn ten_thousand_containers_are_read() {
     let container = "  - name: c\n    image: registry.example/app:1\n    ports: [{containerPort: 80}]\n    env:\n    - name: A\n      value: b\n";
-    let text = pod(&format!(
-        "spec:\n  containers:\n{}",
-        container.repeat(10_000)
-    ));
+    let text = pod(&format!("spec:\n  containers:\n{}", container.repeat(10_000)));
     assert_eq!(decoded(&text).spec.unwrap().containers.len(), 10_000);
 }
 

@@ -31,18 +31,13 @@ fn default_spec(spec: &mut PodSpec) {
     let grace = spec.termination_grace_period_seconds.get_or_insert(30);
     *grace = positive_grace(*grace);
     spec.enable_service_links.get_or_insert(true);
-    spec.security_context
-        .get_or_insert_with(PodSecurityContext::default);
+    spec.security_context.get_or_insert_with(PodSecurityContext::default);
     // `serviceAccount` is the deprecated name of `serviceAccountName`.
     if is_unset(spec.service_account_name.as_ref()) {
         spec.service_account_name = spec.service_account.clone().filter(|name| !name.is_empty());
     }
     let host_network = spec.host_network == Some(true);
-    for container in spec
-        .containers
-        .iter_mut()
-        .chain(spec.init_containers.iter_mut().flatten())
-    {
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         default_container(container, host_network);
     }
     default_pod_resources(spec);
@@ -96,10 +91,7 @@ fn default_pod_resources(spec: &mut PodSpec) {
 
 fn default_container(container: &mut Container, host_network: bool) {
     default_pull_policy(&mut container.image_pull_policy, container.image.as_deref());
-    fill(
-        &mut container.termination_message_path,
-        "/dev/termination-log",
-    );
+    fill(&mut container.termination_message_path, "/dev/termination-log");
     fill(&mut container.termination_message_policy, "File");
     let resources = container.resources.get_or_insert_default();
     [&mut resources.limits, &mut resources.requests]
@@ -128,11 +120,7 @@ fn default_container(container: &mut Container, host_network: bool) {
 fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
     fill(
         policy,
-        if defaults_to_always(image.unwrap_or_default()) {
-            "Always"
-        } else {
-            "IfNotPresent"
-        },
+        if defaults_to_always(image.unwrap_or_default()) { "Always" } else { "IfNotPresent" },
     );
 }
 
@@ -226,15 +214,9 @@ fn default_volume(volume: &mut Volume) {
     {
         mode.get_or_insert(0o644);
     }
-    let projections = volume
-        .projected
-        .iter_mut()
-        .flat_map(|p| p.sources.iter_mut().flatten());
+    let projections = volume.projected.iter_mut().flat_map(|p| p.sources.iter_mut().flatten());
     let projected = projections.filter_map(|source| source.downward_api.as_mut()?.items.as_mut());
-    let own = volume
-        .downward_api
-        .iter_mut()
-        .filter_map(|source| source.items.as_mut());
+    let own = volume.downward_api.iter_mut().filter_map(|source| source.items.as_mut());
     for item in own.chain(projected).flatten() {
         if let Some(field) = &mut item.field_ref {
             fill(&mut field.api_version, "v1");

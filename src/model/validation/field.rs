@@ -41,31 +41,19 @@ enum FieldStep<'a> {
 
 impl<'a> Path<'a> {
     pub(super) const fn root(name: &'a str) -> Self {
-        Self {
-            parent: None,
-            step: FieldStep::Field(name),
-        }
+        Self { parent: None, step: FieldStep::Field(name) }
     }
 
     pub(super) const fn child(&'a self, name: &'a str) -> Self {
-        Self {
-            parent: Some(self),
-            step: FieldStep::Field(name),
-        }
+        Self { parent: Some(self), step: FieldStep::Field(name) }
     }
 
     pub(super) const fn index(&'a self, index: usize) -> Self {
-        Self {
-            parent: Some(self),
-            step: FieldStep::Index(index),
-        }
+        Self { parent: Some(self), step: FieldStep::Index(index) }
     }
 
     pub(super) const fn key(&'a self, key: &'a str) -> Self {
-        Self {
-            parent: Some(self),
-            step: FieldStep::Key(key),
-        }
+        Self { parent: Some(self), step: FieldStep::Key(key) }
     }
 }
 
@@ -100,11 +88,8 @@ impl Errors {
     fn push(&mut self, path: &Path<'_>, kind: impl fmt::Display, detail: impl Into<String>) {
         if self.list.len() < MAX_ERRORS {
             let detail = detail.into();
-            let message = if detail.is_empty() {
-                kind.to_string()
-            } else {
-                format!("{kind}: {detail}")
-            };
+            let message =
+                if detail.is_empty() { kind.to_string() } else { format!("{kind}: {detail}") };
             let path = path.to_string();
             self.list.push(FieldError { path, message });
         }
@@ -132,11 +117,7 @@ impl Errors {
     pub(super) fn unsupported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         let detail = format!("supported values: {}", list.join(", "));
-        self.push(
-            path,
-            format_args!("Unsupported value: {}", quoted(value)),
-            detail,
-        );
+        self.push(path, format_args!("Unsupported value: {}", quoted(value)), detail);
     }
 
     pub(super) fn duplicate(&mut self, path: &Path<'_>, value: &str) {
@@ -238,11 +219,7 @@ mod tests {
         let mut errors = Errors::default();
         errors.required(&first.child("image"), "");
         errors.invalid(&first.child("name"), "A", "must be lower case");
-        errors.invalid_raw(
-            &first.child("ports"),
-            0,
-            "must be between 1 and 65535, inclusive",
-        );
+        errors.invalid_raw(&first.child("ports"), 0, "must be between 1 and 65535, inclusive");
         errors.unsupported(&first.child("protocol"), "X", &["TCP", "UDP"]);
         errors.duplicate(&first, "a");
         errors.forbidden(&first, "no");

@@ -55,9 +55,7 @@ fn is_name_part(text: &str) -> bool {
         && text.len() <= 63
         && text.starts_with(alnum)
         && text.ends_with(alnum)
-        && text
-            .chars()
-            .all(|c| alnum(c) || matches!(c, '-' | '_' | '.'))
+        && text.chars().all(|c| alnum(c) || matches!(c, '-' | '_' | '.'))
 }
 
 /// Qualified name: label keys, and (in lower case) annotation keys.
@@ -143,11 +141,7 @@ mod tests {
 
     #[test]
     fn dns_search_entries() {
-        check(
-            dns_search,
-            &[".", "a.b", "a.b.", "_tcp.x"],
-            &["", "..", "a..b", "A"],
-        );
+        check(dns_search, &[".", "a.b", "a.b.", "_tcp.x"], &["", "..", "a..b", "A"]);
     }
 
     #[test]

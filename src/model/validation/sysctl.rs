@@ -105,14 +105,8 @@ mod tests {
             ("net", "net"),
             ("net.ipv4.tcp_syncookies", "net.ipv4.tcp_syncookies"),
             ("net/ipv4/tcp_syncookies", "net.ipv4.tcp_syncookies"),
-            (
-                "net.ipv4.conf.eth0/1.rp_filter",
-                "net.ipv4.conf.eth0/1.rp_filter",
-            ),
-            (
-                "net/ipv4/conf/eth0.1/rp_filter",
-                "net.ipv4.conf.eth0/1.rp_filter",
-            ),
+            ("net.ipv4.conf.eth0/1.rp_filter", "net.ipv4.conf.eth0/1.rp_filter"),
+            ("net/ipv4/conf/eth0.1/rp_filter", "net.ipv4.conf.eth0/1.rp_filter"),
         ] {
             assert_eq!(dotted(name), expected);
         }

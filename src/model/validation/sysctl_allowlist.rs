@@ -49,19 +49,11 @@ impl AllowedPattern {
         };
         let namespace =
             namespace_of(text).ok_or_else(|| PatternError::NotNamespaced(text.to_string()))?;
-        Ok(Self {
-            text: text.to_string(),
-            prefix,
-            namespace,
-        })
+        Ok(Self { text: text.to_string(), prefix, namespace })
     }
 
     fn covers(&self, name: &str) -> bool {
-        if self.prefix {
-            name.starts_with(&self.text)
-        } else {
-            name == self.text
-        }
+        if self.prefix { name.starts_with(&self.text) } else { name == self.text }
     }
 }
 
@@ -82,9 +74,7 @@ impl Allowlist {
             .filter(|(_, since)| *since == (0, 0) || kernel.is_some_and(|kernel| kernel >= *since))
             .map(|(name, _)| *name);
         let patterns = safe.chain(unsafe_patterns.iter().map(String::as_str));
-        Ok(Self(
-            patterns.map(AllowedPattern::of).collect::<Result<_, _>>()?,
-        ))
+        Ok(Self(patterns.map(AllowedPattern::of).collect::<Result<_, _>>()?))
     }
 
     /// Checks whether a pod with these shared namespaces may set the sysctl.
@@ -104,10 +94,7 @@ impl Allowlist {
             Namespace::Net => host_network,
         };
         if shared {
-            Err(format!(
-                "{name:?} not allowed with host {} enabled",
-                entry.namespace
-            ))
+            Err(format!("{name:?} not allowed with host {} enabled", entry.namespace))
         } else {
             Ok(())
         }
@@ -117,9 +104,7 @@ impl Allowlist {
 /// Parses `6.1.0-13-amd64` as 6.1.
 fn version(release: &str) -> Option<(u32, u32)> {
     let digits = |text: &str| {
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         text.get(..end)?.parse().ok()
     };
     let (major, rest) = release.split_once('.')?;
@@ -195,15 +180,9 @@ mod tests {
 
     #[test]
     fn patterns_that_reach_beyond_a_namespace_are_refused() {
-        let refused = |pattern: &str| {
-            Allowlist::new("6.1", &[pattern.to_string()])
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(
-            refused("kernel.*"),
-            r#"the sysctls "kernel." are not known to be namespaced"#
-        );
+        let refused =
+            |pattern: &str| Allowlist::new("6.1", &[pattern.to_string()]).unwrap_err().to_string();
+        assert_eq!(refused("kernel.*"), r#"the sysctls "kernel." are not known to be namespaced"#);
         assert_eq!(
             refused("vm.swappiness"),
             r#"the sysctls "vm.swappiness" are not known to be namespaced"#

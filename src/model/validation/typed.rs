@@ -31,9 +31,7 @@ pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, D
         read = read.saturating_add(json.len());
         let text = error.to_string();
         // Line and column are those of the JSON, not of the document.
-        let text = text
-            .rsplit_once(" at line ")
-            .map_or(&*text, |(text, _)| text);
+        let text = text.rsplit_once(" at line ").map_or(&*text, |(text, _)| text);
         let steps = steps_to_error(tree, error.line(), text);
         if read > MAX_RETRIED_BYTES || !fill_null(tree, &steps, text) {
             return Err(decode_error(tree, &steps, text));
@@ -105,9 +103,7 @@ fn decode_error(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError
         let origin = entry.map_or(&node.origin, |entry| &entry.origin);
         return error_at(origin, &field, format!("unknown field {name:?}"));
     }
-    let expected = text
-        .rsplit_once(", expected ")
-        .map(|(_, expected)| expected);
+    let expected = text.rsplit_once(", expected ").map(|(_, expected)| expected);
     let message = match expected {
         Some(expected) if text.starts_with("invalid type: ") => mismatch(expected, &node.value),
         Some(expected) if text.starts_with("invalid value: integer ") => {
@@ -126,12 +122,7 @@ pub(super) fn error_at(origin: &DocumentOrigin, field: &str, message: String) ->
         DocumentOrigin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
         _ => (None, None),
     };
-    DecodeError {
-        line,
-        column,
-        field: field.into(),
-        message,
-    }
+    DecodeError { line, column, field: field.into(), message }
 }
 
 /// The message for a type mismatch; `expected` is a type, named as in deserialization errors.

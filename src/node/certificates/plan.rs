@@ -91,14 +91,11 @@ impl Template {
         };
         facts.common_name == self.common_name
             && facts.organizations.iter().any(|one| one == ORGANIZATION)
-            && self
-                .dns_names
-                .iter()
-                .all(|name| is_named(ServerName::try_from(name.as_str())))
+            && self.dns_names.iter().all(|name| is_named(ServerName::try_from(name.as_str())))
             && self.addresses.iter().all(|address| {
-                is_named(Ok::<_, rustls::pki_types::InvalidDnsNameError>(
-                    ServerName::from(*address),
-                ))
+                is_named(Ok::<_, rustls::pki_types::InvalidDnsNameError>(ServerName::from(
+                    *address,
+                )))
             })
     }
 }
@@ -144,10 +141,7 @@ pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -
 /// Time of the renewal: after 70 to 90 % of the lifetime, selected by `random` (0 to 1), so that nodes created together
 /// do not renew together.
 pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
-    let (from, until) = (
-        SystemTime::from(facts.not_before),
-        SystemTime::from(facts.not_after),
-    );
+    let (from, until) = (SystemTime::from(facts.not_before), SystemTime::from(facts.not_after));
     let life = until.duration_since(from).unwrap_or_default();
     from + life.mul_f64(0.7 + 0.2 * random.clamp(0.0, 1.0))
 }
@@ -175,14 +169,7 @@ mod tests {
             });
             let template = Template::of_node("n1", &addresses.collect::<Vec<_>>())?;
             let addresses = template.addresses.iter().map(IpAddr::to_string);
-            Some(
-                template
-                    .dns_names
-                    .into_iter()
-                    .chain(addresses)
-                    .collect::<Vec<_>>()
-                    .join(" "),
-            )
+            Some(template.dns_names.into_iter().chain(addresses).collect::<Vec<_>>().join(" "))
         };
         let all = [
             ("InternalIP", "10.0.0.1"),
@@ -199,11 +186,7 @@ mod tests {
         assert_eq!(of(&all).as_deref(), Some(expected));
         let named_by_address = [("Hostname", "10.0.0.2")];
         assert_eq!(of(&named_by_address).as_deref(), Some("10.0.0.2"));
-        assert_eq!(
-            of(&[("Hostname", "n1")]),
-            None,
-            "the signer wants an address"
-        );
+        assert_eq!(of(&[("Hostname", "n1")]), None, "the signer wants an address");
     }
 
     #[test]
@@ -219,10 +202,7 @@ mod tests {
         let condition =
             |kind: &str| json!({"type": kind, "status": "True", "reason": "R", "message": "m"});
         assert_eq!(of(json!({})), RequestProgress::Pending);
-        assert_eq!(
-            of(json!({"conditions": [condition("Approved")]})),
-            RequestProgress::Pending
-        );
+        assert_eq!(of(json!({"conditions": [condition("Approved")]})), RequestProgress::Pending);
         assert_eq!(of(json!({"certificate": "YQ=="})), RequestProgress::Pending);
         assert_eq!(
             of(json!({"conditions": [condition("Approved")], "certificate": "YQ=="})),
@@ -237,17 +217,11 @@ mod tests {
             let RequestProgress::Rejected(why) = of(status) else {
                 panic!("{kind}");
             };
-            assert!(
-                why.contains("\"R\"") && why.contains(&kind.to_lowercase()),
-                "{why}"
-            );
+            assert!(why.contains("\"R\"") && why.contains(&kind.to_lowercase()), "{why}");
         }
         let request = json!({"metadata": {"uid": "v"}, "spec": {"request": "", "signerName": "s"}});
         let request = serde_json::from_value(request).unwrap();
-        assert!(matches!(
-            progress(&request, Some("u")),
-            RequestProgress::Rejected(_)
-        ));
+        assert!(matches!(progress(&request, Some("u")), RequestProgress::Rejected(_)));
     }
 
     #[test]
@@ -256,9 +230,7 @@ mod tests {
         let second = |second| jiff::Timestamp::from_second(second).unwrap();
         (facts.not_before, facts.not_after) = (second(1000), second(2000));
         for (random, expected) in [(0.0, 1700), (0.5, 1800), (1.0, 1900), (7.0, 1900)] {
-            let at = renewal(&facts, random)
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap();
+            let at = renewal(&facts, random).duration_since(SystemTime::UNIX_EPOCH).unwrap();
             assert_eq!(at.as_secs_f64().round() as u64, expected, "{random}");
         }
         (facts.not_before, facts.not_after) = (second(2000), second(1000));

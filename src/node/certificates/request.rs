@@ -26,10 +26,8 @@ pub(super) const CLIENT: Signer = Signer {
     name: "kubernetes.io/kube-apiserver-client-kubelet",
     usages: ["digital signature", "client auth"],
 };
-pub(super) const SERVING: Signer = Signer {
-    name: "kubernetes.io/kubelet-serving",
-    usages: ["digital signature", "server auth"],
-};
+pub(super) const SERVING: Signer =
+    Signer { name: "kubernetes.io/kubelet-serving", usages: ["digital signature", "server auth"] };
 
 /// Why no certificate was issued.
 #[derive(Debug)]
@@ -68,9 +66,7 @@ pub(super) async fn request(
         (created, _) => created.context("cannot create certificate signing request")?,
     };
     if created.spec.signer_name != signer.name {
-        return Err(RequestError::Rejected(
-            "the request is for another signer".to_owned(),
-        ));
+        return Err(RequestError::Rejected("the request is for another signer".to_owned()));
     }
     let waiting = timeout(wait_timeout, wait(api, &created)).await;
     waiting.unwrap_or_else(|_| {
@@ -125,30 +121,20 @@ fn object(
 ) -> anyhow::Result<CertificateSigningRequest> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::OrganizationName, ORGANIZATION);
-    params
-        .distinguished_name
-        .push(DnType::CommonName, template.common_name.as_str());
+    params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
+    params.distinguished_name.push(DnType::CommonName, template.common_name.as_str());
     for dns in &template.dns_names {
         let dns = dns.as_str().try_into();
         let dns = dns.context("a host name cannot be in a certificate")?;
         params.subject_alt_names.push(SanType::DnsName(dns));
     }
     for address in &template.addresses {
-        params
-            .subject_alt_names
-            .push(SanType::IpAddress(IpAddr::clone(address)));
+        params.subject_alt_names.push(SanType::IpAddress(IpAddr::clone(address)));
     }
     let pem = params.serialize_request(key)?.pem()?;
     let generate_name = name.is_none().then(|| "csr-".to_owned());
     Ok(CertificateSigningRequest {
-        metadata: ObjectMeta {
-            name,
-            generate_name,
-            ..ObjectMeta::default()
-        },
+        metadata: ObjectMeta { name, generate_name, ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(pem.into_bytes()),
             signer_name: signer.name.to_owned(),

@@ -81,13 +81,7 @@ pub struct CertificateDeps {
 
 /// Starts the configured tasks. The serving certificate follows the addresses of `node`.
 pub fn start(deps: CertificateDeps, node: NodeObject, metrics: &Metrics, tasks: &mut Tasks) {
-    let CertificateDeps {
-        api,
-        kubeconfig,
-        config: settings,
-        node_name,
-        ..
-    } = deps.clone();
+    let CertificateDeps { api, kubeconfig, config: settings, node_name, .. } = deps.clone();
     let store = |name| FileStore::new(&settings.cert_dir, name);
     let bootstrap_kubeconfig = settings.bootstrap_kubeconfig.clone();
     let bootstrap = bootstrap_kubeconfig.map(|bootstrap_kubeconfig| Bootstrap {

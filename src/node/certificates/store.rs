@@ -101,11 +101,7 @@ impl FileStore {
         create_directory(&self.directory)?;
         let time = clock::local_time().strftime("%Y-%m-%d-%H-%M-%S");
         let path = self.directory.join(format!("{}-{time}.pem", self.name));
-        let separator: &[u8] = if certificate.ends_with(b"\n") {
-            b""
-        } else {
-            b"\n"
-        };
+        let separator: &[u8] = if certificate.ends_with(b"\n") { b"" } else { b"\n" };
         let pem = [certificate, separator, key].concat();
         atomic_file::write_durable(&path, &pem)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -135,9 +131,7 @@ impl FileStore {
         if fs::symlink_metadata(&path).is_err() || self.current().is_some() {
             return;
         }
-        let Some((newest, _)) = self
-            .valid(now)
-            .max_by(|(_, one), (_, other)| one.cmp(other))
+        let Some((newest, _)) = self.valid(now).max_by(|(_, one), (_, other)| one.cmp(other))
         else {
             return;
         };
@@ -153,10 +147,7 @@ impl FileStore {
 
     /// All usable certificates, with the start of their validity and their file name.
     fn valid(&self, now: SystemTime) -> impl Iterator<Item = (PathBuf, (Timestamp, OsString))> {
-        let entries = fs::read_dir(&self.directory)
-            .into_iter()
-            .flatten()
-            .flatten();
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let prefix = format!("{}-", self.name);
         entries.filter_map(move |entry| {
             let name = entry.file_name();
@@ -180,10 +171,7 @@ pub(super) fn create_directory(path: &Path) -> anyhow::Result<()> {
 fn parse_pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<StoredCertificate> {
     let (pair, facts) = x509::key_pair(certificate, key)?;
     let certificate = pair.cert.into_iter().next();
-    Ok(StoredCertificate {
-        certificate: certificate.context("there is no certificate")?,
-        facts,
-    })
+    Ok(StoredCertificate { certificate: certificate.context("there is no certificate")?, facts })
 }
 
 #[cfg(test)]
@@ -235,11 +223,7 @@ mod tests {
             store.update(certificate, key).unwrap();
             let written = fs::read_link(store.current_path()).unwrap();
             store.recover();
-            assert_eq!(
-                fs::read_link(store.current_path()).unwrap(),
-                written,
-                "it is good"
-            );
+            assert_eq!(fs::read_link(store.current_path()).unwrap(), written, "it is good");
             damage(&store, &written);
             assert!(store.current().is_none());
             store.recover();
@@ -287,9 +271,7 @@ mod tests {
         store.recover();
         assert!(!store.directory.exists());
         create_directory(&store.directory).unwrap();
-        let other = store
-            .directory
-            .join("kubelet-client-2026-01-01-00-00-00.pem");
+        let other = store.directory.join("kubelet-client-2026-01-01-00-00-00.pem");
         fs::write(&other, pem(&authority.client("n1", &[]))).unwrap();
         // Removed, so that the node gets another certificate.
         store.recover();

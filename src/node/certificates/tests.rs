@@ -67,15 +67,10 @@ impl Cluster {
                     }
                     let selector = received.parameter("fieldSelector").expect("a selector");
                     let name = selector.strip_prefix("metadata.name=").expect("a name");
-                    let at = requests
-                        .iter()
-                        .position(|one| one["metadata"]["name"] == name);
+                    let at = requests.iter().position(|one| one["metadata"]["name"] == name);
                     let item = respond(at.expect("a request"), &requests);
                     let items: Vec<_> = item.into_iter().collect();
-                    Reply::Json(
-                        200,
-                        json!({"metadata": {"resourceVersion": "1"}, "items": items}),
-                    )
+                    Reply::Json(200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
                 }
                 line => {
                     let name = line.rsplit('/').next().unwrap_or_default();
@@ -111,10 +106,7 @@ fn create(received: &Received, requests: &mut Vec<Value>) -> Reply {
     let mut object = received.body.clone();
     let name = object["metadata"]["name"].as_str().map(str::to_owned);
     let name = name.unwrap_or_else(|| format!("csr-{}", requests.len()));
-    if requests
-        .iter()
-        .any(|one| one["metadata"]["name"] == name.as_str())
-    {
+    if requests.iter().any(|one| one["metadata"]["name"] == name.as_str()) {
         return Reply::status(409, "AlreadyExists");
     }
     object["metadata"]["name"] = json!(name);
@@ -172,22 +164,11 @@ async fn a_bootstrap_stores_its_certificate_and_writes_a_kubeconfig() {
     let spec = &requests[0]["spec"];
     assert_eq!(spec["signerName"], CLIENT_SIGNER.name);
     assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
-    assert!(
-        requests[0]["metadata"]["name"]
-            .as_str()
-            .unwrap()
-            .starts_with("node-csr-")
-    );
+    assert!(requests[0]["metadata"]["name"].as_str().unwrap().starts_with("node-csr-"));
     let current = dir.path().join("pki/kubelet-client-current.pem");
     let target = fs::read_link(&current).unwrap();
-    assert!(
-        target.to_str().unwrap().contains("pki/kubelet-client-20"),
-        "{target:?}"
-    );
-    assert_eq!(
-        fs::metadata(&target).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
+    assert!(target.to_str().unwrap().contains("pki/kubelet-client-20"), "{target:?}");
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!bootstrap.key_path().exists());
     let text = fs::read_to_string(&bootstrap.kubeconfig).unwrap();
     assert!(text.contains(current.to_str().unwrap()), "{text}");
@@ -243,17 +224,11 @@ async fn a_denied_failed_or_deleted_request_is_made_again_with_another_key() {
         // It is rejected once its key is gone.
         until("a rejection", || !bootstrap.key_path().exists()).await;
         assert!(!bootstrap.kubeconfig.exists(), "{fate:?}");
-        assert!(
-            !dir.path().join("pki/kubelet-client-current.pem").exists(),
-            "{fate:?}"
-        );
+        assert!(!dir.path().join("pki/kubelet-client-current.pem").exists(), "{fate:?}");
         running.abort();
         bootstrap.until_done().await;
-        let names: Vec<_> = cluster
-            .requests()
-            .iter()
-            .map(|one| one["metadata"]["name"].clone())
-            .collect();
+        let names: Vec<_> =
+            cluster.requests().iter().map(|one| one["metadata"]["name"].clone()).collect();
         assert_eq!(names.len(), 2, "{fate:?}");
         assert_ne!(names[0], names[1], "{fate:?}");
     }
@@ -268,10 +243,7 @@ async fn a_kubelet_that_starts_again_finds_its_pending_request() {
         let own = bootstrap.clone();
         let watches = || {
             let received = cluster.server.received();
-            received
-                .iter()
-                .filter(|one| one.parameter("watch").is_some())
-                .count()
+            received.iter().filter(|one| one.parameter("watch").is_some()).count()
         };
         let before = watches();
         let running = tokio::spawn(async move { own.until_done().await });
@@ -295,12 +267,7 @@ async fn a_certificate_that_cannot_be_written_is_written_later() {
     let running = tokio::spawn(async move { own.until_done().await });
     until("a certificate", || {
         let mut entries = fs::read_dir(dir.path().join("pki")).unwrap().flatten();
-        entries.any(|one| {
-            one.file_name()
-                .to_str()
-                .unwrap()
-                .starts_with("kubelet-client-20")
-        })
+        entries.any(|one| one.file_name().to_str().unwrap().starts_with("kubelet-client-20"))
     })
     .await;
     fs::remove_dir_all(&current).unwrap();
@@ -310,17 +277,9 @@ async fn a_certificate_that_cannot_be_written_is_written_later() {
 }
 
 fn manager(api: ApiServer, dir: &Path, metrics: &Metrics) -> CertificateManager {
-    let (store, metrics) = (
-        FileStore::new(dir, CLIENT),
-        CertificateMetrics::new(Purpose::Client, metrics),
-    );
-    CertificateManager::new(
-        Purpose::Client,
-        api,
-        store,
-        || Some(Template::client("n1")),
-        metrics,
-    )
+    let (store, metrics) =
+        (FileStore::new(dir, CLIENT), CertificateMetrics::new(Purpose::Client, metrics));
+    CertificateManager::new(Purpose::Client, api, store, || Some(Template::client("n1")), metrics)
 }
 
 #[tokio::test]
@@ -329,17 +288,13 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
     let fates = [Fate::Issued(-9500, 500), Fate::Issued(-60, 36_000)];
     let cluster = Cluster::start(&fates).await;
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
-    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path()))
-        .await
-        .unwrap();
+    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path())).await.unwrap();
     let manager = manager(api, dir.path(), &metrics);
     let running = tokio::spawn(manager.run());
     let store = FileStore::new(dir.path(), CLIENT);
     until("two requests", || cluster.requests().len() == 2).await;
     until("the second certificate", || {
-        let end = store
-            .current()
-            .map(|current| SystemTime::from(current.facts.not_after));
+        let end = store.current().map(|current| SystemTime::from(current.facts.not_after));
         end.is_some_and(|end| end > clock::system_time() + Duration::from_secs(30_000))
     })
     .await;
@@ -377,10 +332,7 @@ async fn the_certificate_of_the_kubeconfig_is_stored_and_replaced_at_once() {
     let text = fs::read_to_string(&current).unwrap();
     assert_eq!(text, format!("{}{}", own.pem, own.key_pem));
     assert_eq!(cluster.server.certificate().unwrap(), own.der.to_vec());
-    until("a failure", || {
-        metrics.text().contains("client_expiration_renew_errors 1")
-    })
-    .await;
+    until("a failure", || metrics.text().contains("client_expiration_renew_errors 1")).await;
     running.abort();
 }
 
@@ -407,10 +359,7 @@ async fn an_expired_kubeconfig_needs_no_bootstrap_while_the_renewed_certificate_
     fs::write(&bootstrap.kubeconfig, "{}").unwrap();
     bootstrap.until_done().await;
     assert_eq!(cluster.requests().len(), 1);
-    let strict = Bootstrap {
-        rotates: false,
-        ..bootstrap
-    };
+    let strict = Bootstrap { rotates: false, ..bootstrap };
     strict.until_done().await;
     assert_eq!(cluster.requests().len(), 2);
 }
@@ -419,9 +368,7 @@ async fn an_expired_kubeconfig_needs_no_bootstrap_while_the_renewed_certificate_
 async fn a_failed_renewal_is_counted_and_leaves_the_certificate() {
     let cluster = Cluster::start(&[Fate::Issued(-9500, 500), Fate::Denied]).await;
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
-    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path()))
-        .await
-        .unwrap();
+    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path())).await.unwrap();
     let manager = manager(api, dir.path(), &metrics);
     let running = tokio::spawn(manager.run());
     until("a failure", || {
@@ -437,9 +384,7 @@ async fn a_failed_renewal_is_counted_and_leaves_the_certificate() {
 async fn a_serving_certificate_has_the_nodes_names_and_follows_its_addresses() {
     let cluster = Cluster::start(&[Fate::Issued(-60, 36_000)]).await;
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
-    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path()))
-        .await
-        .unwrap();
+    let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path())).await.unwrap();
     let addresses: Arc<Mutex<Vec<std::net::IpAddr>>> = Arc::default();
     let now = addresses.clone();
     let manager = CertificateManager::new(
@@ -452,10 +397,7 @@ async fn a_serving_certificate_has_the_nodes_names_and_follows_its_addresses() {
     addresses.lock().push([10, 0, 0, 1].into());
     let running = tokio::spawn(manager.run());
     until("a request", || cluster.requests().len() == 1).await;
-    assert_eq!(
-        cluster.requests()[0]["spec"]["signerName"],
-        "kubernetes.io/kubelet-serving"
-    );
+    assert_eq!(cluster.requests()[0]["spec"]["signerName"], "kubernetes.io/kubelet-serving");
     assert_eq!(
         cluster.requests()[0]["spec"]["usages"],
         json!(["digital signature", "server auth"])
@@ -467,10 +409,8 @@ async fn a_serving_certificate_has_the_nodes_names_and_follows_its_addresses() {
     assert!(store.current().unwrap().satisfies(&template([10, 0, 0, 1])));
     *addresses.lock() = vec![[10, 0, 0, 2].into()];
     until("another request", || cluster.requests().len() == 2).await;
-    until("another certificate", || {
-        store.current().unwrap().satisfies(&template([10, 0, 0, 2]))
-    })
-    .await;
+    until("another certificate", || store.current().unwrap().satisfies(&template([10, 0, 0, 2])))
+        .await;
     // It is counted once it is on disk.
     let rotated = "kubelet_certificate_manager_server_rotation_seconds_count 1";
     until("a rotation", || metrics.text().contains(rotated)).await;

@@ -28,15 +28,9 @@ impl DriverFacts {
     /// Checks the response of a driver.
     pub(super) fn checked(driver: &str, info: NodeInfo) -> Result<Self, String> {
         let refused = |field: &str, why: &str| {
-            Err(format!(
-                "NodeGetInfo of CSI driver {driver} returned an invalid {field}: {why}"
-            ))
+            Err(format!("NodeGetInfo of CSI driver {driver} returned an invalid {field}: {why}"))
         };
-        let NodeInfo {
-            node_id,
-            max_volumes_per_node,
-            topology,
-        } = info;
+        let NodeInfo { node_id, max_volumes_per_node, topology } = info;
         if node_id.is_empty() {
             return refused(NODE_ID, "driverNodeID must not be empty");
         }
@@ -58,11 +52,7 @@ impl DriverFacts {
                 return refused(TOPOLOGY, &why);
             }
         }
-        Ok(Self {
-            node_id,
-            topology,
-            max_volumes: max_volumes(max_volumes_per_node),
-        })
+        Ok(Self { node_id, topology, max_volumes: max_volumes(max_volumes_per_node) })
     }
 }
 
@@ -73,6 +63,5 @@ pub(super) fn max_volumes(reported: i64) -> Option<i32> {
 
 /// The beginning of a text of any size.
 fn shown(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(MAX_SHOWN))
-        .unwrap_or_default()
+    text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or_default()
 }

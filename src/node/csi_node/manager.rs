@@ -85,10 +85,7 @@ impl NodeInfoManager {
     pub(super) fn with_grace(deps: NodeInfoDeps, removal_grace: Duration) -> Self {
         Self(Arc::new(NodeInfoShared {
             table: deps.table,
-            writer: CsiNodeWriter {
-                api: deps.api,
-                node_name: deps.node_name,
-            },
+            writer: CsiNodeWriter { api: deps.api, node_name: deps.node_name },
             node: deps.node,
             csi_drivers: deps.csi_drivers,
             full_drivers: deps.full_drivers,
@@ -159,9 +156,7 @@ impl NodeInfoManager {
             });
             return false;
         }
-        self.0
-            .not_ready
-            .send_if_modified(|not_ready| not_ready.take().is_some());
+        self.0.not_ready.send_if_modified(|not_ready| not_ready.take().is_some());
         tracing::info!(node = node_name, "Initialized CSINode");
         for (driver, facts) in &wanted {
             match self.0.writer.add_to_node(driver, facts).await {
@@ -264,9 +259,7 @@ impl NodeInfoManager {
                 return Ok(());
             }
             tracing::debug!(driverName = driver, err = %error, "The registration of the CSI driver waits for the API server");
-            recovery
-                .wait(&mut (clock::instant() + RETRY_INTERVAL))
-                .await;
+            recovery.wait(&mut (clock::instant() + RETRY_INTERVAL)).await;
         }
     }
 
@@ -279,9 +272,7 @@ impl NodeInfoManager {
         let _writing = self.0.writing.lock().await;
         let node = self.0.writer.add_to_node(driver, facts).await;
         let node_uid = node.map_err(|error| ("Node", error))?;
-        self.write_csi_node(&node_uid, driver, facts)
-            .await
-            .map_err(|error| ("CSINode", error))
+        self.write_csi_node(&node_uid, driver, facts).await.map_err(|error| ("CSINode", error))
     }
 
     async fn write_csi_node(
@@ -292,10 +283,7 @@ impl NodeInfoManager {
     ) -> Result<(), WriteError> {
         let mut wanted = self.0.registrations.lock().wanted();
         wanted.insert(driver.to_owned(), facts.clone());
-        self.0
-            .writer
-            .write_csi_node(node_uid, &wanted, None)
-            .await?;
+        self.0.writer.write_csi_node(node_uid, &wanted, None).await?;
         let mut registrations = self.0.registrations.lock();
         registrations.set_written(driver, facts.clone());
         Ok(())
@@ -310,10 +298,7 @@ impl NodeInfoManager {
                 continue;
             }
             let removed = self.remove(&driver).await;
-            let retry_at = removed
-                .as_ref()
-                .err()
-                .map(|_| clock::instant() + RETRY_INTERVAL);
+            let retry_at = removed.as_ref().err().map(|_| clock::instant() + RETRY_INTERVAL);
             self.0.registrations.lock().end_removal(&driver, retry_at);
             match removed {
                 Ok(()) => {
@@ -331,10 +316,7 @@ impl NodeInfoManager {
         let known = self.0.node.borrow().clone();
         if let Some(uid) = known.and_then(|node| node.metadata.uid.clone()) {
             let wanted = self.0.registrations.lock().wanted();
-            self.0
-                .writer
-                .write_csi_node(&uid, &wanted, Some(driver))
-                .await?;
+            self.0.writer.write_csi_node(&uid, &wanted, Some(driver)).await?;
             self.0.writer.remove_from_node(driver).await?;
         }
         Ok(())
@@ -346,13 +328,9 @@ impl NodeInfoManager {
             return;
         }
         let is_full = Arc::<Notify>::default();
-        let updating = self
-            .clone()
-            .update_limit(driver.to_owned(), is_full.clone());
-        let updates = LimitUpdates {
-            is_full,
-            _task: spawn_scoped(PanicScope::Connection, updating),
-        };
+        let updating = self.clone().update_limit(driver.to_owned(), is_full.clone());
+        let updates =
+            LimitUpdates { is_full, _task: spawn_scoped(PanicScope::Connection, updating) };
         limits.insert(driver.to_owned(), updates);
     }
 
@@ -415,11 +393,7 @@ impl NodeInfoManager {
         written.map_err(|error| {
             format!("error updating CSINode object with CSI driver node info: {error}")
         })?;
-        tracing::info!(
-            driverName = driver,
-            limit,
-            "Updated the volume limit of the CSI driver"
-        );
+        tracing::info!(driverName = driver, limit, "Updated the volume limit of the CSI driver");
         Ok(())
     }
 }

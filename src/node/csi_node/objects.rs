@@ -52,9 +52,7 @@ pub(super) fn csi_node_step(
     };
     let before = csi_node.clone();
     let owners = csi_node.metadata.owner_references.get_or_insert_default();
-    let mut nodes = owners
-        .iter()
-        .filter(|reference| is_node(reference, owner.name));
+    let mut nodes = owners.iter().filter(|reference| is_node(reference, owner.name));
     if let Some(reference) = nodes.next() {
         if reference.uid != owner.uid {
             return CsiNodeStep::Delete(csi_node.metadata.uid);
@@ -63,10 +61,7 @@ pub(super) fn csi_node_step(
         owners.push(owner_reference(owner));
     }
     let annotations = csi_node.metadata.annotations.get_or_insert_default();
-    annotations.insert(
-        MIGRATED_PLUGINS.to_owned(),
-        MIGRATED_PLUGIN_NAMES.to_owned(),
-    );
+    annotations.insert(MIGRATED_PLUGINS.to_owned(), MIGRATED_PLUGIN_NAMES.to_owned());
     let drivers = &mut csi_node.spec.drivers;
     drivers.retain(|driver| Some(driver.name.as_str()) != removed);
     for (name, facts) in wanted {
@@ -80,10 +75,8 @@ pub(super) fn csi_node_step(
                 drivers.remove(at);
                 // The API server lets only the limit of an entry change: with another node ID or topology it has to be
                 // removed first, and the next step adds it again.
-                let without_limit = |driver: CSINodeDriver| CSINodeDriver {
-                    allocatable: None,
-                    ..driver
-                };
+                let without_limit =
+                    |driver: CSINodeDriver| CSINodeDriver { allocatable: None, ..driver };
                 if known.map(without_limit) == Some(without_limit(driver.clone())) {
                     drivers.push(driver);
                 }
@@ -91,20 +84,13 @@ pub(super) fn csi_node_step(
             None => drivers.push(driver),
         }
     }
-    if csi_node == before {
-        CsiNodeStep::Done
-    } else {
-        CsiNodeStep::Update(Box::new(csi_node))
-    }
+    if csi_node == before { CsiNodeStep::Done } else { CsiNodeStep::Update(Box::new(csi_node)) }
 }
 
 fn new_csi_node(owner: NodeOwner<'_>, wanted: &WantedDrivers) -> CSINode {
     let drivers = wanted.iter();
     let drivers = drivers.map(|(name, facts)| csi_node_driver(name, facts));
-    let annotation = (
-        MIGRATED_PLUGINS.to_owned(),
-        MIGRATED_PLUGIN_NAMES.to_owned(),
-    );
+    let annotation = (MIGRATED_PLUGINS.to_owned(), MIGRATED_PLUGIN_NAMES.to_owned());
     CSINode {
         metadata: ObjectMeta {
             name: Some(owner.name.to_owned()),
@@ -112,9 +98,7 @@ fn new_csi_node(owner: NodeOwner<'_>, wanted: &WantedDrivers) -> CSINode {
             owner_references: Some(vec![owner_reference(owner)]),
             ..ObjectMeta::default()
         },
-        spec: CSINodeSpec {
-            drivers: drivers.collect(),
-        },
+        spec: CSINodeSpec { drivers: drivers.collect() },
     }
 }
 
@@ -138,9 +122,7 @@ fn csi_node_driver(name: &str, facts: &DriverFacts) -> CSINodeDriver {
         name: name.to_owned(),
         node_id: facts.node_id.clone(),
         topology_keys: Some(keys),
-        allocatable: facts
-            .max_volumes
-            .map(|count| VolumeNodeResources { count: Some(count) }),
+        allocatable: facts.max_volumes.map(|count| VolumeNodeResources { count: Some(count) }),
     })
 }
 
@@ -201,11 +183,7 @@ fn node_ids(node: &Node) -> BTreeMap<String, String> {
 fn patch(node: &Node, ids: &BTreeMap<String, String>, labels: Map<String, Value>) -> Option<Value> {
     let mut metadata = Map::new();
     if *ids != node_ids(node) {
-        let value = if ids.is_empty() {
-            Value::Null
-        } else {
-            json!(json!(ids).to_string())
-        };
+        let value = if ids.is_empty() { Value::Null } else { json!(json!(ids).to_string()) };
         metadata.insert("annotations".into(), json!({ NODE_IDS: value }));
     }
     if !labels.is_empty() {

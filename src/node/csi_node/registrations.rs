@@ -88,17 +88,13 @@ impl Registrations {
     /// The time of the next removal.
     pub(super) fn next_removal(&self) -> Option<Instant> {
         let due = self.drivers.values();
-        due.filter_map(|registration| registration.removal_due)
-            .min()
+        due.filter_map(|registration| registration.removal_due).min()
     }
 
     /// The drivers to remove now.
     pub(super) fn due_removals(&self, now: Instant) -> Vec<String> {
         let is_due = |it: &DriverRegistration| it.removal_due.is_some_and(|due| due <= now);
-        let due = self
-            .drivers
-            .iter()
-            .filter(|(_, registration)| is_due(registration));
+        let due = self.drivers.iter().filter(|(_, registration)| is_due(registration));
         due.map(|(name, _)| name.clone()).collect()
     }
 

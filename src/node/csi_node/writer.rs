@@ -87,10 +87,7 @@ impl CsiNodeWriter {
         wanted: &WantedDrivers,
         removed: Option<&str>,
     ) -> Result<(), WriteError> {
-        let owner = NodeOwner {
-            name: &self.node_name,
-            uid: node_uid,
-        };
+        let owner = NodeOwner { name: &self.node_name, uid: node_uid };
         let mut existing = match self.api.get::<CSINode>(self.place()).await {
             Err(error) if error.is_not_found() => None,
             existing => Some(existing?),
@@ -118,10 +115,7 @@ impl CsiNodeWriter {
 
     async fn delete(&self, uid: Option<String>) -> Result<(), ApiError> {
         let options = DeleteOptions {
-            preconditions: Some(Preconditions {
-                uid,
-                ..Preconditions::default()
-            }),
+            preconditions: Some(Preconditions { uid, ..Preconditions::default() }),
             ..DeleteOptions::default()
         };
         match self.api.delete::<CSINode>(self.place(), &options).await {
@@ -137,9 +131,7 @@ impl CsiNodeWriter {
         let node = self.api.get::<LenientNode>(self.place()).await?.node;
         if let Some(patch) = patch(&node)? {
             let patch = StrategicPatch(patch);
-            let patched = self
-                .api
-                .patch::<LenientNode>(self.place(), Some("status"), &patch);
+            let patched = self.api.patch::<LenientNode>(self.place(), Some("status"), &patch);
             patched.await?;
         }
         Ok(node.metadata.uid.unwrap_or_default())

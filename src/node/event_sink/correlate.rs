@@ -77,24 +77,11 @@ impl Correlator {
         now: Instant,
     ) -> Option<(EventKey, EventRecord)> {
         // Without the field path: separate limits per container would not limit the pod.
-        let whole = ObjectRef {
-            field_path: String::new(),
-            ..occurrence.object.clone()
-        };
+        let whole = ObjectRef { field_path: String::new(), ..occurrence.object.clone() };
         let (key, message) = self.event_of(&occurrence, &whole);
-        let Occurrence {
-            object,
-            kind,
-            reason,
-            annotations,
-            at,
-            ..
-        } = occurrence;
-        let remembered = self.records.get_or_insert(&key, || Remembered {
-            count: 0,
-            first: at,
-            name: None,
-        });
+        let Occurrence { object, kind, reason, annotations, at, .. } = occurrence;
+        let remembered =
+            self.records.get_or_insert(&key, || Remembered { count: 0, first: at, name: None });
         remembered.count = remembered.count.saturating_add(1);
         let record = EventRecord {
             object,
@@ -116,22 +103,13 @@ impl Correlator {
 
     /// The event for an occurrence, with its message: its own event, or the aggregated one of the whole object.
     fn event_of(&mut self, occurrence: &Occurrence, whole: &ObjectRef) -> (EventKey, String) {
-        let Occurrence {
-            object,
-            kind,
-            reason,
-            message,
-            at,
-            ..
-        } = occurrence;
+        let Occurrence { object, kind, reason, message, at, .. } = occurrence;
         let key = |object: &ObjectRef, message: Option<&str>| {
             EventKey(self.hasher.hash_one((object, kind, reason, message)))
         };
         let (own, similar) = (key(object, Some(message)), key(whole, None));
-        let series = self.series.get_or_insert(&similar, || Series {
-            messages: Vec::new(),
-            last: *at,
-        });
+        let series =
+            self.series.get_or_insert(&similar, || Series { messages: Vec::new(), last: *at });
         if at.duration_since(series.last) > AGGREGATE_INTERVAL {
             series.messages.clear();
         }
@@ -149,11 +127,7 @@ impl Correlator {
 
     /// The name of the Event object, if it was created.
     pub(super) fn name(&mut self, key: &EventKey) -> Option<String> {
-        self.records
-            .get_mut(key)?
-            .name
-            .as_deref()
-            .map(str::to_owned)
+        self.records.get_mut(key)?.name.as_deref().map(str::to_owned)
     }
 
     /// Records that the Event object was created with this name.
@@ -185,22 +159,16 @@ mod tests {
     fn equal_occurrences_are_one_event_that_keeps_its_name_and_first_time() {
         let mut correlator = Correlator::new();
         let now = clock::instant();
-        let (key, first) = correlator
-            .observe(occurrence("n", "A", "m", 10), now)
-            .unwrap();
+        let (key, first) = correlator.observe(occurrence("n", "A", "m", 10), now).unwrap();
         assert_eq!((first.count, correlator.name(&key)), (1, None));
         correlator.set_name(&key, "n.1".into());
-        let (again, second) = correlator
-            .observe(occurrence("n", "A", "m", 20), now)
-            .unwrap();
+        let (again, second) = correlator.observe(occurrence("n", "A", "m", 20), now).unwrap();
         assert_eq!(again, key);
         let name = correlator.name(&key);
         assert_eq!((second.count, name.as_deref()), (2, Some("n.1")));
         let times = (second.first_seen.as_second(), second.last_seen.as_second());
         assert_eq!(times, (10, 20));
-        let (other, _) = correlator
-            .observe(occurrence("n", "B", "m", 20), now)
-            .unwrap();
+        let (other, _) = correlator.observe(occurrence("n", "B", "m", 20), now).unwrap();
         assert_ne!(other, key);
     }
 
@@ -246,17 +214,13 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut correlator = Correlator::new();
         let now = clock::instant();
-        let (key, _) = correlator
-            .observe(occurrence("first", "A", "m", 1), now)
-            .unwrap();
+        let (key, _) = correlator.observe(occurrence("first", "A", "m", 1), now).unwrap();
         for i in 0..MAX_LRU_ENTRIES {
             correlator.observe(occurrence(&i.to_string(), "A", "m", 1), now);
         }
         // It is as if it had never been: the event is another one from now on.
         correlator.set_name(&key, "gone".into());
-        let (again, record) = correlator
-            .observe(occurrence("first", "A", "m", 2), now)
-            .unwrap();
+        let (again, record) = correlator.observe(occurrence("first", "A", "m", 2), now).unwrap();
         assert_eq!((again == key, record.count), (true, 1));
         assert_eq!(correlator.name(&key), None);
     }

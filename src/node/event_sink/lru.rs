@@ -16,12 +16,7 @@ pub(super) struct Lru<K, V> {
 
 impl<K: Clone + Eq + Hash, V> Lru<K, V> {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            max,
-            clock: 0,
-            values: HashMap::new(),
-            by_use: BTreeMap::new(),
-        }
+        Self { max, clock: 0, values: HashMap::new(), by_use: BTreeMap::new() }
     }
 
     /// The value of a key, inserted if missing. Marks it as recently used.

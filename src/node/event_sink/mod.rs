@@ -59,14 +59,8 @@ pub struct EventSink {
 }
 
 /// Why events are not sent.
-const DROP_REASONS: [&str; 6] = [
-    "namespace_terminating",
-    "queue_full",
-    "rate",
-    "rejected",
-    "retries",
-    "too_many",
-];
+const DROP_REASONS: [&str; 6] =
+    ["namespace_terminating", "queue_full", "rate", "rejected", "retries", "too_many"];
 
 /// The events that wait for the sink. Opened before the first event is recorded, so that none is missed.
 pub struct EventQueue {

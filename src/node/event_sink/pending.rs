@@ -40,11 +40,7 @@ pub(super) struct PendingEvents {
 
 impl PendingEvents {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            max,
-            order: VecDeque::new(),
-            events: HashMap::new(),
-        }
+        Self { max, order: VecDeque::new(), events: HashMap::new() }
     }
 
     /// Time at which the next event is due.

@@ -52,13 +52,7 @@ impl World {
         let rate = EventRate { qps: 0, burst: 0 };
         let sink = EventSink::new(api, queue, "node1".into(), rate);
         let task = tokio::spawn(sink.run());
-        Self {
-            recorder,
-            server,
-            dropped,
-            faults,
-            task: task.abort_handle(),
-        }
+        Self { recorder, server, dropped, faults, task: task.abort_handle() }
     }
 
     async fn requests(&self, count: usize) -> Vec<Received> {
@@ -132,10 +126,7 @@ async fn an_event_is_created_as_the_go_kubelet_would_and_equal_ones_are_counted_
     let patched = world.requests(2).await.remove(1);
     let expected = format!("PATCH /api/v1/namespaces/shop/events/{name}");
     assert_eq!(patched.line(), expected);
-    assert_eq!(
-        (&patched.body["count"], &patched.body["message"]),
-        (&json!(2), &json!("again"))
-    );
+    assert_eq!((&patched.body["count"], &patched.body["message"]), (&json!(2), &json!("again")));
 }
 
 #[tokio::test]
@@ -143,9 +134,7 @@ async fn annotations_of_an_event_are_in_its_object() {
     let world = World::start(Vec::new()).await;
     let annotations = [("starved_resource".to_owned(), "memory".to_owned())];
     let (kind, annotations) = (EventType::Warning, annotations.into());
-    world
-        .recorder
-        .record_annotated(&pod(), kind, "Evicted", "low", annotations);
+    world.recorder.record_annotated(&pod(), kind, "Evicted", "low", annotations);
     let created = world.requests(1).await.remove(0);
     let expected = json!({ "starved_resource": "memory" });
     assert_eq!(created.body["metadata"]["annotations"], expected);
@@ -157,10 +146,7 @@ async fn an_event_that_has_expired_is_created_again() {
     let node = ObjectRef::node("node1");
     world.recorder.normal(&node, "A", "m");
     world.requests(1).await;
-    world
-        .faults
-        .lock()
-        .push_back(Reply::status(404, "NotFound"));
+    world.faults.lock().push_back(Reply::status(404, "NotFound"));
     world.recorder.normal(&node, "A", "m");
     let received = world.requests(3).await;
     let methods: Vec<_> = received.iter().map(|r| r.method.as_str()).collect();
@@ -266,12 +252,7 @@ async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
     (0..30).for_each(|_| world.recorder.normal(&node, "A", "m"));
     world.recorder.normal(&pod(), "B", "m");
     let deadline = clock::instant() + Duration::from_secs(30);
-    while world
-        .server
-        .received()
-        .last()
-        .is_none_or(|r| r.body["reason"] != "B")
-    {
+    while world.server.received().last().is_none_or(|r| r.body["reason"] != "B") {
         assert!(clock::instant() < deadline);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -294,15 +275,9 @@ fn what_waits_is_bounded_and_the_oldest_goes() {
         let (key, record) = correlator.observe(occurrence, now).unwrap();
         pending.put(key, record, now)
     };
-    assert_eq!(
-        ["a", "b", "b", "c"].map(&mut put),
-        [false, false, false, true]
-    );
+    assert_eq!(["a", "b", "b", "c"].map(&mut put), [false, false, false, true]);
     let (key, event) = pending.take(now).unwrap();
-    assert_eq!(
-        (event.record.message.as_str(), event.record.count),
-        ("b", 2)
-    );
+    assert_eq!((event.record.message.as_str(), event.record.count), ("b", 2));
     let due = now + Duration::from_secs(1);
     pending.put_back(key, event, due);
     let mut next = |now| pending.take(now).map(|(_, event)| event.record.message);

@@ -129,10 +129,7 @@ impl EvictionState {
         };
         for (last, resources) in [
             (&mut self.memory, &[EvictionResource::Memory][..]),
-            (
-                &mut self.disk,
-                &[EvictionResource::Disk, EvictionResource::Inodes],
-            ),
+            (&mut self.disk, &[EvictionResource::Disk, EvictionResource::Inodes]),
             (&mut self.pids, &[EvictionResource::Pids]),
         ] {
             if has(resources) {
@@ -142,12 +139,8 @@ impl EvictionState {
             *last = last.filter(|last| now.duration_since(*last) < transition || *last == now);
         }
         let is_observed = |met: &&MetThreshold| observed.contains_key(&met.threshold.signal);
-        let mut act_on: Vec<_> = self
-            .met
-            .iter()
-            .filter(is_observed)
-            .filter(|met| met.is_over_grace)
-            .collect();
+        let mut act_on: Vec<_> =
+            self.met.iter().filter(is_observed).filter(|met| met.is_over_grace).collect();
         act_on.sort_by_key(|met| urgency(met.threshold.signal));
         Evaluation {
             pressure: NodePressure {
@@ -164,11 +157,7 @@ impl EvictionState {
     /// the highest rate of consumption. A node far from its thresholds is measured rarely, and a threshold that is met
     /// is noticed soon.
     fn interval(&self, thresholds: &[EvictionThreshold], observed: &Observations) -> Duration {
-        let longest = if self.met.is_empty() {
-            MAX_INTERVAL
-        } else {
-            MAX_PRESSURE_INTERVAL
-        };
+        let longest = if self.met.is_empty() { MAX_INTERVAL } else { MAX_PRESSURE_INTERVAL };
         let is_met =
             |threshold: &EvictionThreshold| self.met.iter().any(|met| met.threshold == *threshold);
         let open = thresholds.iter().filter(|threshold| !is_met(threshold));
@@ -180,10 +169,7 @@ impl EvictionState {
                 margin.saturating_mul(1000) / threshold.signal.max_consumption_per_second();
             Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
         });
-        margins
-            .min()
-            .unwrap_or(longest)
-            .clamp(MIN_INTERVAL, longest)
+        margins.min().unwrap_or(longest).clamp(MIN_INTERVAL, longest)
     }
 }
 
@@ -215,13 +201,7 @@ mod tests {
 
     fn seen(available: i64) -> Observations {
         let capacity = 100 << 30;
-        Observations::from([(
-            EvictionSignal::MemoryAvailable,
-            Observation {
-                available,
-                capacity,
-            },
-        )])
+        Observations::from([(EvictionSignal::MemoryAvailable, Observation { available, capacity })])
     }
 
     #[test]
@@ -243,13 +223,8 @@ mod tests {
     fn a_hard_threshold_acts_at_once_and_until_its_least_reclaim_is_there() {
         let (mut state, now) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, None, 50)];
-        for (available, acts) in [
-            (100, false),
-            (99, true),
-            (149, true),
-            (150, false),
-            (120, false),
-        ] {
+        for (available, acts) in [(100, false), (99, true), (149, true), (150, false), (120, false)]
+        {
             let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
             assert_eq!(!found.act_on.is_empty(), acts, "{available}");
         }
@@ -311,13 +286,9 @@ mod tests {
     fn a_condition_stays_for_the_transition_period() {
         let (mut state, start) = (EvictionState::default(), clock::instant());
         let thresholds = [memory(100, None, 0)];
-        for (second, available, pressure) in [
-            (0, 100, false),
-            (1, 99, true),
-            (2, 100, true),
-            (300, 100, true),
-            (301, 100, false),
-        ] {
+        for (second, available, pressure) in
+            [(0, 100, false), (1, 99, true), (2, 100, true), (300, 100, true), (301, 100, false)]
+        {
             let now = start + Duration::from_secs(second);
             let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
             assert_eq!(found.pressure.memory, pressure, "after {second} s");
@@ -338,27 +309,11 @@ mod tests {
             EvictionSignal::NodeFsInodesFree,
             EvictionSignal::MemoryAvailable,
         ];
-        let observed = signals.map(|signal| {
-            (
-                signal,
-                Observation {
-                    available: 0,
-                    capacity: 100,
-                },
-            )
-        });
+        let observed = signals.map(|signal| (signal, Observation { available: 0, capacity: 100 }));
         let mut state = EvictionState::default();
-        let found = state.observe(
-            &signals.map(threshold),
-            &observed.into(),
-            TRANSITION,
-            clock::instant(),
-        );
-        let order: Vec<_> = found
-            .act_on
-            .iter()
-            .map(|threshold| threshold.signal)
-            .collect();
+        let found =
+            state.observe(&signals.map(threshold), &observed.into(), TRANSITION, clock::instant());
+        let order: Vec<_> = found.act_on.iter().map(|threshold| threshold.signal).collect();
         assert_eq!(
             order,
             [
@@ -372,13 +327,9 @@ mod tests {
     #[test]
     fn the_nearer_a_threshold_is_the_sooner_is_the_next_measurement() {
         let gib = 1_i64 << 30;
-        for (available, millis) in [
-            (80 * gib, 10_000),
-            (5 * gib, 1_000),
-            (gib + 1, 50),
-            (gib, 50),
-            (gib - 1, 1_000),
-        ] {
+        for (available, millis) in
+            [(80 * gib, 10_000), (5 * gib, 1_000), (gib + 1, 50), (gib, 50), (gib - 1, 1_000)]
+        {
             let mut state = EvictionState::default();
             let found = state.observe(
                 &[memory(gib, None, 0)],

@@ -54,9 +54,7 @@ pub(super) fn step(
         }
         NodeReclaim::Running { .. } => DiskStep::Evict,
         NodeReclaim::Ended { goal, .. } if !goal.contains(threshold) => DiskStep::Free,
-        NodeReclaim::Ended {
-            measured: false, ..
-        } => DiskStep::Wait,
+        NodeReclaim::Ended { measured: false, .. } => DiskStep::Wait,
         NodeReclaim::Ended { .. } => DiskStep::Evict,
     }
 }
@@ -107,24 +105,11 @@ mod tests {
         let inodes = threshold(EvictionSignal::NodeFsInodesFree);
         let since = clock::instant();
         let after = |seconds| since + Duration::from_secs(seconds);
-        let ended = |measured| NodeReclaim::Ended {
-            goal: std::slice::from_ref(&node),
-            measured,
-        };
+        let ended = |measured| NodeReclaim::Ended { goal: std::slice::from_ref(&node), measured };
         for (threshold, freeing, now, expected) in [
             (&node, NodeReclaim::NotStarted, since, DiskStep::Free),
-            (
-                &node,
-                NodeReclaim::Running { since },
-                after(59),
-                DiskStep::Wait,
-            ),
-            (
-                &node,
-                NodeReclaim::Running { since },
-                after(60),
-                DiskStep::Evict,
-            ),
+            (&node, NodeReclaim::Running { since }, after(59), DiskStep::Wait),
+            (&node, NodeReclaim::Running { since }, after(60), DiskStep::Evict),
             (&node, ended(false), after(999), DiskStep::Wait),
             (&node, ended(true), since, DiskStep::Evict),
             // It stopped when it was enough for another one.
@@ -139,26 +124,10 @@ mod tests {
     fn images_on_another_disk_are_left_alone() {
         let (freeing, now) = (NodeReclaim::NotStarted, clock::instant());
         for (signal, layout, expected) in [
-            (
-                EvictionSignal::NodeFsAvailable,
-                DiskLayout::OneDisk,
-                DiskStep::Free,
-            ),
-            (
-                EvictionSignal::NodeFsAvailable,
-                DiskLayout::SplitImages,
-                DiskStep::Free,
-            ),
-            (
-                EvictionSignal::NodeFsAvailable,
-                DiskLayout::DedicatedImages,
-                DiskStep::Evict,
-            ),
-            (
-                EvictionSignal::ImageFsInodesFree,
-                DiskLayout::DedicatedImages,
-                DiskStep::Free,
-            ),
+            (EvictionSignal::NodeFsAvailable, DiskLayout::OneDisk, DiskStep::Free),
+            (EvictionSignal::NodeFsAvailable, DiskLayout::SplitImages, DiskStep::Free),
+            (EvictionSignal::NodeFsAvailable, DiskLayout::DedicatedImages, DiskStep::Evict),
+            (EvictionSignal::ImageFsInodesFree, DiskLayout::DedicatedImages, DiskStep::Free),
         ] {
             let found = step(&threshold(signal), layout, freeing, now);
             assert_eq!(found, expected, "{signal:?} {layout:?}");
@@ -167,10 +136,7 @@ mod tests {
 
     #[test]
     fn only_what_is_on_the_disk_is_removed() {
-        let (node, images) = (
-            EvictionSignal::NodeFsAvailable,
-            EvictionSignal::ImageFsAvailable,
-        );
+        let (node, images) = (EvictionSignal::NodeFsAvailable, EvictionSignal::ImageFsAvailable);
         for (signal, layout, containers_go, images_go) in [
             (node, DiskLayout::OneDisk, true, true),
             (images, DiskLayout::OneDisk, true, true),
@@ -179,15 +145,8 @@ mod tests {
             (node, DiskLayout::SplitImages, true, false),
             (images, DiskLayout::SplitImages, false, true),
         ] {
-            let expected = Reclaimable {
-                containers: containers_go,
-                images: images_go,
-            };
-            assert_eq!(
-                Reclaimable::of(signal, layout),
-                expected,
-                "{signal:?} {layout:?}"
-            );
+            let expected = Reclaimable { containers: containers_go, images: images_go };
+            assert_eq!(Reclaimable::of(signal, layout), expected, "{signal:?} {layout:?}");
         }
     }
 }

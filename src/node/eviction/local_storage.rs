@@ -17,10 +17,7 @@ struct StorageLimit {
 impl StorageLimit {
     fn of(quantity: &ApiQuantity) -> Option<Self> {
         let limit = Quantity::from_api(quantity).ok()?;
-        Some(Self {
-            bytes: limit.value(),
-            text: canonical(quantity).0,
-        })
+        Some(Self { bytes: limit.value(), text: canonical(quantity).0 })
     }
 
     /// `None` for a limit of zero, which limits the pod as a whole, but no volume and no single container, as in
@@ -37,10 +34,7 @@ pub fn has_limits(pod: &Pod) -> bool {
         .iter()
         .chain(pod.init_containers())
         .any(|container| limit_of(container.resources.as_ref()).is_some());
-    in_containers
-        || volumes(pod)
-            .iter()
-            .any(|volume| size_limit(volume).is_some())
+    in_containers || volumes(pod).iter().any(|volume| size_limit(volume).is_some())
 }
 
 /// The limit that a pod exceeds, as a label of metrics, and the text for `status.message`; `None` if it exceeds none.
@@ -56,9 +50,7 @@ pub fn excess(candidate: &Candidate, layout: DiskLayout) -> Option<(&'static str
 }
 
 fn volumes(pod: &Pod) -> &[Volume] {
-    pod.spec()
-        .and_then(|spec| spec.volumes.as_deref())
-        .unwrap_or_default()
+    pod.spec().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
 }
 
 fn size_limit(volume: &Volume) -> Option<StorageLimit> {
@@ -72,10 +64,7 @@ fn size_limit(volume: &Volume) -> Option<StorageLimit> {
 fn empty_dir_excess(pod: &Pod, usage: &PodStats) -> Option<String> {
     volumes(pod).iter().find_map(|volume| {
         let limit = size_limit(volume)?;
-        let stats = usage
-            .volumes
-            .iter()
-            .find(|stats| stats.name == volume.name)?;
+        let stats = usage.volumes.iter().find(|stats| stats.name == volume.name)?;
         let used = stats.fs.used_bytes.map(bytes)?;
         (used > limit.bytes).then(|| {
             format!(
@@ -152,18 +141,12 @@ mod tests {
     use std::sync::Arc;
 
     fn used(bytes: u64) -> FsStats {
-        FsStats {
-            used_bytes: Some(bytes),
-            ..FsStats::default()
-        }
+        FsStats { used_bytes: Some(bytes), ..FsStats::default() }
     }
 
     fn candidate(spec: &str, layer: u64, log: u64, volume: u64) -> Candidate {
         let spec = serde_json::from_str(spec).unwrap();
-        let pod = Arc::new(Pod {
-            spec: Some(spec),
-            ..Pod::default()
-        });
+        let pod = Arc::new(Pod { spec: Some(spec), ..Pod::default() });
         let usage = PodStats {
             containers: vec![ContainerStats {
                 name: "c".into(),

@@ -161,10 +161,7 @@ mod tests {
             while !*open {
                 self.0.1.wait(&mut open);
             }
-            let observation = Observation {
-                available: 1,
-                capacity: 2,
-            };
+            let observation = Observation { available: 1, capacity: 2 };
             MeasuredSignals {
                 observations: [(EvictionSignal::NodeFsAvailable, observation)].into(),
                 layout: DiskLayout::SplitImages,

@@ -193,9 +193,7 @@ impl EvictionManager {
         let measured = self.measurements.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
         let observed = &measured.observations;
-        let found = self
-            .state
-            .observe(thresholds, observed, transition, clock::instant());
+        let found = self.state.observe(thresholds, observed, transition, clock::instant());
         self.deps.pressure.send_if_modified(|known| {
             let changed = *known != found.pressure;
             *known = found.pressure;
@@ -364,9 +362,8 @@ impl EvictionManager {
             return None;
         };
         let usage = stats.into_iter();
-        let mut usage: HashMap<PodUid, PodStats> = usage
-            .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
-            .collect();
+        let mut usage: HashMap<PodUid, PodStats> =
+            usage.map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod)).collect();
         self.terminating.update(&usage);
         let cache = &self.deps.reclaim.cache;
         let was_listed = cache.runtime_listed().is_some();
@@ -445,11 +442,8 @@ impl EvictionManager {
     }
 
     fn stop(&self, pod: Arc<Pod>, grace: i64, message: String, disruption: bool) {
-        let reason = TerminationReason::Evicted {
-            reason: event::EVICTED.to_owned(),
-            message,
-            disruption,
-        };
+        let reason =
+            TerminationReason::Evicted { reason: event::EVICTED.to_owned(), message, disruption };
         let kill = UpdatePodOptions::kill(pod, reason).with_grace(grace);
         self.deps.workers.update_pod(kill);
     }

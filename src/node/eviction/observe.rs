@@ -42,25 +42,17 @@ pub fn memory_and_pids(paths: &MeasuredPaths) -> Observations {
         (EvictionSignal::PidAvailable, pids()),
     ];
     let known = measured.into_iter();
-    known
-        .filter_map(|(signal, seen)| Some((signal, seen?)))
-        .collect()
+    known.filter_map(|(signal, seen)| Some((signal, seen?))).collect()
 }
 
 /// Measures the disks. Blocking; may hang on a file system that does not respond.
 pub fn disks(paths: &MeasuredPaths) -> MeasuredSignals {
     let mut measured = MeasuredSignals::default();
     let node = filesystem_usage(&paths.root).ok();
-    let signals = (
-        EvictionSignal::NodeFsAvailable,
-        EvictionSignal::NodeFsInodesFree,
-    );
+    let signals = (EvictionSignal::NodeFsAvailable, EvictionSignal::NodeFsInodesFree);
     observe_filesystem(&mut measured.observations, node, signals);
     if let Some(images) = &paths.images {
-        let signals = (
-            EvictionSignal::ImageFsAvailable,
-            EvictionSignal::ImageFsInodesFree,
-        );
+        let signals = (EvictionSignal::ImageFsAvailable, EvictionSignal::ImageFsInodesFree);
         observe_filesystem(
             &mut measured.observations,
             filesystem_usage(&images.images).ok(),
@@ -85,10 +77,7 @@ fn observe_filesystem(
     };
     let mut add = |signal, available, capacity| {
         let of = |amount| i64::try_from(amount).unwrap_or(i64::MAX);
-        let observation = Observation {
-            available: of(available),
-            capacity: of(capacity),
-        };
+        let observation = Observation { available: of(available), capacity: of(capacity) };
         observations.insert(signal, observation);
     };
     add(signals.0, usage.available, usage.capacity);
@@ -124,31 +113,21 @@ fn memory_of_pods(path: &str, v2: bool) -> Option<Observation> {
 fn memory_of(cgroups: &CgroupFs, path: &str, scratch: &mut Scratch) -> Option<MemoryUsage> {
     let mut handles = Handles::default();
     let mut usage = cgroups.read_activity(path, &mut handles, scratch).ok()?;
-    let options = ReadOptions {
-        depth: Depth::Core,
-        has_cpu_quota: false,
-        keep_open: false,
-    };
+    let options = ReadOptions { depth: Depth::Core, has_cpu_quota: false, keep_open: false };
     cgroups.complete(path, options, &mut usage, &mut handles, scratch);
     usage.memory
 }
 
 fn left_of(total: u64, working_set: u64) -> Observation {
     let of = |amount| i64::try_from(amount).unwrap_or(i64::MAX);
-    Observation {
-        available: of(total.saturating_sub(working_set)),
-        capacity: of(total),
-    }
+    Observation { available: of(total.saturating_sub(working_set)), capacity: of(total) }
 }
 
 fn pids() -> Option<Observation> {
     let (running, max) = proc::thread_counts();
     let of = |amount| i64::try_from(amount).ok();
     let (running, capacity) = (of(running?)?, of(max?)?);
-    Some(Observation {
-        available: capacity.saturating_sub(running),
-        capacity,
-    })
+    Some(Observation { available: capacity.saturating_sub(running), capacity })
 }
 
 #[cfg(test)]
@@ -159,10 +138,7 @@ mod tests {
     fn this_machine_is_measured() {
         let paths = MeasuredPaths {
             root: "/".into(),
-            images: Some(ImageFilesystems {
-                images: "/proc".into(),
-                layers: None,
-            }),
+            images: Some(ImageFilesystems { images: "/proc".into(), layers: None }),
             cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             pods: Some("/no-such-cgroup".into()),
         };
@@ -177,15 +153,10 @@ mod tests {
                 panic!("no {signal:?}: {measured:?}");
             };
             assert!(observation.available > 0, "{measured:?}");
-            assert!(
-                observation.available <= observation.capacity,
-                "{measured:?}"
-            );
+            assert!(observation.available <= observation.capacity, "{measured:?}");
         }
         assert_eq!(measured.layout, DiskLayout::DedicatedImages);
-        let of_pods = measured
-            .observations
-            .get(&EvictionSignal::AllocatableMemoryAvailable);
+        let of_pods = measured.observations.get(&EvictionSignal::AllocatableMemoryAvailable);
         assert_eq!(of_pods, None);
     }
 }

@@ -65,10 +65,7 @@ impl FilesOnDisk {
             DiskLayout::DedicatedImages => (of_images, !of_images),
             DiskLayout::SplitImages => (!of_images, !of_images),
         };
-        Self {
-            layers,
-            logs_and_volumes,
-        }
+        Self { layers, logs_and_volumes }
     }
 }
 
@@ -97,21 +94,13 @@ fn priority(pod: &Pod) -> i32 {
 pub fn rank(candidates: &mut [Candidate], signal: EvictionSignal, files: FilesOnDisk) {
     candidates.sort_by_cached_key(|candidate| {
         let resource = signal.resource();
-        let used = candidate
-            .usage
-            .as_ref()
-            .map(|usage| used(candidate, usage, resource, files));
+        let used = candidate.usage.as_ref().map(|usage| used(candidate, usage, resource, files));
         let requested = request(&candidate.pod, resource);
         let excess = used.map(|used| used.saturating_sub(requested));
         let exceeds = resource != EvictionResource::Pids && excess.is_some_and(|excess| excess > 0);
         let is_over = exceeds || resource.is_on_disk() && is_partial(candidate, files);
         let known = candidate.usage.is_some();
-        (
-            known,
-            !is_over,
-            priority(&candidate.pod),
-            std::cmp::Reverse(excess),
-        )
+        (known, !is_over, priority(&candidate.pod), std::cmp::Reverse(excess))
     });
 }
 
@@ -123,20 +112,14 @@ pub(super) fn used(
 ) -> i64 {
     match resource {
         EvictionResource::Memory => {
-            let memory = usage
-                .memory
-                .as_ref()
-                .and_then(|memory| memory.working_set_bytes);
+            let memory = usage.memory.as_ref().and_then(|memory| memory.working_set_bytes);
             let of_containers = usage.containers.iter().filter_map(working_set).sum();
             bytes(memory.unwrap_or(of_containers))
         }
         EvictionResource::Disk => on_disk(candidate, usage, files, |fs| fs.used_bytes),
         EvictionResource::Inodes => on_disk(candidate, usage, files, |fs| fs.inodes_used),
         EvictionResource::Pids => {
-            let processes = usage
-                .process_stats
-                .as_ref()
-                .and_then(|stats| stats.process_count);
+            let processes = usage.process_stats.as_ref().and_then(|stats| stats.process_count);
             bytes(processes.unwrap_or(0))
         }
     }
@@ -188,25 +171,15 @@ fn is_partial(candidate: &Candidate, files: FilesOnDisk) -> bool {
 
 /// Volumes of a pod that are on the node's disk and are removed with the pod.
 pub(super) fn local_volumes(pod: &Pod) -> Vec<&str> {
-    let volumes = pod
-        .spec()
-        .and_then(|spec| spec.volumes.as_deref())
-        .unwrap_or_default();
+    let volumes = pod.spec().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     let is_on_disk = |volume: &&Volume| {
-        let medium = volume
-            .empty_dir
-            .as_ref()
-            .map(|dir| dir.medium.as_deref().unwrap_or(""));
+        let medium = volume.empty_dir.as_ref().map(|dir| dir.medium.as_deref().unwrap_or(""));
         medium == Some("")
             || volume.config_map.is_some()
             || volume.downward_api.is_some()
             || volume.git_repo.is_some()
     };
-    volumes
-        .iter()
-        .filter(is_on_disk)
-        .map(|volume| volume.name.as_str())
-        .collect()
+    volumes.iter().filter(is_on_disk).map(|volume| volume.name.as_str()).collect()
 }
 
 pub(super) fn bytes(amount: u64) -> i64 {
@@ -282,10 +255,7 @@ fn pod_level_usage(candidate: &Candidate, resource: EvictionResource) -> Option<
         return None;
     }
     let resources = candidate.pod.spec()?.resources.as_ref()?;
-    let request = resources
-        .requests
-        .as_ref()?
-        .get(EvictionResource::Memory.as_str())?;
+    let request = resources.requests.as_ref()?.get(EvictionResource::Memory.as_str())?;
     let memory = candidate.usage.as_ref()?.memory.as_ref()?;
     let used = bytes(memory.working_set_bytes.unwrap_or(0));
     Some((used, canonical(request).0))
@@ -324,9 +294,7 @@ fn container_request(container: &Container, resource: EvictionResource) -> ApiQu
     let resources = container.resources.as_ref();
     let requests = resources.and_then(|resources| resources.requests.as_ref());
     let request = requests.and_then(|requests| requests.get(resource.as_str()));
-    request
-        .cloned()
-        .unwrap_or_else(|| ApiQuantity("0".to_owned()))
+    request.cloned().unwrap_or_else(|| ApiQuantity("0".to_owned()))
 }
 
 #[cfg(test)]

@@ -102,16 +102,9 @@ impl EvictionManager {
         let is_reclaimable = |threshold: &&EvictionThreshold| !reclaimable(threshold).is_nothing();
         let goal = act_on.iter().filter(is_on_disk).filter(is_reclaimable);
         let goal: Vec<_> = goal.copied().collect();
-        let containers = goal
-            .iter()
-            .any(|threshold| reclaimable(threshold).containers);
-        let image_thresholds = goal
-            .iter()
-            .filter(|threshold| reclaimable(threshold).images);
-        let (thresholds, since) = (
-            image_thresholds.copied().collect::<Vec<_>>(),
-            clock::instant(),
-        );
+        let containers = goal.iter().any(|threshold| reclaimable(threshold).containers);
+        let image_thresholds = goal.iter().filter(|threshold| reclaimable(threshold).images);
+        let (thresholds, since) = (image_thresholds.copied().collect::<Vec<_>>(), clock::instant());
         let disks = self.measurements.disks_only();
         let is_done = move || {
             let (thresholds, disks) = (thresholds.clone(), disks.clone());
@@ -130,11 +123,8 @@ impl EvictionManager {
         };
         let reclaim = self.deps.reclaim.clone();
         let freeing = async move { reclaim.free_disk(containers, is_done).await };
-        self.disk.freeing = Some(NodeReclaimTask {
-            task: spawn_scoped(PanicScope::CleanUp, freeing),
-            since,
-            goal,
-        });
+        self.disk.freeing =
+            Some(NodeReclaimTask { task: spawn_scoped(PanicScope::CleanUp, freeing), since, goal });
     }
 
     fn evict_for_disk(

@@ -35,11 +35,7 @@ struct Terminating {
 impl TerminatingEvictions {
     /// Adds a pod that is being killed and should have terminated by `until`.
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
-        self.in_time.push(Terminating {
-            candidate,
-            terminated_at: None,
-            until,
-        });
+        self.in_time.push(Terminating { candidate, terminated_at: None, until });
     }
 
     /// Shortens later deadlines to `until`, and returns the pods concerned.
@@ -79,8 +75,7 @@ impl TerminatingEvictions {
         }
         let is_released =
             |at: Option<Instant>| at.is_some_and(|terminated| now >= terminated + RELEASE_DELAY);
-        self.in_time
-            .retain(|terminating| !is_released(terminating.terminated_at));
+        self.in_time.retain(|terminating| !is_released(terminating.terminated_at));
         let is_late = |terminating: &mut Terminating| {
             terminating.terminated_at.is_none() && terminating.until <= now
         };
@@ -124,10 +119,7 @@ mod tests {
     fn pods_with_a_long_grace_are_hurried_once() {
         let (mut terminating, now) = (TerminatingEvictions::default(), clock::instant());
         let after = |seconds| now + Duration::from_secs(seconds);
-        let candidate = |uid| Candidate {
-            usage: None,
-            pod: pod(uid),
-        };
+        let candidate = |uid| Candidate { usage: None, pod: pod(uid) };
         terminating.add(candidate("soft"), after(150));
         terminating.add(candidate("hard"), after(31));
         let mut shortened = |until| -> Vec<_> {
@@ -148,10 +140,7 @@ mod tests {
 
     fn usage(memory: u64) -> PodStats {
         PodStats {
-            memory: Some(MemoryStats {
-                working_set_bytes: Some(memory),
-                ..MemoryStats::default()
-            }),
+            memory: Some(MemoryStats { working_set_bytes: Some(memory), ..MemoryStats::default() }),
             ..PodStats::default()
         }
     }
@@ -161,10 +150,7 @@ mod tests {
         let start = clock::instant();
         let mut terminating = TerminatingEvictions::default();
         for (uid, memory, seconds) in [("a", 10, 30), ("b", 200, 31)] {
-            let candidate = Candidate {
-                pod: pod(uid),
-                usage: Some(usage(memory)),
-            };
+            let candidate = Candidate { pod: pod(uid), usage: Some(usage(memory)) };
             terminating.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -185,22 +171,13 @@ mod tests {
         assert_eq!(terminating.update_deadlines(late, |_| false), [pod("a")]);
         assert!(terminating.contains(&"b".into()));
         assert_eq!(expected(&terminating), 200);
-        assert!(
-            terminating.update_deadlines(late, |_| true).is_empty(),
-            "it ended"
-        );
+        assert!(terminating.update_deadlines(late, |_| true).is_empty(), "it ended");
         assert_eq!(expected(&terminating), 200, "the kernel takes its time");
-        assert!(
-            terminating.update_deadlines(at(31), |_| true).is_empty(),
-            "in time"
-        );
+        assert!(terminating.update_deadlines(at(31), |_| true).is_empty(), "in time");
         assert!(terminating.is_empty());
         assert_eq!(expected(&terminating), 0);
         // Nothing is known of one that has just started.
-        let candidate = Candidate {
-            pod: pod("c"),
-            usage: None,
-        };
+        let candidate = Candidate { pod: pod("c"), usage: None };
         terminating.add(candidate, at(60));
         terminating.update(&HashMap::new());
         assert_eq!(expected(&terminating), i64::MAX);
@@ -210,23 +187,14 @@ mod tests {
     fn a_pod_that_cannot_be_killed_is_not_evicted_again_and_keeps_no_other_from_it() {
         let start = clock::instant();
         let mut terminating = TerminatingEvictions::default();
-        let candidate = Candidate {
-            pod: pod("stuck"),
-            usage: Some(usage(10)),
-        };
+        let candidate = Candidate { pod: pod("stuck"), usage: Some(usage(10)) };
         terminating.add(candidate, start + Duration::from_secs(31));
         let late = start + Duration::from_secs(31);
-        assert_eq!(
-            terminating.update_deadlines(late, |_| false),
-            [pod("stuck")]
-        );
+        assert_eq!(terminating.update_deadlines(late, |_| false), [pod("stuck")]);
         assert!(terminating.contains(&"stuck".into()));
         assert!(terminating.is_empty(), "it is not waited for");
         assert_eq!(terminating.expected_to_free(EvictionResource::Memory), 0);
-        assert!(
-            terminating.update_deadlines(late, |_| false).is_empty(),
-            "said once"
-        );
+        assert!(terminating.update_deadlines(late, |_| false).is_empty(), "said once");
         assert!(terminating.update_deadlines(late, |_| true).is_empty());
         assert!(!terminating.contains(&"stuck".into()), "it has ended");
     }

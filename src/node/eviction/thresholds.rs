@@ -111,9 +111,7 @@ pub fn thresholds(
     min_reclaim: &BTreeMap<String, String>,
 ) -> Vec<EvictionThreshold> {
     let one = |name: &str, value: &str, grace| {
-        let reclaim = min_reclaim
-            .get(name)
-            .and_then(|text| ThresholdValue::parse(text));
+        let reclaim = min_reclaim.get(name).and_then(|text| ThresholdValue::parse(text));
         Some(EvictionThreshold {
             signal: EvictionSignal::parse(name)?,
             value: threshold(value)?,
@@ -121,9 +119,7 @@ pub fn thresholds(
             min_reclaim: reclaim.unwrap_or(ThresholdValue::Absolute(0)),
         })
     };
-    let hard = hard
-        .iter()
-        .filter_map(|(name, value)| one(name, value, None));
+    let hard = hard.iter().filter_map(|(name, value)| one(name, value, None));
     let soft = soft.iter().filter_map(|(name, value)| {
         // As upstream, a soft threshold without a grace period is a hard one.
         let grace = soft_grace.get(name).copied();
@@ -153,9 +149,7 @@ mod tests {
 
     fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
         let entries = entries.iter();
-        entries
-            .map(|(key, value)| ((*key).into(), (*value).into()))
-            .collect()
+        entries.map(|(key, value)| ((*key).into(), (*value).into())).collect()
     }
 
     #[test]
@@ -217,11 +211,7 @@ mod tests {
                 EvictionSignal::AllocatableMemoryAvailable
             ]
         );
-        assert_eq!(
-            all[4].value,
-            ThresholdValue::Absolute(100 << 20),
-            "of the hard one"
-        );
+        assert_eq!(all[4].value, ThresholdValue::Absolute(100 << 20), "of the hard one");
         assert_eq!(ThresholdValue::Percentage(0.1).of(1000), 100);
     }
 }

@@ -29,11 +29,8 @@ fn a_lease_belongs_to_the_present_node_object_and_keeps_what_others_wrote() {
     let mut base = new;
     base.metadata.resource_version = Some("7".into());
     base.spec.as_mut().unwrap().lease_transitions = Some(3);
-    let other = OwnerReference {
-        kind: "Other".into(),
-        uid: "x".into(),
-        ..OwnerReference::default()
-    };
+    let other =
+        OwnerReference { kind: "Other".into(), uid: "x".into(), ..OwnerReference::default() };
     base.metadata.owner_references.as_mut().unwrap().push(other);
     let next = renewed_lease(Some(&base), "n", Some("b"), 20, at(2));
     assert_eq!(uids(&next), ["x", "b"]);
@@ -41,10 +38,7 @@ fn a_lease_belongs_to_the_present_node_object_and_keeps_what_others_wrote() {
     let spec = next.spec.clone().unwrap();
     assert_eq!(spec.lease_transitions, Some(3));
     assert_eq!(spec.renew_time, Some(MicroTime(at(2))));
-    assert_eq!(
-        uids(&renewed_lease(Some(&next), "n", None, 20, at(3))),
-        ["x", "b"]
-    );
+    assert_eq!(uids(&renewed_lease(Some(&next), "n", None, 20, at(3))), ["x", "b"]);
 }
 
 /// An API server with at most one lease.
@@ -86,12 +80,7 @@ async fn renewing(api: &Arc<Mutex<Api>>) -> (Scripted, NodeObjectWriter, tokio::
 /// The same with another client of the same connections.
 async fn renewing_beside_a_client(
     api: &Arc<Mutex<Api>>,
-) -> (
-    Scripted,
-    NodeObjectWriter,
-    tokio::task::AbortHandle,
-    ApiServer,
-) {
+) -> (Scripted, NodeObjectWriter, tokio::task::AbortHandle, ApiServer) {
     let script = api.clone();
     let server =
         Scripted::serve(move |request| script.lock().reply(&request.method, &request.body)).await;
@@ -134,10 +123,7 @@ async fn it_is_made_when_there_is_a_node_then_renewed_and_made_again_when_it_is_
     let methods = until(&server, |methods| methods.len() >= 5).await;
     assert_eq!(methods[..5], ["GET", "GET", "POST", "PUT", "PUT"]);
     let owner = api.lock().lease.clone().unwrap()["metadata"]["ownerReferences"][0].clone();
-    assert_eq!(
-        (&owner["kind"], &owner["uid"]),
-        (&json!("Node"), &json!("u"))
-    );
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), &json!("u")));
     api.lock().lease = None;
     let made = |methods: &[String]| methods.iter().filter(|m| *m == "POST").count() == 2;
     until(&server, made).await;
@@ -199,10 +185,7 @@ async fn a_lease_that_is_there_is_renewed_although_the_node_object_cannot_be_rea
         "resourceVersion": "0",
         "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
     }});
-    let api = Arc::new(Mutex::new(Api {
-        lease: Some(lease),
-        ..Api::default()
-    }));
+    let api = Arc::new(Mutex::new(Api { lease: Some(lease), ..Api::default() }));
     let (server, object, task) = renewing(&api).await;
     let methods = until(&server, |methods| methods.len() >= 3).await;
     assert_eq!(methods[..3], ["GET", "PUT", "PUT"]);
@@ -210,10 +193,7 @@ async fn a_lease_that_is_there_is_renewed_although_the_node_object_cannot_be_rea
     assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
     // It is gone, and without a node none is made.
     api.lock().lease = None;
-    until(&server, |methods| {
-        methods.iter().filter(|m| *m == "GET").count() >= 3
-    })
-    .await;
+    until(&server, |methods| methods.iter().filter(|m| *m == "GET").count() >= 3).await;
     assert_eq!(api.lock().lease, None);
     drop(object);
     task.abort();

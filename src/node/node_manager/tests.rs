@@ -213,11 +213,7 @@ impl World {
     }
 
     fn reasons(&self) -> Vec<String> {
-        self.events
-            .recent()
-            .iter()
-            .map(|e| e.reason.to_string())
-            .collect()
+        self.events.recent().iter().map(|e| e.reason.to_string()).collect()
     }
 
     async fn until(&self, what: impl Fn(&Self) -> bool) {
@@ -238,11 +234,7 @@ impl World {
     }
 }
 
-const ONE: Capacity = Capacity {
-    capacity: 1,
-    allocatable: 1,
-    is_forgotten: false,
-};
+const ONE: Capacity = Capacity { capacity: 1, allocatable: 1, is_forgotten: false };
 
 fn machine() -> NodeMachineInfo {
     let mut machine = NodeMachineInfo::default();
@@ -258,10 +250,7 @@ fn status() -> StatusSettings {
         external_cloud_provider: false,
         port: 10250,
         max_images: None,
-        pods: PodLimits {
-            max_pods: 110,
-            pods_per_core: 0,
-        },
+        pods: PodLimits { max_pods: 110, pods_per_core: 0 },
         reservation: ReservedResources::default(),
     }
 }
@@ -315,28 +304,14 @@ async fn whatever_the_api_server_does_the_node_is_registered_in_the_end() {
     world.api.lock().node = Some(lost);
     world.until(World::is_known).await;
     assert_eq!(world.writes()[..5], [CREATE; 5]);
-    assert_eq!(
-        world
-            .node
-            .borrow()
-            .as_ref()
-            .unwrap()
-            .metadata
-            .uid
-            .as_deref(),
-        Some("u")
-    );
+    assert_eq!(world.node.borrow().as_ref().unwrap().metadata.uid.as_deref(), Some("u"));
 }
 
 #[tokio::test]
 async fn a_deleted_node_is_registered_again_at_once() {
     let world = World::start(Api::default(), true).await;
-    world
-        .until(|world| world.is_known() && world.api.lock().watch.is_some())
-        .await;
-    world
-        .devices
-        .set([("example.com/gpu".to_owned(), ONE)].into());
+    world.until(|world| world.is_known() && world.api.lock().watch.is_some()).await;
+    world.devices.set([("example.com/gpu".to_owned(), ONE)].into());
     world.until(|world| world.writes().len() == 2).await;
     let (deleted, watch) = {
         let mut api = world.api.lock();
@@ -370,10 +345,7 @@ async fn a_node_that_is_gone_when_its_status_is_sent_is_registered_again() {
 
 #[tokio::test]
 async fn a_response_counts_although_restored_storage_gave_it_an_older_version() {
-    let api = Api {
-        version: 100,
-        ..Api::default()
-    };
+    let api = Api { version: 100, ..Api::default() };
     let world = World::start(api, true).await;
     world.until(World::is_known).await;
     let version = |world: &World| {
@@ -397,10 +369,7 @@ async fn the_status_is_sent_soon_after_any_request_found_the_api_server_back() {
     tokio::time::sleep(Duration::from_millis(3400)).await;
     assert_eq!(world.writes(), [CREATE]);
     world.server.set_away(false);
-    let node = world
-        .client
-        .get::<Node>(ResourcePath::cluster("node1"))
-        .await;
+    let node = world.client.get::<Node>(ResourcePath::cluster("node1")).await;
     assert!(node.is_ok(), "{node:?}");
     let started_at = clock::instant();
     world.until(|world| world.writes().len() == 2).await;
@@ -457,25 +426,16 @@ async fn a_node_of_which_a_part_cannot_be_decoded_is_reported_and_not_registered
         json!({"images": "x", "conditions": [{"type": 7}], "nodeInfo": {"bootID": "before"}});
     let world = World::start(api, true).await;
     world.until(World::is_known).await;
-    world
-        .until(|world| world.writes().contains(&PATCH.to_owned()))
-        .await;
+    world.until(|world| world.writes().contains(&PATCH.to_owned())).await;
     world.rest().await;
-    assert!(
-        !world.writes().contains(&CREATE.to_owned()),
-        "{:?}",
-        world.writes()
-    );
+    assert!(!world.writes().contains(&CREATE.to_owned()), "{:?}", world.writes());
     let node = world.node.borrow().clone().unwrap();
     assert_eq!(node.metadata.labels.as_ref().unwrap()["disk"], "ssd");
     let taints = node.spec.as_ref().unwrap().taints.as_ref().unwrap();
     assert_eq!((taints.len(), &*taints[0].key), (1, "a"));
     let api = world.api.lock();
     let conditions = api.node.as_ref().unwrap()["status"]["conditions"].as_array();
-    let ready = conditions
-        .unwrap()
-        .iter()
-        .find(|condition| condition["type"] == "Ready");
+    let ready = conditions.unwrap().iter().find(|condition| condition["type"] == "Ready");
     assert_eq!(ready.unwrap()["status"], "True");
 }
 
@@ -484,19 +444,13 @@ fn registered() -> Api {
     let mut node = json!(registration::initial(&registration(true)));
     node["metadata"]["uid"] = json!("u");
     node["metadata"]["resourceVersion"] = json!("1");
-    Api {
-        node: Some(node),
-        version: 1,
-        ..Api::default()
-    }
+    Api { node: Some(node), version: 1, ..Api::default() }
 }
 
 #[tokio::test]
 async fn a_condition_that_others_made_unknown_is_reported_again_whatever_else_is_dropped() {
     let world = World::start(registered(), true).await;
-    world
-        .until(|world| world.writes().len() == 1 && world.api.lock().watch.is_some())
-        .await;
+    world.until(|world| world.writes().len() == 1 && world.api.lock().watch.is_some()).await;
     world.rest().await;
     assert_eq!(world.writes(), [PATCH]);
     // Again and again: the last report says the same each time.
@@ -508,10 +462,7 @@ async fn a_condition_that_others_made_unknown_is_reported_again_whatever_else_is
             let node = api.node.as_mut().unwrap();
             node["metadata"]["resourceVersion"] = json!(version);
             let mut conditions = node["status"]["conditions"].as_array().unwrap().iter();
-            let mut ready = conditions
-                .find(|one| one["type"] == "Ready")
-                .unwrap()
-                .clone();
+            let mut ready = conditions.find(|one| one["type"] == "Ready").unwrap().clone();
             ready["status"] = json!("Unknown");
             ready["reason"] = json!("NodeStatusUnknown");
             store_condition(node, ready);
@@ -536,16 +487,11 @@ async fn a_node_that_registers_itself_not_is_waited_for() {
     let watch = world.api.lock().watch.take().unwrap();
     world.api.lock().forgets = true;
     world.api.lock().node = Some(node.clone());
-    watch
-        .line(&json!({ "type": "ADDED", "object": node }))
-        .await;
+    watch.line(&json!({ "type": "ADDED", "object": node })).await;
     world.until(|world| !world.writes().is_empty()).await;
     assert_eq!(world.writes()[0], PATCH);
     let sent = world.server.received();
-    let patch = sent
-        .iter()
-        .find(|request| request.method == "PATCH")
-        .unwrap();
+    let patch = sent.iter().find(|request| request.method == "PATCH").unwrap();
     let metadata = patch.body["metadata"].as_object().unwrap();
     assert_eq!(metadata.keys().collect::<Vec<_>>(), ["labels"]);
     let labels = metadata["labels"].as_object().unwrap();
@@ -557,9 +503,7 @@ async fn a_node_that_registers_itself_not_is_waited_for() {
 async fn what_the_node_is_short_of_is_reported_at_once() {
     let world = World::start(Api::default(), true).await;
     world.until(World::is_known).await;
-    world
-        .pressure
-        .send_modify(|pressure| pressure.memory = true);
+    world.pressure.send_modify(|pressure| pressure.memory = true);
     world.until(|world| world.writes().len() == 2).await;
     let sent = world.server.received();
     let patch = sent.iter().find(|request| request.method == "PATCH");
@@ -567,24 +511,15 @@ async fn what_the_node_is_short_of_is_reported_at_once() {
     let mut all = conditions.as_array().unwrap().iter();
     let memory = all.find(|condition| condition["type"] == "MemoryPressure");
     assert_eq!(memory.unwrap()["reason"], "KubeletHasInsufficientMemory");
-    assert_eq!(
-        world.reasons().last(),
-        Some(&"NodeHasInsufficientMemory".into())
-    );
+    assert_eq!(world.reasons().last(), Some(&"NodeHasInsufficientMemory".into()));
 }
 
 #[tokio::test]
 async fn devices_of_plugins_are_reported_at_once() {
     let world = World::start(Api::default(), true).await;
     world.until(World::is_known).await;
-    let amount = Capacity {
-        capacity: 3,
-        allocatable: 2,
-        is_forgotten: false,
-    };
-    world
-        .devices
-        .set([("example.com/gpu".to_owned(), amount)].into());
+    let amount = Capacity { capacity: 3, allocatable: 2, is_forgotten: false };
+    world.devices.set([("example.com/gpu".to_owned(), amount)].into());
     world.until(|world| world.writes().len() == 2).await;
     let sent = world.server.received();
     let patch = sent.iter().find(|request| request.method == "PATCH");

@@ -88,8 +88,7 @@ impl VolumesInUseReport {
 
     fn confirm(&self, node: &Node) {
         let resource_version = node.metadata.resource_version.as_deref();
-        self.store
-            .confirm(names(node), resource_version.unwrap_or_default());
+        self.store.confirm(names(node), resource_version.unwrap_or_default());
     }
 
     /// Completes the patch from the known Node object to a generated status.
@@ -99,11 +98,7 @@ impl VolumesInUseReport {
         known: &Node,
         generated: &GeneratedStatus,
     ) -> Option<Value> {
-        let wanted = generated
-            .status
-            .volumes_in_use
-            .as_deref()
-            .unwrap_or_default();
+        let wanted = generated.status.volumes_in_use.as_deref().unwrap_or_default();
         let mut patch = match patch {
             Some(Value::Object(patch)) => patch,
             _ => Map::new(),
@@ -116,11 +111,7 @@ impl VolumesInUseReport {
         };
         // The known list may differ from the one that the API server has.
         if self.wanted.borrow().is_some() && !self.is_settled {
-            let list = if wanted.is_empty() {
-                Value::Null
-            } else {
-                json!(wanted)
-            };
+            let list = if wanted.is_empty() { Value::Null } else { json!(wanted) };
             insert("status", "volumesInUse", list);
         }
         // A report that removes a name must not take effect after a later one that adds it again, even if it was

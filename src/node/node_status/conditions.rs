@@ -24,15 +24,9 @@ fn kubelet_conditions(not_ready_reasons: &[String], pressure: NodePressure) -> [
         message: message.to_owned(),
     };
     let memory = if pressure.memory {
-        (
-            "KubeletHasInsufficientMemory",
-            "kubelet has insufficient memory available",
-        )
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
     } else {
-        (
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
-        )
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
     };
     let disk = if pressure.disk {
         ("KubeletHasDiskPressure", "kubelet has disk pressure")
@@ -40,15 +34,9 @@ fn kubelet_conditions(not_ready_reasons: &[String], pressure: NodePressure) -> [
         ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
     };
     let pid = if pressure.pid {
-        (
-            "KubeletHasInsufficientPID",
-            "kubelet has insufficient PID available",
-        )
+        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available")
     } else {
-        (
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
-        )
+        ("KubeletHasSufficientPID", "kubelet has sufficient PID available")
     };
     [
         value("MemoryPressure", pressure.memory, memory),
@@ -90,9 +78,7 @@ pub(super) fn conditions(
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = known.to_vec();
     for value in kubelet_conditions(not_ready_reasons, pressure) {
-        let before = conditions
-            .iter()
-            .position(|condition| condition.type_ == value.kind);
+        let before = conditions.iter().position(|condition| condition.type_ == value.kind);
         let last = before.and_then(|index| conditions.get(index));
         let condition = with_times(value, last, now);
         match before.and_then(|index| conditions.get_mut(index)) {
@@ -131,22 +117,18 @@ pub fn transition_reasons(before: &[NodeCondition], after: &[NodeCondition]) -> 
         !same
     });
     let reasons = changed.filter_map(|condition| {
-        Some(
-            match (condition.type_.as_str(), condition.status.as_str()) {
-                ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
-                ("DiskPressure", "True") => "NodeHasDiskPressure",
-                ("PIDPressure", "True") => "NodeHasInsufficientPID",
-                ("MemoryPressure", "False") => "NodeHasSufficientMemory",
-                ("DiskPressure", "False") => "NodeHasNoDiskPressure",
-                ("PIDPressure", "False") => "NodeHasSufficientPID",
-                (READY, "True") => "NodeReady",
-                // A new node does not become not ready.
-                (READY, "False") if before.iter().any(|known| known.type_ == READY) => {
-                    "NodeNotReady"
-                }
-                _ => return None,
-            },
-        )
+        Some(match (condition.type_.as_str(), condition.status.as_str()) {
+            ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
+            ("DiskPressure", "True") => "NodeHasDiskPressure",
+            ("PIDPressure", "True") => "NodeHasInsufficientPID",
+            ("MemoryPressure", "False") => "NodeHasSufficientMemory",
+            ("DiskPressure", "False") => "NodeHasNoDiskPressure",
+            ("PIDPressure", "False") => "NodeHasSufficientPID",
+            (READY, "True") => "NodeReady",
+            // A new node does not become not ready.
+            (READY, "False") if before.iter().any(|known| known.type_ == READY) => "NodeNotReady",
+            _ => return None,
+        })
     });
     reasons.collect()
 }

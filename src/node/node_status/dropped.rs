@@ -23,16 +23,10 @@ impl PatchParts {
     fn of(mut difference: Value) -> Self {
         let status = difference.get_mut("status").and_then(Value::as_object_mut);
         let conditions = status.and_then(|status| status.remove("conditions"));
-        if difference
-            .get("status")
-            .is_some_and(|it| it.as_object().is_some_and(Map::is_empty))
-        {
+        if difference.get("status").is_some_and(|it| it.as_object().is_some_and(Map::is_empty)) {
             difference.as_object_mut().map(|it| it.remove("status"));
         }
-        Self {
-            conditions: conditions.map(without_times),
-            rest: without_times(difference),
-        }
+        Self { conditions: conditions.map(without_times), rest: without_times(difference) }
     }
 }
 
@@ -57,9 +51,7 @@ fn without_times(patch: Value) -> Value {
         Value::Object(members) => {
             let is_time = |name: &str| name == "lastTransitionTime" || name == "lastHeartbeatTime";
             let kept = members.into_iter().filter(|(name, _)| !is_time(name));
-            kept.map(|(name, value)| (name, without_times(value)))
-                .collect::<Map<_, _>>()
-                .into()
+            kept.map(|(name, value)| (name, without_times(value))).collect::<Map<_, _>>().into()
         }
         Value::Array(items) => items.into_iter().map(without_times).collect(),
         scalar => scalar,
@@ -83,37 +75,18 @@ mod tests {
         let both = json!({"status": {"features": features, "conditions": ready("True", "1")}});
         for (fields, difference, at_once, later) in [
             (&dropped, dropped.clone(), false, false),
-            (
-                &dropped,
-                json!({"status": {"features": features, "images": images}}),
-                true,
-                true,
-            ),
+            (&dropped, json!({"status": {"features": features, "images": images}}), true, true),
             (&dropped, both.clone(), true, true),
             (&dropped, altered.clone(), true, true),
-            (
-                &altered,
-                json!({"status": {"conditions": ready("True", "2")}}),
-                false,
-                true,
-            ),
-            (
-                &altered,
-                json!({"status": {"conditions": ready("False", "2")}}),
-                true,
-                true,
-            ),
+            (&altered, json!({"status": {"conditions": ready("True", "2")}}), false, true),
+            (&altered, json!({"status": {"conditions": ready("False", "2")}}), true, true),
             (&both, both.clone(), false, true),
             (&both, dropped.clone(), false, false),
         ] {
             let fields = DroppedFields::new(fields.clone(), started_at);
             let permits = |at| fields.permits(&difference, period, at);
             assert_eq!(permits(started_at), at_once, "{fields:?} {difference}");
-            assert_eq!(
-                permits(started_at + period),
-                later,
-                "{fields:?} {difference}"
-            );
+            assert_eq!(permits(started_at + period), later, "{fields:?} {difference}");
         }
     }
 }

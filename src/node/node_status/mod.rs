@@ -136,39 +136,28 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> GeneratedStatus {
         &known_resources,
     );
     let conditions = before.conditions.as_deref().unwrap_or_default();
-    let conditions = conditions::conditions(
-        conditions,
-        facts.not_ready_reasons,
-        facts.pressure,
-        facts.now,
-    );
+    let conditions =
+        conditions::conditions(conditions, facts.not_ready_reasons, facts.pressure, facts.now);
     let status = NodeStatus {
         addresses: addresses(before.addresses.clone(), facts),
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         conditions: Some(conditions),
         daemon_endpoints: Some(NodeDaemonEndpoints {
-            kubelet_endpoint: Some(DaemonEndpoint {
-                port: facts.settings.port.into(),
-            }),
+            kubelet_endpoint: Some(DaemonEndpoint { port: facts.settings.port.into() }),
         }),
         declared_features: Some(DECLARED_FEATURES.map(str::to_owned).to_vec()),
         features: facts
             .runtime
             .supplemental_groups_policy
-            .map(|supported| NodeFeatures {
-                supplemental_groups_policy: Some(supported),
-            }),
+            .map(|supported| NodeFeatures { supplemental_groups_policy: Some(supported) }),
         images: images(before.images.clone(), facts),
         node_info: Some(info(facts)),
         runtime_handlers: some(facts.runtime.handlers.clone()),
         volumes_in_use: volumes_in_use(before.volumes_in_use.as_deref(), facts),
         ..before
     };
-    GeneratedStatus {
-        status,
-        annotations: annotations(facts),
-    }
+    GeneratedStatus { status, annotations: annotations(facts) }
 }
 
 /// The attachable volumes in use, sorted. Those of other plugins than CSI are an earlier kubelet's, and stay while any volume
@@ -188,10 +177,7 @@ fn volumes_in_use(known: Option<&[String]>, facts: &NodeStatusInputs<'_>) -> Opt
 
 /// Whether the machine has rebooted since this status was written.
 pub fn has_rebooted(known: &Node, machine: &NodeMachineInfo) -> bool {
-    let info = known
-        .status
-        .as_ref()
-        .and_then(|status| status.node_info.as_ref());
+    let info = known.status.as_ref().and_then(|status| status.node_info.as_ref());
     let before = info.map_or("", |info| info.boot_id.as_str());
     !before.is_empty() && !machine.info.boot_id.is_empty() && before != machine.info.boot_id
 }
@@ -203,9 +189,8 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 fn info(facts: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     NodeSystemInfo {
         container_runtime_version: facts.runtime.version.clone(),
-        swap: (facts.machine.swap > 0).then_some(NodeSwapStatus {
-            capacity: Some(facts.machine.swap),
-        }),
+        swap: (facts.machine.swap > 0)
+            .then_some(NodeSwapStatus { capacity: Some(facts.machine.swap) }),
         ..facts.machine.info.clone()
     }
 }
@@ -225,22 +210,14 @@ fn addresses(
     }
     let name = settings.node_name.as_str();
     let own: Vec<IpAddr> = match settings.given_ips.as_slice() {
-        [] => name
-            .parse()
-            .ok()
-            .or(facts.default_route_ip)
-            .into_iter()
-            .collect(),
+        [] => name.parse().ok().or(facts.default_route_ip).into_iter().collect(),
         given => given.to_vec(),
     };
     if own.is_empty() {
         // The machine may have lost its default route for a moment.
         return known;
     }
-    let address = |kind: &str, address: String| NodeAddress {
-        type_: kind.to_owned(),
-        address,
-    };
+    let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
     let internal = own.iter().map(|ip| address("InternalIP", ip.to_string()));
     let hostname = std::iter::once(address("Hostname", name.to_owned()));
     Some(internal.chain(hostname).collect())

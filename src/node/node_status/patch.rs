@@ -8,13 +8,8 @@ const OS_LABEL: &str = "kubernetes.io/os";
 const ARCH_LABEL: &str = "kubernetes.io/arch";
 
 /// Fields of the status that are replaced as a whole.
-const REPLACED_FIELDS: [&str; 5] = [
-    "images",
-    "runtimeHandlers",
-    "declaredFeatures",
-    "features",
-    "volumesInUse",
-];
+const REPLACED_FIELDS: [&str; 5] =
+    ["images", "runtimeHandlers", "declaredFeatures", "features", "volumesInUse"];
 /// Fields that are merged by key, so that removed keys have to be set to null.
 const MERGED_FIELDS: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
 
@@ -28,14 +23,11 @@ pub fn difference(known: &Node, wanted: &GeneratedStatus, heartbeats: bool) -> O
     if !status.is_empty() {
         patch.insert("status".into(), status.into());
     }
-    let metadata = [
-        ("annotations", annotations(known, wanted)),
-        ("labels", labels(known, &wanted.status)),
-    ];
+    let metadata =
+        [("annotations", annotations(known, wanted)), ("labels", labels(known, &wanted.status))];
     let metadata = metadata.into_iter().filter(|(_, part)| !part.is_empty());
-    let metadata: Map<String, Value> = metadata
-        .map(|(name, part)| (name.to_owned(), part.into()))
-        .collect();
+    let metadata: Map<String, Value> =
+        metadata.map(|(name, part)| (name.to_owned(), part.into())).collect();
     if !metadata.is_empty() {
         patch.insert("metadata".into(), metadata.into());
     }
@@ -46,12 +38,8 @@ pub fn difference(known: &Node, wanted: &GeneratedStatus, heartbeats: bool) -> O
 fn labels(known: &Node, wanted: &NodeStatus) -> Map<String, Value> {
     let existing = known.metadata.labels.as_ref();
     let info = wanted.node_info.iter();
-    let wanted = info.flat_map(|info| {
-        [
-            (OS_LABEL, &info.operating_system),
-            (ARCH_LABEL, &info.architecture),
-        ]
-    });
+    let wanted = info
+        .flat_map(|info| [(OS_LABEL, &info.operating_system), (ARCH_LABEL, &info.architecture)]);
     wanted
         .filter(|(name, value)| existing.and_then(|labels| labels.get(*name)) != Some(*value))
         .map(|(name, value)| (name.to_owned(), json!(value)))
@@ -75,10 +63,7 @@ fn status_patch(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Ma
     let mut patch = Map::new();
     let (null, empty) = (Value::Null, Map::new());
     for name in REPLACED_FIELDS {
-        let (old, new) = (
-            before.get(name).unwrap_or(&null),
-            after.get(name).unwrap_or(&null),
-        );
+        let (old, new) = (before.get(name).unwrap_or(&null), after.get(name).unwrap_or(&null));
         if old != new {
             patch.insert(name.into(), new.clone());
         }
@@ -93,12 +78,7 @@ fn status_patch(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Ma
     }
     if known.addresses != wanted.addresses {
         // Replaced as a whole: their merge key is the type, which the addresses of a dual-stack node share.
-        let mut list: Vec<Value> = wanted
-            .addresses
-            .iter()
-            .flatten()
-            .map(|a| json!(a))
-            .collect();
+        let mut list: Vec<Value> = wanted.addresses.iter().flatten().map(|a| json!(a)).collect();
         list.push(json!({ "$patch": "replace" }));
         patch.insert("addresses".into(), list.into());
     }
@@ -119,9 +99,7 @@ fn object(status: &NodeStatus) -> Map<String, Value> {
 fn merged(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
     let removed = old.keys().filter(|name| !new.contains_key(*name));
     let mut patch: Map<String, Value> = removed.map(|name| (name.clone(), Value::Null)).collect();
-    let set = new
-        .iter()
-        .filter(|(name, value)| old.get(*name) != Some(value));
+    let set = new.iter().filter(|(name, value)| old.get(*name) != Some(value));
     patch.extend(set.map(|(name, value)| (name.clone(), value.clone())));
     patch
 }

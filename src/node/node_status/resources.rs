@@ -104,9 +104,7 @@ impl Allocatable {
             threshold.map_or(0, |threshold| threshold.of(of))
         };
         let left = |all: i64, reserved: i64, threshold: i64| {
-            all.saturating_sub(reserved)
-                .saturating_sub(threshold)
-                .max(0)
+            all.saturating_sub(reserved).saturating_sub(threshold).max(0)
         };
         Self {
             milli_cpu: left(milli_cpu, reservation.milli_cpu, 0),
@@ -157,10 +155,7 @@ pub(super) fn resources(
         huge = huge.saturating_add(*bytes);
         own.push((huge_page_resource(*size), Amount::of_bytes(*bytes)));
     }
-    capacity.extend(
-        own.into_iter()
-            .map(|(name, amount)| (name, amount.to_api())),
-    );
+    capacity.extend(own.into_iter().map(|(name, amount)| (name, amount.to_api())));
     let mut allocatable = capacity.clone();
     // As in upstream: preallocated huge pages cannot be used as other memory.
     let memory = left.memory.saturating_sub(huge).max(0);
@@ -172,9 +167,7 @@ pub(super) fn resources(
     }
     for (name, amount) in devices {
         // A name that never comes back must not stay in the Node for ever, nor with the capacity that it had.
-        let known = known
-            .get(name)
-            .and_then(|known| Quantity::from_api(known).ok());
+        let known = known.get(name).and_then(|known| Quantity::from_api(known).ok());
         if amount.is_forgotten && known.unwrap_or_default().is_zero() {
             capacity.remove(name);
             allocatable.remove(name);
@@ -194,8 +187,7 @@ fn count(number: u32) -> Amount {
 /// The quantity of a resource in a configuration map; zero if missing or invalid.
 pub fn quantity_or_zero(map: &BTreeMap<String, String>, name: &str) -> Quantity {
     let text = map.get(name);
-    text.and_then(|text| Quantity::parse(text).ok())
-        .unwrap_or_default()
+    text.and_then(|text| Quantity::parse(text).ok()).unwrap_or_default()
 }
 
 /// The number of CPUs in a list such as `0-3,8`.

@@ -38,10 +38,7 @@ fn settings() -> StatusSettings {
         external_cloud_provider: false,
         port: 10250,
         max_images: Some(2),
-        pods: PodLimits {
-            max_pods: 110,
-            pods_per_core: 0,
-        },
+        pods: PodLimits { max_pods: 110, pods_per_core: 0 },
         reservation: ReservedResources {
             memory_threshold: threshold("100Mi"),
             storage_threshold: threshold("10%"),
@@ -103,14 +100,9 @@ impl Example {
 
 fn with(status: NodeStatus) -> Node {
     let info = machine().info;
-    let labels = [
-        ("kubernetes.io/os", info.operating_system),
-        ("kubernetes.io/arch", info.architecture),
-    ];
-    let mut node = Node {
-        status: Some(status),
-        ..Node::default()
-    };
+    let labels =
+        [("kubernetes.io/os", info.operating_system), ("kubernetes.io/arch", info.architecture)];
+    let mut node = Node { status: Some(status), ..Node::default() };
     let labels = labels.map(|(name, value)| (name.to_owned(), value));
     node.metadata.labels = Some(labels.into());
     node
@@ -118,9 +110,7 @@ fn with(status: NodeStatus) -> Node {
 
 fn amounts(list: &[(&str, &str)]) -> ResourceList {
     let amounts = list.iter();
-    amounts
-        .map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned())))
-        .collect()
+    amounts.map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
 }
 
 #[test]
@@ -137,10 +127,7 @@ fn the_numbers_are_those_of_the_go_kubelet_on_the_same_machine() {
         ])
     };
     assert_eq!(status.capacity, Some(expected("24684084Ki", "264212084Ki")));
-    assert_eq!(
-        status.allocatable,
-        Some(expected("24581684Ki", "243497856212"))
-    );
+    assert_eq!(status.allocatable, Some(expected("24581684Ki", "243497856212")));
 }
 
 #[test]
@@ -172,15 +159,8 @@ fn what_is_reserved_and_in_huge_pages_is_not_allocatable_and_nothing_is_less_tha
 
 #[test]
 fn resources_of_others_stay_and_former_huge_pages_go() {
-    let known = amounts(&[
-        ("example.com/gpu", "3"),
-        ("hugepages-64Ki", "128Ki"),
-        ("cpu", "99"),
-    ]);
-    let known = with(NodeStatus {
-        capacity: Some(known),
-        ..NodeStatus::default()
-    });
+    let known = amounts(&[("example.com/gpu", "3"), ("hugepages-64Ki", "128Ki"), ("cpu", "99")]);
+    let known = with(NodeStatus { capacity: Some(known), ..NodeStatus::default() });
     let status = Example::new().at(&known, 1).status;
     for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
         assert_eq!(list["example.com/gpu"].0, "3");
@@ -228,24 +208,15 @@ fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_alway
     let first = example.at(&Node::default(), 10).status;
     let kinds: Vec<_> = first.conditions.iter().flatten().collect();
     let kinds: Vec<_> = kinds.iter().map(|c| c.type_.as_str()).collect();
-    assert_eq!(
-        kinds,
-        ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
-    );
+    assert_eq!(kinds, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
     let ready = condition(&first, READY);
     assert_eq!(ready.status, "True");
     assert_eq!(ready.reason.as_deref(), Some("KubeletReady"));
-    assert_eq!(
-        ready.message.as_deref(),
-        Some("kubelet is posting ready status")
-    );
+    assert_eq!(ready.message.as_deref(), Some("kubelet is posting ready status"));
     let times = |status: &NodeStatus| {
         let ready = condition(status, READY);
         let second = |time: &Option<Time>| time.as_ref().unwrap().0.as_second();
-        (
-            second(&ready.last_transition_time),
-            second(&ready.last_heartbeat_time),
-        )
+        (second(&ready.last_transition_time), second(&ready.last_heartbeat_time))
     };
     assert_eq!(times(&first), (10, 10));
     let second = example.at(&with(first), 20).status;
@@ -255,10 +226,7 @@ fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_alway
     assert_eq!(times(&third), (30, 30));
     let ready = condition(&third, READY);
     assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
-    assert_eq!(
-        ready.message.as_deref(),
-        Some("[container runtime is down, no network]")
-    );
+    assert_eq!(ready.message.as_deref(), Some("[container runtime is down, no network]"));
     example.not_ready_reasons.truncate(1);
     let fourth = example.at(&with(third), 40).status;
     assert_eq!(times(&fourth), (30, 40));
@@ -285,11 +253,7 @@ fn events_tell_of_conditions_that_changed() {
         transition_reasons(before, &after)
     };
     let ready = example.at(&Node::default(), 1).status;
-    let pressures = [
-        "NodeHasSufficientMemory",
-        "NodeHasNoDiskPressure",
-        "NodeHasSufficientPID",
-    ];
+    let pressures = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
     let all = [&pressures[..], &["NodeReady"]].concat();
     assert_eq!(reasons(&[], &ready), all);
     let known = ready.conditions.clone().unwrap();
@@ -297,46 +261,29 @@ fn events_tell_of_conditions_that_changed() {
     example.not_ready_reasons = vec!["down".into()];
     let down = example.at(&with(ready.clone()), 2).status;
     assert_eq!(reasons(&known, &down), ["NodeNotReady"]);
-    assert_eq!(
-        reasons(&down.conditions.clone().unwrap(), &ready),
-        ["NodeReady"]
-    );
+    assert_eq!(reasons(&down.conditions.clone().unwrap(), &ready), ["NodeReady"]);
     assert_eq!(reasons(&[], &down), pressures);
     example.not_ready_reasons.clear();
-    example.pressure = NodePressure {
-        memory: true,
-        disk: true,
-        pid: true,
-    };
+    example.pressure = NodePressure { memory: true, disk: true, pid: true };
     let short = example.at(&with(ready.clone()), 3).status;
-    let expected = [
-        "NodeHasInsufficientMemory",
-        "NodeHasDiskPressure",
-        "NodeHasInsufficientPID",
-    ];
+    let expected = ["NodeHasInsufficientMemory", "NodeHasDiskPressure", "NodeHasInsufficientPID"];
     assert_eq!(reasons(&known, &short), expected);
     // The node controller has given the node up.
     let mut unknown = known;
-    unknown
-        .iter_mut()
-        .for_each(|c| c.status = "Unknown".to_owned());
+    unknown.iter_mut().for_each(|c| c.status = "Unknown".to_owned());
     assert_eq!(reasons(&unknown, &ready), all);
 }
 
 fn shown(status: &NodeStatus) -> Vec<(&str, &str)> {
     let all = status.addresses.iter().flatten();
-    all.map(|a| (a.type_.as_str(), a.address.as_str()))
-        .collect()
+    all.map(|a| (a.type_.as_str(), a.address.as_str())).collect()
 }
 
 #[test]
 fn addresses_are_given_or_found_and_a_cloud_providers_stay() {
     let mut example = Example::new();
     let found = example.at(&Node::default(), 1);
-    assert_eq!(
-        shown(&found.status),
-        [("InternalIP", "10.0.0.7"), ("Hostname", "node1")]
-    );
+    assert_eq!(shown(&found.status), [("InternalIP", "10.0.0.7"), ("Hostname", "node1")]);
     assert_eq!(found.annotations, BTreeMap::new());
     example.default_route_ip = None;
     let kept = example.at(&with(found.status.clone()), 1);
@@ -345,11 +292,7 @@ fn addresses_are_given_or_found_and_a_cloud_providers_stay() {
     let both = example.at(&with(found.status.clone()), 1).status;
     assert_eq!(
         shown(&both),
-        [
-            ("InternalIP", "10.1.1.1"),
-            ("InternalIP", "fd00::1"),
-            ("Hostname", "node1")
-        ]
+        [("InternalIP", "10.1.1.1"), ("InternalIP", "fd00::1"), ("Hostname", "node1")]
     );
     example.settings.external_cloud_provider = true;
     let provided = example.at(&Node::default(), 1);
@@ -361,10 +304,7 @@ fn addresses_are_given_or_found_and_a_cloud_providers_stay() {
     example.settings.given_ips.clear();
     let waiting = example.at(&Node::default(), 1);
     assert_eq!(shown(&waiting.status), []);
-    assert_eq!(
-        waiting.annotations,
-        BTreeMap::from([(PROVIDED_NODE_IP, None)])
-    );
+    assert_eq!(waiting.annotations, BTreeMap::from([(PROVIDED_NODE_IP, None)]));
     example.settings.external_cloud_provider = false;
     example.settings.node_name = "10.9.9.9".into();
     let named = example.at(&Node::default(), 1).status;
@@ -380,12 +320,8 @@ fn the_largest_images_are_shown_with_five_names_at_most() {
     };
     let unlisted = example.at(&Node::default(), 1).status;
     assert_eq!(unlisted.images, None);
-    example.runtime.images = Some(vec![
-        image("small", 1, 1),
-        image("big", 9, 7),
-        image("b", 5, 1),
-        image("a", 5, 1),
-    ]);
+    example.runtime.images =
+        Some(vec![image("small", 1, 1), image("big", 9, 7), image("b", 5, 1), image("a", 5, 1)]);
     let status = example.at(&Node::default(), 1).status;
     let images = status.images.clone().unwrap();
     assert_eq!(images, [image("big", 9, 5), image("a", 5, 1)]);
@@ -393,10 +329,7 @@ fn the_largest_images_are_shown_with_five_names_at_most() {
     assert_eq!(example.at(&with(status), 1).status.images, Some(images));
     example.runtime.images = Some(vec![image("x", 1, 1)]);
     example.settings.max_images = None;
-    assert_eq!(
-        example.at(&Node::default(), 1).status.images.unwrap().len(),
-        1
-    );
+    assert_eq!(example.at(&Node::default(), 1).status.images.unwrap().len(), 1);
 }
 
 #[test]
@@ -475,11 +408,7 @@ fn conditions_of_others_are_neither_changed_nor_named() {
         status: "False".into(),
         ..NodeCondition::default()
     };
-    status
-        .conditions
-        .as_mut()
-        .unwrap()
-        .insert(0, foreign.clone());
+    status.conditions.as_mut().unwrap().insert(0, foreign.clone());
     let known = with(status);
     let mut wanted = example.at(&known, 2);
     assert_eq!(wanted.status.conditions.as_ref().unwrap()[0], foreign);
@@ -503,11 +432,7 @@ fn a_patch_says_what_is_gone_and_replaces_addresses_as_a_whole() {
     let mut known = with(before.status);
     let ip = before.annotations[PROVIDED_NODE_IP].clone().unwrap();
     known.metadata.annotations = Some([(PROVIDED_NODE_IP.to_owned(), ip)].into());
-    assert_eq!(
-        difference(&known, &example.at(&known, 2), false),
-        None,
-        "nothing changed"
-    );
+    assert_eq!(difference(&known, &example.at(&known, 2), false), None, "nothing changed");
     example.machine.swap = 0;
     example.machine.huge_pages.pop();
     example.runtime.handlers.clear();
@@ -569,11 +494,7 @@ fn devices_of_an_earlier_kubelets_plugins_are_zero_and_resources_of_administrato
 #[test]
 fn devices_of_plugins_are_capacity_and_the_healthy_ones_allocatable() {
     let mut example = Example::new();
-    let some = Capacity {
-        capacity: 4,
-        allocatable: 3,
-        is_forgotten: false,
-    };
+    let some = Capacity { capacity: 4, allocatable: 3, is_forgotten: false };
     example.devices = [("vendor.example/gpu".to_owned(), some)].into();
     let status = example.at(&Node::default(), 1).status;
     assert_eq!(status.capacity.unwrap()["vendor.example/gpu"].0, "4");
@@ -584,18 +505,11 @@ fn devices_of_plugins_are_capacity_and_the_healthy_ones_allocatable() {
 fn a_forgotten_resource_is_zero_in_the_node_before_it_is_removed() {
     let mut example = Example::new();
     let name = || "vendor.example/gone".to_owned();
-    let forgotten = Capacity {
-        is_forgotten: true,
-        ..Capacity::default()
-    };
+    let forgotten = Capacity { is_forgotten: true, ..Capacity::default() };
     example.devices = [(name(), forgotten)].into();
     let known = |amount: Option<&str>| {
         let list = amount.map(|amount| [(name(), Quantity(amount.into()))].into());
-        with(NodeStatus {
-            capacity: list.clone(),
-            allocatable: list,
-            ..NodeStatus::default()
-        })
+        with(NodeStatus { capacity: list.clone(), allocatable: list, ..NodeStatus::default() })
     };
     for (before, after) in [(Some("2"), Some("0")), (Some("0"), None), (None, None)] {
         let status = example.at(&known(before), 1).status;
@@ -638,12 +552,7 @@ fn known_volumes_in_use_replace_those_of_csi_and_others_stay_while_anything_is_m
         (list(&[]), list(&[&b, &a]), false, Some(json!([a, b]))),
         (list(&[&a, &b]), list(&[&b, &a]), true, None),
         (list(&[&a]), list(&[&b]), true, Some(json!([b]))),
-        (
-            list(&[&iscsi()]),
-            list(&[&a]),
-            true,
-            Some(json!([a, iscsi()])),
-        ),
+        (list(&[&iscsi()]), list(&[&a]), true, Some(json!([a, iscsi()]))),
         (list(&[&iscsi()]), list(&[&a]), false, Some(json!([a]))),
     ] {
         let known = with(NodeStatus {

@@ -80,14 +80,8 @@ mod tests {
             panic!("{recorded:?}");
         };
         assert_eq!((event.object.kind, &*event.object.name), ("Node", "node1"));
-        assert_eq!(
-            (event.kind.as_str(), &*event.reason),
-            ("Warning", "SystemOOM")
-        );
-        assert_eq!(
-            event.message,
-            "System OOM encountered, victim process: hog, pid: 42"
-        );
+        assert_eq!((event.kind.as_str(), &*event.reason), ("Warning", "SystemOOM"));
+        assert_eq!(event.message, "System OOM encountered, victim process: hog, pid: 42");
     }
 
     #[tokio::test]

@@ -59,10 +59,7 @@ fn killed(message: &str) -> Option<SystemOom> {
     let (_, rest) = message.split_once("Killed process ")?;
     let (pid, rest) = rest.split_once(" (")?;
     let (process, _) = rest.rsplit_once(") total-vm:").or(rest.rsplit_once(')'))?;
-    Some(SystemOom {
-        process: process.to_owned(),
-        pid: pid.parse().ok()?,
-    })
+    Some(SystemOom { process: process.to_owned(), pid: pid.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -131,17 +128,9 @@ mod tests {
                 false,
             ),
             ("the end of a report that began earlier", &[KILLED], false),
-            (
-                "one report, of two processes",
-                &[BEGIN, KILLED, KILLED],
-                true,
-            ),
+            ("one report, of two processes", &[BEGIN, KILLED, KILLED], true),
             ("nothing was killed", &[BEGIN, "Mem-Info:"], false),
-            (
-                "no number",
-                &[BEGIN, "Killed process x (python3) total-vm:1"],
-                false,
-            ),
+            ("no number", &[BEGIN, "Killed process x (python3) total-vm:1"], false),
         ];
         for (what, messages, is_system) in table {
             let expected = if *is_system { &said[..] } else { &[] };
@@ -152,19 +141,15 @@ mod tests {
     #[test]
     fn each_report_is_read_for_itself() {
         let of_cgroup = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=1,uid=0";
-        let messages = [
-            BEGIN, of_cgroup, KILLED, BEGIN, KILLED, BEGIN, BEGIN, KILLED,
-        ];
+        let messages = [BEGIN, of_cgroup, KILLED, BEGIN, KILLED, BEGIN, BEGIN, KILLED];
         assert_eq!(found(&messages).len(), 2);
     }
 
     #[test]
     fn a_process_is_named_as_it_names_itself() {
-        for (name, expected) in [
-            ("(sd-pam)", "(sd-pam)"),
-            ("a) total-vm:", "a) total-vm:"),
-            ("a (b", "a (b"),
-        ] {
+        for (name, expected) in
+            [("(sd-pam)", "(sd-pam)"), ("a) total-vm:", "a) total-vm:"), ("a (b", "a (b")]
+        {
             let message = format!("Out of memory: Killed process 7 ({name}) total-vm:1kB");
             let oom = killed(&message).unwrap();
             assert_eq!((oom.process.as_str(), oom.pid), (expected, 7));

@@ -7,11 +7,7 @@ fn settings() -> RegistrationSettings {
 }
 
 fn with(config: RegistrationConfig) -> RegistrationSettings {
-    RegistrationSettings {
-        node_name: "node1".into(),
-        architecture: "amd64".into(),
-        config,
-    }
+    RegistrationSettings { node_name: "node1".into(), architecture: "amd64".into(), config }
 }
 
 fn config() -> RegistrationConfig {
@@ -27,9 +23,7 @@ fn config() -> RegistrationConfig {
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let pairs = pairs.iter();
-    pairs
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-        .collect()
+    pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 #[test]
@@ -45,16 +39,10 @@ fn a_new_node_has_the_labels_taints_and_annotations_of_upstream() {
             ("kubernetes.io/os", "linux"),
         ]))
     );
-    assert_eq!(
-        plain.metadata.annotations,
-        Some(map(&[(CONTROLLER_ATTACH, "true")]))
-    );
+    assert_eq!(plain.metadata.annotations, Some(map(&[(CONTROLLER_ATTACH, "true")])));
     assert_eq!(plain.spec, Some(NodeSpec::default()));
-    let taint = |key: &str| Taint {
-        key: key.into(),
-        effect: "NoSchedule".into(),
-        ..Taint::default()
-    };
+    let taint =
+        |key: &str| Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() };
     let node = initial(&with(RegistrationConfig {
         labels: map(&[("a", "b"), ("kubernetes.io/hostname", "other")]),
         taints: vec![taint("k")],
@@ -64,33 +52,21 @@ fn a_new_node_has_the_labels_taints_and_annotations_of_upstream() {
         ..config()
     }));
     let labels = node.metadata.labels.unwrap();
-    assert_eq!(
-        (&labels["a"], &labels["kubernetes.io/hostname"]),
-        (&"b".into(), &"other".into())
-    );
+    assert_eq!((&labels["a"], &labels["kubernetes.io/hostname"]), (&"b".into(), &"other".into()));
     assert_eq!(node.metadata.annotations, None);
     let spec = node.spec.unwrap();
     assert_eq!(spec.provider_id.as_deref(), Some("x://1"));
-    let uninitialized = Taint {
-        value: Some("true".into()),
-        ..taint(UNINITIALIZED)
-    };
+    let uninitialized = Taint { value: Some("true".into()), ..taint(UNINITIALIZED) };
     assert_eq!(spec.taints, Some(vec![taint("k"), uninitialized]));
 }
 
 #[test]
 fn a_new_node_is_created_with_its_status_and_the_annotations_that_have_a_value() {
-    let status = NodeStatus {
-        phase: Some("x".into()),
-        ..NodeStatus::default()
-    };
+    let status = NodeStatus { phase: Some("x".into()), ..NodeStatus::default() };
     let annotations = [("set", Some("v".to_owned())), ("removed", None)];
     let node = new_node(
         &settings(),
-        GeneratedStatus {
-            status: status.clone(),
-            annotations: annotations.into(),
-        },
+        GeneratedStatus { status: status.clone(), annotations: annotations.into() },
     );
     assert_eq!(node.status, Some(status));
     let expected = map(&[(CONTROLLER_ATTACH, "true"), ("set", "v")]);
@@ -114,11 +90,7 @@ fn default_labels_are_brought_in_line_and_all_others_are_the_administrators() {
     labels.insert("a".into(), "of the administrator".into());
     labels.remove("kubernetes.io/arch");
     let wanted = with(RegistrationConfig {
-        labels: map(&[
-            ("a", "of the flag"),
-            ("new", "x"),
-            ("topology.kubernetes.io/zone", "z"),
-        ]),
+        labels: map(&[("a", "of the flag"), ("new", "x"), ("topology.kubernetes.io/zone", "z")]),
         taints: vec![Taint::default()],
         ..config()
     });
@@ -134,10 +106,7 @@ fn default_labels_are_brought_in_line_and_all_others_are_the_administrators() {
 
 #[test]
 fn the_annotation_of_attaching_controllers_follows_the_configuration() {
-    let off = with(RegistrationConfig {
-        controller_attach: false,
-        ..config()
-    });
+    let off = with(RegistrationConfig { controller_attach: false, ..config() });
     let patch =
         |value: Value| json!({ "metadata": { "annotations": { CONTROLLER_ATTACH: value } } });
     let (with, without) = (initial(&settings()), initial(&off));
@@ -160,10 +129,7 @@ fn devices_are_zero_until_they_are_advertised_again() {
     ]
     .into();
     let mut existing = initial(&settings());
-    existing.status = Some(NodeStatus {
-        capacity: Some(capacity),
-        ..NodeStatus::default()
-    });
+    existing.status = Some(NodeStatus { capacity: Some(capacity), ..NodeStatus::default() });
     assert_eq!(reconcile(&settings(), &existing, false), None);
     let zero = json!({ "example.com/gpu": "0" });
     assert_eq!(

@@ -167,11 +167,7 @@ impl ShutdownManager {
         let current = logind.preparing_for_shutdown().await;
         let current = current.context("failed reading PreparingForShutdown")?;
         // logind grants no inhibit lock during a shutdown.
-        let mut lock = if current {
-            None
-        } else {
-            Some(self.lock().await?)
-        };
+        let mut lock = if current { None } else { Some(self.lock().await?) };
         tracing::info!("Watching the node for shutdown events");
         let mut announced = stream::iter([current]).chain(announced);
         while let Some(is_shutting_down) = announced.next().await {
@@ -229,10 +225,7 @@ impl ShutdownManager {
         tokio::task::spawn_blocking(move || write_inhibit_delay(&directory, wanted))
             .await?
             .context("unable to override inhibit delay by shutdown manager")?;
-        logind
-            .reload()
-            .await
-            .context("unable to reload logind conf")?;
+        logind.reload().await.context("unable to reload logind conf")?;
         let mut pause = RELOAD_DELAY;
         for _ in 0..RELOAD_TRIES {
             sleep(pause).await;
@@ -249,11 +242,7 @@ impl ShutdownManager {
     }
 
     fn announce(&self, is_shutting_down: bool) {
-        let what = if is_shutting_down {
-            "shutdown event"
-        } else {
-            "shutdown cancellation"
-        };
+        let what = if is_shutting_down { "shutdown event" } else { "shutdown cancellation" };
         tracing::info!(event = what, "Shutdown manager detected new shutdown event");
         let node = ObjectRef::node(&self.deps.node_name);
         let text = format!("Shutdown manager detected {what}");
@@ -264,10 +253,7 @@ impl ShutdownManager {
     /// Terminates all pods, phase by phase, and waits until their final statuses are reported. A kubelet that starts
     /// during a shutdown keeps the pods that run, so that they are terminated here as well.
     async fn stop_pods(&mut self) {
-        let started = ShutdownRecord {
-            start_time: Some(clock::timestamp()),
-            end_time: None,
-        };
+        let started = ShutdownRecord { start_time: Some(clock::timestamp()), end_time: None };
         self.store_record(started.clone()).await;
         let seen = async {
             while !self.deps.sources.all_seen() {
@@ -284,10 +270,7 @@ impl ShutdownManager {
             self.wait_for_statuses(&pods),
             self.wait_for_volumes(pods_end + self.final_status_time)
         );
-        let finished = ShutdownRecord {
-            end_time: Some(clock::timestamp()),
-            ..started
-        };
+        let finished = ShutdownRecord { end_time: Some(clock::timestamp()), ..started };
         self.store_record(finished).await;
         tracing::info!(
             "Shutdown manager completed processing shutdown event, node will shutdown shortly"
@@ -337,11 +320,7 @@ impl ShutdownManager {
         } else {
             "Shutdown manager pod killing time out"
         };
-        tracing::info!(
-            gracePeriod = phase.grace,
-            priority = phase.priority,
-            "{what}"
-        );
+        tracing::info!(gracePeriod = phase.grace, priority = phase.priority, "{what}");
     }
 
     /// Whether the API server has the final status of a pod. Static and removed pods count as reported.

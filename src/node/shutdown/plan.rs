@@ -28,14 +28,8 @@ pub fn phases(
     let (total, critical) = (seconds(total), seconds(critical));
     let mut phases = by_priority;
     if phases.is_empty() && total > 0 && critical <= total {
-        let others = ShutdownPhase {
-            priority: DEFAULT_PRIORITY,
-            grace: total - critical,
-        };
-        let system = ShutdownPhase {
-            priority: SYSTEM_CRITICAL_PRIORITY,
-            grace: critical,
-        };
+        let others = ShutdownPhase { priority: DEFAULT_PRIORITY, grace: total - critical };
+        let system = ShutdownPhase { priority: SYSTEM_CRITICAL_PRIORITY, grace: critical };
         phases = vec![others, system];
     }
     phases.sort_by_key(|phase| phase.priority);
@@ -135,21 +129,14 @@ mod tests {
         };
         assert_eq!(
             shown(&[phase(0), phase(100), phase(1000), phase(2_000_000_000)]),
-            [
-                "0: below none manifest",
-                "100: edge between",
-                "2000000000: above"
-            ]
+            ["0: below none manifest", "100: edge between", "2000000000: above"]
         );
         assert!(shown(&[]).is_empty());
     }
 
     #[test]
     fn no_pod_has_more_time_than_its_phase() {
-        let phase = ShutdownPhase {
-            priority: 0,
-            grace: 10,
-        };
+        let phase = ShutdownPhase { priority: 0, grace: 10 };
         for (own, granted) in [(1, 1), (10, 10), (30, 10), (-1, 1), (0, 0)] {
             assert_eq!(grace(&pod("a", None, own, false), phase), granted, "{own}");
         }

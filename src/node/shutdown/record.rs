@@ -11,15 +11,9 @@ const FILE: &str = "graceful_node_shutdown_state";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ShutdownRecord {
-    #[serde(
-        serialize_with = "serialize_go_time",
-        deserialize_with = "deserialize_go_time"
-    )]
+    #[serde(serialize_with = "serialize_go_time", deserialize_with = "deserialize_go_time")]
     pub(super) start_time: Option<Timestamp>,
-    #[serde(
-        serialize_with = "serialize_go_time",
-        deserialize_with = "deserialize_go_time"
-    )]
+    #[serde(serialize_with = "serialize_go_time", deserialize_with = "deserialize_go_time")]
     pub(super) end_time: Option<Timestamp>,
 }
 
@@ -87,12 +81,7 @@ mod tests {
         assert_eq!(ShutdownRecord::load(root.path()).unwrap(), begun);
         let with_zone = r#"{"startTime":"2026-01-02T03:04:05.123456789+01:00","endTime":"0001-01-01T00:00:00Z"}"#;
         std::fs::write(&file, with_zone).unwrap();
-        assert!(
-            ShutdownRecord::load(root.path())
-                .unwrap()
-                .start_time
-                .is_some()
-        );
+        assert!(ShutdownRecord::load(root.path()).unwrap().start_time.is_some());
         std::fs::write(&file, "{\"startTime\": 7").unwrap();
         assert!(ShutdownRecord::load(root.path()).is_err());
     }

@@ -153,16 +153,8 @@ impl World {
         };
         let manager = ShutdownManager::new(deps, &Metrics::new());
         let task = tokio::spawn(manager.run());
-        let world = Self {
-            bus,
-            stops,
-            workers,
-            events,
-            shutting_down: reader,
-            undone,
-            directory,
-            task,
-        };
+        let world =
+            Self { bus, stops, workers, events, shutting_down: reader, undone, directory, task };
         world.locked(1).await;
         world
     }
@@ -198,38 +190,21 @@ async fn pods_stop_by_priority_before_the_lock_is_released() {
     // Four seconds of pods, and three more for their statuses.
     assert_eq!(world.bus.state.lock().inhibit_delay, 7_000_000);
     let calls = world.bus.state.lock().calls.clone();
-    assert_eq!(
-        calls,
-        [
-            "kill systemd-logind.service all 1",
-            "inhibit shutdown kubelet delay"
-        ]
-    );
+    assert_eq!(calls, ["kill systemd-logind.service all 1", "inhibit shutdown kubelet delay"]);
     assert_eq!(world.record(), ShutdownRecord::default());
     world.bus.prepare_for_shutdown(true).await;
     world.released(0).await;
     assert_eq!(world.stopped(), ["low", "high"]);
     let graces: Vec<u64> = {
         let stopped = world.stops.stopped.lock();
-        stopped
-            .iter()
-            .map(|(_, left)| left.as_millis().div_ceil(1000) as u64)
-            .collect()
+        stopped.iter().map(|(_, left)| left.as_millis().div_ceil(1000) as u64).collect()
     };
     assert_eq!(graces, [2, 1], "a pod's own, and the phase's");
     assert!(*world.shutting_down.borrow());
     let record = world.record();
     assert!(record.start_time.is_some() && record.end_time >= record.start_time);
-    let events: Vec<_> = world
-        .events
-        .recent()
-        .iter()
-        .map(|event| event.message.clone())
-        .collect();
-    assert!(
-        events.contains(&"Shutdown manager detected shutdown event".to_owned()),
-        "{events:?}"
-    );
+    let events: Vec<_> = world.events.recent().iter().map(|event| event.message.clone()).collect();
+    assert!(events.contains(&"Shutdown manager detected shutdown event".to_owned()), "{events:?}");
 }
 
 #[tokio::test]
@@ -240,10 +215,7 @@ async fn a_pod_that_does_not_stop_holds_its_phase_up_and_no_longer() {
     world.released(0).await;
     assert_eq!(world.stopped(), ["high"]);
     let took = clock::since(begun);
-    assert!(
-        took >= Duration::from_secs(3) && took < Duration::from_secs(7),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(7), "{took:?}");
 }
 
 #[tokio::test]
@@ -255,9 +227,7 @@ async fn a_shutdown_that_is_cancelled_is_delayed_the_next_time_as_well() {
     world.locked(2).await;
     assert!(!*world.shutting_down.borrow());
     let again = pod("again", 1);
-    world
-        .workers
-        .update_pod(UpdatePodOptions::sync(SyncPodType::Create, again));
+    world.workers.update_pod(UpdatePodOptions::sync(SyncPodType::Create, again));
     world.bus.prepare_for_shutdown(true).await;
     world.released(1).await;
     assert!(*world.shutting_down.borrow());

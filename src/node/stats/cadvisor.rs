@@ -190,21 +190,9 @@ fn machine_metrics(machine: &MachineFacts) -> String {
         .and("system_uuid", &identity.system_uuid)
         .finish();
     for (name, help, value) in [
-        (
-            "machine_cpu_cores",
-            "Number of logical CPU cores.",
-            Some(host.cpus.into()),
-        ),
-        (
-            "machine_cpu_physical_cores",
-            "Number of physical CPU cores.",
-            machine.physical_cores,
-        ),
-        (
-            "machine_cpu_sockets",
-            "Number of CPU sockets.",
-            machine.sockets,
-        ),
+        ("machine_cpu_cores", "Number of logical CPU cores.", Some(host.cpus.into())),
+        ("machine_cpu_physical_cores", "Number of physical CPU cores.", machine.physical_cores),
+        ("machine_cpu_sockets", "Number of CPU sockets.", machine.sockets),
         (
             "machine_memory_bytes",
             "Amount of memory installed on the machine.",

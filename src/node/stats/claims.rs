@@ -18,43 +18,27 @@ pub type ClaimVolumes =
 
 type ClaimUsage = BTreeMap<ClaimRef, ReportedUsage>;
 
-type ClaimFamily = (
-    &'static str,
-    &'static str,
-    fn(&ReportedUsage) -> Option<u64>,
-);
+type ClaimFamily = (&'static str, &'static str, fn(&ReportedUsage) -> Option<u64>);
 
 const FAMILIES: [ClaimFamily; 7] = [
-    (
-        "kubelet_volume_stats_capacity_bytes",
-        "Capacity in bytes of the volume",
-        |usage| Some(usage.capacity_bytes),
-    ),
-    (
-        "kubelet_volume_stats_available_bytes",
-        "Number of available bytes in the volume",
-        |usage| Some(usage.available_bytes),
-    ),
-    (
-        "kubelet_volume_stats_used_bytes",
-        "Number of used bytes in the volume",
-        |usage| Some(usage.used_bytes),
-    ),
-    (
-        "kubelet_volume_stats_inodes",
-        "Maximum number of inodes in the volume",
-        |usage| Some(usage.inodes),
-    ),
-    (
-        "kubelet_volume_stats_inodes_free",
-        "Number of free inodes in the volume",
-        |usage| Some(usage.inodes_free),
-    ),
-    (
-        "kubelet_volume_stats_inodes_used",
-        "Number of used inodes in the volume",
-        |usage| Some(usage.inodes_used),
-    ),
+    ("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", |usage| {
+        Some(usage.capacity_bytes)
+    }),
+    ("kubelet_volume_stats_available_bytes", "Number of available bytes in the volume", |usage| {
+        Some(usage.available_bytes)
+    }),
+    ("kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", |usage| {
+        Some(usage.used_bytes)
+    }),
+    ("kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", |usage| {
+        Some(usage.inodes)
+    }),
+    ("kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", |usage| {
+        Some(usage.inodes_free)
+    }),
+    ("kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", |usage| {
+        Some(usage.inodes_used)
+    }),
     (
         "kubelet_volume_stats_health_status_abnormal",
         "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy",
@@ -89,20 +73,14 @@ impl ClaimMeter {
             };
             metrics.register(name, help, AtScrape::gauge(read));
         }
-        Self {
-            volumes,
-            filesystems: FilesystemMeter::default(),
-            usage,
-        }
+        Self { volumes, filesystems: FilesystemMeter::default(), usage }
     }
 
     /// Measures, unless the last measurement is less than a second old. While a file system hangs, its last result is
     /// kept.
     pub async fn measure(&self) {
         let volumes = (self.volumes)().await;
-        let mounts = volumes
-            .values()
-            .filter(|volume| volume.source == UsageSource::Filesystem);
+        let mounts = volumes.values().filter(|volume| volume.source == UsageSource::Filesystem);
         let paths = mounts.map(|volume| volume.path.clone()).collect();
         self.filesystems.measure(&paths).await;
         let measurements = self.filesystems.latest();
@@ -137,20 +115,14 @@ mod tests {
     #[tokio::test]
     async fn a_claim_has_samples_while_a_pod_uses_it() {
         let directory = tempfile::tempdir().unwrap();
-        let claim = ClaimRef {
-            namespace: "shop".into(),
-            name: "data".into(),
-        };
+        let claim = ClaimRef { namespace: "shop".into(), name: "data".into() };
         let volume = MeasurableVolume {
             name: "v".into(),
             path: directory.path().to_owned(),
             source: UsageSource::Filesystem,
             claim: Some(claim.clone()),
         };
-        let used = Arc::new(Mutex::new(BTreeMap::from([(
-            claim.clone(),
-            volume.clone(),
-        )])));
+        let used = Arc::new(Mutex::new(BTreeMap::from([(claim.clone(), volume.clone())])));
         let volumes = used.clone();
         let metrics = Metrics::new();
         let read = move || -> BoxFuture<'static, _> {
@@ -166,9 +138,7 @@ mod tests {
         assert_eq!(value(&metrics.text()), None);
         meter.measure().await;
         let text = metrics.text();
-        let expected = crate::host::filesystem_usage(directory.path())
-            .unwrap()
-            .capacity as f64;
+        let expected = crate::host::filesystem_usage(directory.path()).unwrap().capacity as f64;
         assert_eq!(value(&text), Some(expected));
         // Only drivers report the health.
         let has = |text: &str, name: &str| text.contains(&format!("{name}{{namespace=\"shop\""));
@@ -182,8 +152,7 @@ mod tests {
             ..ReportedUsage::default()
         };
         let source = UsageSource::Driver(Some(reported));
-        used.lock()
-            .insert(claim, MeasurableVolume { source, ..volume });
+        used.lock().insert(claim, MeasurableVolume { source, ..volume });
         meter.measure().await;
         assert_eq!(value(&metrics.text()), Some(7.0));
         assert!(has(&metrics.text(), of_health), "{}", metrics.text());

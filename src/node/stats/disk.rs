@@ -147,11 +147,7 @@ impl DiskMeter {
         if unfinished.len() < MAX_UNFINISHED {
             unfinished.insert(path.to_owned(), walk);
         }
-        let last = self
-            .measurements
-            .lock()
-            .get(path)
-            .and_then(|last| last.usage);
+        let last = self.measurements.lock().get(path).and_then(|last| last.usage);
         Ok(more_of(usage, last))
     }
 
@@ -213,10 +209,7 @@ impl DiskMeasurement {
         usage: Option<DiskUsage>,
         filesystem: Option<FilesystemUsage>,
     ) -> Self {
-        Self {
-            at,
-            ..Self::now(usage, filesystem)
-        }
+        Self { at, ..Self::now(usage, filesystem) }
     }
 }
 
@@ -260,10 +253,7 @@ mod tests {
         for name in 0..25 {
             fs::write(top.path().join(name.to_string()), "x").unwrap();
         }
-        let meter = DiskMeter {
-            max_entries: 10,
-            ..DiskMeter::default()
-        };
+        let meter = DiskMeter { max_entries: 10, ..DiskMeter::default() };
         let measured = |period| {
             let method = DiskMethod::Walk(period);
             meter.measure(HashMap::from([(top.path().to_owned(), method)]));
@@ -288,13 +278,9 @@ mod tests {
     #[test]
     fn walks_that_cannot_go_on_begin_again() {
         let top = tempfile::tempdir().unwrap();
-        let meter = DiskMeter {
-            max_entries: 2,
-            ..DiskMeter::default()
-        };
-        let paths: Vec<_> = (0..=MAX_UNFINISHED)
-            .map(|name| top.path().join(name.to_string()))
-            .collect();
+        let meter = DiskMeter { max_entries: 2, ..DiskMeter::default() };
+        let paths: Vec<_> =
+            (0..=MAX_UNFINISHED).map(|name| top.path().join(name.to_string())).collect();
         for path in &paths {
             fs::create_dir(path).unwrap();
             for name in ["a", "b", "c"] {

@@ -106,10 +106,9 @@ fn failures(entity: &MetricSubject, samples: &mut Samples<'_>) {
         return;
     };
     for scope in ["container", "hierarchy"] {
-        for (kind, count) in [
-            ("pgfault", memory.page_faults),
-            ("pgmajfault", memory.major_page_faults),
-        ] {
+        for (kind, count) in
+            [("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)]
+        {
             let labels = [("failure_type", kind), ("scope", scope)];
             samples.put(&labels, Whole(count));
         }

@@ -45,10 +45,7 @@ impl FilesystemMeter {
         let read = || {
             let (meter, paths) = (self.clone(), paths.clone());
             async move {
-                meter
-                    .measurements
-                    .lock()
-                    .retain(|path, _| paths.contains(path));
+                meter.measurements.lock().retain(|path, _| paths.contains(path));
                 if !paths.is_empty() {
                     let measuring = blocking(move || meter.measure_each(paths, filesystem_usage));
                     let _: Result<_, _> = tokio::time::timeout(TIMEOUT, measuring).await;
@@ -89,13 +86,8 @@ mod tests {
     use super::*;
     use std::{sync::mpsc, thread};
 
-    const USAGE: FilesystemUsage = FilesystemUsage {
-        capacity: 10,
-        available: 5,
-        used: 5,
-        inodes: 2,
-        inodes_free: 1,
-    };
+    const USAGE: FilesystemUsage =
+        FilesystemUsage { capacity: 10, available: 5, used: 5, inodes: 2, inodes_free: 1 };
 
     fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
         names.iter().map(PathBuf::from).collect()

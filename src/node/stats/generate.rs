@@ -61,16 +61,8 @@ pub(super) struct PodPaths {
 }
 
 pub(super) fn summary(inputs: &SummaryInputs<'_>) -> Summary {
-    let pods: Vec<PodStats> = inputs
-        .snapshot
-        .pods
-        .iter()
-        .map(|p| pod(inputs, p))
-        .collect();
-    Summary {
-        node: node(inputs, &pods),
-        pods,
-    }
+    let pods: Vec<PodStats> = inputs.snapshot.pods.iter().map(|p| pod(inputs, p)).collect();
+    Summary { node: node(inputs, &pods), pods }
 }
 
 fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
@@ -78,10 +70,7 @@ fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
     let disks = inputs.disks;
     let mut node_memory = memory(sample);
     // Huge pages are not in the working set, but nothing else can have them. As eviction counts them.
-    if let Some(available) = node_memory
-        .as_mut()
-        .and_then(|m| m.available_bytes.as_mut())
-    {
+    if let Some(available) = node_memory.as_mut().and_then(|m| m.available_bytes.as_mut()) {
         *available = available.saturating_sub(inputs.snapshot.huge_pages);
     }
     NodeStats {
@@ -93,9 +82,7 @@ fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
         swap: swap(sample),
         io: disks.and(io(sample)),
         network: disks.and(network(sample, &inputs.snapshot.network)),
-        fs: disks
-            .and_then(|disks| disks.node)
-            .map(|(at, fs)| whole_fs(*at, fs)),
+        fs: disks.and_then(|disks| disks.node).map(|(at, fs)| whole_fs(*at, fs)),
         runtime: disks.map(|disks| RuntimeStats {
             image_fs: disks.images.cloned(),
             container_fs: disks.images.cloned(),
@@ -154,14 +141,8 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
     let sandbox_cpu = sandbox.and_then(cpu);
     let sandbox_memory = sandbox.and_then(memory);
     let of_containers_cpu = containers.iter().map(|c| &c.cpu).chain([&sandbox_cpu]);
-    let of_containers_memory = containers
-        .iter()
-        .map(|c| &c.memory)
-        .chain([&sandbox_memory]);
-    let newest = containers
-        .iter()
-        .filter_map(|c| Some(c.cpu.as_ref()?.time))
-        .max();
+    let of_containers_memory = containers.iter().map(|c| &c.memory).chain([&sandbox_memory]);
+    let newest = containers.iter().filter_map(|c| Some(c.cpu.as_ref()?.time)).max();
     let samples = || sampled.containers.iter().flatten();
     let processes = samples().filter_map(|sample| Some(sample.usage.tasks?.processes));
     let paths = inputs.disks.and_then(|disks| disks.pods.get(&subject.uid));
@@ -177,12 +158,8 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
             uid: subject.uid.to_string(),
         },
         start_time: Time(subject.created_at),
-        cpu: pod_cgroup
-            .and_then(cpu)
-            .or_else(|| sum_cpu(of_containers_cpu)),
-        memory: pod_cgroup
-            .and_then(memory)
-            .or_else(|| sum_memory(of_containers_memory)),
+        cpu: pod_cgroup.and_then(cpu).or_else(|| sum_cpu(of_containers_cpu)),
+        memory: pod_cgroup.and_then(memory).or_else(|| sum_memory(of_containers_memory)),
         swap: pod_cgroup.and_then(swap).or_else(|| sum_swap(&containers)),
         io: inputs.disks.and(pod_cgroup.and_then(io)),
         network: sampled
@@ -219,12 +196,8 @@ fn container(
         name: container.name.to_string(),
         start_time: Time(container.created_at),
         cpu: sample.and_then(cpu).or_else(|| runtime_cpu(runtime_stats?)),
-        memory: sample
-            .and_then(memory)
-            .or_else(|| runtime_memory(runtime_stats?)),
-        swap: sample
-            .and_then(swap)
-            .or_else(|| runtime_swap(runtime_stats?)),
+        memory: sample.and_then(memory).or_else(|| runtime_memory(runtime_stats?)),
+        swap: sample.and_then(swap).or_else(|| runtime_swap(runtime_stats?)),
         io: disks.and(sample.and_then(io)),
         rootfs: disks.and_then(|disks| writable_layer_fs(disks, runtime_stats?)),
         logs,
@@ -246,10 +219,7 @@ fn memory(sample: &CgroupSample) -> Option<MemoryStats> {
     let working_set = used.working_set();
     Some(MemoryStats {
         time: Time(sample.at),
-        available_bytes: sample
-            .limits
-            .memory
-            .map(|limit| limit.saturating_sub(working_set)),
+        available_bytes: sample.limits.memory.map(|limit| limit.saturating_sub(working_set)),
         usage_bytes: Some(used.usage),
         working_set_bytes: Some(working_set),
         rss_bytes: Some(used.rss),
@@ -269,10 +239,7 @@ fn swap(sample: &CgroupSample) -> Option<SwapStats> {
 }
 
 fn io(sample: &CgroupSample) -> Option<IoStats> {
-    Some(IoStats {
-        time: Time(sample.at),
-        psi: Some(psi(&pressures(sample).io)),
-    })
+    Some(IoStats { time: Time(sample.at), psi: Some(psi(&pressures(sample).io)) })
 }
 
 /// Pressure stall information. Zero, as in upstream, if the kernel has none for cgroups: on version 1, or with `psi=0`.
@@ -283,17 +250,9 @@ fn pressures(sample: &CgroupSample) -> Pressures {
 fn psi(pressure: &Pressure) -> PsiStats {
     let data = |line: &PressureLine| {
         let [avg10, avg60, avg300] = line.average;
-        PsiData {
-            total: line.total,
-            avg10,
-            avg60,
-            avg300,
-        }
+        PsiData { total: line.total, avg10, avg60, avg300 }
     };
-    PsiStats {
-        full: data(&pressure.full),
-        some: data(&pressure.some),
-    }
+    PsiStats { full: data(&pressure.full), some: data(&pressure.some) }
 }
 
 fn network(sample: &CgroupSample, interfaces: &[NetworkInterface]) -> Option<NetworkStats> {
@@ -314,11 +273,7 @@ fn interface_stats(time: Time, interfaces: &[NetworkInterface]) -> Option<Networ
     };
     let interfaces: Vec<InterfaceStats> = interfaces.iter().map(stats).collect();
     let default = interfaces.iter().find(|i| i.name == DEFAULT_INTERFACE);
-    Some(NetworkStats {
-        time,
-        default: default.cloned().unwrap_or_default(),
-        interfaces,
-    })
+    Some(NetworkStats { time, default: default.cloned().unwrap_or_default(), interfaces })
 }
 
 fn add(sum: &mut Option<u64>, more: Option<u64>) {
@@ -333,10 +288,7 @@ fn sum_cpu<'a>(parts: impl Iterator<Item = &'a Option<CpuStats>>) -> Option<CpuS
         let sum = sum.get_or_insert_default();
         sum.time = sum.time.max(part.time);
         add(&mut sum.usage_nano_cores, part.usage_nano_cores);
-        add(
-            &mut sum.usage_core_nano_seconds,
-            part.usage_core_nano_seconds,
-        );
+        add(&mut sum.usage_core_nano_seconds, part.usage_core_nano_seconds);
     }
     sum
 }
@@ -357,10 +309,7 @@ fn sum_memory<'a>(parts: impl Iterator<Item = &'a Option<MemoryStats>>) -> Optio
 
 fn sum_swap(containers: &[ContainerStats]) -> Option<SwapStats> {
     let mut sum: Option<SwapStats> = None;
-    for part in containers
-        .iter()
-        .filter_map(|container| container.swap.as_ref())
-    {
+    for part in containers.iter().filter_map(|container| container.swap.as_ref()) {
         let sum = sum.get_or_insert_default();
         sum.time = sum.time.max(part.time);
         add(&mut sum.swap_usage_bytes, part.swap_usage_bytes);

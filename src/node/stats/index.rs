@@ -124,9 +124,7 @@ pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
 
 /// The ancestors of a cgroup from the top, without the root.
 pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/')
-        .filter(|(at, _)| *at > 0)
-        .filter_map(|(at, _)| path.get(..at))
+    path.match_indices('/').filter(|(at, _)| *at > 0).filter_map(|(at, _)| path.get(..at))
 }
 
 #[cfg(test)]
@@ -152,10 +150,7 @@ mod tests {
     fn a_pods_own_cgroup_is_known_by_its_uid() {
         let uid = "11-22";
         for (path, pod) in [
-            (
-                "/kubepods/burstable/pod11-22/abc",
-                Some("/kubepods/burstable/pod11-22"),
-            ),
+            ("/kubepods/burstable/pod11-22/abc", Some("/kubepods/burstable/pod11-22")),
             (
                 "/kubepods.slice/kubepods-pod11_22.slice/cri-containerd-abc.scope",
                 Some("/kubepods.slice/kubepods-pod11_22.slice"),
@@ -176,11 +171,7 @@ mod tests {
         make("k8s.io/one/nested/two");
         make("k8s.io/three");
         let fs = CgroupFs::new(root.path(), true);
-        let ids = |ids: &[&str]| {
-            ids.iter()
-                .map(|id| Arc::from(*id))
-                .collect::<HashSet<Arc<str>>>()
-        };
+        let ids = |ids: &[&str]| ids.iter().map(|id| Arc::from(*id)).collect::<HashSet<Arc<str>>>();
         let (mut index, now) = (CgroupIndex::default(), clock::instant());
         let none = HashSet::new();
         index.refresh(&ids(&["one", "two", "three"]), &none, &fs, now);
@@ -213,10 +204,7 @@ mod tests {
         index.refresh(&machine, &pods, &fs, now);
         let path =
             |index: &CgroupIndex, uid: &str| index.pod(&uid.into()).map(|path| path.to_string());
-        assert_eq!(
-            path(&index, "pod-7").as_deref(),
-            Some("/kubepods/besteffort/podpod-7")
-        );
+        assert_eq!(path(&index, "pod-7").as_deref(), Some("/kubepods/besteffort/podpod-7"));
         assert_eq!(
             path(&index, "11-22").as_deref(),
             Some("/kubepods.slice/kubepods-pod11_22.slice")

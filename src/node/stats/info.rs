@@ -73,12 +73,7 @@ impl ContainerInfo {
         };
         let mut facts = Map::new();
         facts.insert("name".to_owned(), json!(path));
-        Some(Self {
-            path,
-            at: 1_700_000_000_000_000_000,
-            facts,
-            sample: json!({"cpu": {}}),
-        })
+        Some(Self { path, at: 1_700_000_000_000_000_000, facts, sample: json!({"cpu": {}}) })
     }
 }
 
@@ -105,14 +100,7 @@ struct NamedCgroup<'a> {
 
 impl<'a> NamedCgroup<'a> {
     fn of(sample: &'a CgroupSample) -> Self {
-        Self {
-            sample,
-            id: None,
-            image: "",
-            labels: Value::Null,
-            network: None,
-            filesystems: &[],
-        }
+        Self { sample, id: None, image: "", labels: Value::Null, network: None, filesystems: &[] }
     }
 }
 
@@ -129,16 +117,9 @@ pub(super) fn infos(
             let found = pods.find(|sampled| sampled.pod.uid == *pod);
             let named = found.into_iter().flat_map(containers);
             let mut named = named.filter(|(of, _)| *of == name.as_str());
-            named
-                .next()
-                .map(|(_, entity)| reported(entity))
-                .into_iter()
-                .collect()
+            named.next().map(|(_, entity)| reported(entity)).into_iter().collect()
         }
-        ContainerInfoSelector::Cgroup {
-            path,
-            subcontainers,
-        } => {
+        ContainerInfoSelector::Cgroup { path, subcontainers } => {
             let top = path.trim_end_matches('/');
             let wanted = |at: &str| {
                 let under = at.strip_prefix(top).is_some_and(|at| at.starts_with('/'));
@@ -170,9 +151,7 @@ fn all<'a>(
     };
     let of_pods = snapshot.pods.iter().flat_map(|pod| {
         let pod_cgroup = pod.pod_cgroup.iter().map(NamedCgroup::of);
-        pod_cgroup
-            .chain(sandbox(pod))
-            .chain(containers(pod).map(|(_, entity)| entity))
+        pod_cgroup.chain(sandbox(pod)).chain(containers(pod).map(|(_, entity)| entity))
     });
     let system = snapshot.system.iter().map(|system| &system.sample);
     let others = system.chain(&snapshot.ancestors).map(NamedCgroup::of);
@@ -224,12 +203,7 @@ fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, context: &InfoContext<'_>
         put("namespace", json!(context.runtime));
     }
     put("spec", spec(entity, context.booted));
-    ContainerInfo {
-        path,
-        at: entity.sample.at,
-        facts,
-        sample: sample(entity, &snapshot.disks),
-    }
+    ContainerInfo { path, at: entity.sample.at, facts, sample: sample(entity, &snapshot.disks) }
 }
 
 fn spec(entity: &NamedCgroup<'_>, booted: i64) -> Value {

@@ -20,9 +20,7 @@ pub(super) fn facts(machine: &HostMachine) -> MachineFacts {
 
 /// Numbers of physical cores and sockets, if the kernel reports them.
 fn topology() -> (Option<u64>, Option<u64>) {
-    let entries = fs::read_dir("/sys/devices/system/cpu")
-        .into_iter()
-        .flatten();
+    let entries = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten();
     let (mut cores, mut sockets) = (HashSet::new(), HashSet::new());
     for entry in entries.flatten() {
         let read = |name: &str| {

@@ -36,9 +36,7 @@ impl StatsState {
             let containers = subject.containers.iter();
             let paths = PodPaths {
                 volumes: (self.deps.volumes)(&subject.uid),
-                logs: containers
-                    .map(|container| logs_of(&container.name))
-                    .collect(),
+                logs: containers.map(|container| logs_of(&container.name)).collect(),
                 files: [
                     log_paths::pod_logs_dir(logs, &pod_ref).ok(),
                     (self.deps.hosts_file)(&subject.uid),

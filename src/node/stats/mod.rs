@@ -229,12 +229,8 @@ impl Stats {
             let measurements = inner.measure(&pods).await;
             (pods, measurements)
         };
-        let (runtime_stats, node, images, (pods, measurements)) = tokio::join!(
-            inner.runtime_stats(),
-            inner.node_fs(),
-            inner.image_fs(),
-            volumes
-        );
+        let (runtime_stats, node, images, (pods, measurements)) =
+            tokio::join!(inner.runtime_stats(), inner.node_fs(), inner.image_fs(), volumes);
         let node = node.map(|node| (node.0, node.1));
         let threads = inner.threads().await;
         let disks = Disks {
@@ -245,11 +241,7 @@ impl Stats {
             threads,
         };
         let runtime_stats = runtime_stats.unwrap_or_default();
-        Some(generate::summary(&inner.inputs(
-            &snapshot,
-            &runtime_stats,
-            Some(disks),
-        )))
+        Some(generate::summary(&inner.inputs(&snapshot, &runtime_stats, Some(disks))))
     }
 
     async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
@@ -260,29 +252,17 @@ impl Stats {
         } else {
             Arc::default()
         };
-        Some(generate::summary(&inner.inputs(
-            &snapshot,
-            &runtime_stats,
-            None,
-        )))
+        Some(generate::summary(&inner.inputs(&snapshot, &runtime_stats, None)))
     }
 
     /// The response of `/metrics/cadvisor`, in chunks. `None` if the cgroups could not be read in time.
     pub async fn cadvisor(&self) -> Option<MetricsChunks> {
         let inner = &self.inner;
         let depth = Depth::Full;
-        let (snapshot, image, filesystems) = tokio::join!(
-            inner.snapshot(depth),
-            inner.sandbox_image(),
-            inner.filesystems()
-        );
+        let (snapshot, image, filesystems) =
+            tokio::join!(inner.snapshot(depth), inner.sandbox_image(), inner.filesystems());
         let image = image.unwrap_or_default();
-        Some(cadvisor::chunks(
-            snapshot?,
-            &inner.machine,
-            &image,
-            filesystems,
-        ))
+        Some(cadvisor::chunks(snapshot?, &inner.machine, &image, filesystems))
     }
 
     /// The `ContainerInfo` of cgroups and containers; empty if the selected one does not exist. `None` if the cgroups
@@ -290,11 +270,8 @@ impl Stats {
     pub async fn infos(&self, of: ContainerInfoSelector) -> Option<Vec<ContainerInfo>> {
         let inner = &self.inner;
         let depth = Depth::Full;
-        let (snapshot, runtime, filesystems) = tokio::join!(
-            inner.snapshot(depth),
-            inner.runtime_name(),
-            inner.filesystems()
-        );
+        let (snapshot, runtime, filesystems) =
+            tokio::join!(inner.snapshot(depth), inner.runtime_name(), inner.filesystems());
         let context = info::InfoContext {
             booted: inner.machine.booted,
             runtime: &runtime.unwrap_or_default(),

@@ -19,11 +19,7 @@ pub(super) struct CpuRate {
 impl CpuRate {
     /// State after the first sample, without a rate.
     pub(super) fn first(at: i64, used: u64) -> Self {
-        Self {
-            at,
-            used,
-            per_second: None,
-        }
+        Self { at, used, per_second: None }
     }
 
     /// State and rate after one more sample. Starts again if the counter or the clock went backwards.
@@ -45,11 +41,7 @@ impl CpuRate {
             // The window is too short: keep its start, so that it grows with the next samples.
             self
         } else {
-            Self {
-                at,
-                used,
-                per_second,
-            }
+            Self { at, used, per_second }
         };
         (next, per_second)
     }

@@ -22,13 +22,7 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
     let name = "resource_scrape_error";
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
     text.head(name, help, Gauge);
-    text.sample(
-        name,
-        "",
-        &[],
-        MetricValue::Whole(summary.is_none().into()),
-        None,
-    );
+    text.sample(name, "", &[], MetricValue::Whole(summary.is_none().into()), None);
     text.take()
 }
 
@@ -47,10 +41,7 @@ impl<'a> LabelledStats<'a> {
         for pod in &summary.pods {
             let pod_ref = &pod.pod_ref;
             let of = |labels: LabelText| {
-                labels
-                    .and("namespace", &pod_ref.namespace)
-                    .and("pod", &pod_ref.name)
-                    .finish()
+                labels.and("namespace", &pod_ref.namespace).and("pod", &pod_ref.name).finish()
             };
             labelled.pods.push((of(LabelText::default()), pod));
             for container in &pod.containers {
@@ -66,10 +57,7 @@ type ResourceSample = Option<(MetricValue, Option<i64>)>;
 
 fn cpu(stats: Option<&CpuStats>) -> ResourceSample {
     let stats = stats?;
-    at(
-        stats.time,
-        MetricValue::Nanos(stats.usage_core_nano_seconds?),
-    )
+    at(stats.time, MetricValue::Nanos(stats.usage_core_nano_seconds?))
 }
 
 fn memory(stats: Option<&MemoryStats>) -> ResourceSample {
@@ -99,12 +87,7 @@ fn at(time: Time, value: MetricValue) -> ResourceSample {
 }
 
 /// A metric family: name, help text, type, and the sample of an entity.
-type ResourceFamily<T> = (
-    &'static str,
-    &'static str,
-    MetricKind,
-    fn(&T) -> ResourceSample,
-);
+type ResourceFamily<T> = (&'static str, &'static str, MetricKind, fn(&T) -> ResourceSample);
 
 #[rustfmt::skip] // One line per family reads best.
 const NODE: &[ResourceFamily<NodeStats>] = &[
@@ -167,18 +150,11 @@ mod tests {
             ..ContainerStats::default()
         };
         let pod = PodStats {
-            pod_ref: PodReference {
-                name: "p\"".into(),
-                namespace: "n".into(),
-                uid: "u".into(),
-            },
+            pod_ref: PodReference { name: "p\"".into(), namespace: "n".into(), uid: "u".into() },
             containers: vec![container("a", Some(2_500_000_000)), container("b", None)],
             ..PodStats::default()
         };
-        let summary = Summary {
-            pods: vec![pod],
-            ..Summary::default()
-        };
+        let summary = Summary { pods: vec![pod], ..Summary::default() };
         let expected = r#"# HELP container_cpu_usage_seconds_total Cumulative cpu time consumed by the container in core-seconds
 # TYPE container_cpu_usage_seconds_total counter
 container_cpu_usage_seconds_total{container="a",namespace="n",pod="p\""} 2.5 2000
@@ -197,9 +173,7 @@ container_start_time_seconds{container="b",namespace="n",pod="p\""} 1.5
     fn without_a_summary_the_error_is_all_there_is() {
         let text = text(None);
         assert_eq!(
-            text.lines()
-                .filter(|line| !line.starts_with('#'))
-                .collect::<Vec<_>>(),
+            text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>(),
             ["resource_scrape_error 1"]
         );
     }

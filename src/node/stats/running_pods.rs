@@ -46,10 +46,7 @@ pub(super) fn subjects(pods: &[Arc<PodStatus>]) -> Vec<PodSubject> {
     found.sort_by(|a, b| {
         let by_age = b.created_at.cmp(&a.created_at);
         let names = |pod: &PodSubject| (pod.namespace.clone(), pod.name.clone());
-        names(a)
-            .cmp(&names(b))
-            .then(by_age)
-            .then_with(|| a.uid.cmp(&b.uid))
+        names(a).cmp(&names(b)).then(by_age).then_with(|| a.uid.cmp(&b.uid))
     });
     found.dedup_by(|later, kept| later.namespace == kept.namespace && later.name == kept.name);
     found
@@ -146,10 +143,7 @@ mod tests {
         without.containers = vec![container("x", "web", ContainerState::Running)];
         let pods = [pod("1", "a", true, 1), pod("2", "a", true, 2), without];
         let found = subjects(&pods.map(Arc::new));
-        let shown: Vec<_> = found
-            .iter()
-            .map(|p| (p.uid.as_str(), p.created_at))
-            .collect();
+        let shown: Vec<_> = found.iter().map(|p| (p.uid.as_str(), p.created_at)).collect();
         assert_eq!(shown, [("2", 2), ("3", 5)]);
         assert_eq!(found[1].sandbox, None);
     }

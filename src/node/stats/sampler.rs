@@ -141,20 +141,14 @@ impl FullReadQuota {
             .filter(|cgroup| is_due(cgroup))
             .map(|cgroup| cgroup.fully_read_at)
             .collect();
-        let left = (cgroups.len() / FULL_READ_FRACTION)
-            .max(MIN_FULL_READS)
-            .min(due.len());
-        let due_before = left
-            .checked_sub(1)
-            .map(|last| *due.select_nth_unstable(last).1);
+        let left = (cgroups.len() / FULL_READ_FRACTION).max(MIN_FULL_READS).min(due.len());
+        let due_before = left.checked_sub(1).map(|last| *due.select_nth_unstable(last).1);
         Self { due_before, left }
     }
 
     fn take(&mut self, fully_read_at: Instant) -> bool {
-        let due = self.left > 0
-            && self
-                .due_before
-                .is_some_and(|due_before| fully_read_at <= due_before);
+        let due =
+            self.left > 0 && self.due_before.is_some_and(|due_before| fully_read_at <= due_before);
         self.left -= usize::from(due);
         due
     }
@@ -184,17 +178,12 @@ impl Sampler {
         system: &[SystemSubject],
         depth: Depth,
     ) -> Snapshot {
-        let pass = Pass {
-            now: clock::instant(),
-            depth,
-        };
+        let pass = Pass { now: clock::instant(), depth };
         self.quota = FullReadQuota::for_pass(&self.cgroups, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
         let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
         self.index.refresh(&ids, &uids, &self.fs, pass.now);
-        self.cgroups
-            .values_mut()
-            .for_each(|cgroup| cgroup.seen = false);
+        self.cgroups.values_mut().for_each(|cgroup| cgroup.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
         let info = proc::parse_meminfo(&text("/proc/meminfo"));
@@ -244,11 +233,7 @@ impl Sampler {
             return None;
         }
         let system = snapshot.system.iter().map(|system| &system.sample);
-        let mut known = snapshot
-            .ancestors
-            .iter()
-            .chain([&snapshot.node])
-            .chain(system);
+        let mut known = snapshot.ancestors.iter().chain([&snapshot.node]).chain(system);
         let known = known.find(|sample| sample.path == path).cloned();
         Some(SystemSample {
             name: subject.name,
@@ -265,11 +250,8 @@ impl Sampler {
     ) -> PodSample {
         let sandbox = pod.sandbox.clone();
         let sandbox = sandbox.and_then(|id| self.of_container(&id, pass));
-        let containers: Vec<Option<CgroupSample>> = pod
-            .containers
-            .iter()
-            .map(|container| self.of_container(&container.id, pass))
-            .collect();
+        let containers: Vec<Option<CgroupSample>> =
+            pod.containers.iter().map(|container| self.of_container(&container.id, pass)).collect();
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
         let pod_path = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
         let pod_path = pod_path.map(Arc::<str>::from);
@@ -282,25 +264,14 @@ impl Sampler {
         }
         let pod_cgroup = pod_path.and_then(|path| self.sample(&path, pass));
         let mut samples = sandbox.iter().chain(containers.iter().flatten());
-        let pid = samples.find_map(|sample| {
-            sample
-                .usage
-                .tasks
-                .and_then(|TaskCount { any_pid, .. }| any_pid)
-        });
+        let pid = samples
+            .find_map(|sample| sample.usage.tasks.and_then(|TaskCount { any_pid, .. }| any_pid));
         let network = if pod.host_network {
             host.cloned()
         } else {
-            pid.filter(|_| pass.depth > Depth::Core)
-                .and_then(|pid| network(pid, &mut self.scratch))
+            pid.filter(|_| pass.depth > Depth::Core).and_then(|pid| network(pid, &mut self.scratch))
         };
-        PodSample {
-            pod,
-            pod_cgroup,
-            sandbox,
-            containers,
-            network,
-        }
+        PodSample { pod, pod_cgroup, sandbox, containers, network }
     }
 
     fn of_container(&mut self, id: &str, pass: Pass) -> Option<CgroupSample> {
@@ -329,13 +300,7 @@ impl Sampler {
     /// Samples one cgroup; `None` if it does not exist.
     fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<CgroupSample> {
         let at = since_epoch();
-        let Self {
-            fs,
-            cgroups,
-            scratch,
-            quota,
-            ..
-        } = self;
+        let Self { fs, cgroups, scratch, quota, .. } = self;
         let Some(known) = cgroups.get_mut(path) else {
             let fresh = CgroupHistory::new(fs, path, at, pass, scratch)?;
             let sample = fresh.sample(path, at, None);
@@ -451,19 +416,13 @@ fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
         let text = std::fs::read_to_string(format!("/proc/pressure/{name}")).ok()?;
         Some(parse_pressure(&text))
     };
-    Some(Pressures {
-        cpu: one("cpu")?,
-        memory: one("memory")?,
-        io: one("io")?,
-    })
+    Some(Pressures { cpu: one("cpu")?, memory: one("memory")?, io: one("io")? })
 }
 
 /// The current time, nanoseconds since the epoch.
 fn since_epoch() -> i64 {
     let since = clock::system_time().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-    })
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -34,12 +34,7 @@ pub(super) const fn counter(
     help: &'static str,
     write: WriteSamples,
 ) -> SeriesFamily {
-    SeriesFamily {
-        name,
-        help,
-        kind: MetricKind::Counter,
-        write,
-    }
+    SeriesFamily { name, help, kind: MetricKind::Counter, write }
 }
 
 pub(super) const fn gauge(
@@ -47,12 +42,7 @@ pub(super) const fn gauge(
     help: &'static str,
     write: WriteSamples,
 ) -> SeriesFamily {
-    SeriesFamily {
-        name,
-        help,
-        kind: MetricKind::Gauge,
-        write,
-    }
+    SeriesFamily { name, help, kind: MetricKind::Gauge, write }
 }
 
 /// Writes the samples of one family and entity.
@@ -78,9 +68,7 @@ impl Samples<'_> {
     }
 
     fn write(&mut self, more: &[(&str, &str)], value: MetricValue, at: Option<i64>) {
-        let SeriesFamily {
-            name, help, kind, ..
-        } = self.family;
+        let SeriesFamily { name, help, kind, .. } = self.family;
         if !std::mem::replace(self.header_written, true) {
             self.text.head(name, help, *kind);
         }

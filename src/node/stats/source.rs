@@ -51,11 +51,7 @@ struct ReadingState<T> {
 
 impl<T: Send + Sync + 'static> CachedReading<T> {
     pub(super) fn new(policy: CachePolicy) -> Self {
-        let state = ReadingState {
-            last: None,
-            joined: 0,
-            flight: None,
-        };
+        let state = ReadingState { last: None, joined: 0, flight: None };
         Self {
             policy,
             in_flight: SingleFlight::default(),
@@ -89,10 +85,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         }
         let read = || -> BoxFuture<'static, Option<T>> { Box::pin(read()) };
         let mut reading = self.read(&read).await;
-        if reading
-            .as_ref()
-            .is_some_and(|(_, at, _)| clock::since(*at) >= self.policy.max_age)
-        {
+        if reading.as_ref().is_some_and(|(_, at, _)| clock::since(*at) >= self.policy.max_age) {
             // It ended while no caller waited for it.
             reading = self.read(&read).await;
         }
@@ -232,11 +225,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&7));
         }
-        assert_eq!(
-            slow.fetched.load(Ordering::SeqCst),
-            1,
-            "asked again while it hangs"
-        );
+        assert_eq!(slow.fetched.load(Ordering::SeqCst), 1, "asked again while it hangs");
         tokio::time::advance(POLICY.max_age_on_failure).await;
         assert_eq!(source.get(|| slow.fetch()).await, None);
         slow.go.notify_one();

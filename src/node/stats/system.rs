@@ -26,12 +26,7 @@ pub struct SystemCgroups {
 
 impl Default for SystemCgroups {
     fn default() -> Self {
-        Self {
-            kubelet: None,
-            runtime: None,
-            system: None,
-            pods: watch::channel(None).1,
-        }
+        Self { kubelet: None, runtime: None, system: None, pods: watch::channel(None).1 }
     }
 }
 
@@ -64,19 +59,11 @@ impl SystemCgroups {
             (KUBELET, Some(kubelet), true),
             (RUNTIME, runtime, is_named),
             (MISC, named(&self.system), true),
-            (
-                PODS,
-                self.pods.borrow().clone().map(CgroupLocation::Cgroup),
-                true,
-            ),
+            (PODS, self.pods.borrow().clone().map(CgroupLocation::Cgroup), true),
         ]
         .into_iter()
         .filter_map(|(name, location, may_be_root)| {
-            Some(SystemSubject {
-                name,
-                location: location?,
-                may_be_root,
-            })
+            Some(SystemSubject { name, location: location?, may_be_root })
         })
         .collect()
     }
@@ -106,27 +93,16 @@ mod tests {
             shown.collect::<Vec<_>>()
         };
         let (all_pods, pods) = watch::channel(None);
-        let mut system = SystemCgroups {
-            pods,
-            ..SystemCgroups::default()
-        };
+        let mut system = SystemCgroups { pods, ..SystemCgroups::default() };
         assert_eq!(shown(&system, None), ["kubelet 5 true"]);
-        assert_eq!(
-            shown(&system, Some(7)),
-            ["kubelet 5 true", "runtime 7 false"]
-        );
+        assert_eq!(shown(&system, Some(7)), ["kubelet 5 true", "runtime 7 false"]);
         all_pods.send_replace(Some("/kubepods".into()));
         system.kubelet = Some("/k".into());
         system.runtime = Some("/r".into());
         system.system = Some("/s".into());
         assert_eq!(
             shown(&system, Some(7)),
-            [
-                "kubelet /k true",
-                "runtime /r true",
-                "misc /s true",
-                "pods /kubepods true"
-            ]
+            ["kubelet /k true", "runtime /r true", "misc /s true", "pods /kubepods true"]
         );
     }
 }

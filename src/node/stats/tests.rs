@@ -31,11 +31,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
 
 /// A pod whose container, in a virtual machine for example, has no cgroup here.
 fn runs_without_cgroups(pods: &PodCacheWriter, uid: &str) {
-    let pod_ref = PodRef {
-        uid: uid.into(),
-        name: uid.into(),
-        namespace: "default".into(),
-    };
+    let pod_ref = PodRef { uid: uid.into(), name: uid.into(), namespace: "default".into() };
     let status = ContainerStatus {
         id: format!("no-such-cgroup-of-{uid}").as_str().into(),
         name: "main".into(),
@@ -43,12 +39,7 @@ fn runs_without_cgroups(pods: &PodCacheWriter, uid: &str) {
         ..ContainerStatus::default()
     };
     let item = ItemId::Container(status.id.clone());
-    pods.apply(
-        &pod_ref,
-        &item,
-        pods.next_seq(),
-        InspectedItem::Container(status),
-    );
+    pods.apply(&pod_ref, &item, pods.next_seq(), InspectedItem::Container(status));
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,10 +52,7 @@ async fn usage_for_evictions_is_read_while_the_runtime_accepts_calls_and_answers
     let stats = stats(&socket, cache);
     let begun = clock::instant();
     let pods = stats.read_pod_usage().await.unwrap();
-    assert!(
-        clock::since(begun) < Duration::from_millis(500),
-        "{begun:?}"
-    );
+    assert!(clock::since(begun) < Duration::from_millis(500), "{begun:?}");
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].pod_ref.uid, "vm");
     assert_eq!(pods[0].memory, None, "nothing says how much");

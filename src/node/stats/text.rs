@@ -30,9 +30,7 @@ pub(super) struct Text {
 
 impl Text {
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self {
-            out: String::with_capacity(bytes),
-        }
+        Self { out: String::with_capacity(bytes) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -49,17 +47,7 @@ impl Text {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
         };
-        for part in [
-            "# HELP ",
-            name,
-            " ",
-            help,
-            "\n# TYPE ",
-            name,
-            " ",
-            kind,
-            "\n",
-        ] {
+        for part in ["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"] {
             self.out.push_str(part);
         }
     }
@@ -174,19 +162,10 @@ mod tests {
 
     #[test]
     fn hostile_labels_stay_in_their_quotes_and_moments_are_milliseconds() {
-        let labels = LabelText::default()
-            .and("a", "x\"} 1\n\\")
-            .and("b", "")
-            .finish();
+        let labels = LabelText::default().and("a", "x\"} 1\n\\").and("b", "").finish();
         let mut text = Text::default();
         text.head("n", "Help", MetricKind::Counter);
-        text.sample(
-            "n",
-            &labels,
-            &[("c", "é")],
-            MetricValue::Whole(1),
-            Some(1_234_567_890),
-        );
+        text.sample("n", &labels, &[("c", "é")], MetricValue::Whole(1), Some(1_234_567_890));
         let expected =
             "# HELP n Help\n# TYPE n counter\nn{a=\"x\\\"} 1\\n\\\\\",b=\"\",c=\"é\"} 1 1234\n";
         assert_eq!(text.take(), expected);

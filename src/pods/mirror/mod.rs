@@ -156,10 +156,7 @@ impl MirrorPods {
             return;
         }
         self.known = known;
-        let (pods, mirrors) = (
-            self.deps.pod_manager.pods(),
-            self.deps.pod_manager.mirrors(),
-        );
+        let (pods, mirrors) = (self.deps.pod_manager.pods(), self.deps.pod_manager.mirrors());
         let pods = pods.iter().filter(|pod| pod.is_static());
         let names: HashSet<_> = pods.chain(&mirrors).map(|pod| pod.full_name()).collect();
         for name in names {
@@ -221,11 +218,7 @@ impl MirrorPods {
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
             let result = catch_panic(panics::PanicScope::Other, sending).await.ok();
-            EndedMirrorRequest {
-                name,
-                request,
-                result,
-            }
+            EndedMirrorRequest { name, request, result }
         });
     }
 
@@ -248,22 +241,16 @@ impl MirrorPods {
     }
 
     fn end(&mut self, ended: EndedMirrorRequest, now: Instant) {
-        let EndedMirrorRequest {
-            name,
-            request,
-            result,
-        } = ended;
+        let EndedMirrorRequest { name, request, result } = ended;
         let (name, request) = (&name, &request);
         let error = match (result, request) {
             (Some(Ok(created)), MirrorRequest::Create(pod)) => {
                 let is_recent = |last: Instant| now.duration_since(last) < CREATION_RESET;
-                self.creations
-                    .retain(|_, entry| is_recent(entry.last_update));
+                self.creations.retain(|_, entry| is_recent(entry.last_update));
                 self.creations.advance((name.clone(), pod.uid()), now, now);
                 let until = now + WATCH_DELAY;
                 let mirror = created.map(Arc::new);
-                self.created
-                    .extend(mirror.map(|mirror| (name.clone(), (mirror, until))));
+                self.created.extend(mirror.map(|mirror| (name.clone(), (mirror, until))));
                 return self.finish(name, now);
             }
             (Some(Ok(_)), MirrorRequest::Delete(mirror)) => {
@@ -352,10 +339,7 @@ async fn send(
 pub(in crate::pods) fn immediate_deletion(uid: &PodUid) -> DeleteOptions {
     DeleteOptions {
         grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_string()),
-            resource_version: None,
-        }),
+        preconditions: Some(Preconditions { uid: Some(uid.to_string()), resource_version: None }),
         ..DeleteOptions::default()
     }
 }

@@ -33,17 +33,13 @@ fn serve(
     call: &Received,
 ) -> Option<(u16, String)> {
     let refusal = |code, reason: &str| {
-        Some((
-            code,
-            json!({"kind": "Status", "reason": reason, "message": reason}).to_string(),
-        ))
+        Some((code, json!({"kind": "Status", "reason": reason, "message": reason}).to_string()))
     };
     let mut object = object.lock();
     match (call.method.as_str(), call.path.as_str()) {
-        ("GET", "/api/v1/nodes/n") => Some((
-            200,
-            json!({"metadata": {"name": "n", "uid": "node-uid"}}).to_string(),
-        )),
+        ("GET", "/api/v1/nodes/n") => {
+            Some((200, json!({"metadata": {"name": "n", "uid": "node-uid"}}).to_string()))
+        }
         ("POST", "/api/v1/namespaces/default/pods") if object.is_some() => {
             refusal(409, "AlreadyExists")
         }
@@ -72,12 +68,10 @@ impl Cluster {
         let served = Arc::clone(&object);
         let number = AtomicUsize::new(0);
         let server =
-            Scripted::serving(
-                move |call| match fails(number.fetch_add(1, Ordering::SeqCst)) {
-                    Some(code) => Some((code, json!({"message": "no"}).to_string())),
-                    None => serve(&served, &created, call),
-                },
-            )
+            Scripted::serving(move |call| match fails(number.fetch_add(1, Ordering::SeqCst)) {
+                Some(code) => Some((code, json!({"message": "no"}).to_string())),
+                None => serve(&served, &created, call),
+            })
             .await;
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = server.kubeconfig(dir.path());
@@ -187,19 +181,10 @@ async fn a_mirror_is_created_once_and_again_when_it_is_deleted() {
     cluster.watch();
     let now = jiff::Timestamp::UNIX_EPOCH;
     let deletion = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
-    cluster
-        .object
-        .lock()
-        .as_mut()
-        .unwrap()
-        .metadata
-        .deletion_timestamp = Some(deletion);
+    cluster.object.lock().as_mut().unwrap().metadata.deletion_timestamp = Some(deletion);
     cluster.watch();
     cluster.expect(&["POST", "POST", "DELETE", "POST"]).await;
-    assert!(
-        cluster.pod_manager.reader().contains(&"h".into()),
-        "the static pod stays"
-    );
+    assert!(cluster.pod_manager.reader().contains(&"h".into()), "the static pod stays");
 }
 
 #[tokio::test]
@@ -225,10 +210,7 @@ async fn a_mirror_that_is_deleted_as_soon_as_it_appears_is_created_ever_more_sel
     // A machine that is busy creates fewer in this time, never more.
     let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(4), deleting).await;
     let so_far = created();
-    assert!(
-        (1..=4).contains(&so_far),
-        "{so_far} mirrors in four seconds"
-    );
+    assert!((1..=4).contains(&so_far), "{so_far} mirrors in four seconds");
     let again = async {
         while created() == so_far {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -315,8 +297,6 @@ async fn a_mirror_that_is_still_there_after_its_deletion_is_deleted_again() {
     // As after a restore of what the API server stores: nothing of that is known any more.
     *cluster.object.lock() = old;
     cluster.watch();
-    cluster
-        .expect(&["POST", "DELETE", "POST", "POST", "DELETE", "POST"])
-        .await;
+    cluster.expect(&["POST", "DELETE", "POST", "POST", "DELETE", "POST"]).await;
     assert_eq!(cluster.mirrored().as_deref(), Some("new"));
 }

@@ -83,10 +83,7 @@ impl RuntimeEventsTask {
         let mut missing = false;
         unknown.retain(|id, change| {
             // Checked before `find_item`: when a creation ends, its item is in the cache.
-            let creating = change
-                .pod
-                .as_ref()
-                .is_some_and(|pod| cache.is_creating(pod));
+            let creating = change.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.find_item(id) {
                 Some(item) if cache.was_read_since(&item, change.changed_at) => {}
                 Some(item) => cache.inspect(item),
@@ -112,10 +109,6 @@ impl RuntimeEventsTask {
             return Some(container);
         }
         let sandbox = ItemId::Sandbox(id.into());
-        self.context
-            .cache
-            .locate(&sandbox)
-            .is_some()
-            .then_some(sandbox)
+        self.context.cache.locate(&sandbox).is_some().then_some(sandbox)
     }
 }

@@ -199,17 +199,12 @@ async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &Inspecti
         }
     };
     let listed = tokio::time::timeout(LIST_TIMEOUT, listed).await;
-    context
-        .cache
-        .record_failed_read(item, seq, failure.into(), listed.ok().flatten());
+    context.cache.record_failed_read(item, seq, failure.into(), listed.ok().flatten());
 }
 
 /// The container as a list has it; `None` if it is not in there, or the list failed.
 async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<InspectedItem> {
-    let filter = ContainerFilter {
-        id: id.to_string(),
-        ..ContainerFilter::default()
-    };
+    let filter = ContainerFilter { id: id.to_string(), ..ContainerFilter::default() };
     let list = context.runtime.list_containers(Some(filter)).await.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
     let entry = translate::container_from_list(found, context.cache.strings())?;
@@ -218,15 +213,8 @@ async fn container_in_list(context: &PlegContext, id: &ContainerId) -> Option<In
 
 /// The sandbox as a list has it; `None` if it is not in there, or the list failed.
 async fn sandbox_in_list(context: &PlegContext, id: &SandboxId) -> Option<InspectedItem> {
-    let filter = PodSandboxFilter {
-        id: id.to_string(),
-        ..PodSandboxFilter::default()
-    };
-    let list = context
-        .runtime
-        .list_pod_sandboxes(Some(filter))
-        .await
-        .ok()?;
+    let filter = PodSandboxFilter { id: id.to_string(), ..PodSandboxFilter::default() };
+    let list = context.runtime.list_pod_sandboxes(Some(filter)).await.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
     let entry = translate::sandbox_from_list(found, context.cache.strings())?;
     Some(InspectedItem::Sandbox(entry.status))
@@ -249,9 +237,7 @@ async fn read_sandbox(
             // Without a kubelet's labels it belongs to another client of the runtime.
             Ok((
                 seq,
-                status.map_or(InspectedItem::Gone, |entry| {
-                    InspectedItem::Sandbox(entry.status)
-                }),
+                status.map_or(InspectedItem::Gone, |entry| InspectedItem::Sandbox(entry.status)),
             ))
         }
         Err(error) if error.is_not_found() => Ok((seq, InspectedItem::Gone)),

@@ -62,16 +62,14 @@ impl PlegMetrics {
     pub(super) fn relist_started(&self) -> Instant {
         let now = clock::instant();
         if let Some(before) = self.last.lock().replace(now) {
-            self.interval
-                .observe(now.duration_since(before).as_secs_f64());
+            self.interval.observe(now.duration_since(before).as_secs_f64());
         }
         now
     }
 
     /// The list that began then is complete.
     pub(super) fn relist_ended(&self, started_at: Instant) {
-        self.duration
-            .observe(clock::since(started_at).as_secs_f64());
+        self.duration.observe(clock::since(started_at).as_secs_f64());
         self.last_seen.set(clock::timestamp().as_second());
     }
 
@@ -84,9 +82,7 @@ impl PlegMetrics {
 
 fn running_pods(cache: &PodCache) -> f64 {
     let pods = cache.pods();
-    let running = pods
-        .iter()
-        .filter(|pod| pod.ready_sandboxes().next().is_some());
+    let running = pods.iter().filter(|pod| pod.ready_sandboxes().next().is_some());
     running.count() as f64
 }
 
@@ -100,16 +96,10 @@ fn by_state(cache: &PodCache) -> Vec<ScrapeSample> {
     let pods = cache.pods();
     let count = |state| {
         let containers = pods.iter().flat_map(|pod| &pod.containers);
-        containers
-            .filter(|container| container.state == state)
-            .count() as f64
+        containers.filter(|container| container.state == state).count() as f64
     };
     let sample = |(name, state): (&str, ContainerState)| {
         (vec![("container_state", name.to_owned())], count(state))
     };
-    states
-        .map(sample)
-        .into_iter()
-        .filter(|(_, count)| *count > 0.0)
-        .collect()
+    states.map(sample).into_iter().filter(|(_, count)| *count > 0.0).collect()
 }

@@ -104,12 +104,7 @@ pub fn build(
     features: FeaturesWriter,
     metrics: PlegMetrics,
 ) -> (Pleg, RuntimeStateReader) {
-    let context = PlegContext {
-        runtime,
-        cache: Arc::new(cache),
-        config,
-        metrics,
-    };
+    let context = PlegContext { runtime, cache: Arc::new(cache), config, metrics };
     let (state, state_reader) =
         state::runtime_state(runtime_state_poll::state_of(first, clock::instant()));
     let recovered = Arc::<Notify>::default();
@@ -117,17 +112,9 @@ pub fn build(
     let pleg = Pleg {
         relist,
         recovered,
-        events: RuntimeEventsTask {
-            context: context.clone(),
-            changes,
-            relist: trigger,
-        },
+        events: RuntimeEventsTask { context: context.clone(), changes, relist: trigger },
         inspect: InspectTask::new(context.clone()),
-        runtime_state: RuntimeStateTask {
-            context,
-            state,
-            features,
-        },
+        runtime_state: RuntimeStateTask { context, state, features },
     };
     (pleg, state_reader)
 }

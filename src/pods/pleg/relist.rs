@@ -68,11 +68,7 @@ pub struct RelistTask {
 impl RelistTask {
     pub(super) fn new(context: PlegContext, recovered: Arc<Notify>) -> (Self, RelistTrigger) {
         let source = Arc::new(watch::Sender::new(RuntimeEventSource::None));
-        let trigger = RelistTrigger {
-            notify: Arc::default(),
-            source,
-            reconnected: Arc::default(),
-        };
+        let trigger = RelistTrigger { notify: Arc::default(), source, reconnected: Arc::default() };
         let task = Self {
             context,
             relist: trigger.clone(),
@@ -191,14 +187,8 @@ impl RelistTask {
         let strings = self.context.cache.strings();
         self.context.cache.apply_list(
             seq,
-            sandboxes
-                .iter()
-                .filter_map(|s| translate::sandbox_from_list(s, strings))
-                .collect(),
-            containers
-                .iter()
-                .filter_map(|c| translate::container_from_list(c, strings))
-                .collect(),
+            sandboxes.iter().filter_map(|s| translate::sandbox_from_list(s, strings)).collect(),
+            containers.iter().filter_map(|c| translate::container_from_list(c, strings)).collect(),
         );
     }
 }

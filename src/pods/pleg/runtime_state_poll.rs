@@ -16,11 +16,7 @@ pub struct RuntimeStateTask {
 impl RuntimeStateTask {
     /// Polls until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut in_error = self
-            .state
-            .borrow()
-            .runtime_error(clock::instant())
-            .is_some();
+        let mut in_error = self.state.borrow().runtime_error(clock::instant()).is_some();
         loop {
             let reply = tokio::select! {
                 reply = self.context.runtime.status(false) => reply,
@@ -60,10 +56,7 @@ fn publish(
     state.send_if_modified(|state| {
         let next = match reply {
             Ok(reply) => state_of(&reply, now),
-            Err(error) => RuntimeState {
-                runtime_message: error.to_string(),
-                ..state.clone()
-            },
+            Err(error) => RuntimeState { runtime_message: error.to_string(), ..state.clone() },
         };
         in_error = next.runtime_error(now).is_some();
         // `runtime_error` depends on how long ago `Status` last succeeded, so it can change although the reply does
@@ -91,11 +84,7 @@ fn publish(
 
 /// The state that a reply reports, received at `now`.
 pub(super) fn state_of(reply: &StatusResponse, now: Instant) -> RuntimeState {
-    let conditions = reply
-        .status
-        .as_ref()
-        .map(|s| s.conditions.as_slice())
-        .unwrap_or_default();
+    let conditions = reply.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
     let condition = |kind: &str| {
         let found = conditions.iter().find(|c| c.r#type == kind);
         match found {
@@ -134,31 +123,15 @@ mod tests {
         };
         let state = |conditions| {
             let status = Some(RuntimeStatus { conditions });
-            let reply = StatusResponse {
-                status,
-                ..StatusResponse::default()
-            };
+            let reply = StatusResponse { status, ..StatusResponse::default() };
             state_of(&reply, clock::instant())
         };
         let now = clock::instant();
-        let good = state(vec![
-            condition("RuntimeReady", true),
-            condition("NetworkReady", true),
-        ]);
-        assert_eq!(
-            (good.runtime_error(now), good.network_error()),
-            (None, None)
-        );
-        let half = state(vec![
-            condition("RuntimeReady", true),
-            condition("NetworkReady", false),
-        ]);
+        let good = state(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
+        assert_eq!((good.runtime_error(now), good.network_error()), (None, None));
+        let half = state(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
         assert_eq!(half.runtime_error(now), None);
-        assert!(
-            half.network_error()
-                .unwrap()
-                .contains("reason:Why message:because")
-        );
+        assert!(half.network_error().unwrap().contains("reason:Why message:because"));
         assert!(state(vec![]).runtime_error(now).is_some());
     }
 
@@ -184,13 +157,8 @@ mod tests {
             reader.mark_unchanged();
             (in_error, notified)
         };
-        let away = || {
-            Err(CriError::Unavailable {
-                rpc: Rpc::Status,
-                kind: None,
-                message: "away".into(),
-            })
-        };
+        let away =
+            || Err(CriError::Unavailable { rpc: Rpc::Status, kind: None, message: "away".into() });
         assert_eq!(after(10, Ok(reply.clone())), (false, false));
         assert_eq!(after(20, away()), (false, true), "another message");
         assert_eq!(after(30, away()), (false, false));

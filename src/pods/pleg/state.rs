@@ -27,14 +27,12 @@ impl RuntimeState {
     pub fn runtime_error(&self, now: Instant) -> Option<String> {
         match self.last_response {
             None => Some("container runtime status check may not have completed yet".into()),
-            Some(at) if now.saturating_duration_since(at) > MAX_WAIT_FOR_RUNTIME => Some(format!(
-                "container runtime is down: {}",
-                self.runtime_message
-            )),
-            Some(_) if !self.runtime_ready => Some(format!(
-                "container runtime is not ready: {}",
-                self.runtime_message
-            )),
+            Some(at) if now.saturating_duration_since(at) > MAX_WAIT_FOR_RUNTIME => {
+                Some(format!("container runtime is down: {}", self.runtime_message))
+            }
+            Some(_) if !self.runtime_ready => {
+                Some(format!("container runtime is not ready: {}", self.runtime_message))
+            }
             Some(_) => None,
         }
     }
@@ -87,11 +85,6 @@ mod tests {
             network_message: "reason:NetworkPluginNotReady".into(),
             ..RuntimeState::default()
         };
-        assert!(
-            state
-                .network_error()
-                .unwrap()
-                .contains("NetworkPluginNotReady")
-        );
+        assert!(state.network_error().unwrap().contains("NetworkPluginNotReady"));
     }
 }

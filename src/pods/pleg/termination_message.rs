@@ -16,10 +16,7 @@ pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
     let read = move || {
         let file = read_termination_message(&source);
         let log_tail = if needs_log(&source, &file) {
-            source
-                .log
-                .as_deref()
-                .and_then(|log| tail::of_log(log, tail::TERMINATION).ok())
+            source.log.as_deref().and_then(|log| tail::of_log(log, tail::TERMINATION).ok())
         } else {
             None
         };

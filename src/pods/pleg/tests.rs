@@ -19,17 +19,10 @@ fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
     let (cache, reader) = pod_cache::pod_cache();
     let metrics = PlegMetrics::new(&Metrics::new(), &reader);
     let long = Duration::from_secs(60);
-    let config = Config {
-        relist_period: long,
-        relist_period_with_events: long,
-        status_period: long,
-    };
-    let context = PlegContext {
-        runtime: runtime.client(long),
-        cache: Arc::new(cache),
-        config,
-        metrics,
-    };
+    let config =
+        Config { relist_period: long, relist_period_with_events: long, status_period: long };
+    let context =
+        PlegContext { runtime: runtime.client(long), cache: Arc::new(cache), config, metrics };
     let (task, trigger) = RelistTask::new(context, Arc::default());
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));
@@ -51,9 +44,7 @@ fn answering() -> TestRuntime {
 async fn a_reconnected_stream_causes_a_list_at_once_although_lists_failed() {
     let runtime = TestRuntime::started();
     let lists = || runtime.script.calls("ListPodSandbox");
-    runtime
-        .script
-        .on("ListPodSandbox", |_| Reply::Fail(Code::Unavailable, "away"));
+    runtime.script.on("ListPodSandbox", |_| Reply::Fail(Code::Unavailable, "away"));
     let (trigger, _guard) = relist(&runtime);
     // The waits between them: 0.4, 0.8, 1.6 and 3.2 seconds; the next is five.
     until("some lists have failed", || lists() == 5).await;

@@ -41,10 +41,7 @@ impl AdoptedUids {
             let name = PodFullName::of(&status.name, &status.namespace);
             candidates.entry(name).or_default().push(status.uid.clone());
         }
-        Self {
-            candidates,
-            ..Self::default()
-        }
+        Self { candidates, ..Self::default() }
     }
 
     /// The pods of the runtime whose statuses decide which UID the pod of a manifest gets. Empty if nothing has to be
@@ -80,9 +77,7 @@ impl AdoptedUids {
             return pod;
         }
         self.candidates.remove(&pod.full_name());
-        let running = statuses
-            .iter()
-            .filter(|status| is_running_static_pod(status));
+        let running = statuses.iter().filter(|status| is_running_static_pod(status));
         // Of two pods of a name, the newer one is the one that an earlier kubelet ran last.
         match running.max_by_key(|status| status.newest_sandbox().map(|one| one.created_at)) {
             Some(status)
@@ -91,10 +86,7 @@ impl AdoptedUids {
                     && was_started_from(status, &pod) =>
             {
                 let adopted = with_uid(&pod, &status.uid);
-                let entry = AdoptedPod {
-                    generated: pod.clone(),
-                    adopted: adopted.clone(),
-                };
+                let entry = AdoptedPod { generated: pod.clone(), adopted: adopted.clone() };
                 self.adopted.insert(pod.uid(), entry);
                 adopted
             }
@@ -176,11 +168,7 @@ mod tests {
     const OWN: &str = "ffffffffffffffffffffffffffffffff";
 
     fn container(image: &str) -> Container {
-        Container {
-            name: "c".into(),
-            image: Some(image.into()),
-            ..Container::default()
-        }
+        Container { name: "c".into(), image: Some(image.into()), ..Container::default() }
     }
 
     fn pod(uid: &str, name: &str, image: &str) -> Arc<Pod> {
@@ -190,10 +178,7 @@ mod tests {
         pod.metadata.uid = Some(uid.into());
         let digest = (keys::MANIFEST_DIGEST.to_owned(), format!("v1:{image}"));
         pod.metadata.annotations = Some([digest].into());
-        pod.spec = Some(PodSpec {
-            containers: vec![container(image)],
-            ..PodSpec::default()
-        });
+        pod.spec = Some(PodSpec { containers: vec![container(image)], ..PodSpec::default() });
         Arc::new(pod)
     }
 
@@ -228,10 +213,7 @@ mod tests {
         fn of(statuses: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {
             let statuses: Vec<_> = statuses.into_iter().collect();
             let adopted_uids = AdoptedUids::new(statuses.clone());
-            Self {
-                statuses,
-                adopted_uids,
-            }
+            Self { statuses, adopted_uids }
         }
 
         fn adopt(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
@@ -300,26 +282,11 @@ mod tests {
             ("the same", status(GO, same), pod(OWN, "web", "image"), GO),
             ("edited", status(GO, same), pod(OWN, "web", "older"), OWN),
             ("other name", status(GO, same), pod(OWN, "db", "image"), OWN),
-            (
-                "user's UID",
-                status(GO, same),
-                pod(given, "web", "image"),
-                given,
-            ),
-            (
-                "was a user's",
-                status(given, same),
-                pod(OWN, "web", "image"),
-                OWN,
-            ),
+            ("user's UID", status(GO, same), pod(given, "web", "image"), given),
+            ("was a user's", status(given, same), pod(OWN, "web", "image"), OWN),
             ("dead", status(GO, dead), pod(OWN, "web", "image"), OWN),
             ("ours", status(GO, own), pod(OWN, "web", "image"), OWN),
-            (
-                "with a new sandbox",
-                status(GO, again),
-                pod(OWN, "web", "image"),
-                GO,
-            ),
+            ("with a new sandbox", status(GO, again), pod(OWN, "web", "image"), GO),
             ("the API's", status(GO, api), pod(OWN, "web", "image"), OWN),
             ("of a URL", status(GO, url), pod(OWN, "web", "image"), OWN),
         ] {

@@ -69,19 +69,16 @@ impl InvalidManifest {
     pub fn fields(&self) -> Vec<FieldError> {
         let with_prefix = |prefix: &str, invalid: &InvalidPod| {
             let errors = invalid.0.iter().cloned();
-            let path = |error: FieldError| FieldError {
-                path: format!("{prefix}{}", error.path),
-                ..error
-            };
+            let path =
+                |error: FieldError| FieldError { path: format!("{prefix}{}", error.path), ..error };
             errors.map(path).collect::<Vec<_>>()
         };
         match self {
             Self::Decode(_) | Self::Panicked(_) => Vec::new(),
             Self::InvalidPod(invalid) => with_prefix("", invalid),
-            Self::InvalidPods(items) => items
-                .iter()
-                .flat_map(|item| with_prefix(&item.prefix, &item.invalid))
-                .collect(),
+            Self::InvalidPods(items) => {
+                items.iter().flat_map(|item| with_prefix(&item.prefix, &item.invalid)).collect()
+            }
         }
     }
 }
@@ -116,10 +113,7 @@ pub fn decode_file(
 ) -> Result<Manifest, InvalidManifest> {
     let decoded = decode_pod(bytes).map_err(InvalidManifest::Decode)?;
     let pod = static_pod(decoded.value, origin, now).map_err(InvalidManifest::InvalidPod)?;
-    Ok(Manifest {
-        pods: vec![Arc::new(pod)],
-        warnings: warnings(&decoded.unknown_fields),
-    })
+    Ok(Manifest { pods: vec![Arc::new(pod)], warnings: warnings(&decoded.unknown_fields) })
 }
 
 /// Decodes and validates the response of a URL: a pod or a list. One invalid pod makes the whole list invalid, so that a
@@ -133,31 +127,20 @@ pub fn decode_url(
     now: Timestamp,
 ) -> Result<Manifest, InvalidManifest> {
     let decoded = decode_pod_or_list(bytes).map_err(InvalidManifest::Decode)?;
-    let mut manifest = Manifest {
-        pods: Vec::new(),
-        warnings: warnings(&decoded.unknown_fields),
-    };
+    let mut manifest = Manifest { pods: Vec::new(), warnings: warnings(&decoded.unknown_fields) };
     let mut bad = Vec::new();
     for (index, pod) in decoded.value.into_iter().enumerate() {
         let name = pod.name().to_string();
         match static_pod(pod, origin, now) {
             Ok(pod) => manifest.pods.push(Arc::new(pod)),
             Err(invalid) => bad.push(InvalidItem {
-                prefix: if decoded.is_list {
-                    format!("items[{index}].")
-                } else {
-                    String::new()
-                },
+                prefix: if decoded.is_list { format!("items[{index}].") } else { String::new() },
                 name,
                 invalid,
             }),
         }
     }
-    if bad.is_empty() {
-        Ok(manifest)
-    } else {
-        Err(InvalidManifest::InvalidPods(bad))
-    }
+    if bad.is_empty() { Ok(manifest) } else { Err(InvalidManifest::InvalidPods(bad)) }
 }
 
 fn warnings(unknown_fields: &[String]) -> Vec<String> {

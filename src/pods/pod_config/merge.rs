@@ -28,11 +28,7 @@ pub struct SourcePods {
 impl SourcePods {
     /// A source without a list yet.
     pub fn new(source: PodSource) -> Self {
-        Self {
-            source,
-            pods: HashMap::new(),
-            has_merged: false,
-        }
+        Self { source, pods: HashMap::new(), has_merged: false }
     }
 
     /// Merges the latest list of the source's pods. The first list causes an update even if it is empty: an ADD
@@ -76,12 +72,7 @@ impl SourcePods {
 }
 
 fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
-    PodUpdate {
-        source,
-        op,
-        pods,
-        completeness: Completeness::Partial,
-    }
+    PodUpdate { source, op, pods, completeness: Completeness::Partial }
 }
 
 /// The updates of one list, with its completeness. Only the last update carries it: until the sync loop has handled
@@ -136,12 +127,9 @@ impl Changes {
             (PodOp::Delete, self.delete, false),
             (PodOp::Reconcile, self.reconcile, false),
         ];
-        let needed = messages
-            .into_iter()
-            .filter(|(_, pods, even_empty)| *even_empty || !pods.is_empty());
-        needed
-            .map(|(op, pods, _)| message(source, op, pods))
-            .collect()
+        let needed =
+            messages.into_iter().filter(|(_, pods, even_empty)| *even_empty || !pods.is_empty());
+        needed.map(|(op, pods, _)| message(source, op, pods)).collect()
     }
 
     fn add(&mut self, pod: Arc<Pod>) -> Arc<Pod> {

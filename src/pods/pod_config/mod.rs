@@ -124,12 +124,7 @@ impl PodConfig {
         }
         let ready = SourcesReady::new(config.sources().collect());
         let (updates, receiver) = mpsc::channel(UPDATE_BUFFER);
-        let sources = Self {
-            config,
-            recorder,
-            updates,
-            missing_path: MissingPath::default(),
-        };
+        let sources = Self { config, recorder, updates, missing_path: MissingPath::default() };
         Ok((sources, receiver, ready))
     }
 
@@ -140,12 +135,7 @@ impl PodConfig {
 
     /// Starts the task `pod_config` and one for each source.
     pub fn start(self, tasks: &mut Tasks) {
-        let Self {
-            config,
-            recorder,
-            updates,
-            missing_path,
-        } = self;
+        let Self { config, recorder, updates, missing_path } = self;
         let (lists, to_merge) = mpsc::channel(1);
         let node = config.node_name;
         for (name, files, missing) in [
@@ -156,25 +146,12 @@ impl PodConfig {
                 continue;
             };
             let (node, recorder) = (node.clone(), recorder.clone());
-            let source = file::run(
-                files,
-                node,
-                lists.clone(),
-                missing,
-                recorder,
-                tasks.shutdown(),
-            );
+            let source = file::run(files, node, lists.clone(), missing, recorder, tasks.shutdown());
             tasks.spawn(name, source);
         }
         if let Some(http) = config.http {
             let recorder = recorder.clone();
-            let source = http::run(
-                http,
-                node.clone(),
-                lists.clone(),
-                recorder,
-                tasks.shutdown(),
-            );
+            let source = http::run(http, node.clone(), lists.clone(), recorder, tasks.shutdown());
             tasks.spawn("source.http", source);
         }
         if let Some(api) = config.api {
@@ -183,14 +160,7 @@ impl PodConfig {
             tasks.spawn("source.api", source.run(tasks.shutdown()));
         }
         // A kubelet without any source must keep running, so the merge holds a sender of its own.
-        let merge = merge_all(
-            to_merge,
-            lists,
-            updates,
-            recorder,
-            config.cache,
-            tasks.shutdown(),
-        );
+        let merge = merge_all(to_merge, lists, updates, recorder, config.cache, tasks.shutdown());
         tasks.spawn("pod_config", merge);
     }
 }
@@ -212,11 +182,7 @@ async fn merge_all(
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
         let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
         while let Some(list) = lists.recv().await {
-            let SourceList {
-                source,
-                mut pods,
-                completeness,
-            } = list;
+            let SourceList { source, mut pods, completeness } = list;
             if source != PodSource::Api {
                 for pod in &mut pods {
                     let candidates = adopted_uids.candidates(source, pod);
@@ -227,9 +193,7 @@ async fn merge_all(
                     adopted_uids.on_source_complete(source);
                 }
             }
-            let known = sources
-                .entry(source)
-                .or_insert_with(|| SourcePods::new(source));
+            let known = sources.entry(source).or_insert_with(|| SourcePods::new(source));
             let merged = known.merge(pods, clock::timestamp());
             for pod in &merged.duplicates {
                 let text = format!(
@@ -242,10 +206,7 @@ async fn merge_all(
             }
             let before = sent.insert(source, completeness.clone());
             for update in with_completeness(source, merged.updates, completeness, before) {
-                updates
-                    .send(update)
-                    .await
-                    .context("the sync loop has ended")?;
+                updates.send(update).await.context("the sync loop has ended")?;
             }
         }
         Ok(())

@@ -76,9 +76,7 @@ impl PostedPods {
             config_maps_and_secrets,
             writing: Mutex::new(()),
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Stores pods; each replaces the stored pod of the same name, and others are kept. Returns them with their defaults
@@ -196,9 +194,8 @@ mod tests {
 
     fn files(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -233,10 +230,7 @@ mod tests {
             (pod("../../etc/evil", "x"), "metadata.name"),
             (pod("Upper", "x"), "metadata.name"),
             (list(&[pod("a", "x"), pod("b", "")]), "image"),
-            (
-                list(&[pod("a", "x"), pod("a", "y")]),
-                "duplicate pod default_a",
-            ),
+            (list(&[pod("a", "x"), pod("a", "y")]), "duplicate pod default_a"),
             (pod("", "x"), "metadata.name"),
         ];
         for (body, expected) in rows {
@@ -260,9 +254,7 @@ mod tests {
         let store = store(dir.path());
         assert!(files(dir.path()).is_empty());
         let long = "a".repeat(230);
-        store
-            .add(pod(&long, "x").as_bytes(), Timestamp::UNIX_EPOCH)
-            .unwrap();
+        store.add(pod(&long, "x").as_bytes(), Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(files(dir.path()).len(), 1);
     }
 }

@@ -32,10 +32,7 @@ pub struct SourcesReadyReader {
 impl SourcesReady {
     /// No source has delivered.
     pub fn new(configured: BTreeSet<PodSource>) -> Self {
-        let reader = SourcesReadyReader {
-            configured,
-            seen: Arc::default(),
-        };
+        let reader = SourcesReadyReader { configured, seen: Arc::default() };
         Self { reader }
     }
 
@@ -74,16 +71,10 @@ impl SourcesReadyReader {
     /// server has delivered. A pod of another source that is no longer configured may be cleaned up once all configured
     /// sources have delivered everything.
     pub fn is_removed(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
-        let item = if source == PodSource::Api {
-            Some(uid.as_str())
-        } else {
-            manifest
-        };
+        let item = if source == PodSource::Api { Some(uid.as_str()) } else { manifest };
         if self.configured.contains(&source) {
             let seen = self.seen.lock();
-            return seen
-                .get(&source)
-                .is_some_and(|completeness| completeness.covers(item));
+            return seen.get(&source).is_some_and(|completeness| completeness.covers(item));
         }
         source != PodSource::Api && self.all_complete()
     }
@@ -111,9 +102,7 @@ impl SourcesReadyReader {
     /// Whether every configured source has sent a list, complete or not.
     pub fn all_seen(&self) -> bool {
         let seen = self.seen.lock();
-        self.configured
-            .iter()
-            .all(|source| seen.contains_key(source))
+        self.configured.iter().all(|source| seen.contains_key(source))
     }
 }
 

@@ -62,17 +62,10 @@ pub fn static_pod(
     apply_defaults(&mut pod, &canonical, origin, seen);
     set_pod_defaults(&mut pod);
     let mut errors = validate_pod(&pod);
-    errors.extend(validate_static_pod_references(
-        &pod,
-        origin.config_maps_and_secrets,
-    ));
+    errors.extend(validate_static_pod_references(&pod, origin.config_maps_and_secrets));
     errors.extend(validate_kubelet_annotations(&pod));
     errors.extend(unsupported_fields(&pod));
-    if errors.is_empty() {
-        Ok(pod)
-    } else {
-        Err(InvalidPod(errors))
-    }
+    if errors.is_empty() { Ok(pod) } else { Err(InvalidPod(errors)) }
 }
 
 fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, seen: Timestamp) {
@@ -121,10 +114,7 @@ fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, se
     if origin.source != PodSource::Http {
         tolerate_no_execute(spec.tolerations.get_or_insert_default());
     }
-    pod.status = Some(PodStatus {
-        phase: Some("Pending".into()),
-        ..PodStatus::default()
-    });
+    pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
 }
 
 /// A pod from a file, or posted, is never evicted by a taint (URL pods are, as upstream has it).
@@ -173,10 +163,7 @@ fn hex128(parts: &[&str]) -> String {
 /// it. The status is not part of what is desired.
 fn canonical_json(pod: &Pod) -> String {
     let mut out = String::with_capacity(1024);
-    for part in [
-        serde_json::to_value(&pod.metadata),
-        serde_json::to_value(&pod.spec),
-    ] {
+    for part in [serde_json::to_value(&pod.metadata), serde_json::to_value(&pod.spec)] {
         // The API's types have string keys and no NaN, so they always convert to JSON.
         write_canonical(&part.unwrap_or_default(), &mut out);
         out.push('\n');

@@ -58,10 +58,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
     std::fs::write(&path, manifest("a", "1")).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
     std::fs::write(&path, manifest("a", "2")).unwrap();
-    assert_eq!(
-        next(&mut updates).await,
-        (PodOp::Remove, vec!["a-n".into()])
-    );
+    assert_eq!(next(&mut updates).await, (PodOp::Remove, vec!["a-n".into()]));
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
     timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }
@@ -156,14 +153,7 @@ async fn pods_of_one_name_in_one_list_are_reported_as_an_event() {
     };
     let source = PodSource::Http;
     let pods = vec![pod("1"), pod("2")];
-    lists
-        .send(SourceList {
-            source,
-            pods,
-            completeness: Completeness::Complete,
-        })
-        .await
-        .unwrap();
+    lists.send(SourceList { source, pods, completeness: Completeness::Complete }).await.unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a".into()]));
     let events = recorder.recent();
     assert_eq!(events.len(), 1);
@@ -173,11 +163,7 @@ async fn pods_of_one_name_in_one_list_are_reported_as_an_event() {
 }
 
 fn container_of_web() -> Container {
-    Container {
-        name: "c".into(),
-        image: Some("image".into()),
-        ..Container::default()
-    }
+    Container { name: "c".into(), image: Some("image".into()), ..Container::default() }
 }
 
 /// The pod `web` of a file in a runtime that returns its items one by one: its old sandbox, its newest one, its container.
@@ -191,11 +177,7 @@ struct SlowRuntime {
 impl SlowRuntime {
     /// A runtime that has listed the pod and has returned its old sandbox.
     fn with(uid: &str, digest: Option<&str>) -> Self {
-        let pod_ref = PodRef {
-            uid: uid.into(),
-            name: "web".into(),
-            namespace: "ns".into(),
-        };
+        let pod_ref = PodRef { uid: uid.into(), name: "web".into(), namespace: "ns".into() };
         let sandbox = |id: &str, attempt, ready| SandboxStatus {
             id: id.into(),
             attempt,
@@ -213,14 +195,8 @@ impl SlowRuntime {
             ..ContainerStatus::default()
         };
         let (writer, cache) = pod_cache();
-        let listed = sandboxes.clone().map(|status| ListEntry {
-            pod_ref: pod_ref.clone(),
-            status,
-        });
-        let listed_container = ListEntry {
-            pod_ref: pod_ref.clone(),
-            status: container.clone(),
-        };
+        let listed = sandboxes.clone().map(|status| ListEntry { pod_ref: pod_ref.clone(), status });
+        let listed_container = ListEntry { pod_ref: pod_ref.clone(), status: container.clone() };
         writer.apply_list(writer.next_seq(), listed.into(), vec![listed_container]);
         let item = ItemId::Container(container.id.clone());
         let mut unread = vec![(item, InspectedItem::Container(container))];
@@ -228,12 +204,7 @@ impl SlowRuntime {
             let item = ItemId::Sandbox(one.id.clone());
             (item, InspectedItem::Sandbox(one))
         }));
-        let mut runtime = Self {
-            writer,
-            cache,
-            pod_ref,
-            unread,
-        };
+        let mut runtime = Self { writer, cache, pod_ref, unread };
         runtime.read_next();
         runtime
     }
@@ -279,10 +250,7 @@ async fn a_source_waits_only_for_what_decides_about_the_adoption_of_a_uid() {
         pod.metadata.uid = Some(uid.into());
         let digest_of_manifest = (keys::MANIFEST_DIGEST.to_owned(), "v1:d".to_owned());
         pod.metadata.annotations = Some([digest_of_manifest].into());
-        pod.spec = Some(PodSpec {
-            containers: vec![container_of_web()],
-            ..PodSpec::default()
-        });
+        pod.spec = Some(PodSpec { containers: vec![container_of_web()], ..PodSpec::default() });
         let list = SourceList {
             source: PodSource::File,
             pods: vec![Arc::new(pod)],
@@ -341,10 +309,7 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
     std::fs::rename(path(".new"), path("bad.yaml")).unwrap();
     let second = next().await;
     assert_eq!((second.op, second.pods.len()), (PodOp::Add, 1));
-    assert!(
-        !ready.is_removed(PodSource::File, &"u".into(), None),
-        "it waits in the channel"
-    );
+    assert!(!ready.is_removed(PodSource::File, &"u".into(), None), "it waits in the channel");
     assert_eq!(second.completeness, Completeness::Complete);
     ready.mark_seen(second.source, second.completeness);
     assert!(ready.is_removed(PodSource::File, &"u".into(), None));

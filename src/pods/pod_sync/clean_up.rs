@@ -24,10 +24,7 @@ impl PodSync {
     /// Once newer instances have started, removes dead ones beyond `--maximum-dead-containers-per-container`.
     pub(super) async fn remove_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
-        let removed = self
-            .runtime
-            .remove_dead_containers(&runtime_status, false)
-            .await;
+        let removed = self.runtime.remove_dead_containers(&runtime_status, false).await;
         if let Err(error) = removed {
             let err = error_chain(error.as_ref());
             tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
@@ -62,10 +59,7 @@ impl PodSync {
         {
             pod_ref = PodRef::of(&entry.pod);
         }
-        let content = self
-            .runtime
-            .remove_dead_containers(&runtime_status, true)
-            .await;
+        let content = self.runtime.remove_dead_containers(&runtime_status, true).await;
         // Under every name: a pod of another name may have had the UID before.
         self.runtime.remove_logs_of(uid).await;
         let disk = self.remove_from_disk(uid).await;
@@ -76,10 +70,7 @@ impl PodSync {
         };
         self.runtime.release_user_namespace(uid).await;
         let mut clean = true;
-        for error in [content.err(), disk.err(), cgroup.err()]
-            .into_iter()
-            .flatten()
-        {
+        for error in [content.err(), disk.err(), cgroup.err()].into_iter().flatten() {
             clean = false;
             tracing::warn!(
                 pod = %pod_ref.log_name(),
@@ -100,8 +91,7 @@ impl PodSync {
             self.state_store.forget_except_origin(uid, source);
         }
         for exit in exits.into_iter().flatten() {
-            self.state_store
-                .update(uid, |record| record.exits.record(exit, false));
+            self.state_store.update(uid, |record| record.exits.record(exit, false));
         }
         clean
     }
@@ -115,14 +105,10 @@ impl PodSync {
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: RuntimeListed,
     ) -> HashSet<PodUid> {
-        let is_gone = |uid: &PodUid| {
-            self.state_store
-                .read(uid, |record| gone(uid, record.origin.as_ref()))
-        };
+        let is_gone =
+            |uid: &PodUid| self.state_store.read(uid, |record| gone(uid, record.origin.as_ref()));
         let recorded = self.state_store.uids().into_iter();
-        recorded
-            .filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid))
-            .collect()
+        recorded.filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid)).collect()
     }
 
     /// Orphans that still have a cgroup; the conditions are those of [`Self::recorded_orphans`].
@@ -132,22 +118,15 @@ impl PodSync {
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: RuntimeListed,
     ) -> anyhow::Result<HashSet<PodUid>> {
-        let is_gone = |uid: &PodUid| {
-            self.state_store
-                .read(uid, |record| gone(uid, record.origin.as_ref()))
-        };
+        let is_gone =
+            |uid: &PodUid| self.state_store.read(uid, |record| gone(uid, record.origin.as_ref()));
         let found = self.cgroups.pods_with_cgroups().await?.into_iter();
-        Ok(found
-            .filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid))
-            .collect())
+        Ok(found.filter(|uid| self.is_orphan(uid, known_pods) && is_gone(uid)).collect())
     }
 
     fn is_orphan(&self, uid: &PodUid, known_pods: &HashSet<PodUid>) -> bool {
         !known_pods.contains(uid)
-            && self
-                .cache
-                .try_settled(uid)
-                .is_some_and(|runtime_status| runtime_status.is_empty())
+            && self.cache.try_settled(uid).is_some_and(|runtime_status| runtime_status.is_empty())
             && self.status_publisher.statuses().get(uid).is_none()
     }
 
@@ -177,8 +156,7 @@ impl PodSync {
     pub(super) fn report_teardown(&self, pod: &Pod, torn_down: &Result<(), VolumeError>) {
         if let Err(error) = torn_down {
             let text = error_chain(error);
-            self.events
-                .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
+            self.events.warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
             self.record_history(pod, DecisionKind::Fail, text);
         }
     }

@@ -71,10 +71,7 @@ mod tests {
             (Some(-1), Some(0), 0, Some(0)),
         ] {
             let pod = Pod {
-                spec: Some(PodSpec {
-                    active_deadline_seconds: seconds,
-                    ..PodSpec::default()
-                }),
+                spec: Some(PodSpec { active_deadline_seconds: seconds, ..PodSpec::default() }),
                 ..Pod::default()
             };
             let started_at = || {

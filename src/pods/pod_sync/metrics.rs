@@ -201,14 +201,8 @@ mod tests {
     fn a_start_is_measured_once_and_only_if_its_beginning_was_seen() {
         let none = DueMeasurement::default();
         let ran = DueMeasurement { ran: true, ..none };
-        let both = DueMeasurement {
-            ran: true,
-            started: true,
-        };
-        let started = DueMeasurement {
-            started: true,
-            ..none
-        };
+        let both = DueMeasurement { ran: true, started: true };
+        let started = DueMeasurement { started: true, ..none };
         let table: &[&[(&str, &[bool], DueMeasurement)]] = &[
             &[
                 ("Pending", &[false], none),
@@ -223,20 +217,12 @@ mod tests {
             ],
             // A kubelet that comes to running pods measures nothing.
             &[("Running", &[true], none), ("Running", &[true], none)],
-            &[
-                ("Pending", &[false], none),
-                ("Failed", &[false], none),
-                ("Running", &[true], none),
-            ],
+            &[("Pending", &[false], none), ("Failed", &[false], none), ("Running", &[true], none)],
         ];
         for history in table {
             let mut start = StartProgress::default();
             for (phase, running, due) in *history {
-                assert_eq!(
-                    advance(&mut start, &status(phase, running)),
-                    *due,
-                    "{history:?}"
-                );
+                assert_eq!(advance(&mut start, &status(phase, running)), *due, "{history:?}");
             }
         }
     }
@@ -248,9 +234,7 @@ mod tests {
             serde_json::from_value(json!({"spec": spec})).unwrap()
         };
         assert!(!is_stateful(&pod(json!({"name": "v", "emptyDir": {}}))));
-        assert!(is_stateful(&pod(
-            json!({"name": "v", "hostPath": {"path": "/"}})
-        )));
+        assert!(is_stateful(&pod(json!({"name": "v", "hostPath": {"path": "/"}}))));
         let ended = json!({"name": "i", "image": "", "imageID": "", "ready": true, "restartCount": 0,
             "state": {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z",
             "finishedAt": "2026-01-01T00:00:03Z"}}});

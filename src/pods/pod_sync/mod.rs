@@ -125,15 +125,11 @@ impl PodSync {
             // The next sync reads the pod and its runtime status again.
             return sync_outcome(Ok(false), NextSync::at(clock::instant()));
         }
-        let network = if pod.host_network() {
-            None
-        } else {
-            self.runtime_state.borrow().network_error()
-        };
+        let network =
+            if pod.host_network() { None } else { self.runtime_state.borrow().network_error() };
         if let Some(text) = network {
             let object = ObjectRef::pod(&pod);
-            self.events
-                .warning(&object, event::NETWORK_NOT_READY, text.clone());
+            self.events.warning(&object, event::NETWORK_NOT_READY, text.clone());
             self.record_history(&pod, DecisionKind::Wait, text.clone());
             return sync_outcome(Err(anyhow::anyhow!(text)), SyncDelay::NetworkNotReady);
         }
@@ -202,8 +198,7 @@ impl PodSync {
 
     /// Records a decision about a pod in its history.
     pub fn record_history(&self, pod: &Pod, kind: DecisionKind, why: String) {
-        self.pod_history
-            .record(&pod.uid(), HistoryEntry::about_pod(kind, why));
+        self.pod_history.record(&pod.uid(), HistoryEntry::about_pod(kind, why));
     }
 
     /// Ends the sync of a pod with a terminal status: records the status.
@@ -246,13 +241,11 @@ impl PodSync {
         runtime_status: Arc<PodStatus>,
         cancel: &CancellationToken,
     ) -> anyhow::Result<PodSyncResult> {
-        self.pod_history
-            .set_current_step(&pod.uid(), Some("setting up volumes".into()));
+        self.pod_history.set_current_step(&pod.uid(), Some("setting up volumes".into()));
         let failed = |error: &VolumeError| {
             let text = error_chain(error);
             self.record_history(pod, DecisionKind::Fail, text.clone());
-            self.events
-                .warning(&ObjectRef::pod(pod), error.event_reason(), text);
+            self.events.warning(&ObjectRef::pod(pod), error.event_reason(), text);
         };
         if runtime_status.is_empty() {
             // The record of a new pod has to be written before anything else of it: files of a pod without a record
@@ -283,11 +276,7 @@ impl PodSync {
         for error in &volumes.update_errors {
             failed(error);
         }
-        let secrets = match self
-            .runtime
-            .pull_secrets(pod, &runtime_status, cancel)
-            .await
-        {
+        let secrets = match self.runtime.pull_secrets(pod, &runtime_status, cancel).await {
             Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
             secrets => secrets?,
         };
@@ -330,19 +319,11 @@ impl PodSync {
         if result.is_clean() && !result.cancelled {
             self.pod_history.record_success(&pod.uid());
         }
-        self.status_publisher
-            .record_start_failures(&pod.uid(), &result);
+        self.status_publisher.record_start_failures(&pod.uid(), &result);
         self.record_resize_progress(pod, &result);
         self.status_publisher.publish_status(pod);
-        let at = [result.next_sync_at, deadline.at()]
-            .into_iter()
-            .flatten()
-            .min();
-        let delay = if result.needs_retry() {
-            SyncDelay::Error
-        } else {
-            SyncDelay::Resync
-        };
+        let at = [result.next_sync_at, deadline.at()].into_iter().flatten().min();
+        let delay = if result.needs_retry() { SyncDelay::Error } else { SyncDelay::Resync };
         let is_terminal = match (result.error, result.cancelled) {
             (Some(error), false) => Err(error),
             _ => Ok(false),
@@ -360,8 +341,7 @@ impl PodSync {
         };
         if self.status_publisher.record_failed(&pod.uid(), failure) {
             self.record_history(pod, DecisionKind::StopPod, message.into());
-            self.events
-                .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
+            self.events.normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         }
         self.status_publisher.publish_status(pod);
     }
@@ -375,10 +355,8 @@ impl PodSync {
         let uid = pod.uid();
         let left = grace.borrow().left(clock::instant());
         let stop = HistoryEntry::about_pod(DecisionKind::StopPod, reason.to_string());
-        self.pod_history
-            .record(&uid, stop.until(clock::timestamp() + left));
-        self.pod_history
-            .set_current_step(&uid, Some("stopping the pod".into()));
+        self.pod_history.record(&uid, stop.until(clock::timestamp() + left));
+        self.pod_history.set_current_step(&uid, Some("stopping the pod".into()));
         if let Some(failure) = reason.pod_failure() {
             self.status_publisher.record_failed(&uid, failure);
         }
@@ -386,8 +364,7 @@ impl PodSync {
             self.status_publisher.set_restarts_after_shutdown(&uid);
         }
         self.runtime.stop_prefetches(&uid);
-        self.status_publisher
-            .record_stage(&uid, PodStage::Terminating);
+        self.status_publisher.record_stage(&uid, PodStage::Terminating);
         self.status_publisher.publish_status(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let (left, pod_ref) = (grace.borrow().left(clock::instant()), PodRef::of(&pod));
@@ -405,8 +382,7 @@ impl PodSync {
         self.pod_history.set_current_step(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", error_chain(error.as_ref()));
-            self.events
-                .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
+            self.events.warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
             self.record_history(&pod, DecisionKind::Fail, text);
             return Err(error);
         }
@@ -414,8 +390,7 @@ impl PodSync {
         // Before the status shows that the pod has ended: after that, another pod may be allocated its claims.
         self.runtime.devices().dra.recover(&pod).await;
         self.unprepare_resources(&uid).await?;
-        self.status_publisher
-            .record_stage(&uid, PodStage::Terminated);
+        self.status_publisher.record_stage(&uid, PodStage::Terminated);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("failed to check whether the pod has ended")?;
         self.status_publisher.publish_status(&pod);
@@ -488,8 +463,5 @@ impl PodSyncer for PodSync {
 }
 
 fn sync_outcome(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> SyncPodOutcome {
-    SyncPodOutcome {
-        result,
-        next: next.into(),
-    }
+    SyncPodOutcome { result, next: next.into() }
 }

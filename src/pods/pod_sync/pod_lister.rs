@@ -37,10 +37,7 @@ impl PodLister {
         };
         let desired = self.pod_manager.pods().into_iter();
         let mut list = desired.map(with_status).collect::<Vec<_>>();
-        let uids = list
-            .iter()
-            .map(|(pod, _)| pod.uid())
-            .collect::<HashSet<PodUid>>();
+        let uids = list.iter().map(|(pod, _)| pod.uid()).collect::<HashSet<PodUid>>();
         let entries = self.statuses.all().into_iter();
         let not_desired = entries.filter(|entry| !uids.contains(&entry.pod.uid()));
         list.extend(not_desired.map(|entry| (entry.pod, Some(entry.status))));
@@ -67,10 +64,7 @@ mod tests {
         pod.metadata.uid = Some("u".into());
         pod_manager.set(Arc::new(pod));
         for phase in [None, Some("Running".to_owned())] {
-            let status = Arc::new(PodStatus {
-                phase: phase.clone(),
-                ..PodStatus::default()
-            });
+            let status = Arc::new(PodStatus { phase: phase.clone(), ..PodStatus::default() });
             let store = &lister.state_store;
             store.update(&"u".into(), |record| record.status = Some(status));
             let shown = lister.list().remove(0).1;

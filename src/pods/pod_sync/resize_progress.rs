@@ -20,9 +20,8 @@ impl PodSync {
         let goes_on = error.is_some()
             || before.is_some()
                 && (result.cancelled || self.runtime.is_resizing(pod, &self.cache.latest(&uid)));
-        let generation = before
-            .as_ref()
-            .map_or(pod.metadata.generation, |before| before.generation);
+        let generation =
+            before.as_ref().map_or(pod.metadata.generation, |before| before.generation);
         let now = goes_on.then(|| ResizeInProgress {
             error: error.clone().or_else(|| before.clone()?.error),
             generation,

@@ -26,12 +26,7 @@ impl PodSync {
                 return status;
             }
             // A runtime that is down is reported elsewhere.
-            if self
-                .runtime_state
-                .borrow()
-                .runtime_error(clock::instant())
-                .is_none()
-            {
+            if self.runtime_state.borrow().runtime_error(clock::instant()).is_none() {
                 self.report_stale(pod);
             }
             limit = REPORT_INTERVAL;
@@ -42,8 +37,7 @@ impl PodSync {
     pub(super) fn report_stale(&self, pod: &Pod) {
         if let Some(stale) = self.cache.stale(&pod.uid()).first() {
             let text = format!("error determining status: {stale}");
-            self.events
-                .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
+            self.events.warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
             self.record_history(pod, DecisionKind::Wait, text);
         }
     }

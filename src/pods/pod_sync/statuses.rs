@@ -173,8 +173,7 @@ impl StatusPublisher {
         match self.generate(pod, (&runtime_status, &killed), old, recorded) {
             Ok(status) => {
                 let pulling = || self.runtime.take_pulling_time(&uid);
-                self.starts
-                    .published(&mut recorded.start, pod, &status, pulling);
+                self.starts.published(&mut recorded.start, pod, &status, pulling);
                 if self.status_manager.set_pod_status(pod, status) {
                     self.record_status(pod);
                 }
@@ -280,18 +279,12 @@ impl StatusPublisher {
         let now = clock::timestamp();
         let actions = self.runtime.action_summary(pod, runtime_status);
         let is_active = recorded.stage == PodStage::Active;
-        let killed = if is_active {
-            killed_to_restart(pod, runtime_status, kills)
-        } else {
-            Vec::new()
-        };
+        let killed =
+            if is_active { killed_to_restart(pod, runtime_status, kills) } else { Vec::new() };
         let restarting =
             (!killed.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &killed)));
         let pod = restarting.as_ref().unwrap_or(pod);
-        let back_off = |name: &str| {
-            self.runtime
-                .back_off_message(pod, name, runtime_status, now)
-        };
+        let back_off = |name: &str| self.runtime.back_off_message(pod, name, runtime_status, now);
         let failure = |name: &str| {
             let mut failures = recorded.failures.iter();
             if let Some(failure) = failures.find(|failure| failure.container == name) {
@@ -351,11 +344,7 @@ impl StatusPublisher {
             if lacks_container_statuses(&stored, api_status) {
                 return None;
             }
-            Some(if pod.is_static() {
-                Arc::new(restored(pod, &stored))
-            } else {
-                stored
-            })
+            Some(if pod.is_static() { Arc::new(restored(pod, &stored)) } else { stored })
         };
         self.statuses().get(&uid).or_else(earlier)
     }
@@ -409,10 +398,7 @@ impl StatusPublisher {
     /// API server replaces it.
     pub(super) fn set_restarts_after_shutdown(&self, uid: &PodUid) {
         let mut recorded = self.recorded.lock();
-        recorded
-            .entry(uid.clone())
-            .or_default()
-            .restarts_after_shutdown = true;
+        recorded.entry(uid.clone()).or_default().restarts_after_shutdown = true;
     }
 
     /// Whether a pod ended, or was rejected, only because the node was going to shut down.

@@ -15,16 +15,14 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc};
 impl PodSync {
     /// Whether this or an earlier kubelet recorded in the pod state store that the pod reached a terminal phase.
     pub fn has_recorded_end(&self, uid: &PodUid) -> bool {
-        self.state_store
-            .read(uid, |record| record.terminal.is_some())
+        self.state_store.read(uid, |record| record.terminal.is_some())
     }
 
     /// Publishes a pod as failed because the node rejects it; its worker then terminates it. A rejection is not
     /// recorded: after a restart of the kubelet, the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
         tracing::info!(podUID = %pod.uid(), pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod admission denied");
-        self.events
-            .warning(&ObjectRef::pod(pod), reason.clone(), message);
+        self.events.warning(&ObjectRef::pod(pod), reason.clone(), message);
         let rejection = format!("the node rejects the pod: {reason}: {message}");
         self.record_history(pod, DecisionKind::Fail, rejection);
         let failure = PodFailure {

@@ -66,11 +66,7 @@ impl TerminationReason {
     /// The reason and message of the pod's status, if the node fails the pod.
     pub fn pod_failure(&self) -> Option<PodFailure> {
         match self {
-            Self::Evicted {
-                reason,
-                message,
-                disruption,
-            } => Some(PodFailure {
+            Self::Evicted { reason, message, disruption } => Some(PodFailure {
                 reason: reason.clone(),
                 message: message.clone(),
                 disruption: *disruption,
@@ -90,9 +86,7 @@ impl fmt::Display for TerminationReason {
         match self {
             Self::Deleted => f.write_str("removed from its source"),
             Self::PodTerminal => f.write_str("the pod reached a terminal phase"),
-            Self::Evicted {
-                reason, message, ..
-            } => write!(f, "{reason}: {message}"),
+            Self::Evicted { reason, message, .. } => write!(f, "{reason}: {message}"),
             Self::NodeShutdown => f.write_str("the node is shutting down"),
             Self::Orphaned => f.write_str("orphaned"),
         }
@@ -141,10 +135,7 @@ pub struct NextSync {
 impl NextSync {
     /// At this instant, or after `syncFrequency`, whichever is earlier.
     pub(super) fn at(instant: Instant) -> Self {
-        Self {
-            at: Some(instant),
-            ..Self::default()
-        }
+        Self { at: Some(instant), ..Self::default() }
     }
 }
 

@@ -24,9 +24,7 @@ fn mounted<'a>(pod: &'a Pod, status: &PodStatus) -> BTreeSet<&'a str> {
     let containers = containers.map(|it| (&it.name, &it.volume_mounts));
     let ephemeral = pod.ephemeral_containers().iter();
     let ephemeral = ephemeral.map(|it| (&it.name, &it.volume_mounts));
-    let running = containers
-        .chain(ephemeral)
-        .filter(|(name, _)| status.runs(name));
+    let running = containers.chain(ephemeral).filter(|(name, _)| status.runs(name));
     let mounts = running.flat_map(|(_, mounts)| mounts.iter().flatten());
     mounts.map(|mount| mount.name.as_str()).collect()
 }

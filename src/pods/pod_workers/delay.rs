@@ -91,17 +91,11 @@ mod tests {
             (SyncDelay::Error, 3_600, 14_500),
             (SyncDelay::NetworkNotReady, 3_600, 1_450),
         ] {
-            let next = NextSync {
-                at: Some(now + Duration::from_secs(seconds)),
-                delay,
-            };
+            let next = NextSync { at: Some(now + Duration::from_secs(seconds)), delay };
             let at = due(next, &Delays::default(), now, 0.9) - now;
             assert_eq!(at, Duration::from_millis(millis), "{delay:?} {seconds}");
         }
-        let past = NextSync {
-            at: Some(now),
-            delay: SyncDelay::Resync,
-        };
+        let past = NextSync { at: Some(now), delay: SyncDelay::Resync };
         let later = now + Duration::from_secs(5);
         assert_eq!(due(past, &Delays::default(), later, 0.0), later);
     }

@@ -53,17 +53,8 @@ fn working(workers: &PodWorkers, desired: &HashSet<PodUid>) -> Vec<ScrapeSample>
         *counts.entry((config, lifecycle, is_static)).or_default() += 1.0;
     }
     let sample = |((config, lifecycle, is_static), count): ((&str, &str, &str), f64)| {
-        let labels = [
-            ("config", config),
-            ("lifecycle", lifecycle),
-            ("static", is_static),
-        ];
-        (
-            labels
-                .map(|(name, value)| (name, value.to_owned()))
-                .to_vec(),
-            count,
-        )
+        let labels = [("config", config), ("lifecycle", lifecycle), ("static", is_static)];
+        (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), count)
     };
     counts.into_iter().map(sample).collect()
 }

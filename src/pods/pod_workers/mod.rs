@@ -163,8 +163,7 @@ impl PodWorkers {
             && !self.shared.shutdown.is_cancelled()
         {
             let mut map = self.shared.map.lock();
-            self.shared
-                .handle_input(&mut map, &uid, Input::Update(options), clock::instant());
+            self.shared.handle_input(&mut map, &uid, Input::Update(options), clock::instant());
         }
     }
 
@@ -173,16 +172,14 @@ impl PodWorkers {
     pub fn refresh(&self, pod: Arc<Pod>) {
         let uid = pod.uid();
         let mut map = self.shared.map.lock();
-        self.shared
-            .handle_input(&mut map, &uid, Input::Refreshed(pod), clock::instant());
+        self.shared.handle_input(&mut map, &uid, Input::Refreshed(pod), clock::instant());
     }
 
     /// Retries a failed stop or clean-up of a pod that no source has any more, because its runtime status changed.
     pub fn runtime_status_changed(&self, uid: &PodUid) {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
-            self.shared
-                .handle_input(&mut map, uid, Input::RuntimeStatusChanged, clock::instant());
+            self.shared.handle_input(&mut map, uid, Input::RuntimeStatusChanged, clock::instant());
         }
     }
 
@@ -194,8 +191,7 @@ impl PodWorkers {
         let now = clock::instant();
         let mut map = self.shared.map.lock();
         for uid in map.uids() {
-            self.shared
-                .handle_input(&mut map, &uid, Input::RuntimeRecovered, now);
+            self.shared.handle_input(&mut map, &uid, Input::RuntimeRecovered, now);
         }
     }
 
@@ -233,8 +229,7 @@ impl PodWorkers {
                 .state(&uid)
                 .is_some_and(|state| state.is_finished() && state.restart_requested());
             if !desired.contains(&uid) || finished_restart {
-                self.shared
-                    .handle_input(&mut map, &uid, Input::NotDesired, now);
+                self.shared.handle_input(&mut map, &uid, Input::NotDesired, now);
             }
             if map.state(&uid).is_none() {
                 forgotten.push(uid);
@@ -253,8 +248,7 @@ impl PodWorkers {
         let now = clock::instant();
         let mut map = self.shared.map.lock();
         for uid in map.update_start_gate(pods) {
-            self.shared
-                .handle_input(&mut map, &uid, Input::MayStart, now);
+            self.shared.handle_input(&mut map, &uid, Input::MayStart, now);
         }
     }
 

@@ -64,9 +64,8 @@ impl PodSyncObserver {
 
     fn span(&self, call: &PodSyncCall) -> Option<Span> {
         let tracer = &self.tracer;
-        let mut span = tracer.start(TraceSpanKind::Internal, Parent::Current, || {
-            call.operation().into()
-        })?;
+        let mut span =
+            tracer.start(TraceSpanKind::Internal, Parent::Current, || call.operation().into())?;
         span.set_attributes(|| {
             let (namespace, name, uid) = call.pod();
             let full = match namespace {

@@ -80,32 +80,22 @@ impl WorkerPhase {
     pub(super) fn never_ran(&self) -> bool {
         matches!(
             self,
-            Self::WaitingToStart {
-                may_be_running: false,
-                ..
-            } | Self::Starting {
-                may_be_running: false
-            }
+            Self::WaitingToStart { may_be_running: false, .. }
+                | Self::Starting { may_be_running: false }
         )
     }
 }
 
 impl Termination {
     pub(super) fn new(reason: TerminationReason) -> Self {
-        Self {
-            reason,
-            restart_requested: false,
-        }
+        Self { reason, restart_requested: false }
     }
 }
 
 impl Grace {
     /// A grace period of at least a second, which does not run yet.
     pub(crate) fn new(seconds: i64) -> Self {
-        Self {
-            seconds: seconds.max(1),
-            deadline: None,
-        }
+        Self { seconds: seconds.max(1), deadline: None }
     }
 
     /// Shortens the grace period, to a second at the least. Returns the new deadline if a running one moved.

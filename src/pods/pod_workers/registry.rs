@@ -137,12 +137,7 @@ impl WorkerMap {
             }
         }
         let mut may_start = Vec::new();
-        let Self {
-            blocked_names,
-            gate,
-            entries,
-            ..
-        } = self;
+        let Self { blocked_names, gate, entries, .. } = self;
         blocked_names.retain(|uid, name| {
             if entries.contains_key(uid) {
                 return false;
@@ -245,19 +240,14 @@ impl PodWorkersInner {
         match effect {
             Effect::Deliver(update) => self.deliver(entry, uid, update),
             Effect::CancelSync => {
-                if let Some(cancel) = entry
-                    .handle
-                    .as_ref()
-                    .and_then(|handle| handle.cancel.as_ref())
+                if let Some(cancel) =
+                    entry.handle.as_ref().and_then(|handle| handle.cancel.as_ref())
                 {
                     cancel.cancel();
                 }
             }
             Effect::ShortenGrace(deadline) => {
-                if let Some(grace) = entry
-                    .handle
-                    .as_ref()
-                    .and_then(|handle| handle.grace.as_ref())
+                if let Some(grace) = entry.handle.as_ref().and_then(|handle| handle.grace.as_ref())
                 {
                     grace.send_replace(deadline);
                 }
@@ -314,11 +304,7 @@ impl PodWorkersInner {
         let (sender, grace) = watch::channel(deadline);
         (handle.cancel, handle.grace) = (Some(cancel.clone()), Some(sender));
         (handle.running_since, handle.due) = (Some(now), None);
-        Some(SyncJob {
-            call,
-            cancel,
-            grace,
-        })
+        Some(SyncJob { call, cancel, grace })
     }
 
     /// Records the end of a call. Returns when the worker begins the next one; `None` means immediately.
@@ -333,10 +319,7 @@ impl PodWorkersInner {
         let entry = map.entry(uid, worker_id)?;
         let (next, effects) = entry.state.end_call(outcome);
         let due = next.map(|next| delay::due(next, &self.delays, now, fastrand::f64()));
-        let wake_at = entry
-            .handle
-            .as_deref_mut()
-            .and_then(|handle| handle.park(due));
+        let wake_at = entry.handle.as_deref_mut().and_then(|handle| handle.park(due));
         self.apply_effects(&mut map, uid, effects, now);
         wake_at
     }
@@ -346,10 +329,7 @@ impl PodWorkersInner {
         let mut map = self.map.lock();
         let entry = map.entry(uid, worker_id)?;
         entry.state.interrupt();
-        entry
-            .handle
-            .as_deref_mut()?
-            .park(Some(now + RECOVERY_DELAY))
+        entry.handle.as_deref_mut()?.park(Some(now + RECOVERY_DELAY))
     }
 }
 

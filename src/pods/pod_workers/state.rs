@@ -159,10 +159,7 @@ impl PodSyncStatus {
         }
         let kind = options.kind;
         let phase = if pod.is_static() {
-            WorkerPhase::WaitingToStart {
-                kind,
-                may_be_running,
-            }
+            WorkerPhase::WaitingToStart { kind, may_be_running }
         } else {
             WorkerPhase::Starting { may_be_running }
         };
@@ -186,13 +183,7 @@ impl PodSyncStatus {
     }
 
     fn new(target: WorkerTarget, phase: WorkerPhase) -> Self {
-        Self {
-            target,
-            phase,
-            running: None,
-            delay: SyncDelay::default(),
-            failed_stops: 0,
-        }
+        Self { target, phase, running: None, delay: SyncDelay::default(), failed_stops: 0 }
     }
 
     /// Handles an input.
@@ -323,11 +314,7 @@ impl PodSyncStatus {
     }
 
     fn on_may_start(&mut self) -> Vec<Effect> {
-        let WorkerPhase::WaitingToStart {
-            kind,
-            may_be_running,
-        } = self.phase
-        else {
+        let WorkerPhase::WaitingToStart { kind, may_be_running } = self.phase else {
             return Vec::new();
         };
         self.phase = WorkerPhase::Starting { may_be_running };
@@ -385,10 +372,9 @@ impl PodSyncStatus {
             (PodSyncCall::Sync(..), SyncOutcome::SyncEnded { terminal, next }) => {
                 (self.on_sync_ended(terminal, next), Vec::new())
             }
-            (PodSyncCall::Sync(..), _) => (
-                self.on_sync_ended(false, SyncDelay::Error.into()),
-                Vec::new(),
-            ),
+            (PodSyncCall::Sync(..), _) => {
+                (self.on_sync_ended(false, SyncDelay::Error.into()), Vec::new())
+            }
             (_, SyncOutcome::StopFailed | SyncOutcome::SyncEnded { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
                 let delay = SyncDelay::Stop(self.failed_stops);
@@ -396,9 +382,7 @@ impl PodSyncStatus {
             }
             (PodSyncCall::Terminating(..), SyncOutcome::StopSucceeded) => {
                 if let WorkerPhase::Terminating { termination, .. } = &self.phase {
-                    self.phase = WorkerPhase::Terminated {
-                        termination: termination.clone(),
-                    };
+                    self.phase = WorkerPhase::Terminated { termination: termination.clone() };
                 }
                 (None, Vec::new())
             }
@@ -411,9 +395,7 @@ impl PodSyncStatus {
             }
             (PodSyncCall::Terminated(_), SyncOutcome::StopSucceeded) => {
                 if let WorkerPhase::Terminated { termination } = &self.phase {
-                    self.phase = WorkerPhase::Finished {
-                        termination: termination.clone(),
-                    };
+                    self.phase = WorkerPhase::Finished { termination: termination.clone() };
                 }
                 (None, vec![Effect::ReleaseName, Effect::MarkFinished])
             }
@@ -487,8 +469,7 @@ impl PodSyncStatus {
 
     /// Whether the pod was added again after its termination began.
     pub(super) fn restart_requested(&self) -> bool {
-        self.termination()
-            .is_some_and(|termination| termination.restart_requested)
+        self.termination().is_some_and(|termination| termination.restart_requested)
     }
 
     /// Nothing is left to do.

@@ -89,11 +89,7 @@ async fn run_job(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
 }
 
 async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> SyncPodOutcome {
-    let SyncJob {
-        call,
-        cancel,
-        grace,
-    } = job;
+    let SyncJob { call, cancel, grace } = job;
     let result = match call {
         PodSyncCall::Sync(pod, _) => return syncer.sync_pod(pod, cancel).await,
         PodSyncCall::Terminating(pod, _, reason) => {
@@ -105,10 +101,7 @@ async fn call_syncer(syncer: &dyn PodSyncer, job: SyncJob) -> SyncPodOutcome {
         PodSyncCall::Terminated(pod) => syncer.sync_terminated_pod(pod).await,
     };
     // `outcome` ignores the flag: only a sync reports whether the pod is terminal.
-    SyncPodOutcome {
-        result: result.map(|()| true),
-        next: NextSync::default(),
-    }
+    SyncPodOutcome { result: result.map(|()| true), next: NextSync::default() }
 }
 
 /// Converts the result for the state machine, and logs a failure: it is not passed on, as the next call retries.
@@ -125,10 +118,7 @@ fn outcome(call: &PodSyncCall, done: SyncPodOutcome, cancelled: bool) -> SyncOut
     }
     match result {
         Ok(terminal) if is_sync => SyncOutcome::SyncEnded { terminal, next },
-        Err(_) if is_sync => SyncOutcome::SyncEnded {
-            terminal: false,
-            next,
-        },
+        Err(_) if is_sync => SyncOutcome::SyncEnded { terminal: false, next },
         Ok(_) => SyncOutcome::StopSucceeded,
         Err(_) => SyncOutcome::StopFailed,
     }

@@ -31,12 +31,7 @@ pub(super) struct KillPodOptions {
 impl UpdatePodOptions {
     /// An update that syncs the pod.
     pub fn sync(kind: SyncPodType, pod: Arc<Pod>) -> Self {
-        Self {
-            kind,
-            pod: Some(pod),
-            runtime_status: None,
-            kill: None,
-        }
+        Self { kind, pod: Some(pod), runtime_status: None, kill: None }
     }
 
     /// An update that kills the pod, with the grace period of its spec.
@@ -101,9 +96,6 @@ impl UpdatePodOptions {
 
 impl KillPodOptions {
     fn new(reason: TerminationReason) -> Self {
-        Self {
-            grace_seconds: None,
-            reason,
-        }
+        Self { grace_seconds: None, reason }
     }
 }

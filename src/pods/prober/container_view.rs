@@ -49,10 +49,7 @@ fn shows_started(status: &api::PodStatus, instance: &ContainerStatus) -> bool {
     let lists = [&status.container_statuses, &status.init_container_statuses];
     let mut shown = lists.into_iter().flatten().flatten();
     shown.any(|shown| {
-        let id = shown
-            .container_id
-            .as_deref()
-            .and_then(ContainerId::of_status);
+        let id = shown.container_id.as_deref().and_then(ContainerId::of_status);
         shown.started == Some(true) && id.as_ref() == Some(&instance.id)
     })
 }
@@ -75,10 +72,7 @@ mod tests {
             ("containerStatuses", shown(Some(false), "c1"), false),
             ("containerStatuses", shown(None, "c1"), false),
         ];
-        let instance = ContainerStatus {
-            id: "c1".into(),
-            ..ContainerStatus::default()
-        };
+        let instance = ContainerStatus { id: "c1".into(), ..ContainerStatus::default() };
         for (list, shown, expected) in cases {
             let status = json!({ list: [shown] });
             let status: api::PodStatus = serde_json::from_value(status).unwrap();

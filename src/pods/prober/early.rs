@@ -47,10 +47,7 @@ impl EarlyAttempts {
     /// An attempt begins, early or not.
     pub(super) fn begins(&mut self, now: Instant) {
         self.synced = false;
-        self.last = Some(LastAttempt {
-            began: now,
-            ended: now,
-        });
+        self.last = Some(LastAttempt { began: now, ended: now });
     }
 
     /// The last attempt has ended. Returns when it began.
@@ -78,11 +75,7 @@ impl EarlyAttempts {
         } else {
             (Duration::ZERO, Duration::ZERO)
         };
-        let gap = if self.synced {
-            MIN_GAP
-        } else {
-            self.gap(ended, period)?
-        };
+        let gap = if self.synced { MIN_GAP } else { self.gap(ended, period)? };
         let due = now.max(ended + gap.max(pause));
         (due + room < tick).then_some(due)
     }

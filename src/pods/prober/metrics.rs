@@ -129,8 +129,7 @@ impl ProbeSeries {
             }
         }
         if self.duration.take().is_some() {
-            self.durations
-                .remove(&duration_labels(probes, container, kind));
+            self.durations.remove(&duration_labels(probes, container, kind));
         }
     }
 }

@@ -207,10 +207,7 @@ impl ProbeManager {
         let probes = Arc::new(PodProbes {
             pod: pod.clone(),
             uid: uid.clone(),
-            signal: watch::Sender::new(PodSignal {
-                allowed: AllowedProbes::All,
-                syncs: 0,
-            }),
+            signal: watch::Sender::new(PodSignal { allowed: AllowedProbes::All, syncs: 0 }),
             slots: Mutex::new(slots.clone()),
         });
         for slot in &slots {
@@ -371,9 +368,7 @@ impl PodProbes {
 
     fn with_slot(&self, container: &str, kind: ProbeKind, change: impl FnOnce(&mut ProbeSlot)) {
         let mut slots = self.slots.lock();
-        let slot = slots
-            .iter_mut()
-            .find(|slot| slot.kind == kind && &*slot.container == container);
+        let slot = slots.iter_mut().find(|slot| slot.kind == kind && &*slot.container == container);
         if let Some(slot) = slot {
             change(slot);
         }

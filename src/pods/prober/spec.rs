@@ -9,20 +9,14 @@ use crate::{
 use k8s_openapi::api::core::v1::{Container, EnvVar, Probe};
 use std::time::Duration;
 
-const KINDS: [ProbeKind; 3] = [
-    ProbeKind::Startup,
-    ProbeKind::Readiness,
-    ProbeKind::Liveness,
-];
+const KINDS: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];
 
 /// The probes of regular containers and sidecars.
 pub(super) fn probes_of(pod: &Pod) -> Vec<ProbeSlot> {
     let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
     let mut slots = Vec::new();
     for container in pod.containers().iter().chain(sidecars) {
-        let probed = KINDS
-            .into_iter()
-            .filter(|kind| probe(container, *kind).is_some());
+        let probed = KINDS.into_iter().filter(|kind| probe(container, *kind).is_some());
         slots.extend(probed.map(|kind| ProbeSlot {
             container: container.name.as_str().into(),
             kind,
@@ -88,10 +82,8 @@ pub(super) fn handler<'a>(container: &Container, probe: &'a Probe) -> Option<Han
         return Some(handler);
     }
     let env = container.env.as_deref().unwrap_or_default();
-    let expanded: Vec<String> = command
-        .iter()
-        .map(|arg| expand(arg, |name| static_value(env, name)))
-        .collect();
+    let expanded: Vec<String> =
+        command.iter().map(|arg| expand(arg, |name| static_value(env, name))).collect();
     Some(Handler::Exec(expanded.into()))
 }
 

@@ -161,11 +161,7 @@ enum ProbeStage {
 
 impl ProbeState {
     pub(super) fn new(rules: ProbeRules, spread: f64) -> Self {
-        Self {
-            rules,
-            spread,
-            current: None,
-        }
+        Self { rules, spread, current: None }
     }
 
     /// Time from one probe to the next; never zero.
@@ -185,18 +181,12 @@ impl ProbeState {
 
     /// The result of the instance last seen.
     pub(super) fn probe_result(&self) -> Option<ProbeResult> {
-        self.current
-            .as_ref()
-            .and_then(|current| current.probe_result)
+        self.current.as_ref().and_then(|current| current.probe_result)
     }
 
     /// Decides what to do now. The caller has to run a returned [`ProbeAction::Run`].
     pub(super) fn decide(&mut self, facts: &ProbeFacts, now: Instant) -> ProbeDecision {
-        let mut decision = ProbeDecision {
-            forget: None,
-            set: None,
-            next: ProbeAction::Exit,
-        };
+        let mut decision = ProbeDecision { forget: None, set: None, next: ProbeAction::Exit };
         let before = self.probe_result();
         let seen = match (&facts.container, facts.pod_terminal) {
             (_, true) => return decision,
@@ -216,9 +206,7 @@ impl ProbeState {
         decision.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
         if current.probe_result != before {
-            decision.set = current
-                .probe_result
-                .map(|probe_result| (seen.id.clone(), probe_result));
+            decision.set = current.probe_result.map(|probe_result| (seen.id.clone(), probe_result));
         }
         decision
     }
@@ -300,11 +288,7 @@ impl CurrentInstance {
             id: seen.id.clone(),
             probe_result,
             origin,
-            stage: if is_on_hold {
-                ProbeStage::OnHold
-            } else {
-                ProbeStage::Waiting
-            },
+            stage: if is_on_hold { ProbeStage::OnHold } else { ProbeStage::Waiting },
             result_run: None,
             early: EarlyAttempts::default(),
             has_succeeded: recorded_result == Some(ProbeResult::Success),
@@ -335,11 +319,7 @@ impl CurrentInstance {
             }
             (InstanceState::Exited { restarts }, _) => {
                 self.probe_result = Some(ProbeResult::Failure);
-                return if restarts {
-                    ProbeAction::Idle
-                } else {
-                    ProbeAction::Exit
-                };
+                return if restarts { ProbeAction::Idle } else { ProbeAction::Exit };
             }
         };
         if facts.deleting && rules.kind != ProbeKind::Readiness {

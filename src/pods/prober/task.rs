@@ -200,16 +200,10 @@ impl ProbeTask {
         }
         let gauge = self.shared.metrics.overdue();
         gauge.inc();
-        self.overdue = Some(Overdue {
-            run,
-            gauge,
-            reported: attempt == Attempt::Periodic,
-        });
+        self.overdue = Some(Overdue { run, gauge, reported: attempt == Attempt::Periodic });
         let lag = clock::since(deadline);
         Some(if lag > self.timeout / 4 {
-            ProbeOutcome::Unknown {
-                error: format!("kubelet was stalled for {lag:?}"),
-            }
+            ProbeOutcome::Unknown { error: format!("kubelet was stalled for {lag:?}") }
         } else {
             self.did_not_return()
         })
@@ -217,9 +211,7 @@ impl ProbeTask {
 
     fn did_not_return(&self) -> ProbeOutcome {
         let limit = self.timeout + OVERRUN_TIMEOUT;
-        ProbeOutcome::Failure {
-            output: format!("probe did not return within {limit:?}"),
-        }
+        ProbeOutcome::Failure { output: format!("probe did not return within {limit:?}") }
     }
 
     /// A tick cannot run the probe because an earlier run has not returned. If that one began early, this tick fails in its
@@ -247,16 +239,10 @@ impl ProbeTask {
                 let error = "the probe has no handler".to_owned();
                 return ProbeOutcome::Unknown { error };
             };
-            let target = HandlerTarget {
-                container_id: &id,
-                pod_ip: pod_ip.as_deref(),
-                ports,
-            };
+            let target = HandlerTarget { container_id: &id, pod_ip: pod_ip.as_deref(), ports };
             let run = run_handler(&exec, &handler, &target, timeout);
             let run = catch_panic(PanicScope::Probe, run).await;
-            run.unwrap_or_else(|panicked| ProbeOutcome::Unknown {
-                error: panicked.to_string(),
-            })
+            run.unwrap_or_else(|panicked| ProbeOutcome::Unknown { error: panicked.to_string() })
         })
     }
 
@@ -274,8 +260,7 @@ impl ProbeTask {
         let (result, output) = result_of(outcome);
         if attempt == Attempt::Periodic || result == ProbeResult::Success {
             self.update_snapshot(|seen| seen.ran(result, output, clock::timestamp()));
-            self.series
-                .count(&self.probes, &self.container, self.kind, outcome, took);
+            self.series.count(&self.probes, &self.container, self.kind, outcome, took);
             if let Some((reason, message)) = event(self.kind, outcome) {
                 let object = ObjectRef::container(&self.probes.pod, &self.container);
                 self.shared.deps.events.warning(&object, reason, message);
@@ -292,22 +277,21 @@ impl ProbeTask {
         if kind == ProbeKind::Startup {
             let started = (probe_result == ProbeResult::Success).then(|| id.clone());
             let opens = started.is_some();
-            self.probes
-                .set_task(&self.container, kind, ProbeTaskState::Running { started });
+            self.probes.set_task(&self.container, kind, ProbeTaskState::Running { started });
             if opens {
                 self.probes.wake();
             }
         }
         if self.shared.deps.results.set(uid, id, kind, probe_result) {
-            self.shared.deps.state_store.update(uid, |record| {
-                record.set_probe_result(id, kind, probe_result)
-            });
+            self.shared
+                .deps
+                .state_store
+                .update(uid, |record| record.set_probe_result(id, kind, probe_result));
         }
     }
 
     fn update_snapshot(&self, change: impl FnOnce(&mut ProbeSnapshot)) {
-        self.probes
-            .with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
+        self.probes.with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
     }
 
     fn forget(&self, id: &ContainerId) {
@@ -322,8 +306,7 @@ impl ProbeTask {
             self.forget(id);
         }
         self.series.remove(&self.probes, &self.container, self.kind);
-        self.probes
-            .set_task(&self.container, self.kind, ProbeTaskState::Ended { last });
+        self.probes.set_task(&self.container, self.kind, ProbeTaskState::Ended { last });
         if self.kind == ProbeKind::Startup {
             // The other probes of the container may run now.
             self.probes.wake();
@@ -363,9 +346,7 @@ impl ProbeTask {
         };
         let state = match seen.state {
             ContainerState::Running => InstanceState::Running(nanos_since(clock::timestamp())),
-            ContainerState::Exited => InstanceState::Exited {
-                restarts: self.restarts,
-            },
+            ContainerState::Exited => InstanceState::Exited { restarts: self.restarts },
             ContainerState::Created | ContainerState::Unknown => InstanceState::CreatedOrUnknown,
         };
         ProbedInstance {
@@ -399,14 +380,12 @@ fn result_of(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
 fn event(kind: ProbeKind, outcome: &ProbeOutcome) -> Option<(&'static str, String)> {
     match outcome {
         ProbeOutcome::Success { .. } => None,
-        ProbeOutcome::Warning { output } => Some((
-            reasons::event::PROBE_WARNING,
-            format!("{kind} probe warning: {output}"),
-        )),
-        ProbeOutcome::Failure { output } => Some((
-            reasons::event::UNHEALTHY,
-            format!("{kind} probe failed: {output}"),
-        )),
+        ProbeOutcome::Warning { output } => {
+            Some((reasons::event::PROBE_WARNING, format!("{kind} probe warning: {output}")))
+        }
+        ProbeOutcome::Failure { output } => {
+            Some((reasons::event::UNHEALTHY, format!("{kind} probe failed: {output}")))
+        }
         ProbeOutcome::Unknown { error } => Some((
             reasons::event::UNHEALTHY,
             format!("{kind} probe errored and resulted in unknown state: {error}"),

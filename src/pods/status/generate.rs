@@ -107,11 +107,7 @@ impl<'a> StatusInputs<'a> {
 
     /// The generation that the status shows as observed: the last one while a resize is not decided.
     fn observed_generation(&self, old: &PodStatus) -> Option<i64> {
-        if self.resize.undecided {
-            old.observed_generation
-        } else {
-            self.pod.metadata.generation
-        }
+        if self.resize.undecided { old.observed_generation } else { self.pod.metadata.generation }
     }
 
     /// The status of a mirror pod never changes its static pod: a Failed mirror pod must not end it.
@@ -124,16 +120,10 @@ impl<'a> StatusInputs<'a> {
 /// that had ended for good runs again); the caller keeps the old status.
 pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, IllegalTransition> {
     let old = inputs.baseline();
-    let mut init = container_statuses(
-        inputs,
-        list(&old.init_container_statuses),
-        ContainerList::Init,
-    );
-    let mut regular = container_statuses(
-        inputs,
-        list(&old.container_statuses),
-        ContainerList::Regular,
-    );
+    let mut init =
+        container_statuses(inputs, list(&old.init_container_statuses), ContainerList::Init);
+    let mut regular =
+        container_statuses(inputs, list(&old.container_statuses), ContainerList::Regular);
     limit_messages(&mut init, &mut regular);
     let ephemeral = list(&old.ephemeral_container_statuses);
     let ephemeral = container_statuses(inputs, ephemeral, ContainerList::Ephemeral);
@@ -185,10 +175,8 @@ fn final_phase(
 ) -> (PodPhase, Option<String>, Option<String>) {
     let api = inputs.api_status_of_pod();
     let known = |status: &PodStatus| status.phase.as_deref().and_then(PodPhase::parse);
-    let ended = [api.and_then(known), known(old)]
-        .into_iter()
-        .flatten()
-        .find(|phase| phase.is_terminal());
+    let ended =
+        [api.and_then(known), known(old)].into_iter().flatten().find(|phase| phase.is_terminal());
     let phase = match (ended, inputs.pod_failure) {
         (Some(ended), _) => ended,
         (None, Some(failure))
@@ -228,10 +216,7 @@ fn pod_ips(inputs: &StatusInputs<'_>, old: &PodStatus) -> (Option<String>, Optio
     } else {
         Vec::new()
     };
-    (
-        ips.first().map(|first| first.ip.clone()),
-        none_if_empty(ips),
-    )
+    (ips.first().map(|first| first.ip.clone()), none_if_empty(ips))
 }
 
 /// When this pod was first seen.
@@ -247,9 +232,7 @@ fn limit_messages(init: &mut [ContainerStatus], regular: &mut [ContainerStatus])
         .iter_mut()
         .chain(regular)
         .flat_map(|status| [status.state.as_mut(), status.last_state.as_mut()]);
-    for message in states
-        .flatten()
-        .filter_map(|state| state.terminated.as_mut()?.message.as_mut())
+    for message in states.flatten().filter_map(|state| state.terminated.as_mut()?.message.as_mut())
     {
         message.truncate(message.floor_char_boundary(share));
     }

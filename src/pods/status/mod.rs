@@ -89,17 +89,12 @@ impl StatusManager {
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
         let terminations = Terminations::new(metrics);
-        Self {
-            terminations,
-            ..self
-        }
+        Self { terminations, ..self }
     }
 
     /// A reader.
     pub fn reader(&self) -> Statuses {
-        Statuses {
-            store: self.store.clone(),
-        }
+        Statuses { store: self.store.clone() }
     }
 
     /// Sets the status of a pod; returns whether anything about it changed. The start time and the
@@ -108,11 +103,7 @@ impl StatusManager {
     pub fn set_pod_status(&self, pod: &Arc<Pod>, mut status: PodStatus) -> bool {
         let mut entries = self.store.entries.write();
         let known = entries.get_mut(&pod.uid());
-        normalize(
-            &mut status,
-            known.as_deref().map(|entry| &*entry.status),
-            clock::timestamp(),
-        );
+        normalize(&mut status, known.as_deref().map(|entry| &*entry.status), clock::timestamp());
         match known {
             Some(entry) if same(&entry.status, &status) => {
                 entry.pod = pod.clone();
@@ -213,9 +204,8 @@ impl Statuses {
 /// transition times of conditions that stay as they were.
 fn normalize(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
     let known_start = old.and_then(|old| old.start_time.clone());
-    status.start_time = known_start
-        .or(status.start_time.take())
-        .or_else(|| Some(Time(whole_seconds(now))));
+    status.start_time =
+        known_start.or(status.start_time.take()).or_else(|| Some(Time(whole_seconds(now))));
     let phase = |status: &PodStatus| status.phase.as_deref().and_then(PodPhase::parse);
     if let Some(old) = old
         && phase(old).is_some_and(PodPhase::is_terminal)

@@ -26,10 +26,7 @@ pub fn differs_only_in_ignored_start_time(
     status: &PodStatus,
 ) -> bool {
     let ignored = pod.is_static() && !keeps_start(pod);
-    let with_its_start = || PodStatus {
-        start_time: status.start_time.clone(),
-        ..stored.clone()
-    };
+    let with_its_start = || PodStatus { start_time: status.start_time.clone(), ..stored.clone() };
     ignored && stored.start_time != status.start_time && with_its_start() == *status
 }
 
@@ -40,8 +37,7 @@ pub fn lacks_container_statuses(stored: &PodStatus, api_status: Option<&PodStatu
 }
 
 fn keeps_start(pod: &Pod) -> bool {
-    pod.spec()
-        .is_some_and(|spec| spec.active_deadline_seconds.is_some())
+    pod.spec().is_some_and(|spec| spec.active_deadline_seconds.is_some())
 }
 
 /// This state is shown only where the runtime has no instance of the container.
@@ -91,16 +87,11 @@ mod tests {
         let status = restored(&pod(json!({"containers": []})), &stored());
         let messages = |statuses: Option<Vec<ContainerStatus>>| {
             let ends = statuses.unwrap().into_iter();
-            ends.map(|status| status.state.unwrap().terminated.unwrap().message)
-                .collect::<Vec<_>>()
+            ends.map(|status| status.state.unwrap().terminated.unwrap().message).collect::<Vec<_>>()
         };
         assert_eq!(
             messages(status.init_container_statuses),
-            [
-                Some(INIT_CONTAINER_LOST.into()),
-                Some("42 rows".into()),
-                None
-            ]
+            [Some(INIT_CONTAINER_LOST.into()), Some("42 rows".into()), None]
         );
         assert_eq!(messages(status.container_statuses), [None]);
     }
@@ -119,20 +110,14 @@ mod tests {
             start_time: Some(serde_json::from_value(json!("2026-01-02T03:04:06Z")).unwrap()),
             ..stored()
         };
-        let other = PodStatus {
-            phase: Some("Failed".into()),
-            ..later.clone()
-        };
+        let other = PodStatus { phase: Some("Failed".into()), ..later.clone() };
         for (pod, status, expected) in [
             (pod(&file, None), &later, true),
             (pod(&file, None), &other, false),
             (pod(&file, Some(60)), &later, false),
             (pod(&json!({}), None), &later, false),
         ] {
-            assert_eq!(
-                differs_only_in_ignored_start_time(&pod, &stored(), status),
-                expected
-            );
+            assert_eq!(differs_only_in_ignored_start_time(&pod, &stored(), status), expected);
         }
     }
 

@@ -12,10 +12,7 @@ pub(super) fn terminated_status(pod: &Pod, mut status: PodStatus) -> PodStatus {
     if initialized {
         regular.iter_mut().for_each(terminate);
     }
-    let init = status
-        .init_container_statuses
-        .as_deref_mut()
-        .unwrap_or_default();
+    let init = status.init_container_statuses.as_deref_mut().unwrap_or_default();
     let started = started_count(init);
     init.iter_mut().take(started).for_each(terminate);
     let phase = status.phase.as_deref().and_then(PodPhase::parse);
@@ -43,26 +40,19 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
     if regular.iter().any(has_started) {
         return true;
     }
-    let init = status
-        .init_container_statuses
-        .as_deref()
-        .unwrap_or_default();
-    init.iter()
-        .find(|status| status.name == last.name)
-        .is_some_and(|status| {
-            if is_sidecar(last) {
-                is_running(&status.state) && status.started == Some(true)
-            } else {
-                exited_with_zero(&status.state) || exited_with_zero(&status.last_state)
-            }
-        })
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    init.iter().find(|status| status.name == last.name).is_some_and(|status| {
+        if is_sidecar(last) {
+            is_running(&status.state) && status.started == Some(true)
+        } else {
+            exited_with_zero(&status.state) || exited_with_zero(&status.last_state)
+        }
+    })
 }
 
 /// Number of init containers that may have run: up to the last one that has left Waiting, at least one.
 fn started_count(init: &[ContainerStatus]) -> usize {
-    init.iter()
-        .rposition(has_started)
-        .map_or(1, |index| index + 1)
+    init.iter().rposition(has_started).map_or(1, |index| index + 1)
 }
 
 fn has_started(status: &ContainerStatus) -> bool {

@@ -23,16 +23,8 @@ impl Terminations {
     /// one nothing is counted: its containers may have ended under an earlier kubelet, which counted them.
     pub(super) fn count(&self, old: &PodStatus, new: &PodStatus) {
         for (kind, old, new) in [
-            (
-                "init_container",
-                &old.init_container_statuses,
-                &new.init_container_statuses,
-            ),
-            (
-                "container",
-                &old.container_statuses,
-                &new.container_statuses,
-            ),
+            ("init_container", &old.init_container_statuses, &new.init_container_statuses),
+            ("container", &old.container_statuses, &new.container_statuses),
             (
                 "ephemeral_container",
                 &old.ephemeral_container_statuses,
@@ -71,10 +63,7 @@ fn ends<'a>(
             .into_iter()
             .find_map(|state| state.as_ref()?.terminated.as_ref())?;
         // Without an ID nothing ran.
-        let ran = newest
-            .container_id
-            .as_ref()
-            .is_some_and(|id| !id.is_empty());
+        let ran = newest.container_id.as_ref().is_some_and(|id| !id.is_empty());
         (ran && !known(newest, &status.name)).then_some(newest)
     })
 }
@@ -98,14 +87,8 @@ mod tests {
         for (old, new) in [
             (status(&running, &none), status(&ended("a", 1), &none)),
             (status(&ended("a", 1), &none), status(&ended("a", 1), &none)),
-            (
-                status(&ended("a", 1), &none),
-                status(&running, &ended("a", 1)),
-            ),
-            (
-                status(&running, &ended("a", 1)),
-                status(&running, &ended("b", 1)),
-            ),
+            (status(&ended("a", 1), &none), status(&running, &ended("a", 1))),
+            (status(&running, &ended("a", 1)), status(&running, &ended("b", 1))),
             (status(&none, &none), status(&ended("", 137), &none)),
         ] {
             terminations.count(&old, &new);

@@ -10,10 +10,7 @@ use k8s_openapi::{
 use tokio::runtime::Handle;
 
 fn pod(uid: &str, source: &str, init: &[&str]) -> Arc<Pod> {
-    let container = |name: &&str| Container {
-        name: name.to_string(),
-        ..Container::default()
-    };
+    let container = |name: &&str| Container { name: name.to_string(), ..Container::default() };
     Arc::new(Pod {
         metadata: ObjectMeta {
             uid: Some(uid.into()),
@@ -30,18 +27,11 @@ fn pod(uid: &str, source: &str, init: &[&str]) -> Arc<Pod> {
 }
 
 fn phase(phase: &str) -> PodStatus {
-    PodStatus {
-        phase: Some(phase.into()),
-        ..PodStatus::default()
-    }
+    PodStatus { phase: Some(phase.into()), ..PodStatus::default() }
 }
 
 fn condition(kind: &str, status: &str) -> PodCondition {
-    PodCondition {
-        type_: kind.into(),
-        status: status.into(),
-        ..PodCondition::default()
-    }
+    PodCondition { type_: kind.into(), status: status.into(), ..PodCondition::default() }
 }
 
 fn at(second: i64) -> Timestamp {
@@ -77,17 +67,11 @@ async fn statuses_that_differ_in_order_or_emptiness_alone_are_the_same() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let first = PodStatus {
-        conditions: Some(vec![
-            condition("Ready", "True"),
-            condition("Initialized", "True"),
-        ]),
+        conditions: Some(vec![condition("Ready", "True"), condition("Initialized", "True")]),
         ..phase("Running")
     };
     let second = PodStatus {
-        conditions: Some(vec![
-            condition("Initialized", "True"),
-            condition("Ready", "True"),
-        ]),
+        conditions: Some(vec![condition("Initialized", "True"), condition("Ready", "True")]),
         pod_ips: Some(vec![]),
         reason: Some(String::new()),
         ..phase("Running")
@@ -103,10 +87,7 @@ async fn a_condition_keeps_its_transition_time_until_its_status_changes() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
     let with = |ready: &str, scheduled: &str| PodStatus {
-        conditions: Some(vec![
-            condition("Ready", ready),
-            condition("PodScheduled", scheduled),
-        ]),
+        conditions: Some(vec![condition("Ready", ready), condition("PodScheduled", scheduled)]),
         ..phase("Running")
     };
     let clock = SimulatedWallClock::start(&Handle::current(), at(10));
@@ -128,10 +109,7 @@ async fn a_condition_keeps_its_transition_time_until_its_status_changes() {
 fn a_published_terminal_phase_stays_with_its_reason() {
     let manager = StatusManager::new(None);
     let pod = pod("u", "file", &[]);
-    let evicted = PodStatus {
-        reason: Some("Evicted".into()),
-        ..phase("Failed")
-    };
+    let evicted = PodStatus { reason: Some("Evicted".into()), ..phase("Failed") };
     manager.set_pod_status(&pod, evicted);
     assert!(!manager.set_pod_status(&pod, phase("Running")));
     let status = manager.reader().get(&"u".into()).unwrap();
@@ -244,11 +222,7 @@ fn containers_that_never_began_are_left_waiting() {
     let (_, codes) = settled("api", init, waiting("a"));
     assert_eq!(codes, [Some(0), Some(137), None, None]);
     let (_, codes) = settled("api", vec![waiting("i"), waiting("j")], waiting("a"));
-    assert_eq!(
-        codes,
-        [Some(137), None, None],
-        "the first may have begun unseen"
-    );
+    assert_eq!(codes, [Some(137), None, None], "the first may have begun unseen");
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,16 +231,10 @@ async fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
     let pod = pod("u", "file", &[]);
     let mut status = phase("Running");
     let since = Some(Time(at(1000)));
-    let ready = PodCondition {
-        last_transition_time: since.clone(),
-        ..condition("Ready", "True")
-    };
+    let ready = PodCondition { last_transition_time: since.clone(), ..condition("Ready", "True") };
     status.conditions = Some(vec![ready]);
     let _clock = SimulatedWallClock::start(&Handle::current(), at(2000));
     manager.set_pod_status(&pod, status);
     let shown = manager.reader().get(&pod.uid()).unwrap();
-    assert_eq!(
-        shown.conditions.as_ref().unwrap()[0].last_transition_time,
-        since
-    );
+    assert_eq!(shown.conditions.as_ref().unwrap()[0].last_transition_time, since);
 }

@@ -70,9 +70,7 @@ fn conditions(ours: &PodStatus, api_status: &PodStatus, ends: bool) -> Vec<PodCo
         condition.type_ == DISRUPTION_TARGET && ends && !theirs.contains(condition)
     };
     let ours = ours.conditions.iter().flatten();
-    ours.filter(|condition| is_owned(condition) || is_new_disruption(condition))
-        .cloned()
-        .collect()
+    ours.filter(|condition| is_owned(condition) || is_new_disruption(condition)).cloned().collect()
 }
 
 fn diff(ours: &PodStatus, api_status: &PodStatus) -> Option<Value> {
@@ -130,19 +128,15 @@ fn changed_conditions(ours: &PodStatus, api_status: &PodStatus) -> Vec<Value> {
         }
         Some(Value::Object(patch))
     });
-    let gone = theirs
-        .iter()
-        .filter(|old| is_owned(old) && !ours.iter().any(|new| new.type_ == old.type_));
+    let gone =
+        theirs.iter().filter(|old| is_owned(old) && !ours.iter().any(|new| new.type_ == old.type_));
     let gone = gone.map(|old| json!({"$patch": "delete", "type": old.type_}));
     changed.chain(gone).collect()
 }
 
 fn fields<T: Serialize>(value: &T) -> Map<String, Value> {
     match serde_json::to_value(value) {
-        Ok(Value::Object(map)) => map
-            .into_iter()
-            .filter(|(_, value)| !is_empty(value))
-            .collect(),
+        Ok(Value::Object(map)) => map.into_iter().filter(|(_, value)| !is_empty(value)).collect(),
         _ => Map::new(),
     }
 }

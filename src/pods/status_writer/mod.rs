@@ -192,24 +192,12 @@ impl StatusWriter {
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
             let result = catch_panic(panics::PanicScope::Other, sending).await.ok();
-            EndedRequest {
-                uid,
-                object,
-                request,
-                changed_at,
-                result,
-            }
+            EndedRequest { uid, object, request, changed_at, result }
         });
     }
 
     fn end(&mut self, ended: EndedRequest, now: Instant) {
-        let EndedRequest {
-            uid,
-            object,
-            request,
-            changed_at,
-            result,
-        } = ended;
+        let EndedRequest { uid, object, request, changed_at, result } = ended;
         let (uid, request) = (&uid, &request);
         let Some(sent_statuses) = self.sent_statuses.get_mut(uid) else {
             return self.queue.done(uid);

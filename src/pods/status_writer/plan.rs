@@ -116,20 +116,13 @@ impl SentStatuses {
         now: Instant,
     ) -> NextStatusRequest {
         // After a deletion, wait for the watch to deliver it. If the storage was restored, it never does.
-        if let Some(end) = self
-            .deleted
-            .map(|at| at + RESPONSE_TTL)
-            .filter(|end| now < *end)
-        {
+        if let Some(end) = self.deleted.map(|at| at + RESPONSE_TTL).filter(|end| now < *end) {
             return NextStatusRequest::Later(end);
         }
         let newest = self.newest(watched, now);
         let api_status = newest.status.clone().unwrap_or_default();
         let version = entry.version;
-        let version_sent = StatusVersion {
-            version,
-            may_be_running,
-        };
+        let version_sent = StatusVersion { version, may_be_running };
         let rejected = Some((version_sent, version_of(newest)));
         let may_delete = !may_be_running && entry.pod_is_finished && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();

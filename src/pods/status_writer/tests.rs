@@ -16,10 +16,7 @@ use k8s_openapi::{
 };
 
 fn pod(source: &str) -> Pod {
-    let container = Container {
-        name: "a".into(),
-        ..Container::default()
-    };
+    let container = Container { name: "a".into(), ..Container::default() };
     Pod {
         metadata: ObjectMeta {
             name: Some("web".into()),
@@ -39,18 +36,11 @@ fn pod(source: &str) -> Pod {
 }
 
 fn phase(phase: &str) -> PodStatus {
-    PodStatus {
-        phase: Some(phase.into()),
-        ..PodStatus::default()
-    }
+    PodStatus { phase: Some(phase.into()), ..PodStatus::default() }
 }
 
 fn condition(kind: &str, status: &str) -> PodCondition {
-    PodCondition {
-        type_: kind.into(),
-        status: status.into(),
-        ..PodCondition::default()
-    }
+    PodCondition { type_: kind.into(), status: status.into(), ..PodCondition::default() }
 }
 
 fn epoch() -> Time {
@@ -71,11 +61,7 @@ fn container(exit_code: Option<i32>) -> ContainerStatus {
             ..ContainerState::default()
         },
     };
-    ContainerStatus {
-        name: "a".into(),
-        state: Some(state),
-        ..ContainerStatus::default()
-    }
+    ContainerStatus { name: "a".into(), state: Some(state), ..ContainerStatus::default() }
 }
 
 /// What the API server does with a patch of a status.

@@ -118,10 +118,7 @@ pub struct Rejection {
 
 impl Rejection {
     pub(super) fn new(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            message: message.into(),
-        }
+        Self { reason: reason.into(), message: message.into() }
     }
 }
 
@@ -213,13 +210,7 @@ fn fits(pod: &Pod, attributes: &PodAdmitAttributes<'_>) -> Result<(), AdmissionE
         }),
         Some(object) if pod.is_critical() => {
             let lenient = pod.is_static() && !attributes.standalone;
-            fits_critical(
-                pod,
-                object,
-                attributes.others,
-                attributes.allocated_devices,
-                lenient,
-            )
+            fits_critical(pod, object, attributes.others, attributes.allocated_devices, lenient)
         }
         Some(object) => {
             predicates::admit(pod, object, staying, attributes.allocated_devices)?;
@@ -242,20 +233,10 @@ fn fits_now(
     let waiting: Vec<_> = waiting.cloned().collect();
     let (terminating, unclaimed) = (&others.terminating[..], &others.unclaimed[..]);
     for (what, added, before, is_final) in [
-        (
-            "pods whose admission is pending",
-            &waiting[..],
-            &[][..],
-            true,
-        ),
+        ("pods whose admission is pending", &waiting[..], &[][..], true),
         ("terminating pods", terminating, &[], true),
         // Whether these will be stopped is not known.
-        (
-            "running pods that no source has",
-            unclaimed,
-            terminating,
-            false,
-        ),
+        ("running pods that no source has", unclaimed, terminating, false),
     ] {
         if added.is_empty() {
             // It fits beside the others: that was checked before.
@@ -302,10 +283,9 @@ pub(super) fn fits_critical(
         });
         let shortages: Vec<_> = shortages.collect();
         return match preemption::victims(pod, staying, &shortages) {
-            Ok(victims) => Err(AdmissionError::Preempts {
-                victims,
-                resource: first.resource.clone(),
-            }),
+            Ok(victims) => {
+                Err(AdmissionError::Preempts { victims, resource: first.resource.clone() })
+            }
             Err(_) if lenient => Ok(()),
             Err(error) => {
                 let message = format!(
@@ -330,10 +310,7 @@ pub(super) fn fits_with(
 
 fn operating_system(pod: &Pod) -> Result<(), Rejection> {
     let labels = pod.metadata.labels.as_ref();
-    if labels
-        .and_then(|labels| labels.get("kubernetes.io/os"))
-        .is_some_and(|os| os != "linux")
-    {
+    if labels.and_then(|labels| labels.get("kubernetes.io/os")).is_some_and(|os| os != "linux") {
         return Err(Rejection::new(
             "PodOSSelectorNodeLabelDoesNotMatch",
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",

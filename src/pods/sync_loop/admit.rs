@@ -74,8 +74,7 @@ impl SyncLoop {
             if !may_be_running {
                 self.devices().release(&pod.uid());
             }
-            self.pod_sync
-                .reject(pod, rejection.reason, &rejection.message);
+            self.pod_sync.reject(pod, rejection.reason, &rejection.message);
         } else {
             self.pod_sync.allocations().allocate(pod);
         }
@@ -91,17 +90,8 @@ impl SyncLoop {
         match outcome {
             Ok(()) => Some(Ok(())),
             Err(AdmissionError::Rejected(rejection)) => Some(Err(rejection)),
-            Err(AdmissionError::Deferred {
-                message,
-                on_timeout,
-                delay_event,
-                is_ending,
-            }) => {
-                let event_delay = if delay_event {
-                    RETRY_INTERVAL
-                } else {
-                    Duration::ZERO
-                };
+            Err(AdmissionError::Deferred { message, on_timeout, delay_event, is_ending }) => {
+                let event_delay = if delay_event { RETRY_INTERVAL } else { Duration::ZERO };
                 let may_time_out = on_timeout.is_none() || !(pod.is_static() && is_ending);
                 let wait = self.wait_for_admission(pod, &message, event_delay);
                 (wait == AdmissionWait::TimedOut && may_time_out).then(|| {
@@ -133,16 +123,14 @@ impl SyncLoop {
                 requestingPod = %pod.log_name(),
                 "Preempting pod to free up resources"
             );
-            self.pod_sync
-                .warning_event(&victim, event::PREEMPTING, PREEMPTED);
+            self.pod_sync.warning_event(&victim, event::PREEMPTING, PREEMPTED);
             self.metrics.preempted(resource);
             let reason = TerminationReason::Evicted {
                 reason: event::PREEMPTING.to_owned(),
                 message: PREEMPTED.to_owned(),
                 disruption: true,
             };
-            self.workers
-                .update_pod(UpdatePodOptions::kill(victim, reason));
+            self.workers.update_pod(UpdatePodOptions::kill(victim, reason));
         }
     }
 
@@ -214,10 +202,7 @@ impl SyncLoop {
         let devices = |nodes| self.devices().hints(pod, nodes);
         match self.admission.resources.check(pod, devices) {
             Ok(()) => rejection,
-            Err(error) => Rejection {
-                reason: error.reason.into(),
-                message: error.message,
-            },
+            Err(error) => Rejection { reason: error.reason.into(), message: error.message },
         }
     }
 
@@ -294,12 +279,9 @@ impl SyncLoop {
             self.defer(pod, why);
         }
         self.deferred.insert(uid.clone());
-        let wait = self
-            .pending_admissions
-            .wait(uid, why, clock::instant(), event_delay);
+        let wait = self.pending_admissions.wait(uid, why, clock::instant(), event_delay);
         if wait == AdmissionWait::EmitEvent {
-            self.pod_sync
-                .warning_event(pod, event::ADMISSION_PENDING, why);
+            self.pod_sync.warning_event(pod, event::ADMISSION_PENDING, why);
         }
         wait
     }
@@ -329,9 +311,7 @@ impl SyncLoop {
     /// plugins respond. If devices cannot be allocated, a new pod releases its CPUs and memory; one that was admitted
     /// before a restart of the kubelet keeps them.
     fn allocate_devices(&self, pod: &Pod) -> Result<(), AdmissionError> {
-        let allocated = self
-            .devices()
-            .allocate(pod, || self.admit_resources(pod, false));
+        let allocated = self.devices().allocate(pod, || self.admit_resources(pod, false));
         let uid = pod.uid();
         if matches!(allocated, Err(AllocateError::Failed(_)))
             && !self.allocations().is_allocated(&uid)
@@ -355,11 +335,8 @@ impl SyncLoop {
         let text = error.to_string();
         let exhausted = error.exhausted_resource();
         let using = exhausted.map(|resource| self.devices().pods_using(resource));
-        let leaving: HashSet<_> = using
-            .into_iter()
-            .flatten()
-            .filter(|uid| self.will_release(uid))
-            .collect();
+        let leaving: HashSet<_> =
+            using.into_iter().flatten().filter(|uid| self.will_release(uid)).collect();
         if error.is_transient() || !leaving.is_empty() {
             AdmissionError::Deferred {
                 message: format!("waiting for devices: {text}"),
@@ -379,8 +356,7 @@ impl SyncLoop {
     }
 
     fn is_any_being_stopped(&self, uids: &HashSet<PodUid>) -> bool {
-        uids.iter()
-            .any(|uid| self.workers.is_pod_termination_requested(uid))
+        uids.iter().any(|uid| self.workers.is_pod_termination_requested(uid))
     }
 }
 

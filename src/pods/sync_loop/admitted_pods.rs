@@ -114,18 +114,14 @@ fn pod_of_runtime(status: &PodStatus, is_settled: bool, amounts: Option<&PodReso
             containers.entry(name).or_default().resources = Some(amounts.clone());
         }
     }
-    let containers = containers.into_iter().map(|(name, container)| Container {
-        name: name.to_owned(),
-        ..container
-    });
+    let containers = containers
+        .into_iter()
+        .map(|(name, container)| Container { name: name.to_owned(), ..container });
     let mut pod = Pod::default();
     pod.metadata.name = Some(status.name.to_string());
     pod.metadata.namespace = Some(status.namespace.to_string());
     pod.metadata.uid = Some(status.uid.to_string());
-    let source = (
-        keys::CONFIG_SOURCE.to_owned(),
-        status.source().as_str().to_owned(),
-    );
+    let source = (keys::CONFIG_SOURCE.to_owned(), status.source().as_str().to_owned());
     pod.metadata.annotations = Some([source].into());
     pod.spec = Some(PodSpec {
         containers: containers.collect(),

@@ -66,10 +66,7 @@ impl SyncLoop {
         } else if self.workers.has_worker(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.start_removal(uid);
         } else {
-            self.update_worker(
-                &uid,
-                UpdatePodOptions::kill(pod, TerminationReason::Deleted),
-            );
+            self.update_worker(&uid, UpdatePodOptions::kill(pod, TerminationReason::Deleted));
         }
     }
 
@@ -133,8 +130,7 @@ impl SyncLoop {
         let origin = self.pod_sync.origin(&pod.uid);
         let origin = origin.filter(|origin| origin.source() == Some(source));
         let manifest = origin.and_then(|origin| origin.manifest);
-        self.sources
-            .is_removed(source, &pod.uid, manifest.as_deref())
+        self.sources.is_removed(source, &pod.uid, manifest.as_deref())
     }
 
     /// Retries deferred pods, updates the start gate, stops and removes orphans, repairs workers (in a full run),
@@ -143,22 +139,15 @@ impl SyncLoop {
     /// cannot be read.
     pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
         let pod_manager = self.pod_manager.reader();
-        let deferred: Vec<_> = self
-            .deferred
-            .iter()
-            .filter_map(|uid| pod_manager.get(uid))
-            .collect();
-        deferred
-            .into_iter()
-            .for_each(|pod| self.create_deferred(pod));
+        let deferred: Vec<_> =
+            self.deferred.iter().filter_map(|uid| pod_manager.get(uid)).collect();
+        deferred.into_iter().for_each(|pod| self.create_deferred(pod));
         let pods = self.cache.pods();
         self.workers.update_start_gate(&pods);
-        let (pods, unsettled): (Vec<_>, Vec<_>) = pods
-            .into_iter()
-            .partition(|p| self.cache.try_settled(&p.uid).is_some());
-        let (unreadable, unread): (Vec<_>, Vec<_>) = unsettled
-            .into_iter()
-            .partition(|p| self.cache.is_unreadable(&p.uid));
+        let (pods, unsettled): (Vec<_>, Vec<_>) =
+            pods.into_iter().partition(|p| self.cache.try_settled(&p.uid).is_some());
+        let (unreadable, unread): (Vec<_>, Vec<_>) =
+            unsettled.into_iter().partition(|p| self.cache.is_unreadable(&p.uid));
         let desired = self.pod_manager.reader().uids();
         let is_known = |uid: &PodUid| {
             desired.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
@@ -176,20 +165,14 @@ impl SyncLoop {
         let mut unsettled = unreadable.iter().chain(&unread);
         let all_known = unsettled
             .all(|pod| desired.contains(&pod.uid) && self.workers.has_worker(&pod.uid))
-            && pods
-                .iter()
-                .all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
+            && pods.iter().all(|pod| !pod.may_be_running() || desired.contains(&pod.uid));
         let needs_inventory = self.devices().needs_inventory();
         let undecided = unreadable.iter().chain(&unread).map(|pod| &pod.uid);
         let undecided = undecided.filter(|uid| needs_inventory || !is_known(uid));
         let undecided: Vec<_> = undecided.cloned().collect();
         let unread_orphans = unread.iter().any(|pod| !is_known(&pod.uid));
         let cache = &self.cache;
-        let is_gone = |uid: &PodUid| {
-            cache
-                .try_settled(uid)
-                .is_some_and(|status| status.is_empty())
-        };
+        let is_gone = |uid: &PodUid| cache.try_settled(uid).is_some_and(|status| status.is_empty());
         self.awaits_settled.retain(|uid| !is_gone(uid));
         self.awaits_settled.extend(undecided);
         for orphan in unreadable_orphans {
@@ -271,12 +254,7 @@ impl SyncLoop {
         with_cgroups: bool,
     ) {
         known_pods.extend(self.removals.uids().cloned());
-        known_pods.extend(
-            self.workers
-                .worker_pods()
-                .into_iter()
-                .map(|known| known.uid),
-        );
+        known_pods.extend(self.workers.worker_pods().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_delivered();
         if all_delivered {
             self.release_devices(&known_pods);
@@ -335,8 +313,7 @@ impl SyncLoop {
             UidOwner::Other => {
                 let other = self.cache.latest(&uid);
                 if other.may_be_running() {
-                    self.workers
-                        .update_pod(UpdatePodOptions::replaced_orphan(other));
+                    self.workers.update_pod(UpdatePodOptions::replaced_orphan(other));
                     return true;
                 }
                 self.start_removal(uid);
@@ -348,16 +325,12 @@ impl SyncLoop {
                 let why = format!(
                     "UID {uid} is already in use by pod {namespace}/{name} of the API server"
                 );
-                self.pod_sync
-                    .warning_event(pod, event::FAILED_SYNC, why.as_str());
+                self.pod_sync.warning_event(pod, event::FAILED_SYNC, why.as_str());
                 self.defer(pod, &why);
             }
             UidOwner::Unknown => {
                 self.awaits_settled.insert(uid);
-                self.defer(
-                    pod,
-                    "the runtime status of the pod with this UID is not known yet",
-                );
+                self.defer(pod, "the runtime status of the pod with this UID is not known yet");
             }
         }
         false
@@ -381,8 +354,7 @@ impl SyncLoop {
             } else if PodSource::of(pod) == Some(other.source())
                 || self.is_removed_from_source(other)
             {
-                self.workers
-                    .update_pod(UpdatePodOptions::replaced_orphan(other.clone()));
+                self.workers.update_pod(UpdatePodOptions::replaced_orphan(other.clone()));
             }
         }
         all_read

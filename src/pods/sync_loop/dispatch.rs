@@ -50,9 +50,7 @@ pub fn dispatch(
             (admission_order(&pod.uid()), created)
         });
     }
-    pods.into_iter()
-        .flat_map(|pod| steps(update.op, pod, known))
-        .collect()
+    pods.into_iter().flat_map(|pod| steps(update.op, pod, known)).collect()
 }
 
 fn steps(
@@ -97,12 +95,7 @@ mod tests {
     }
 
     fn update(op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
-        PodUpdate {
-            source: PodSource::File,
-            op,
-            pods,
-            completeness: Completeness::Complete,
-        }
+        PodUpdate { source: PodSource::File, op, pods, completeness: Completeness::Complete }
     }
 
     fn new(_: &PodUid) -> AdmissionOrder {
@@ -111,13 +104,7 @@ mod tests {
 
     #[test]
     fn pods_that_had_their_place_on_the_node_come_before_older_ones_that_had_none() {
-        let days = [
-            "rejected 1",
-            "admitted 4",
-            "running 3",
-            "admitted 2",
-            "rejected 0",
-        ];
+        let days = ["rejected 1", "admitted 4", "running 3", "admitted 2", "rejected 0"];
         let pods = days.map(|uid| {
             let day = uid.split(' ').nth(1).unwrap();
             let created = format!("2026-01-0{day}T00:00:00Z");
@@ -136,16 +123,7 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(
-            order,
-            [
-                "running 3",
-                "admitted 2",
-                "admitted 4",
-                "rejected 0",
-                "rejected 1"
-            ]
-        );
+        assert_eq!(order, ["running 3", "admitted 2", "admitted 4", "rejected 0", "rejected 1"]);
     }
 
     #[test]
@@ -170,18 +148,8 @@ mod tests {
     #[test]
     fn a_removed_pod_is_killed_by_its_last_desired_version() {
         let (last, message) = (pod("u", Some("2026-01-01T00:00:00Z")), pod("u", None));
-        let steps = dispatch(
-            &update(PodOp::Remove, vec![message]),
-            &|_| Some(last.clone()),
-            &new,
-        );
-        assert_eq!(
-            steps,
-            [
-                DispatchStep::Remove("u".into()),
-                DispatchStep::Kill(last.clone())
-            ]
-        );
+        let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| Some(last.clone()), &new);
+        assert_eq!(steps, [DispatchStep::Remove("u".into()), DispatchStep::Kill(last.clone())]);
     }
 
     #[test]
@@ -189,19 +157,10 @@ mod tests {
         let p = pod("u", None);
         for op in [PodOp::Update, PodOp::Delete] {
             let steps = dispatch(&update(op, vec![p.clone()]), &|_| None, &new);
-            assert_eq!(
-                steps,
-                [
-                    DispatchStep::Set(p.clone()),
-                    DispatchStep::Update(p.clone())
-                ]
-            );
+            assert_eq!(steps, [DispatchStep::Set(p.clone()), DispatchStep::Update(p.clone())]);
         }
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None, &new);
-        assert_eq!(
-            steps,
-            [DispatchStep::Set(p.clone()), DispatchStep::Reconcile(p)]
-        );
+        assert_eq!(steps, [DispatchStep::Set(p.clone()), DispatchStep::Reconcile(p)]);
     }
 
     #[test]
@@ -219,25 +178,12 @@ mod tests {
             let steps = dispatch(&update(op, vec![mirror.clone()]), &|_| None, &new);
             assert_eq!(steps, [DispatchStep::SetMirror(mirror.clone())]);
         }
-        let steps = dispatch(
-            &update(PodOp::Remove, vec![mirror.clone()]),
-            &|_| None,
-            &new,
-        );
-        assert_eq!(
-            steps,
-            [DispatchStep::RemoveMirror(mirror.full_name(), "m".into())]
-        );
+        let steps = dispatch(&update(PodOp::Remove, vec![mirror.clone()]), &|_| None, &new);
+        assert_eq!(steps, [DispatchStep::RemoveMirror(mirror.full_name(), "m".into())]);
         // A manifest cannot have the annotation; a pod that is not a mirror of the API server's is a pod.
         let of_file = annotated("file");
         let steps = dispatch(&update(PodOp::Add, vec![of_file.clone()]), &|_| None, &new);
-        assert_eq!(
-            steps,
-            [
-                DispatchStep::Set(of_file.clone()),
-                DispatchStep::Create(of_file)
-            ]
-        );
+        assert_eq!(steps, [DispatchStep::Set(of_file.clone()), DispatchStep::Create(of_file)]);
     }
 
     #[test]

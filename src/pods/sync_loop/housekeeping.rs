@@ -136,11 +136,7 @@ mod tests {
         gate.add_permits(1);
         let before = clock::instant();
         schedule.due().await;
-        assert_eq!(
-            clock::since(before),
-            HOUSEKEEPING_DELAY,
-            "the missed one follows"
-        );
+        assert_eq!(clock::since(before), HOUSEKEEPING_DELAY, "the missed one follows");
         schedule.begin(true);
         assert!(schedule.searches_cgroups(false));
         schedule.start(work());

@@ -107,16 +107,13 @@ impl LoopMetrics {
             Cow::Borrowed(reason) => reason,
             Cow::Owned(reason) => reason_label(reason),
         };
-        self.rejections
-            .get_or_create_owned(&[("reason", reason)])
-            .inc();
+        self.rejections.get_or_create_owned(&[("reason", reason)]).inc();
     }
 
     /// Counts a pod that was preempted to free this resource.
     pub(super) fn preempted(&self, resource: &str) {
-        let preemption_signal = reason_label(&format!("OutOf{resource}"))
-            .strip_prefix("OutOf")
-            .unwrap_or_default();
+        let preemption_signal =
+            reason_label(&format!("OutOf{resource}")).strip_prefix("OutOf").unwrap_or_default();
         let labels = [("preemption_signal", preemption_signal)];
         self.preemptions.get_or_create_owned(&labels).inc();
     }
@@ -153,15 +150,8 @@ impl LoopMetrics {
 /// All extended resources share one label, as upstream.
 fn reason_label(reason: &str) -> &'static str {
     let resources = ["cpu", "memory", "ephemeral-storage", "pods"];
-    let index = resources
-        .iter()
-        .position(|name| reason.strip_prefix("OutOf") == Some(name));
-    let labels = [
-        "OutOfcpu",
-        "OutOfmemory",
-        "OutOfephemeral-storage",
-        "OutOfpods",
-    ];
+    let index = resources.iter().position(|name| reason.strip_prefix("OutOf") == Some(name));
+    let labels = ["OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"];
     let label = index.and_then(|index| labels.get(index));
     label.copied().unwrap_or("OutOfExtendedResources")
 }

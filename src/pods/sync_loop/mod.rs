@@ -216,10 +216,7 @@ impl SyncLoop {
                 self.cache.settled(&pod.uid).await;
             }
         };
-        if tokio::time::timeout(FIRST_INSPECTION_TIMEOUT, all_read)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(FIRST_INSPECTION_TIMEOUT, all_read).await.is_err() {
             tracing::warn!(
                 "Timed out reading the status of all sandboxes and containers; continuing with those that were read"
             );
@@ -299,8 +296,7 @@ impl SyncLoop {
             return;
         }
         for error in validate_kubelet_annotations(pod) {
-            self.pod_sync
-                .warning_event(pod, event::FAILED_VALIDATION, error.to_string());
+            self.pod_sync.warning_event(pod, event::FAILED_VALIDATION, error.to_string());
         }
     }
 
@@ -435,10 +431,7 @@ impl SyncLoop {
             let unread = predecessors.iter().map(|pod| &pod.uid);
             let unread = unread.filter(|uid| self.cache.try_settled(uid).is_none());
             self.awaits_settled.extend(unread.cloned());
-            self.defer(
-                &pod,
-                "the runtime status of another pod with this name is not known yet",
-            );
+            self.defer(&pod, "the runtime status of another pod with this name is not known yet");
         }
     }
 
@@ -452,8 +445,7 @@ impl SyncLoop {
     /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping; a pod
     /// that waits for admission also by [`Self::retry_pending_admissions`].
     fn defer(&mut self, pod: &Pod, why: &str) {
-        self.pod_sync
-            .record_history(pod, DecisionKind::Wait, why.into());
+        self.pod_sync.record_history(pod, DecisionKind::Wait, why.into());
         self.deferred.insert(pod.uid());
     }
 

@@ -42,16 +42,8 @@ mod tests {
     use crate::model::{PodSource, SandboxStatus};
 
     fn pod(uid: &str, source: Option<PodSource>, ready: bool) -> Arc<PodStatus> {
-        let sandbox = SandboxStatus {
-            ready,
-            source,
-            ..SandboxStatus::default()
-        };
-        Arc::new(PodStatus {
-            uid: uid.into(),
-            sandboxes: vec![sandbox],
-            ..PodStatus::default()
-        })
+        let sandbox = SandboxStatus { ready, source, ..SandboxStatus::default() };
+        Arc::new(PodStatus { uid: uid.into(), sandboxes: vec![sandbox], ..PodStatus::default() })
     }
 
     fn uids(pods: &[Arc<PodStatus>]) -> Vec<&str> {
@@ -61,10 +53,7 @@ mod tests {
     #[test]
     fn a_known_pod_is_never_an_orphan() {
         let pods = [pod("u", Some(PodSource::File), true)];
-        let criteria = OrphanCriteria {
-            is_known: &|_| true,
-            is_removed_from_source: &|_| true,
-        };
+        let criteria = OrphanCriteria { is_known: &|_| true, is_removed_from_source: &|_| true };
         assert_eq!(find(&pods, &criteria), Orphans::default());
     }
 

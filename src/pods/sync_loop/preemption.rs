@@ -84,9 +84,7 @@ fn pods_to_preempt_by_distance(
 /// The part of the shortage that a pod leaves, squared and summed over the resources (upstream's `distance`).
 fn distance(pod: &Pod, missing: &[Shortage]) -> f64 {
     let parts = missing.iter().map(|shortage| {
-        let left = shortage
-            .amount
-            .saturating_sub(request(pod, &shortage.resource));
+        let left = shortage.amount.saturating_sub(request(pod, &shortage.resource));
         (left.max(0) as f64 / shortage.amount as f64).powi(2)
     });
     parts.sum()
@@ -123,11 +121,7 @@ fn request(pod: &Pod, resource: &str) -> i64 {
 
 /// Millicores of CPU, and whole units of everything else.
 pub(super) fn amount(resource: &str, quantity: Quantity) -> i64 {
-    if resource == requests::CPU {
-        quantity.milli_value()
-    } else {
-        quantity.value()
-    }
+    if resource == requests::CPU { quantity.milli_value() } else { quantity.value() }
 }
 
 fn not_enough(missing: &[Shortage]) -> String {
@@ -160,11 +154,7 @@ mod tests {
 
     fn names(chosen: Result<Vec<Arc<Pod>>, String>) -> String {
         match chosen {
-            Ok(pods) => pods
-                .iter()
-                .map(|pod| pod.name())
-                .collect::<Vec<_>>()
-                .join(" "),
+            Ok(pods) => pods.iter().map(|pod| pod.name()).collect::<Vec<_>>().join(" "),
             Err(error) => error,
         }
     }
@@ -178,40 +168,21 @@ mod tests {
         let guaranteed = pod("guaranteed", 0, "100m 100Mi", true);
         let large_guaranteed = pod("large-guaranteed", 0, "500m 500Mi", true);
         let other_critical = pod("other-critical", 2_000_000_000, "1 1Gi", true);
-        let all = [
-            &best_effort,
-            &burstable,
-            &large,
-            &guaranteed,
-            &large_guaranteed,
-            &other_critical,
-        ]
-        .map(Arc::clone);
+        let all =
+            [&best_effort, &burstable, &large, &guaranteed, &large_guaranteed, &other_critical]
+                .map(Arc::clone);
         let missing = |cpu: i64, memory: i64, pods: i64| {
             let all = [("cpu", cpu), ("memory", memory << 20), ("pods", pods)];
             let some = all.into_iter().filter(|(_, amount)| *amount > 0);
-            some.map(|(resource, amount)| Shortage {
-                resource: resource.into(),
-                amount,
-            })
-            .collect::<Vec<_>>()
+            some.map(|(resource, amount)| Shortage { resource: resource.into(), amount })
+                .collect::<Vec<_>>()
         };
         for (case, others, missing, wanted) in [
             ("a place", &all[..], missing(0, 0, 1), "best-effort"),
-            (
-                "two places",
-                &all[..],
-                missing(0, 0, 2),
-                "best-effort burstable",
-            ),
+            ("two places", &all[..], missing(0, 0, 2), "best-effort burstable"),
             ("little", &all[..], missing(100, 50, 0), "burstable"),
             ("more", &all[..], missing(200, 0, 0), "large-burstable"),
-            (
-                "all burstable pods",
-                &all[..],
-                missing(400, 0, 0),
-                "large-burstable burstable",
-            ),
+            ("all burstable pods", &all[..], missing(400, 0, 0), "large-burstable burstable"),
             (
                 "a guaranteed one as well",
                 &all[..],
@@ -225,11 +196,7 @@ mod tests {
                 "large-burstable burstable large-guaranteed",
             ),
         ] {
-            assert_eq!(
-                names(victims(&critical, others, &missing)),
-                wanted,
-                "{case}"
-            );
+            assert_eq!(names(victims(&critical, others, &missing)), wanted, "{case}");
         }
         let error = names(victims(&critical, &all, &missing(2000, 0, 0)));
         let wanted = "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]";
@@ -238,21 +205,12 @@ mod tests {
 
     #[test]
     fn only_pods_of_lesser_priority_make_room() {
-        let missing = [Shortage {
-            resource: "cpu".into(),
-            amount: 100,
-        }];
-        let others = [
-            pod("low", 5, "100m 1Mi", false),
-            pod("critical", 2_000_000_001, "100m 1Mi", false),
-        ];
+        let missing = [Shortage { resource: "cpu".into(), amount: 100 }];
+        let others =
+            [pod("low", 5, "100m 1Mi", false), pod("critical", 2_000_000_001, "100m 1Mi", false)];
         for (priority, wanted) in [(10, "low"), (5, ""), (4, ""), (2_000_000_000, "low")] {
             let chosen = names(victims(&pod("p", priority, "", false), &others, &missing));
-            let chosen = if chosen.starts_with("preemption: ") {
-                ""
-            } else {
-                chosen.as_str()
-            };
+            let chosen = if chosen.starts_with("preemption: ") { "" } else { chosen.as_str() };
             assert_eq!(chosen, wanted, "{priority}");
         }
     }

@@ -51,9 +51,7 @@ impl Removals {
         let (removal, ended) = (removal(self.stop.clone()), self.ended.clone());
         let work = async move {
             // Also after a panic, or no pod could use this UID again.
-            let complete = catch_panic(PanicScope::CleanUp, removal)
-                .await
-                .unwrap_or(false);
+            let complete = catch_panic(PanicScope::CleanUp, removal).await.unwrap_or(false);
             ended.mark(EndedRemoval { uid, complete });
         };
         spawn(PanicScope::CleanUp, self.tasks.track_future(work));
@@ -114,10 +112,7 @@ mod tests {
         removals.start(uid.clone(), |_| async { panic!("as scripted") });
         assert!(removals.contains(&uid));
         let ended = removals.ended().await;
-        let failed = EndedRemoval {
-            uid: uid.clone(),
-            complete: false,
-        };
+        let failed = EndedRemoval { uid: uid.clone(), complete: false };
         assert_eq!(ended, HashSet::from([failed]));
         assert!(removals.contains(&uid));
         removals.finish(&uid);

@@ -59,11 +59,7 @@ struct WaitingResize {
 impl Resizes {
     /// No resizes yet.
     pub fn new(rules: ResizeRules, metrics: ResizeMetrics) -> Self {
-        Self {
-            pending: HashMap::new(),
-            rules,
-            metrics,
-        }
+        Self { pending: HashMap::new(), rules, metrics }
     }
 
     /// Whether a resize is pending.
@@ -100,10 +96,7 @@ impl SyncLoop {
         let (uid, allocations) = (pod.uid(), self.allocations().clone());
         let known = self.pod_manager.reader().get(&uid);
         if known.is_none() {
-            let reported = pod
-                .status
-                .as_ref()
-                .and_then(|status| status.conditions.as_deref());
+            let reported = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
             let reported = ResizeConditions::reported(reported.unwrap_or_default());
             allocations.adopt_pod_level(&pod, &reported);
             allocations.change_conditions(&uid, |conditions| *conditions = reported);
@@ -128,9 +121,7 @@ impl SyncLoop {
             let ends = pod.metadata.deletion_timestamp.is_some();
             allocations.change_conditions(&uid, |conditions| conditions.undecided = !ends);
             let since = before.map_or_else(clock::instant, |wanted| wanted.since);
-            self.resizes
-                .pending
-                .insert(uid, WaitingResize { pod, since });
+            self.resizes.pending.insert(uid, WaitingResize { pod, since });
         }
         allocated
     }
@@ -191,15 +182,10 @@ impl SyncLoop {
         if let Some(rejection) = infeasible(before, wanted, &self.resizes.rules) {
             return Some(Err(rejection));
         }
-        let deferred = |message| ResizeRejection {
-            reason: PendingReason::Deferred,
-            message,
-            detail: "",
-        };
-        let (pressure, shutting_down) = (
-            *self.admission.pressure.borrow(),
-            *self.admission.shutting_down.borrow(),
-        );
+        let deferred =
+            |message| ResizeRejection { reason: PendingReason::Deferred, message, detail: "" };
+        let (pressure, shutting_down) =
+            (*self.admission.pressure.borrow(), *self.admission.shutting_down.borrow());
         if let Err(rejection) = may_resize(wanted, pressure, shutting_down) {
             return Some(Err(deferred(rejection.message)));
         }
@@ -237,21 +223,15 @@ impl SyncLoop {
         allocations.resize(before, &pod);
         let was_deferred = allocations.change_conditions(&uid, |conditions| {
             conditions.undecided = false;
-            conditions.in_progress = Some(ResizeInProgress {
-                error: None,
-                generation,
-            });
+            conditions.in_progress = Some(ResizeInProgress { error: None, generation });
             let pending = conditions.pending.take();
             pending.is_some_and(|pending| pending.reason == PendingReason::Deferred)
         });
         if was_deferred {
-            self.resizes
-                .metrics
-                .record_deferred_accepted(trigger.as_str());
+            self.resizes.metrics.record_deferred_accepted(trigger.as_str());
         }
         let text = event_message("Pod resize started", &pod, generation, "");
-        self.pod_sync
-            .normal_event(&pod, event::RESIZE_STARTED, text);
+        self.pod_sync.normal_event(&pod, event::RESIZE_STARTED, text);
         self.pod_manager.set(pod.clone());
         self.publish_status(&pod);
         let update = UpdatePodOptions::sync(SyncPodType::Update, pod);
@@ -260,11 +240,8 @@ impl SyncLoop {
 
     fn reject_resize(&mut self, before: &Arc<Pod>, pod: &Arc<Pod>, rejection: ResizeRejection) {
         let (uid, generation) = (pod.uid(), pod.metadata.generation);
-        let pending = PendingResize {
-            reason: rejection.reason,
-            message: rejection.message,
-            generation,
-        };
+        let pending =
+            PendingResize { reason: rejection.reason, message: rejection.message, generation };
         let is_new =
             |old: &PendingResize| (old.reason, old.generation) != (pending.reason, generation);
         let (is_new, changed) = self.allocations().change_conditions(&uid, |conditions| {

@@ -20,10 +20,7 @@ pub struct SyncLoopMonitor {
 impl SyncLoopMonitor {
     /// The sync_loop_monitor of a loop that has not started; [`Self::check`] counts from now until its first iteration.
     pub fn new() -> Self {
-        Self {
-            started: clock::instant(),
-            last: Arc::default(),
-        }
+        Self { started: clock::instant(), last: Arc::default() }
     }
 
     pub(super) fn record_iteration(&self) {
@@ -72,10 +69,7 @@ mod tests {
         assert!(!sync_loop_monitor.has_started());
         assert_eq!(sync_loop_monitor.check(limit), Ok(()));
         tokio::time::advance(Duration::from_secs(400)).await;
-        assert!(
-            sync_loop_monitor.check(limit).is_err(),
-            "it has not begun in time"
-        );
+        assert!(sync_loop_monitor.check(limit).is_err(), "it has not begun in time");
         sync_loop_monitor.record_iteration();
         assert!(sync_loop_monitor.has_started());
         assert_eq!(sync_loop_monitor.check(limit), Ok(()));

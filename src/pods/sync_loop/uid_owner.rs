@@ -39,10 +39,8 @@ pub fn uid_owner(
         return UidOwner::ApiPod;
     }
     let made_from = newest.and_then(|sandbox| sandbox.manifest_digest.as_deref());
-    let edited = is_other_manifest(
-        made_from.or(recorded_digest),
-        pod.annotation(keys::MANIFEST_DIGEST),
-    );
+    let edited =
+        is_other_manifest(made_from.or(recorded_digest), pod.annotation(keys::MANIFEST_DIGEST));
     match (renamed || edited, settled) {
         (false, _) => UidOwner::Itself,
         (true, true) => UidOwner::Other,
@@ -60,10 +58,7 @@ mod tests {
         let mut pod = Pod::default();
         pod.metadata.name = Some("web".into());
         pod.metadata.namespace = Some("shop".into());
-        let annotations = [
-            (keys::CONFIG_SOURCE, source),
-            (keys::MANIFEST_DIGEST, digest),
-        ];
+        let annotations = [(keys::CONFIG_SOURCE, source), (keys::MANIFEST_DIGEST, digest)];
         let annotations = annotations.map(|(key, value)| (key.into(), value.into()));
         pod.metadata.annotations = Some(annotations.into());
         pod
@@ -99,114 +94,27 @@ mod tests {
             ("no sandbox", status("web", &[]), true, None, Itself),
             ("no sandbox yet", status("web", &[]), false, None, Unknown),
             ("itself", status("web", &[(FILE, new)]), true, None, Itself),
-            (
-                "not all read",
-                status("web", &[(FILE, new)]),
-                false,
-                None,
-                Itself,
-            ),
+            ("not all read", status("web", &[(FILE, new)]), false, None, Itself),
             ("edited", status("web", &[(FILE, old)]), true, None, Other),
-            (
-                "edited, not all read",
-                status("web", &[(FILE, old)]),
-                false,
-                None,
-                Unknown,
-            ),
-            (
-                "the newest counts",
-                status("web", &[(FILE, new), (FILE, old)]),
-                true,
-                old,
-                Itself,
-            ),
-            (
-                "adopted",
-                status("web", &[(FILE, None)]),
-                true,
-                None,
-                Itself,
-            ),
-            (
-                "adopted, then edited",
-                status("web", &[(FILE, None)]),
-                true,
-                old,
-                Other,
-            ),
-            (
-                "another version",
-                status("web", &[(FILE, Some("v0:old"))]),
-                true,
-                None,
-                Itself,
-            ),
-            (
-                "unmarked",
-                status("web", &[(None, None)]),
-                true,
-                None,
-                Itself,
-            ),
-            (
-                "renamed",
-                status("other", &[(FILE, new)]),
-                true,
-                None,
-                Other,
-            ),
-            (
-                "renamed, not all read",
-                status("other", &[(FILE, new)]),
-                false,
-                None,
-                Unknown,
-            ),
-            (
-                "of the API",
-                status("other", &[(API, None)]),
-                true,
-                None,
-                ApiPod,
-            ),
-            (
-                "of the API, not all read",
-                status("other", &[(API, None)]),
-                false,
-                None,
-                ApiPod,
-            ),
-            (
-                "of the API, same name",
-                status("web", &[(API, None)]),
-                true,
-                None,
-                ApiPod,
-            ),
-            (
-                "unmarked, other name",
-                status("other", &[(None, None)]),
-                true,
-                None,
-                ApiPod,
-            ),
-            (
-                "no sandbox, other name",
-                status("other", &[]),
-                true,
-                None,
-                ApiPod,
-            ),
+            ("edited, not all read", status("web", &[(FILE, old)]), false, None, Unknown),
+            ("the newest counts", status("web", &[(FILE, new), (FILE, old)]), true, old, Itself),
+            ("adopted", status("web", &[(FILE, None)]), true, None, Itself),
+            ("adopted, then edited", status("web", &[(FILE, None)]), true, old, Other),
+            ("another version", status("web", &[(FILE, Some("v0:old"))]), true, None, Itself),
+            ("unmarked", status("web", &[(None, None)]), true, None, Itself),
+            ("renamed", status("other", &[(FILE, new)]), true, None, Other),
+            ("renamed, not all read", status("other", &[(FILE, new)]), false, None, Unknown),
+            ("of the API", status("other", &[(API, None)]), true, None, ApiPod),
+            ("of the API, not all read", status("other", &[(API, None)]), false, None, ApiPod),
+            ("of the API, same name", status("web", &[(API, None)]), true, None, ApiPod),
+            ("unmarked, other name", status("other", &[(None, None)]), true, None, ApiPod),
+            ("no sandbox, other name", status("other", &[]), true, None, ApiPod),
         ] {
             let found = uid_owner(&ours, &status, settled, recorded_digest);
             assert_eq!(found, expected, "{what}");
         }
         let edited = status("web", &[(API, old)]);
         let of_api = uid_owner(&pod("api", "v1:new"), &edited, true, old);
-        assert_eq!(
-            of_api, Itself,
-            "annotations of API pods are their users' own"
-        );
+        assert_eq!(of_api, Itself, "annotations of API pods are their users' own");
     }
 }

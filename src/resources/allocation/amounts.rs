@@ -56,9 +56,7 @@ impl PodResourceInfo {
                     continue;
                 };
                 let limits = container.limits.get_or_insert_default();
-                limits
-                    .entry(name.to_owned())
-                    .or_insert_with(|| limit.clone());
+                limits.entry(name.to_owned()).or_insert_with(|| limit.clone());
             }
             container.limits.take_if(|limits| limits.is_empty());
         }
@@ -98,10 +96,7 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
 /// Whether an earlier kubelet has reported that it knew this version of the pod's spec. Kubelets before 1.34 do not report
 /// that; for them the answer is yes.
 pub(super) fn is_spec_observed(pod: &Pod) -> bool {
-    let observed = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.observed_generation);
+    let observed = pod.status.as_ref().and_then(|status| status.observed_generation);
     observed.is_none_or(|observed| Some(observed) == pod.metadata.generation)
 }
 
@@ -126,10 +121,7 @@ pub(super) fn with_amounts(pod: &Pod, amounts: &PodResourceInfo) -> Option<Pod> 
     }
     let init = spec.init_containers.iter_mut().flatten();
     for container in init.chain(&mut spec.containers) {
-        if let Some(other) = amounts
-            .containers
-            .get(&container.name)
-            .filter(|_| differs(container))
+        if let Some(other) = amounts.containers.get(&container.name).filter(|_| differs(container))
         {
             container.resources = Some(other.clone());
         }
@@ -175,14 +167,9 @@ pub fn same_amounts(one: &ResourceRequirements, other: &ResourceRequirements) ->
 
 fn same_list(one: &Option<ApiQuantityList>, other: &Option<ApiQuantityList>) -> bool {
     let empty = ApiQuantityList::new();
-    let (one, other) = (
-        one.as_ref().unwrap_or(&empty),
-        other.as_ref().unwrap_or(&empty),
-    );
+    let (one, other) = (one.as_ref().unwrap_or(&empty), other.as_ref().unwrap_or(&empty));
     let same = |name: &String, amount: &ApiQuantity| {
-        other
-            .get(name)
-            .is_some_and(|other| same_quantity(amount, other))
+        other.get(name).is_some_and(|other| same_quantity(amount, other))
     };
     one.len() == other.len() && one.iter().all(|(name, amount)| same(name, amount))
 }

@@ -65,9 +65,7 @@ pub(super) fn encode(known: &AmountsByPod) -> serde_json::Result<Vec<u8>> {
         };
         (Cow::Borrowed(uid.as_str()), entry)
     });
-    let data = serde_json::to_string(&AllocationData {
-        entries: entries.collect(),
-    })?;
+    let data = serde_json::to_string(&AllocationData { entries: entries.collect() })?;
     let checksum = sum(&data);
     serde_json::to_vec(&AllocationFile { data, checksum })
 }

@@ -30,10 +30,7 @@ pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str
         let names = containers.iter().map(|container| container.name.clone());
         names
             .filter_map(|name| amounts.containers.get_key_value(&name))
-            .map(|(name, resources)| ContainerAmounts {
-                name,
-                resources: resources.clone(),
-            })
+            .map(|(name, resources)| ContainerAmounts { name, resources: resources.clone() })
             .collect()
     };
     let data = ResizeEventData {

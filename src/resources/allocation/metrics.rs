@@ -74,12 +74,7 @@ impl ResizeMetrics {
             let before = ComputeAmounts::of(before, None);
             let now = ComputeAmounts::of(amounts, None);
             for (resource, requirement, before, now) in [
-                (
-                    "memory",
-                    "requests",
-                    before.memory_request,
-                    now.memory_request,
-                ),
+                ("memory", "requests", before.memory_request, now.memory_request),
                 ("memory", "limits", before.memory_limit, now.memory_limit),
                 ("cpu", "requests", before.cpu_request, now.cpu_request),
                 ("cpu", "limits", before.cpu_limit, now.cpu_limit),

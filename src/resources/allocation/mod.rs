@@ -102,11 +102,7 @@ impl Allocations {
         for (uid, amounts) in &mut actuated {
             *amounts = deduplicated(&allocated, uid, std::mem::take(amounts));
         }
-        let state = AllocationState {
-            allocated,
-            actuated,
-            ..AllocationState::default()
-        };
+        let state = AllocationState { allocated, actuated, ..AllocationState::default() };
         Ok(Self(Arc::new(AllocationInner {
             files: Some(files),
             state: Mutex::new(state),
@@ -147,9 +143,7 @@ impl Allocations {
         let mut state = self.0.state.lock();
         let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
         actuated.fill_missing_from(PodResourceInfo::of(before));
-        state
-            .allocated
-            .insert(uid, Arc::new(PodResourceInfo::of(pod)));
+        state.allocated.insert(uid, Arc::new(PodResourceInfo::of(pod)));
         state.allocated_changes.number += 1;
         state.actuated_changes.number += 1;
         state.resized = Some(state.allocated_changes.number);
@@ -204,10 +198,7 @@ impl Allocations {
         if reported.pending.is_some() || !amounts::is_spec_observed(pod) {
             return;
         }
-        let (uid, level) = (
-            pod.uid(),
-            pod.spec().and_then(|spec| spec.resources.clone()),
-        );
+        let (uid, level) = (pod.uid(), pod.spec().and_then(|spec| spec.resources.clone()));
         let mut state = self.0.state.lock();
         let state = &mut *state;
         let adopt = |records: &mut AmountsByPod, changes: &mut Changes| {
@@ -238,9 +229,8 @@ impl Allocations {
     fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodResourceInfo) -> bool) {
         let mut state = self.0.state.lock();
         let known = state.actuated.get(uid);
-        let mut actuated = known.map_or_else(PodResourceInfo::default, |known| {
-            PodResourceInfo::clone(known)
-        });
+        let mut actuated =
+            known.map_or_else(PodResourceInfo::default, |known| PodResourceInfo::clone(known));
         if !change(&mut actuated) {
             return;
         }

@@ -42,19 +42,9 @@ fn files_of_the_go_kubelet_are_read_and_have_its_checksum() {
     let limits = json!({"limits": {"cpu": "200m", "memory": "64Mi"}});
     let amounts = &known[&PodUid::from("uid-1")];
     assert_eq!(amounts.containers.len(), 2);
-    assert_eq!(
-        amounts.containers["a"].limits,
-        requirements(limits.clone()).limits
-    );
-    assert_eq!(
-        known[&PodUid::from("uid-2")].pod,
-        Some(requirements(limits))
-    );
-    assert!(
-        checkpoint::decode(EMPTY_OF_GO.as_bytes())
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(amounts.containers["a"].limits, requirements(limits.clone()).limits);
+    assert_eq!(known[&PodUid::from("uid-2")].pod, Some(requirements(limits)));
+    assert!(checkpoint::decode(EMPTY_OF_GO.as_bytes()).unwrap().is_empty());
     let empty = checkpoint::encode(&AmountsByPod::new()).unwrap();
     assert_eq!(String::from_utf8(empty).unwrap(), EMPTY_OF_GO);
     let again = checkpoint::encode(&known).unwrap();
@@ -72,10 +62,7 @@ fn a_damaged_file_is_an_error_that_names_it() {
     ] {
         fs::write(&path, text).unwrap();
         let error = Allocations::read(dir.path()).err().unwrap().to_string();
-        assert!(
-            error.contains(why) && error.contains(ALLOCATED_FILE),
-            "{error}"
-        );
+        assert!(error.contains(why) && error.contains(ALLOCATED_FILE), "{error}");
     }
 }
 
@@ -93,10 +80,7 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     assert!(Arc::ptr_eq(&after.apply(&small), &small));
     assert_eq!(after.apply(&large), small);
     let has = after.actuated(&"u".into()).unwrap();
-    assert_eq!(
-        has.containers["a"],
-        PodResourceInfo::of(&small).containers["a"]
-    );
+    assert_eq!(has.containers["a"], PodResourceInfo::of(&small).containers["a"]);
     after.retain(|_| false);
     assert!(Arc::ptr_eq(&after.apply(&large), &large));
 }
@@ -203,37 +187,13 @@ fn amounts_are_equal_however_they_are_spelled() {
     let of = |resources: Value| requirements(resources);
     for (one, other, same) in [
         (json!({}), json!({"limits": {}}), true),
-        (
-            json!({"limits": {"cpu": "1"}}),
-            json!({"limits": {"cpu": "1000m"}}),
-            true,
-        ),
-        (
-            json!({"limits": {"cpu": "1"}}),
-            json!({"limits": {"cpu": "999m"}}),
-            false,
-        ),
-        (
-            json!({"limits": {"cpu": "1"}}),
-            json!({"requests": {"cpu": "1"}}),
-            false,
-        ),
-        (
-            json!({"limits": {"cpu": "1"}}),
-            json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
-            false,
-        ),
-        (
-            json!({"limits": {"memory": "1Gi"}}),
-            json!({"limits": {"memory": "1024Mi"}}),
-            true,
-        ),
+        (json!({"limits": {"cpu": "1"}}), json!({"limits": {"cpu": "1000m"}}), true),
+        (json!({"limits": {"cpu": "1"}}), json!({"limits": {"cpu": "999m"}}), false),
+        (json!({"limits": {"cpu": "1"}}), json!({"requests": {"cpu": "1"}}), false),
+        (json!({"limits": {"cpu": "1"}}), json!({"limits": {"cpu": "1", "memory": "1Gi"}}), false),
+        (json!({"limits": {"memory": "1Gi"}}), json!({"limits": {"memory": "1024Mi"}}), true),
     ] {
-        assert_eq!(
-            same_amounts(&of(one.clone()), &of(other.clone())),
-            same,
-            "{one} {other}"
-        );
+        assert_eq!(same_amounts(&of(one.clone()), &of(other.clone())), same, "{one} {other}");
     }
 }
 
@@ -242,17 +202,10 @@ fn a_container_without_a_limit_has_that_of_its_pod() {
     let own =
         requirements(json!({"requests": {"cpu": "100m", "memory": "1Ki"}, "limits": {"cpu": "1"}}));
     let level = requirements(json!({"limits": {"cpu": "2", "memory": "1Mi"}}));
-    let amounts = ComputeAmounts {
-        cpu_request: 100,
-        cpu_limit: 1000,
-        memory_request: 1024,
-        memory_limit: 0,
-    };
+    let amounts =
+        ComputeAmounts { cpu_request: 100, cpu_limit: 1000, memory_request: 1024, memory_limit: 0 };
     assert_eq!(ComputeAmounts::of(&own, None), amounts);
-    let with_level = ComputeAmounts {
-        memory_limit: 1 << 20,
-        ..amounts
-    };
+    let with_level = ComputeAmounts { memory_limit: 1 << 20, ..amounts };
     assert_eq!(ComputeAmounts::of(&own, Some(&level)), with_level);
 }
 
@@ -264,10 +217,7 @@ fn conditions_are_those_of_the_api_and_are_read_back() {
             message: "no room".into(),
             generation: Some(3),
         }),
-        in_progress: Some(ResizeInProgress {
-            error: Some("busy".into()),
-            generation: Some(2),
-        }),
+        in_progress: Some(ResizeInProgress { error: Some("busy".into()), generation: Some(2) }),
         undecided: false,
     };
     let api = conditions.to_api();
@@ -337,10 +287,7 @@ fn what_a_container_had_counts_only_while_it_runs() {
     allocations.set_actuated(&before, before.container("a").unwrap());
     assert_eq!(allocations.actuated_pod(&before, |_| true), None);
     allocations.resize(&before, &now);
-    assert_eq!(
-        allocations.actuated_pod(&now, |_| true).as_ref(),
-        Some(&*before)
-    );
+    assert_eq!(allocations.actuated_pod(&now, |_| true).as_ref(), Some(&*before));
     assert_eq!(allocations.actuated_pod(&now, |_| false), None);
 
     let held = with_higher_requests(&now, &before);

@@ -21,11 +21,7 @@ pub(super) struct CgroupManager {
 
 impl CgroupManager {
     pub(super) fn driver(&self) -> CgroupDriver {
-        if self.slices.is_some() {
-            CgroupDriver::Systemd
-        } else {
-            CgroupDriver::Cgroupfs
-        }
+        if self.slices.is_some() { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs }
     }
 
     pub(super) fn path(&self, name: &CgroupName) -> io::Result<CgroupPath> {

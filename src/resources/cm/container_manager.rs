@@ -34,11 +34,8 @@ use tokio::{
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
-const QOS_CLASSES: [QosClass; 3] = [
-    QosClass::Guaranteed,
-    QosClass::Burstable,
-    QosClass::BestEffort,
-];
+const QOS_CLASSES: [QosClass; 3] =
+    [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 /// Interval at which the limits of QoS classes are updated, as upstream.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent calls to systemd. Each may take half a minute.
@@ -110,16 +107,9 @@ impl ContainerManager {
         managers: ResourceManagers,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
-        let manager = CgroupManager {
-            cgroups,
-            slices: node.slices.clone(),
-            metrics,
-        };
+        let manager = CgroupManager { cgroups, slices: node.slices.clone(), metrics };
         let path = manager.path(&root)?;
-        manager
-            .cgroups
-            .validate(&path)
-            .context("invalid configuration: cgroupRoot")?;
+        manager.cgroups.validate(&path).context("invalid configuration: cgroupRoot")?;
         tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
         let all_pods = root.child(ALL_PODS);
         let inner = ContainerManagerInner {
@@ -133,9 +123,7 @@ impl ContainerManager {
             written_classes: Mutex::default(),
             systemd_calls: Arc::new(Semaphore::new(MAX_SYSTEMD_CALLS)),
         };
-        inner
-            .update_qos_cgroups(true)
-            .context("failed to initialize top level QOS containers")?;
+        inner.update_qos_cgroups(true).context("failed to initialize top level QOS containers")?;
         inner.enforce_reserved()?;
         Ok(Self(Some(Arc::new(inner))))
     }
@@ -385,9 +373,7 @@ impl ContainerManagerInner {
     fn enforce_reserved(&self) -> anyhow::Result<()> {
         let node = ObjectRef::node(&self.node.node_name);
         for reserved in &self.node.reserved {
-            let ReservedCgroup {
-                what, name, cgroup, ..
-            } = reserved;
+            let ReservedCgroup { what, name, cgroup, .. } = reserved;
             let mut settings = reserved.amounts.settings(reserved.only_compressible);
             if let Some(bytes) = settings.memory.filter(|_| self.node.memory_qos) {
                 settings.unified.insert("memory.min", bytes.to_string());
@@ -422,9 +408,7 @@ impl ContainerManagerInner {
                 .create(&name)
                 .with_context(|| format!("failed to create container for {path}"))?;
         }
-        let set = self
-            .manager
-            .update(&name, &self.higher_settings(pod, actuated)?);
+        let set = self.manager.update(&name, &self.higher_settings(pod, actuated)?);
         Ok(PodCgroup {
             parent: path.to_string(),
             limit_error: set.err().map(|error| error.to_string()),
@@ -447,8 +431,7 @@ impl ContainerManagerInner {
     }
 
     fn set_limits(&self, pod: &Pod, actuated: Option<&Pod>) -> anyhow::Result<()> {
-        self.update_qos_cgroups(false)
-            .context("failed to update QoS cgroups")?;
+        self.update_qos_cgroups(false).context("failed to update QoS cgroups")?;
         let settings = self.higher_settings(pod, actuated)?;
         let name = self.pod_cgroup(pod)?;
         let limited = self.manager.update(&name, &settings);

@@ -52,10 +52,9 @@ pub async fn driver(
     let driver = match v1::CgroupDriver::try_from(linux.cgroup_driver) {
         Ok(v1::CgroupDriver::Systemd) => CgroupDriver::Systemd,
         Ok(v1::CgroupDriver::Cgroupfs) => CgroupDriver::Cgroupfs,
-        Err(_) => anyhow::bail!(
-            "runtime returned an unknown cgroup driver {}",
-            linux.cgroup_driver
-        ),
+        Err(_) => {
+            anyhow::bail!("runtime returned an unknown cgroup driver {}", linux.cgroup_driver)
+        }
     };
     tracing::info!(
         cgroupDriver = driver.as_str(),

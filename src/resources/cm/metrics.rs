@@ -25,9 +25,7 @@ impl CgroupMetrics {
         let started_at = clock::instant();
         let done = work();
         let took = clock::since(started_at).as_secs_f64();
-        self.0
-            .get_or_create(&[("operation_type", operation_type)])
-            .observe(took);
+        self.0.get_or_create(&[("operation_type", operation_type)]).observe(took);
         done
     }
 }

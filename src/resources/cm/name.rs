@@ -113,14 +113,7 @@ mod tests {
             assert_eq!(CgroupName::of(CgroupDriver::Systemd, systemd), name);
             assert_eq!(CgroupName::of(CgroupDriver::Cgroupfs, cgroupfs), name);
         }
-        assert_eq!(
-            CgroupName::of_systemd("kubepods-burstable.slice").base(),
-            "burstable"
-        );
-        assert!(
-            CgroupName::of_cgroupfs("/a/..")
-                .path(CgroupDriver::Cgroupfs)
-                .is_err()
-        );
+        assert_eq!(CgroupName::of_systemd("kubepods-burstable.slice").base(), "burstable");
+        assert!(CgroupName::of_cgroupfs("/a/..").path(CgroupDriver::Cgroupfs).is_err());
     }
 }

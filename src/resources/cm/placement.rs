@@ -89,11 +89,7 @@ mod tests {
             (7, false, ProcessCgroups::parse("0::/\n"), false),
         ] {
             let shown = format!("{id} {is_kernel} {cgroups:?}");
-            let process = HostProcess {
-                id,
-                is_kernel,
-                cgroups,
-            };
+            let process = HostProcess { id, is_kernel, cgroups };
             let ids = processes_to_move(&[process], &path("/system"), &["cpu", "memory"]);
             assert_eq!(!ids.is_empty(), moved, "{shown}");
         }
@@ -103,9 +99,6 @@ mod tests {
             cgroups: ProcessCgroups::parse(&format!("0::{path}\n")),
         };
         let processes = [process(5, "/"), process(6, "/a"), process(7, "/")];
-        assert_eq!(
-            processes_to_move(&processes, &path("/system"), &[""]),
-            [5, 7]
-        );
+        assert_eq!(processes_to_move(&processes, &path("/system"), &[""]), [5, 7]);
     }
 }

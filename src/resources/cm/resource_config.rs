@@ -44,10 +44,7 @@ pub fn resource_config_for_pod(
     let milli = |amount: Option<Quantity>| amount.unwrap_or_default().milli_value();
     let shares = milli_cpu_to_shares(milli(total.request(CPU)));
     let quota = if rules.enforcement.cfs_quota {
-        milli_cpu_to_quota(
-            milli(total.limit(CPU)),
-            rules.enforcement.period_microseconds,
-        )
+        milli_cpu_to_quota(milli(total.limit(CPU)), rules.enforcement.period_microseconds)
     } else {
         -1
     };
@@ -72,11 +69,7 @@ pub fn resource_config_for_pod(
     }
     let request = total.request(MEMORY).unwrap_or_default().value();
     if rules.protect_memory && request > 0 {
-        let file = if qos == QosClass::Guaranteed {
-            "memory.min"
-        } else {
-            "memory.low"
-        };
+        let file = if qos == QosClass::Guaranteed { "memory.min" } else { "memory.low" };
         settings.unified.insert(file, request.to_string());
     }
     Ok(settings)
@@ -106,9 +99,7 @@ pub fn for_runtime(settings: CgroupSettings) -> LinuxContainerResources {
         cpu_quota: settings.cpu_quota.unwrap_or_default(),
         cpu_period: signed(settings.cpu_period).unwrap_or_default(),
         memory_limit_in_bytes: settings.memory.unwrap_or_default(),
-        unified: unified
-            .map(|(file, value)| (file.to_owned(), value))
-            .collect(),
+        unified: unified.map(|(file, value)| (file.to_owned(), value)).collect(),
         ..LinuxContainerResources::default()
     }
 }
@@ -141,10 +132,8 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
 
 /// The requested amount of each page size; zero for sizes without a request.
 fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
-    let mut limits: BTreeMap<String, u64> = sizes
-        .iter()
-        .map(|size| (linux::page_size_name(*size), 0))
-        .collect();
+    let mut limits: BTreeMap<String, u64> =
+        sizes.iter().map(|size| (linux::page_size_name(*size), 0)).collect();
     for (name, amount) in amounts {
         let size = name.strip_prefix(HUGEPAGES_PREFIX);
         let size = size.and_then(|size| Quantity::parse(size).ok());
@@ -183,10 +172,7 @@ impl QosSettings {
 pub fn limited_to_usage(settings: &CgroupSettings, usage: u64) -> Option<CgroupSettings> {
     let usage = i64::try_from(usage).unwrap_or(i64::MAX);
     let limit = settings.memory.filter(|limit| *limit < usage);
-    limit.map(|_| CgroupSettings {
-        memory: Some(usage),
-        ..settings.clone()
-    })
+    limit.map(|_| CgroupSettings { memory: Some(usage), ..settings.clone() })
 }
 
 /// Computes [`QosSettings`]. `qos_reserved` is set with `qosReserved`: allocatable memory, and the percentage of
@@ -215,11 +201,8 @@ pub fn of_classes<'p>(
             Ok(QosClass::BestEffort) | Err(_) => {}
         }
     }
-    let limitless: BTreeMap<String, u64> = rules
-        .page_sizes
-        .iter()
-        .map(|size| (linux::page_size_name(*size), UNBOUNDED))
-        .collect();
+    let limitless: BTreeMap<String, u64> =
+        rules.page_sizes.iter().map(|size| (linux::page_size_name(*size), UNBOUNDED)).collect();
     let with_shares = |cpu_shares| CgroupSettings {
         cpu_shares,
         huge_pages: limitless.clone(),

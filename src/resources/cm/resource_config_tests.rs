@@ -23,44 +23,25 @@ fn one(requests: Value, limits: Value) -> Pod {
 }
 
 fn rules() -> PodRules {
-    PodRules {
-        page_sizes: vec![2 << 20, 1 << 30],
-        ..PodRules::default()
-    }
+    PodRules { page_sizes: vec![2 << 20, 1 << 30], ..PodRules::default() }
 }
 
 /// Shares, quota, period, memory.
 fn shown(settings: &CgroupSettings) -> (Option<u64>, Option<i64>, Option<u64>, Option<i64>) {
-    let CgroupSettings {
-        cpu_shares,
-        cpu_quota,
-        cpu_period,
-        memory,
-        ..
-    } = settings;
+    let CgroupSettings { cpu_shares, cpu_quota, cpu_period, memory, .. } = settings;
     (*cpu_shares, *cpu_quota, *cpu_period, *memory)
 }
 
 #[test]
 fn a_pod_gets_what_upstream_gives_it() {
-    let (small, full) = (
-        json!({"cpu": "100m", "memory": "100Mi"}),
-        json!({"cpu": "200m", "memory": "200Mi"}),
-    );
+    let (small, full) =
+        (json!({"cpu": "100m", "memory": "100Mi"}), json!({"cpu": "200m", "memory": "200Mi"}));
     let none = json!({});
     let full_c = || container(full.clone(), full.clone());
     let period = Some(100_000);
     for (what, pod, expected) in [
-        (
-            "best effort",
-            one(none.clone(), none.clone()),
-            (Some(2), None, None, None),
-        ),
-        (
-            "only requests",
-            one(small.clone(), none.clone()),
-            (Some(102), None, None, None),
-        ),
+        ("best effort", one(none.clone(), none.clone()), (Some(2), None, None, None)),
+        ("only requests", one(small.clone(), none.clone()), (Some(102), None, None, None)),
         (
             "burstable with limits",
             one(small.clone(), full.clone()),
@@ -147,26 +128,16 @@ fn every_page_size_has_a_limit() {
     let expected = [("1GB".to_owned(), 0), ("2MB".to_owned(), 4 << 20)];
     assert_eq!(limits, expected.into());
     let without = PodRules::default();
-    assert!(
-        resource_config_for_pod(&pod, &without)
-            .unwrap()
-            .huge_pages
-            .is_empty()
-    );
+    assert!(resource_config_for_pod(&pod, &without).unwrap().huge_pages.is_empty());
 }
 
 #[test]
 fn memory_is_protected_by_class_where_that_is_wanted() {
-    let rules = PodRules {
-        protect_memory: true,
-        ..PodRules::default()
-    };
+    let rules = PodRules { protect_memory: true, ..PodRules::default() };
     let amounts = json!({"cpu": "1", "memory": "64Mi"});
     let guaranteed = one(amounts.clone(), amounts);
     let burstable = one(json!({"memory": "32Mi"}), json!({}));
-    let min = resource_config_for_pod(&guaranteed, &rules)
-        .unwrap()
-        .unified;
+    let min = resource_config_for_pod(&guaranteed, &rules).unwrap().unified;
     assert_eq!(min, [("memory.min", (64 * MI).to_string())].into());
     let low = resource_config_for_pod(&burstable, &rules).unwrap().unified;
     assert_eq!(low, [("memory.low", (32 * MI).to_string())].into());
@@ -176,10 +147,7 @@ fn memory_is_protected_by_class_where_that_is_wanted() {
     assert_eq!(classes.guaranteed.unified, [("memory.min", all)].into());
     assert_eq!(classes.burstable.unified, low);
     let unprotected = of_classes(pods.into_iter(), &PodRules::default(), true, None);
-    assert_eq!(
-        unprotected.burstable.unified,
-        [("memory.low", "0".to_owned())].into()
-    );
+    assert_eq!(unprotected.burstable.unified, [("memory.low", "0".to_owned())].into());
     let off = of_classes(pods.into_iter(), &PodRules::default(), false, None);
     assert!(off.guaranteed.unified.is_empty() && off.burstable.unified.is_empty());
 }
@@ -196,17 +164,10 @@ fn classes_get_the_sum_of_their_pods() {
     let classes = of_classes(pods.iter(), &rules(), false, Some((1000 * MI, 50)));
     assert_eq!(classes.burstable.cpu_shares, Some(256));
     assert_eq!(classes.best_effort.cpu_shares, Some(2));
-    assert_eq!(
-        classes.guaranteed.cpu_shares, None,
-        "the node's own share stays"
-    );
+    assert_eq!(classes.guaranteed.cpu_shares, None, "the node's own share stays");
     assert_eq!(classes.burstable.memory, Some(950 * MI));
     assert_eq!(classes.best_effort.memory, Some(930 * MI));
-    for class in [
-        &classes.guaranteed,
-        &classes.burstable,
-        &classes.best_effort,
-    ] {
+    for class in [&classes.guaranteed, &classes.burstable, &classes.best_effort] {
         let unbounded = ["1GB", "2MB"].map(|size| (size.to_owned(), 1 << 62));
         assert_eq!(class.huge_pages, unbounded.into());
     }
@@ -216,11 +177,7 @@ fn classes_get_the_sum_of_their_pods() {
 
 #[test]
 fn the_node_gets_what_is_not_reserved() {
-    let amounts = |milli_cpu, memory, pids| NodeAmounts {
-        milli_cpu,
-        memory,
-        pids,
-    };
+    let amounts = |milli_cpu, memory, pids| NodeAmounts { milli_cpu, memory, pids };
     let capacity = amounts(Some(2000), Some(1 << 30), Some(32_768));
     let system = amounts(Some(200), Some(1 << 29), Some(1000));
     let kube = amounts(Some(100), Some(1 << 30), None);
@@ -229,20 +186,14 @@ fn the_node_gets_what_is_not_reserved() {
     let settings = capacity.settings(false);
     assert_eq!(shown(&settings), (Some(2048), None, None, Some(1 << 30)));
     assert_eq!(settings.pids, Some(32_768));
-    let share = CgroupSettings {
-        cpu_shares: Some(204),
-        ..CgroupSettings::default()
-    };
+    let share = CgroupSettings { cpu_shares: Some(204), ..CgroupSettings::default() };
     assert_eq!(system.settings(true), share);
 }
 
 #[test]
 fn a_limit_below_the_usage_becomes_the_usage() {
-    let settings = |memory| CgroupSettings {
-        cpu_shares: Some(2),
-        memory,
-        ..CgroupSettings::default()
-    };
+    let settings =
+        |memory| CgroupSettings { cpu_shares: Some(2), memory, ..CgroupSettings::default() };
     for (limit, usage, expected) in [
         (Some(100), 101, Some(Some(101))),
         (Some(100), 100, None),
@@ -265,26 +216,10 @@ fn a_pod_with_sidecars_is_limited_only_if_each_container_is() {
     };
     let (limited, none) = (|| limit("100Mi"), || json!({}));
     for (what, init, expected) in [
-        (
-            "limited",
-            vec![sidecar(limited()), with(limited())],
-            Some(200 * MI),
-        ),
-        (
-            "an init container",
-            vec![sidecar(limited()), with(none())],
-            None,
-        ),
-        (
-            "a second sidecar",
-            vec![sidecar(limited()), sidecar(none())],
-            None,
-        ),
-        (
-            "a first init container",
-            vec![with(none()), sidecar(limited())],
-            None,
-        ),
+        ("limited", vec![sidecar(limited()), with(limited())], Some(200 * MI)),
+        ("an init container", vec![sidecar(limited()), with(none())], None),
+        ("a second sidecar", vec![sidecar(limited()), sidecar(none())], None),
+        ("a first init container", vec![with(none()), sidecar(limited())], None),
     ] {
         let pod = pod(json!({"containers": [with(limited())], "initContainers": init}));
         let settings = resource_config_for_pod(&pod, &rules()).unwrap();
@@ -306,26 +241,10 @@ fn between_two_limits_the_higher_one_is_set_and_none_where_one_is_missing() {
             settings(3, Some(500), Some(20)),
             settings(3, Some(1000), Some(20)),
         ),
-        (
-            settings(5, Some(1000), Some(10)),
-            settings(3, Some(-1), None),
-            settings(5, None, None),
-        ),
-        (
-            settings(2, None, Some(10)),
-            settings(2, Some(500), Some(0)),
-            settings(2, None, None),
-        ),
+        (settings(5, Some(1000), Some(10)), settings(3, Some(-1), None), settings(5, None, None)),
+        (settings(2, None, Some(10)), settings(2, Some(500), Some(0)), settings(2, None, None)),
     ] {
-        assert_eq!(
-            higher_limits(one.clone(), &other),
-            wanted,
-            "{one:?} {other:?}"
-        );
-        assert_eq!(
-            higher_limits(other.clone(), &one),
-            wanted,
-            "{other:?} {one:?}"
-        );
+        assert_eq!(higher_limits(one.clone(), &other), wanted, "{one:?} {other:?}");
+        assert_eq!(higher_limits(other.clone(), &one), wanted, "{other:?} {one:?}");
     }
 }

@@ -112,11 +112,7 @@ pub fn enter_kubelet_cgroup(config: &CgroupsConfig, oom_score_adj: i32) {
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let cgroups = Cgroups::below(CgroupPath::default(), v2);
     if let (Ok(path), Ok(cgroups)) = (CgroupPath::parse(kubelet), cgroups) {
-        let settings = SystemContainersConfig {
-            kubelet: Some(path),
-            system: None,
-            oom_score_adj,
-        };
+        let settings = SystemContainersConfig { kubelet: Some(path), system: None, oom_score_adj };
         SystemContainers::new(settings, cgroups, ProcDir::default()).enter();
     }
 }
@@ -189,16 +185,8 @@ fn node_cgroups(config: &CgroupsConfig, rules: CgroupRules, deps: &Deps) -> Node
         node_name: deps.node_name.clone(),
         root: config.root.clone(),
         slices: None,
-        pods: if config.enforce_pods {
-            allocatable
-        } else {
-            capacity(machine)
-        },
-        cpus: if rules.assigns_cpus {
-            String::new()
-        } else {
-            machine.online_cpus.clone()
-        },
+        pods: if config.enforce_pods { allocatable } else { capacity(machine) },
+        cpus: if rules.assigns_cpus { String::new() } else { machine.online_cpus.clone() },
         rules: PodRules {
             enforcement: rules.enforcement,
             pids: config.pod_pids,

@@ -41,11 +41,7 @@ pub struct SystemContainers {
 impl SystemContainers {
     /// `cgroups` is the hierarchy from the root of the machine.
     pub fn new(config: SystemContainersConfig, cgroups: Cgroups, proc: ProcDir) -> Self {
-        Self {
-            config,
-            cgroups,
-            proc,
-        }
+        Self { config, cgroups, proc }
     }
 
     /// Moves the kubelet. Ignores errors: the task retries and logs them. Blocking.
@@ -58,11 +54,7 @@ impl SystemContainers {
     /// Moves processes periodically, without an end.
     pub async fn run(self) {
         let has_configured_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
-        let period = if has_configured_cgroups {
-            ENSURE_PERIOD
-        } else {
-            SCORE_PERIOD
-        };
+        let period = if has_configured_cgroups { ENSURE_PERIOD } else { SCORE_PERIOD };
         let containers = Arc::new(self);
         let mut reported = [None, None];
         loop {
@@ -79,10 +71,7 @@ impl SystemContainers {
     fn ensure(&self) -> [anyhow::Result<()>; 2] {
         let kubelet = self.ensure_kubelet();
         let system = self.config.system.as_ref();
-        [
-            kubelet,
-            system.map_or(Ok(()), |path| self.ensure_system(path)),
-        ]
+        [kubelet, system.map_or(Ok(()), |path| self.ensure_system(path))]
     }
 
     /// Moves the kubelet into its cgroup and sets its OOM score; does neither in a PID namespace other than the host's.
@@ -136,10 +125,8 @@ impl SystemContainers {
             let listed = self.cgroups.pids(&CgroupPath::default());
             let mut listed = listed.context("failed to list PIDs for root")?;
             listed.retain(|process| !tried.contains(process));
-            let found: Vec<HostProcess> = listed
-                .into_iter()
-                .filter_map(|process| self.process(process))
-                .collect();
+            let found: Vec<HostProcess> =
+                listed.into_iter().filter_map(|process| self.process(process)).collect();
             let ids = placement::processes_to_move(&found, system, &self.cgroups.joined());
             if ids.is_empty() {
                 break;
@@ -189,9 +176,8 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink, path::Path};
 
-    const CONTROLLERS: [&str; 7] = [
-        "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
-    ];
+    const CONTROLLERS: [&str; 7] =
+        ["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd"];
 
     fn path(text: &str) -> Option<CgroupPath> {
         Some(CgroupPath::parse(text).unwrap())
@@ -270,10 +256,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let own = std::process::id();
-        let config = SystemContainersConfig {
-            kubelet: path("/k"),
-            ..SystemContainersConfig::default()
-        };
+        let config =
+            SystemContainersConfig { kubelet: path("/k"), ..SystemContainersConfig::default() };
         let containers = containers(root, true, config);
         let error = format!("{:#}", containers.ensure_kubelet().unwrap_err());
         assert!(error.starts_with("failed to find pid namespace"), "{error}");
@@ -330,10 +314,6 @@ mod tests {
         assert!(kubelet.starts_with(text), "{kubelet}");
         assert!(format!("{:#}", system.unwrap_err()).contains("/taken/system"));
         let score = root.join(format!("proc/{own}/oom_score_adj"));
-        assert_eq!(
-            fs::read_to_string(score).unwrap(),
-            "-5",
-            "it does not depend on the move"
-        );
+        assert_eq!(fs::read_to_string(score).unwrap(), "-5", "it does not depend on the move");
     }
 }

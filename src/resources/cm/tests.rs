@@ -38,9 +38,7 @@ struct Tree {
 impl Tree {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in [
-            "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
-        ] {
+        for name in ["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd"] {
             fs::create_dir_all(dir.path().join(name).join("r")).unwrap();
         }
         Self {
@@ -50,11 +48,7 @@ impl Tree {
             node: NodeCgroups {
                 node_name: "node1".into(),
                 root: "/r".into(),
-                pods: NodeAmounts {
-                    milli_cpu: Some(2000),
-                    memory: Some(1 << 30),
-                    pids: None,
-                },
+                pods: NodeAmounts { milli_cpu: Some(2000), memory: Some(1 << 30), pids: None },
                 cpus: "0-1".into(),
                 rules: PodRules::default(),
                 ..NodeCgroups::default()
@@ -116,10 +110,9 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
     let manager = tree.start().unwrap();
     let (small, idle) = (pod("small", "100m"), pod("idle", ""));
     *tree.pods.lock() = vec![small.clone(), idle.clone()];
-    for (pod, parent) in [
-        (&small, "/r/kubepods/burstable/podsmall"),
-        (&idle, "/r/kubepods/besteffort/podidle"),
-    ] {
+    for (pod, parent) in
+        [(&small, "/r/kubepods/burstable/podsmall"), (&idle, "/r/kubepods/besteffort/podidle")]
+    {
         for _ in 0..2 {
             let made = manager.ensure_exists(pod, None).await.unwrap();
             assert_eq!((made.parent.as_str(), made.limit_error), (parent, None));
@@ -128,10 +121,7 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
         assert!(tree.is_there(&format!("memory{parent}")));
     }
     assert_eq!(tree.read("cpu/r/kubepods/burstable/cpu.shares"), "102");
-    assert_eq!(
-        tree.read("cpu/r/kubepods/burstable/podsmall/cpu.shares"),
-        "102"
-    );
+    assert_eq!(tree.read("cpu/r/kubepods/burstable/podsmall/cpu.shares"), "102");
     let found = manager.pods_with_cgroups().await.unwrap();
     assert_eq!(found, ["idle", "small"].map(Into::into).into());
     for _ in 0..2 {
@@ -199,14 +189,8 @@ async fn removed_cgroups_are_created_again() {
     for name in ["cpu", "memory"] {
         fs::remove_dir_all(tree.dir.path().join(name).join("r/kubepods")).unwrap();
     }
-    manager
-        .ensure_exists(&pod("small", "100m"), None)
-        .await
-        .unwrap();
-    assert_eq!(
-        tree.read("memory/r/kubepods/memory.limit_in_bytes"),
-        "1073741824"
-    );
+    manager.ensure_exists(&pod("small", "100m"), None).await.unwrap();
+    assert_eq!(tree.read("memory/r/kubepods/memory.limit_in_bytes"), "1073741824");
     assert!(tree.is_there("memory/r/kubepods/burstable/podsmall"));
 }
 
@@ -222,15 +206,9 @@ async fn a_pod_whose_cgroup_cannot_be_made_fails_alone() {
         failed.contains("failed to create container for /r/kubepods/burstable/podsmall"),
         "{failed}"
     );
-    manager
-        .ensure_exists(&pod("other", "100m"), None)
-        .await
-        .unwrap();
+    manager.ensure_exists(&pod("other", "100m"), None).await.unwrap();
     fs::remove_file(&blocked).unwrap();
-    manager
-        .ensure_exists(&pod("small", "100m"), None)
-        .await
-        .unwrap();
+    manager.ensure_exists(&pod("small", "100m"), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -239,10 +217,7 @@ async fn a_rejected_limit_is_reported_and_does_not_stop_the_pod() {
     let manager = tree.start().unwrap();
     let pod = pod("small", "100m");
     manager.ensure_exists(&pod, None).await.unwrap();
-    let file = tree
-        .dir
-        .path()
-        .join("cpu/r/kubepods/burstable/podsmall/cpu.shares");
+    let file = tree.dir.path().join("cpu/r/kubepods/burstable/podsmall/cpu.shares");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let made = manager.ensure_exists(&pod, None).await.unwrap();
@@ -266,10 +241,7 @@ async fn a_memory_limit_that_a_resize_lowers_comes_with_what_the_pod_uses() {
         let lowered = manager.lowered_memory_limit(pod, before).await.unwrap();
         lowered.map(|lowered| (lowered.limit, lowered.usage))
     };
-    let used = tree
-        .dir
-        .path()
-        .join("memory/r/kubepods/burstable/podsmall/memory.usage_in_bytes");
+    let used = tree.dir.path().join("memory/r/kubepods/burstable/podsmall/memory.usage_in_bytes");
     manager.ensure_exists(&high, None).await.unwrap();
     assert_eq!(lowered(&low, &high).await, Some((1 << 20, None)));
     fs::write(used, "4096\n").unwrap();
@@ -285,10 +257,7 @@ async fn a_root_that_is_not_there_is_an_error() {
     let mut tree = Tree::new();
     tree.node.root = "/elsewhere".into();
     let error = format!("{:#}", tree.start().err().unwrap());
-    assert!(
-        error.contains("cgroup /elsewhere has some missing paths"),
-        "{error}"
-    );
+    assert!(error.contains("cgroup /elsewhere has some missing paths"), "{error}");
 }
 
 #[tokio::test]
@@ -298,11 +267,7 @@ async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
         what: "System Reserved",
         name: "system",
         cgroup: "/system".into(),
-        amounts: NodeAmounts {
-            milli_cpu: Some(500),
-            memory: Some(1 << 20),
-            pids: None,
-        },
+        amounts: NodeAmounts { milli_cpu: Some(500), memory: Some(1 << 20), pids: None },
         only_compressible: false,
     }];
     let error = format!("{:#}", tree.start().err().unwrap());
@@ -317,20 +282,14 @@ async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
     tree.start().unwrap();
     assert_eq!(tree.read("cpu/system/cpu.shares"), "512");
     assert_eq!(tree.read("memory/system/memory.limit_in_bytes"), "1048576");
-    assert!(
-        tree.events()
-            .contains("Updated limits on system reserved cgroup /system")
-    );
+    assert!(tree.events().contains("Updated limits on system reserved cgroup /system"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
     let tree = Tree::new();
     let manager = tree.start().unwrap();
-    let file = tree
-        .dir
-        .path()
-        .join("memory/r/kubepods/memory.limit_in_bytes");
+    let file = tree.dir.path().join("memory/r/kubepods/memory.limit_in_bytes");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let (_delivered, delivered) = watch::channel(true);
@@ -343,10 +302,7 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
     says("Failed to update Node Allocatable Limits").await;
     fs::remove_dir(&file).unwrap();
     says("Updated Node Allocatable limit across pods").await;
-    assert_eq!(
-        tree.read("memory/r/kubepods/memory.limit_in_bytes"),
-        "1073741824"
-    );
+    assert_eq!(tree.read("memory/r/kubepods/memory.limit_in_bytes"), "1073741824");
     running.abort();
 }
 
@@ -355,11 +311,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     let tree = Tree::new();
     let (one, other) = (pod("one", "100m"), pod("other", "400m"));
     *tree.pods.lock() = vec![one.clone(), other.clone()];
-    tree.start()
-        .unwrap()
-        .ensure_exists(&one, None)
-        .await
-        .unwrap();
+    tree.start().unwrap().ensure_exists(&one, None).await.unwrap();
     let shares = || tree.read("cpu/r/kubepods/burstable/cpu.shares");
     assert_eq!(shares(), "512");
 
@@ -402,12 +354,7 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     let names: Vec<&str> = units.keys().map(String::as_str).collect();
     assert_eq!(
         names,
-        [
-            "r-kubepods-besteffort.slice",
-            slice,
-            "r-kubepods-burstable.slice",
-            "r-kubepods.slice",
-        ]
+        ["r-kubepods-besteffort.slice", slice, "r-kubepods-burstable.slice", "r-kubepods.slice",]
     );
     assert!(units[slice]["Wants"].contains("r-kubepods-burstable.slice"));
     assert_eq!(units[slice]["CPUShares"], "U64(1024)");

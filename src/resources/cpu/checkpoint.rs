@@ -36,9 +36,7 @@ impl CpuCheckpoint {
     /// FNV-1a-32 of the structure without its checksum, as Go's spew prints it; with the field of pods or without.
     fn expected_checksum(&self, pods: &str) -> u64 {
         let entries = self.entries.iter().map(|(pod, containers)| {
-            let containers = containers
-                .iter()
-                .map(|(name, cpus)| format!("{name}:{cpus}"));
+            let containers = containers.iter().map(|(name, cpus)| format!("{name}:{cpus}"));
             format!("{pod}:map[{}]", join(containers))
         });
         checksum(&format!(
@@ -64,9 +62,7 @@ fn dump_pods(pods: &BTreeMap<String, CpuSet>) -> String {
 pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
     let text = |cpus: &CpuSet| cpus.to_string();
     let pods = state.assigned.iter().map(|(pod, containers)| {
-        let containers = containers
-            .iter()
-            .map(|(name, cpus)| (name.clone(), text(cpus)));
+        let containers = containers.iter().map(|(name, cpus)| (name.clone(), text(cpus)));
         (pod.clone(), containers.collect())
     });
     let mut checkpoint = CpuCheckpoint {
@@ -78,9 +74,7 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
     };
     let mut dump = String::new();
     if !state.pods.is_empty() {
-        let entry = |cpus| PodEntry {
-            cpu_set: text(cpus),
-        };
+        let entry = |cpus| PodEntry { cpu_set: text(cpus) };
         let pods = state.pods.iter();
         checkpoint.pod_entries = pods.map(|(pod, cpus)| (pod.clone(), entry(cpus))).collect();
         dump = dump_pods(&state.pods);

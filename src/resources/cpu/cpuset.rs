@@ -19,11 +19,7 @@ impl CpuSet {
         let number = |text: &str| {
             let bad = |why| format!("strconv.Atoi: parsing {text:?}: {why}");
             let number = text.parse::<u32>().map_err(|_| bad("invalid syntax"))?;
-            if number < MAX_CPU {
-                Ok(number)
-            } else {
-                Err(bad("value out of range"))
-            }
+            if number < MAX_CPU { Ok(number) } else { Err(bad("value out of range")) }
         };
         let mut cpus = BTreeSet::new();
         if text.is_empty() {

@@ -58,11 +58,7 @@ fn take_evenly(
     group: usize,
     options: TakeOptions,
 ) -> Result<CpuSet, String> {
-    let packed = TakeOptions {
-        by_uncore: false,
-        over_numa: None,
-        ..options
-    };
+    let packed = TakeOptions { by_uncore: false, over_numa: None, ..options };
     let mut accumulator = CpuAccumulator::new(topology, available, count);
     if !count.is_multiple_of(group) || count == 0 {
         return take_packed(topology, available, count, packed);
@@ -154,11 +150,7 @@ fn plan(free: &Free, combo: &[u32], request: CpuRequest) -> Option<DistributionP
     let nodes = combo.to_vec();
     let remainder = count - share * combo.len();
     if remainder == 0 {
-        return Some(DistributionPlan {
-            balance: deviation(&left),
-            nodes,
-            remainder: Vec::new(),
-        });
+        return Some(DistributionPlan { balance: deviation(&left), nodes, remainder: Vec::new() });
     }
     let with_rest = |node: &&u32| left.get(*node).is_some_and(|left| *left >= group);
     let candidates: Vec<u32> = combo.iter().filter(with_rest).copied().collect();
@@ -173,11 +165,7 @@ fn plan(free: &Free, combo: &[u32], request: CpuRequest) -> Option<DistributionP
             }
         }
     }
-    best.map(|(balance, remainder)| DistributionPlan {
-        balance,
-        nodes,
-        remainder,
-    })
+    best.map(|(balance, remainder)| DistributionPlan { balance, nodes, remainder })
 }
 
 /// The deviation if the remainder is taken round-robin from `subset`; `None` if `subset` does not have enough.
@@ -207,14 +195,10 @@ fn give(left: &mut Free, node: u32, count: usize) {
 /// The standard deviation, rounded to thousandths as upstream does.
 fn deviation(left: &Free) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
-    let numbers: Vec<f64> = left
-        .values()
-        .map(|count| f64::from(u32::try_from(*count).unwrap_or(u32::MAX)))
-        .collect();
+    let numbers: Vec<f64> =
+        left.values().map(|count| f64::from(u32::try_from(*count).unwrap_or(u32::MAX))).collect();
     let count = f64::from(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
     let mean = round(numbers.iter().sum::<f64>() / count);
-    let squares = numbers
-        .iter()
-        .map(|number| (number - mean) * (number - mean));
+    let squares = numbers.iter().map(|number| (number - mean) * (number - mean));
     round((squares.sum::<f64>() / count).sqrt())
 }

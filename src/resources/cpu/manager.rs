@@ -51,11 +51,7 @@ impl CpuManager {
     /// The state does not match the machine; texts as upstream's.
     pub fn new(policy: StaticCpuPolicy, mut state: CpuState) -> Result<Self, String> {
         policy.start(&mut state)?;
-        Ok(Self {
-            policy: Some(policy),
-            state,
-            ..Self::default()
-        })
+        Ok(Self { policy: Some(policy), state, ..Self::default() })
     }
 
     /// Sets whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
@@ -110,10 +106,7 @@ impl CpuManager {
 
     /// Shared CPUs that can become exclusive.
     pub fn available(&self) -> CpuSet {
-        let available = self
-            .policy
-            .as_ref()
-            .map(|policy| policy.available(&self.state));
+        let available = self.policy.as_ref().map(|policy| policy.available(&self.state));
         available.unwrap_or_default()
     }
 
@@ -126,10 +119,7 @@ impl CpuManager {
 
     /// The NUMA nodes that have CPUs.
     pub fn numa_nodes(&self) -> BTreeSet<u32> {
-        let nodes = self
-            .policy
-            .as_ref()
-            .map(|policy| policy.topology.numa_node_ids());
+        let nodes = self.policy.as_ref().map(|policy| policy.topology.numa_node_ids());
         nodes.unwrap_or_default()
     }
 
@@ -160,13 +150,8 @@ impl CpuManager {
             self.state.shared = self.state.shared.union(&free);
         }
         let assigned = &self.state.assigned;
-        let pods = self
-            .state
-            .pods
-            .extract_if(.., |pod, _| !assigned.contains_key(pod));
-        let shared = pods.fold(self.state.shared.clone(), |shared, (_, cpus)| {
-            shared.union(&cpus)
-        });
+        let pods = self.state.pods.extract_if(.., |pod, _| !assigned.contains_key(pod));
+        let shared = pods.fold(self.state.shared.clone(), |shared, (_, cpus)| shared.union(&cpus));
         self.state.shared = shared;
         if !self.state.assigned.contains_key(&self.reusable.0) {
             self.reusable = Default::default();
@@ -212,11 +197,7 @@ impl CpuManager {
 
     /// Number of exclusive CPUs that a pod requests.
     fn count_of_pod(&self, pod: &Pod) -> usize {
-        if pod_level::is_managed(pod, self.pod_level) {
-            requests::of_pod(pod)
-        } else {
-            0
-        }
+        if pod_level::is_managed(pod, self.pod_level) { requests::of_pod(pod) } else { 0 }
     }
 
     /// The exclusive CPUs of a pod and its containers; `None` if it has none.
@@ -239,11 +220,7 @@ impl CpuManager {
         let reusable = self.reusable(&uid);
         let mut init = pod.init_containers().iter();
         let ends = init.any(|init| init.name == container.name && !is_sidecar(init));
-        let reusable = if ends {
-            reusable.union(cpus)
-        } else {
-            reusable.difference(cpus)
-        };
+        let reusable = if ends { reusable.union(cpus) } else { reusable.difference(cpus) };
         self.reusable = (uid, reusable);
     }
 

@@ -38,20 +38,12 @@ fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
 }
 
 pub(super) fn manager_on(numbers: [u32; 5], options: &[&str]) -> CpuManager {
-    let options = options
-        .iter()
-        .map(|name| ((*name).to_owned(), "true".to_owned()));
-    let gates = OptionGates {
-        alpha: true,
-        beta: true,
-    };
+    let options = options.iter().map(|name| ((*name).to_owned(), "true".to_owned()));
+    let gates = OptionGates { alpha: true, beta: true };
     let policy = StaticCpuPolicy::new(
         CpuTopology::new(&machine(numbers, false)),
         CpuOptions::parse(&options.collect(), gates).unwrap(),
-        &ReservedCpus {
-            milli_cpu: 1000,
-            ..ReservedCpus::default()
-        },
+        &ReservedCpus { milli_cpu: 1000, ..ReservedCpus::default() },
         TopologyPolicy::None,
     );
     CpuManager::new(policy.unwrap(), CpuState::default()).unwrap()
@@ -69,16 +61,8 @@ fn admit(manager: &mut CpuManager, pod: &Pod) -> Result<(), TopologyError> {
 /// `container=cpus` of a pod, then the shared pool.
 #[track_caller]
 fn assert_cpus(manager: &CpuManager, uid: &str, expected: &str) {
-    let containers = manager
-        .state()
-        .assigned
-        .get(uid)
-        .cloned()
-        .unwrap_or_default();
-    let mut list: Vec<_> = containers
-        .iter()
-        .map(|(name, cpus)| format!("{name}={cpus}"))
-        .collect();
+    let containers = manager.state().assigned.get(uid).cloned().unwrap_or_default();
+    let mut list: Vec<_> = containers.iter().map(|(name, cpus)| format!("{name}={cpus}")).collect();
     list.push(format!("shared={}", manager.state().shared));
     assert_eq!(list.join(" "), expected);
 }
@@ -117,22 +101,13 @@ fn whole_cpus_of_guaranteed_pods_are_exclusive() {
 #[test]
 fn containers_use_the_cpus_of_init_containers_again() {
     let cases: &[(&[(&str, &str)], &str)] = &[
-        (
-            &[("init:i", "4"), ("a", "2")],
-            "a=1,5 i=1-2,5-6 shared=0,3-4,7",
-        ),
+        (&[("init:i", "4"), ("a", "2")], "a=1,5 i=1-2,5-6 shared=0,3-4,7"),
         (
             &[("init:i", "2"), ("init:j", "4"), ("a", "4")],
             "a=1-2,5-6 i=1,5 j=1-2,5-6 shared=0,3-4,7",
         ),
-        (
-            &[("sidecar:s", "2"), ("init:i", "2"), ("a", "2")],
-            "a=2,6 i=2,6 s=1,5 shared=0,3-4,7",
-        ),
-        (
-            &[("init:i", "2"), ("sidecar:s", "1"), ("a", "1")],
-            "a=1 i=1,5 s=4 shared=0,2-3,6-7",
-        ),
+        (&[("sidecar:s", "2"), ("init:i", "2"), ("a", "2")], "a=2,6 i=2,6 s=1,5 shared=0,3-4,7"),
+        (&[("init:i", "2"), ("sidecar:s", "1"), ("a", "1")], "a=1 i=1,5 s=4 shared=0,2-3,6-7"),
     ];
     for (containers, expected) in cases {
         let mut manager = manager(&[]);
@@ -163,10 +138,7 @@ fn another_pod_of_the_same_uid_gets_its_own_cpus() {
     let before = manager.state().clone();
     manager.release_if_changed(&first);
     assert_eq!(*manager.state(), before);
-    for other in [
-        pod("u", &[("init:i", "2"), ("a", "3")]),
-        pod("u", &[("a", "2")]),
-    ] {
+    for other in [pod("u", &[("init:i", "2"), ("a", "3")]), pod("u", &[("a", "2")])] {
         let mut manager = manager.clone();
         manager.release_if_changed(&pod("v", &[("a", "1")]));
         assert_eq!(*manager.state(), before);
@@ -194,13 +166,7 @@ fn whole_cores_are_given_or_nothing() {
     admit(&mut manager, &pod("v", &[("a", "2")])).unwrap();
     // Nothing is left, and what has its CPUs keeps them.
     admit(&mut manager, &pod("u", &[("a", "4")])).unwrap();
-    assert_eq!(
-        (
-            manager.counters.aligned_physical,
-            manager.counters.misaligned_physical
-        ),
-        (3, 2)
-    );
+    assert_eq!((manager.counters.aligned_physical, manager.counters.misaligned_physical), (3, 2));
 }
 
 #[test]
@@ -210,11 +176,7 @@ fn hints_name_every_set_of_nodes_with_enough_cpus() {
         let list = hints.get("cpu").map(|list| {
             list.iter()
                 .map(|hint| {
-                    format!(
-                        "{}{}",
-                        hint.affinity.unwrap(),
-                        if hint.preferred { "+" } else { "-" }
-                    )
+                    format!("{}{}", hint.affinity.unwrap(), if hint.preferred { "+" } else { "-" })
                 })
                 .collect::<Vec<_>>()
                 .join(" ")
@@ -234,35 +196,21 @@ fn hints_name_every_set_of_nodes_with_enough_cpus() {
     assert_eq!(hints(&manager, &of("8")).unwrap(), "");
     admit(&mut manager, &of("2")).unwrap();
     assert_cpus(&manager, "u", "a=2-3 shared=0-1,4-7");
-    assert!(
-        hints(&manager, &of("2"))
-            .unwrap()
-            .starts_with("{1}+ {0,1}-")
-    );
+    assert!(hints(&manager, &of("2")).unwrap().starts_with("{1}+ {0,1}-"));
     assert_eq!(hints(&manager, &of("3")).unwrap(), "", "it has two");
 
     let by_socket = manager_on([2, 4, 8, 1, 0], &["align-by-socket"]);
-    assert!(
-        hints(&by_socket, &of("2"))
-            .unwrap()
-            .contains("{0,1}+ {0,2}- ")
-    );
+    assert!(hints(&by_socket, &of("2")).unwrap().contains("{0,1}+ {0,2}- "));
 }
 
 #[test]
 fn cpus_come_from_the_nodes_of_the_affinity_first() {
-    let numa = |node| {
-        TopologyHint::new(
-            crate::resources::topology::NumaMask::of([node]).unwrap(),
-            true,
-        )
-    };
+    let numa =
+        |node| TopologyHint::new(crate::resources::topology::NumaMask::of([node]).unwrap(), true);
     let allocate = |options: &[&str], cpus| {
         let mut manager = manager_on([2, 4, 8, 1, 0], options);
         let pod = pod("u", &[("a", cpus)]);
-        manager
-            .allocate(&pod, &pod.containers()[0], numa(3))
-            .unwrap();
+        manager.allocate(&pod, &pod.containers()[0], numa(3)).unwrap();
         manager.exclusive("u", "a").unwrap().to_string()
     };
     assert_eq!(allocate(&[], "1"), "6");
@@ -275,11 +223,7 @@ fn strictly_reserved_cpus_are_not_shared() {
     let mut manager = manager(&["strict-cpu-reservation"]);
     assert_eq!(manager.state().shared.to_string(), "1-7");
     admit(&mut manager, &pod("u", &[("a", "7")])).unwrap();
-    assert_eq!(
-        manager.cpus("u", "b"),
-        None,
-        "an empty set is none for the runtime"
-    );
+    assert_eq!(manager.cpus("u", "b"), None, "an empty set is none for the runtime");
 }
 
 #[derive(Clone, Debug)]
@@ -305,19 +249,12 @@ fn generated(uid: u8, list: &[(u8, u8)]) -> Pod {
         .enumerate()
         .map(|(index, (kind, cpus))| {
             let kind = ["init:", "sidecar:", ""][usize::from(*kind)];
-            let cpu = if *cpus == 0 {
-                "500m".to_owned()
-            } else {
-                cpus.to_string()
-            };
+            let cpu = if *cpus == 0 { "500m".to_owned() } else { cpus.to_string() };
             (format!("{kind}c{index}"), cpu)
         })
         .chain([("main".to_owned(), "1".to_owned())])
         .collect();
-    let containers: Vec<_> = containers
-        .iter()
-        .map(|(n, c)| (n.as_str(), c.as_str()))
-        .collect();
+    let containers: Vec<_> = containers.iter().map(|(n, c)| (n.as_str(), c.as_str())).collect();
     let mut pod = pod(&format!("pod{uid}"), &containers);
     if uid.is_multiple_of(2) {
         let spare = u8::from(uid.is_multiple_of(4));

@@ -49,15 +49,9 @@ impl CpuOptions {
                 FULL_PCPUS_ONLY => (&mut parsed.full_pcpus_only, None),
                 STRICT_RESERVATION => (&mut parsed.strict_reservation, None),
                 BY_UNCORE => (&mut parsed.prefer_align_by_uncore_cache, None),
-                ACROSS_NUMA => (
-                    &mut parsed.distribute_across_numa,
-                    Some(("Beta", gates.beta)),
-                ),
+                ACROSS_NUMA => (&mut parsed.distribute_across_numa, Some(("Beta", gates.beta))),
                 BY_SOCKET => (&mut parsed.align_by_socket, Some(("Alpha", gates.alpha))),
-                ACROSS_CORES => (
-                    &mut parsed.distribute_across_cores,
-                    Some(("Alpha", gates.alpha)),
-                ),
+                ACROSS_CORES => (&mut parsed.distribute_across_cores, Some(("Alpha", gates.alpha))),
                 _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
             };
             if let Some((group, false)) = group {
@@ -68,12 +62,7 @@ impl CpuOptions {
             *field = parse_bool(name, value)?;
         }
         let exclusive = [
-            (
-                parsed.full_pcpus_only,
-                FULL_PCPUS_ONLY,
-                parsed.distribute_across_cores,
-                ACROSS_CORES,
-            ),
+            (parsed.full_pcpus_only, FULL_PCPUS_ONLY, parsed.distribute_across_cores, ACROSS_CORES),
             (
                 parsed.distribute_across_numa,
                 ACROSS_NUMA,

@@ -72,18 +72,8 @@ fn shown(manager: &CpuManager) -> String {
 fn the_containers_of_a_pod_divide_its_cpus_if_whole_pods_are_aligned() {
     use TopologyScope::{Container, Pod};
     for (scope, cpus, containers, expected) in [
-        (
-            Pod,
-            "2",
-            &["a=1", "b"][..],
-            "a=1 b=5 pod=1,5 shared=0,2-4,6-7",
-        ),
-        (
-            Pod,
-            "2",
-            &["a", "b"],
-            "a=1,5 b=1,5 pod=1,5 shared=0,2-4,6-7",
-        ),
+        (Pod, "2", &["a=1", "b"][..], "a=1 b=5 pod=1,5 shared=0,2-4,6-7"),
+        (Pod, "2", &["a", "b"], "a=1,5 b=1,5 pod=1,5 shared=0,2-4,6-7"),
         // No container has the rest of the CPUs.
         (Pod, "3", &["a=1"], "a=4 pod=1,4-5 shared=0,2-3,6-7"),
         // An init container has all that no sidecar has.
@@ -93,19 +83,9 @@ fn the_containers_of_a_pod_divide_its_cpus_if_whole_pods_are_aligned() {
             &["init:i", "sidecar:s=1", "init:j", "a=1", "b"],
             "a=1 b=5 i=1,4-5 j=1,5 s=4 pod=1,4-5 shared=0,2-3,6-7",
         ),
-        (
-            Pod,
-            "2",
-            &["init:i=2", "sidecar:s", "a=1"],
-            "a=1 i=1,5 s=5 pod=1,5 shared=0,2-4,6-7",
-        ),
+        (Pod, "2", &["init:i=2", "sidecar:s", "a=1"], "a=1 i=1,5 s=5 pod=1,5 shared=0,2-4,6-7"),
         // One that requests no whole CPUs shares.
-        (
-            Pod,
-            "2",
-            &["a=500m", "b=1"],
-            "a=5 b=1 pod=1,5 shared=0,2-4,6-7",
-        ),
+        (Pod, "2", &["a=500m", "b=1"], "a=5 b=1 pod=1,5 shared=0,2-4,6-7"),
         // A pod that requests no whole CPUs shares those of the node.
         (Pod, "1500m", &["a=1"], "shared=0-7"),
         // Where containers are aligned, only those with CPUs of their own have some.
@@ -142,10 +122,9 @@ fn a_container_that_shares_needs_cpus_that_others_leave() {
             "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
         );
         let empty = TopologyError::new("EmptyPodSharedPoolError", why);
-        for (policy, error) in [
-            (TopologyPolicy::Restricted, misfit),
-            (TopologyPolicy::BestEffort, empty),
-        ] {
+        for (policy, error) in
+            [(TopologyPolicy::Restricted, misfit), (TopologyPolicy::BestEffort, empty)]
+        {
             let mut manager = manager();
             let topology = topology(policy, TopologyScope::Pod);
             let result = topology.admit(&pod, &mut [&mut manager]).result;
@@ -233,11 +212,7 @@ fn the_third_version_of_the_file_is_read_and_written() {
         to_checkpoint("static", &state)
             .ends_with("\"defaultCpuSet\":\"0-3,8\",\"checksum\":2391417808}")
     );
-    for (what, with) in [
-        ("9-10", "9-11"),
-        ("9-10", "x"),
-        ("1718412265", "1718412266"),
-    ] {
+    for (what, with) in [("9-10", "9-11"), ("9-10", "x"), ("1718412265", "1718412266")] {
         let error = from_checkpoint("static", &PODS.replace(what, with)).unwrap_err();
         assert!(error.starts_with("checkpoint is corrupted"), "{error}");
     }
@@ -246,12 +221,7 @@ fn the_third_version_of_the_file_is_read_and_written() {
 #[test]
 fn a_pod_of_a_file_must_have_its_own_cpus_and_those_of_its_containers() {
     for (shared, assigned, pod_cpus, error) in [
-        (
-            "0-5",
-            "6",
-            "5-7",
-            "pod: u, cpuset: \"5-7\" overlaps with default cpuset \"0-5\"",
-        ),
+        ("0-5", "6", "5-7", "pod: u, cpuset: \"5-7\" overlaps with default cpuset \"0-5\""),
         (
             "0-4",
             "5",

@@ -84,9 +84,7 @@ impl StaticCpuPolicy {
     pub(super) fn start(&self, state: &mut CpuState) -> Result<(), String> {
         // A pod entry without container entries was left by a Go kubelet that was killed between two writes.
         let assigned = &state.assigned;
-        let orphans = state
-            .pods
-            .extract_if(.., |pod, _| !assigned.contains_key(pod));
+        let orphans = state.pods.extract_if(.., |pod, _| !assigned.contains_key(pod));
         let orphans = orphans.fold(CpuSet::default(), |all, (_, cpus)| all.union(&cpus));
         if !state.shared.is_empty() {
             state.shared = state.shared.union(&orphans);
@@ -197,11 +195,7 @@ impl StaticCpuPolicy {
 
     /// Takes CPUs by topology.
     pub(super) fn take(&self, available: &CpuSet, count: usize) -> Result<CpuSet, String> {
-        let group = if self.options.full_pcpus_only {
-            self.topology.cpus_per_core()
-        } else {
-            1
-        };
+        let group = if self.options.full_pcpus_only { self.topology.cpus_per_core() } else { 1 };
         let options = TakeOptions {
             spread_over_cores: self.options.distribute_across_cores,
             by_uncore: self.options.prefer_align_by_uncore_cache,
@@ -265,9 +259,7 @@ impl StaticCpuPolicy {
                 || self.options.align_by_socket && self.is_by_socket(mask, min_size)
         };
         let hints = hints.into_iter();
-        hints
-            .map(|mask| TopologyHint::new(mask, preferred(mask)))
-            .collect()
+        hints.map(|mask| TopologyHint::new(mask, preferred(mask))).collect()
     }
 
     /// Whether the nodes are on as few sockets as `min_size` nodes need.

@@ -35,9 +35,8 @@ pub(super) fn of_pod(pod: &Pod) -> usize {
         }
     }
     let containers = pod.containers().iter();
-    let sum = containers.fold(sidecars, |sum, container| {
-        sum.saturating_add(of_container(pod, container))
-    });
+    let sum = containers
+        .fold(sidecars, |sum, container| sum.saturating_add(of_container(pod, container)));
     sum.max(peak)
 }
 
@@ -45,7 +44,5 @@ fn whole(resources: &Resources) -> usize {
     let cpus: Quantity = resources.request(CPU).unwrap_or_default();
     let is_whole = cpus.value().checked_mul(1000) == Some(cpus.milli_value());
     let count = Some(cpus.value()).filter(|_| is_whole);
-    count
-        .and_then(|count| usize::try_from(count).ok())
-        .unwrap_or_default()
+    count.and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
 }

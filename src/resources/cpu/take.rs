@@ -98,9 +98,7 @@ impl<'a> CpuAccumulator<'a> {
     /// Parts of a level in the order of the parts that contain them.
     fn sort_within(&self, level: Level, outer: Level, outer_ids: &[u32]) -> Vec<u32> {
         let parts = outer_ids.iter();
-        parts
-            .flat_map(|id| self.sort(self.free.ids_in(level, (outer, *id)), level))
-            .collect()
+        parts.flat_map(|id| self.sort(self.free.ids_in(level, (outer, *id)), level)).collect()
     }
 
     /// The parts of a level that have free CPUs. Outer parts with the fewest free CPUs come first, and within an outer
@@ -165,10 +163,7 @@ impl<'a> CpuAccumulator<'a> {
     fn take_part_of_uncore(&mut self, uncore: u32) {
         let threads = self.topology.cpus_per_core().max(1);
         let cores = self.free.ids_in(Level::Core, (Level::Uncore, uncore));
-        let cores: BTreeSet<_> = cores
-            .into_iter()
-            .take(self.needed.div_ceil(threads))
-            .collect();
+        let cores: BTreeSet<_> = cores.into_iter().take(self.needed.div_ceil(threads)).collect();
         let mut cpus = self.free.cpus_in(Level::Core, |core| cores.contains(&core));
         if !self.needed.is_multiple_of(2) && threads > 1 && cpus.len() > self.needed {
             cpus = cpus.iter().take(cpus.len() - 1).collect();

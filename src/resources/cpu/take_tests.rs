@@ -24,11 +24,7 @@ pub(super) fn machine(
     for cpu in 0..cores * threads {
         let core = cpu % cores;
         let of = |parts: u32| {
-            if interleaved {
-                core % parts
-            } else {
-                core * parts / cores
-            }
+            if interleaved { core % parts } else { core * parts / cores }
         };
         let uncore = core.checked_div(cores_of_cache).map(|cache| 100 + cache);
         let node = machine.nodes.get_mut(usize::try_from(of(nodes)).unwrap());
@@ -85,10 +81,7 @@ fn sets_are_written_as_the_kernel_does() {
         ("a", "strconv.Atoi: parsing \"a\": invalid syntax"),
         ("1,", "strconv.Atoi: parsing \"\": invalid syntax"),
         ("3-1", "invalid range \"3-1\" (3 > 1)"),
-        (
-            "0-4294967295",
-            "strconv.Atoi: parsing \"4294967295\": value out of range",
-        ),
+        ("0-4294967295", "strconv.Atoi: parsing \"4294967295\": value out of range"),
     ] {
         assert_eq!(CpuSet::parse(text).unwrap_err(), error);
     }

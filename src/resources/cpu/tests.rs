@@ -3,10 +3,7 @@ use super::*;
 use crate::resources::topology::TopologyPolicy;
 use std::collections::BTreeMap;
 
-const ALL: OptionGates = OptionGates {
-    alpha: true,
-    beta: true,
-};
+const ALL: OptionGates = OptionGates { alpha: true, beta: true };
 
 fn parse(options: &[&str], gates: OptionGates) -> Result<CpuOptions, String> {
     let options = options.iter().map(|option| {
@@ -18,15 +15,9 @@ fn parse(options: &[&str], gates: OptionGates) -> Result<CpuOptions, String> {
 
 #[test]
 fn options_are_read_and_checked() {
-    let none = OptionGates {
-        alpha: false,
-        beta: false,
-    };
-    let stable = [
-        "full-pcpus-only",
-        "strict-cpu-reservation=1",
-        "prefer-align-cpus-by-uncorecache=T",
-    ];
+    let none = OptionGates { alpha: false, beta: false };
+    let stable =
+        ["full-pcpus-only", "strict-cpu-reservation=1", "prefer-align-cpus-by-uncorecache=T"];
     let options = parse(&stable, none).unwrap();
     assert!(
         options.full_pcpus_only
@@ -46,28 +37,16 @@ fn options_are_read_and_checked() {
             )
         );
     }
-    assert_eq!(
-        parse(&["x"], ALL).unwrap_err(),
-        "unknown CPU Manager Policy option: \"x\""
-    );
+    assert_eq!(parse(&["x"], ALL).unwrap_err(), "unknown CPU Manager Policy option: \"x\"");
     assert_eq!(
         parse(&["align-by-socket=yes"], ALL).unwrap_err(),
         "bad value for option \"align-by-socket\": strconv.ParseBool: parsing \"yes\": invalid syntax"
     );
     for (one, other) in [
         ("full-pcpus-only", "distribute-cpus-across-cores"),
-        (
-            "distribute-cpus-across-numa",
-            "distribute-cpus-across-cores",
-        ),
-        (
-            "prefer-align-cpus-by-uncorecache",
-            "distribute-cpus-across-cores",
-        ),
-        (
-            "prefer-align-cpus-by-uncorecache",
-            "distribute-cpus-across-numa",
-        ),
+        ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+        ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+        ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
     ] {
         assert_eq!(
             parse(&[one, other], ALL).unwrap_err(),
@@ -77,18 +56,10 @@ fn options_are_read_and_checked() {
 }
 
 fn policy(options: &[&str], milli_cpu: i64, cpus: &str) -> Result<StaticCpuPolicy, String> {
-    let reserved = ReservedCpus {
-        milli_cpu,
-        cpus: CpuSet::parse(cpus).unwrap(),
-    };
+    let reserved = ReservedCpus { milli_cpu, cpus: CpuSet::parse(cpus).unwrap() };
     // Two sockets of two cores with two threads each.
     let topology = CpuTopology::new(&machine([2, 2, 4, 2, 0], false));
-    StaticCpuPolicy::new(
-        topology,
-        parse(options, ALL)?,
-        &reserved,
-        TopologyPolicy::None,
-    )
+    StaticCpuPolicy::new(topology, parse(options, ALL)?, &reserved, TopologyPolicy::None)
 }
 
 #[test]
@@ -115,10 +86,7 @@ fn reserved_cpus_are_those_given_or_the_first_cores() {
 fn align_by_socket_needs_a_machine_and_a_policy_that_suit_it() {
     let of = |numbers, policy| {
         let topology = CpuTopology::new(&machine(numbers, false));
-        let reserved = ReservedCpus {
-            milli_cpu: 1000,
-            ..ReservedCpus::default()
-        };
+        let reserved = ReservedCpus { milli_cpu: 1000, ..ReservedCpus::default() };
         let options = parse(&["align-by-socket"], ALL).unwrap();
         StaticCpuPolicy::new(topology, options, &reserved, policy).map(drop)
     };
@@ -136,10 +104,7 @@ fn align_by_socket_needs_a_machine_and_a_policy_that_suit_it() {
 }
 
 fn state(shared: &str, assigned: &[(&str, &str, &str)]) -> CpuState {
-    let mut state = CpuState {
-        shared: CpuSet::parse(shared).unwrap(),
-        ..CpuState::default()
-    };
+    let mut state = CpuState { shared: CpuSet::parse(shared).unwrap(), ..CpuState::default() };
     for (pod, container, cpus) in assigned {
         let pod: &mut BTreeMap<_, _> = state.assigned.entry((*pod).to_owned()).or_default();
         pod.insert((*container).to_owned(), CpuSet::parse(cpus).unwrap());
@@ -194,14 +159,8 @@ const STATIC: &str = r#"{"policyName":"static","defaultCpuSet":"0-3,8","entries"
 fn files_of_the_go_kubelet_are_read_and_written() {
     assert_eq!(from_checkpoint("none", NONE), Ok(CpuState::default()));
     assert_eq!(to_checkpoint("none", &CpuState::default()), NONE);
-    let expected = state(
-        "0-3,8",
-        &[
-            ("a-uid", "c", "9"),
-            ("b-uid", "one", "4,6-7"),
-            ("b-uid", "two", "5"),
-        ],
-    );
+    let expected =
+        state("0-3,8", &[("a-uid", "c", "9"), ("b-uid", "one", "4,6-7"), ("b-uid", "two", "5")]);
     assert_eq!(from_checkpoint("static", STATIC), Ok(expected.clone()));
     assert_eq!(to_checkpoint("static", &expected), STATIC);
     let without = STATIC.replace(",\"checksum\":1561498674", "");
@@ -211,15 +170,9 @@ fn files_of_the_go_kubelet_are_read_and_written() {
 #[test]
 fn a_damaged_file_is_an_error() {
     let read = |text: &str| from_checkpoint("static", text).unwrap_err();
-    assert_eq!(
-        read(&STATIC.replace("\"5\"", "\"6\"")),
-        "checkpoint is corrupted"
-    );
+    assert_eq!(read(&STATIC.replace("\"5\"", "\"6\"")), "checkpoint is corrupted");
     for text in ["", "{", "{\"entries\":{\"a\":\"b\"}}", "\0"] {
-        assert!(
-            read(text).starts_with("checkpoint is corrupted: "),
-            "{text:?}"
-        );
+        assert!(read(text).starts_with("checkpoint is corrupted: "), "{text:?}");
     }
     assert_eq!(
         read(NONE),

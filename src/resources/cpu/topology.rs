@@ -30,10 +30,7 @@ impl CpuDetails {
 
     /// The IDs of the parts of a level within one `outer` part.
     pub(super) fn ids_in(&self, level: Level, outer: (Level, u32)) -> BTreeSet<u32> {
-        let inside = self
-            .0
-            .values()
-            .filter(|place| id(place, outer.0) == outer.1);
+        let inside = self.0.values().filter(|place| id(place, outer.0) == outer.1);
         inside.map(|place| id(place, level)).collect()
     }
 
@@ -93,9 +90,7 @@ impl CpuTopology {
         let of_node = |node: &crate::host::NumaNode| {
             let id = node.id;
             let places = node.cpus.iter();
-            places
-                .map(move |place| (place.cpu, (id, *place)))
-                .collect::<Vec<_>>()
+            places.map(move |place| (place.cpu, (id, *place))).collect::<Vec<_>>()
         };
         let details = CpuDetails(machine.nodes.iter().flat_map(of_node).collect());
         let count = |level| details.ids(level).len();
@@ -125,32 +120,20 @@ impl CpuTopology {
 
     /// Average number of CPUs per core, as upstream computes it.
     pub(super) fn cpus_per_core(&self) -> usize {
-        self.details
-            .len()
-            .checked_div(self.cores)
-            .unwrap_or_default()
+        self.details.len().checked_div(self.cores).unwrap_or_default()
     }
 
     pub(super) fn cpus_per_socket(&self) -> usize {
-        self.details
-            .len()
-            .checked_div(self.sockets)
-            .unwrap_or_default()
+        self.details.len().checked_div(self.sockets).unwrap_or_default()
     }
 
     pub(super) fn cpus_per_uncore(&self) -> usize {
-        self.details
-            .len()
-            .checked_div(self.uncores)
-            .unwrap_or_default()
+        self.details.len().checked_div(self.uncores).unwrap_or_default()
     }
 
     /// Whether all CPUs share one last-level cache.
     pub(super) fn share_uncore(&self, cpus: &CpuSet) -> bool {
-        let ids: BTreeSet<_> = cpus
-            .iter()
-            .map(|cpu| self.details.id(cpu, Level::Uncore))
-            .collect();
+        let ids: BTreeSet<_> = cpus.iter().map(|cpu| self.details.id(cpu, Level::Uncore)).collect();
         cpus.len() <= 1 || ids.len() == 1 && !ids.contains(&None)
     }
 }

@@ -54,9 +54,7 @@ pub(super) fn decode(text: &[u8]) -> Result<DeviceData, String> {
     let file: DeviceFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let (found, expected) = (file.checksum, checksum(&file.data));
     if found != expected {
-        return Err(format!(
-            "{CORRUPTED}: the checksum is {found} and should be {expected}"
-        ));
+        return Err(format!("{CORRUPTED}: the checksum is {found} and should be {expected}"));
     }
     Ok(file.data)
 }
@@ -91,9 +89,7 @@ fn dump_entry(entry: &DeviceEntry) -> String {
 }
 
 fn dump_map<K: Display>(map: &BTreeMap<K, Option<Vec<String>>>) -> String {
-    let entries = map
-        .iter()
-        .map(|(key, names)| format!("{key}:{}", or_nil(names.as_ref(), list)));
+    let entries = map.iter().map(|(key, names)| format!("{key}:{}", or_nil(names.as_ref(), list)));
     format!("map{}", list(entries))
 }
 

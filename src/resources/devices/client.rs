@@ -65,15 +65,10 @@ impl PluginClient {
         mut self,
         devices: Vec<String>,
     ) -> Result<ContainerAllocateResponse, DeviceAllocationError> {
-        let request = ContainerAllocateRequest {
-            devices_ids: devices,
-        };
-        let call = self.0.allocate(AllocateRequest {
-            container_requests: vec![request],
-        });
-        let response = call_with_timeout(CALL_TIMEOUT, call)
-            .await
-            .map_err(DeviceAllocationError::Allocate)?;
+        let request = ContainerAllocateRequest { devices_ids: devices };
+        let call = self.0.allocate(AllocateRequest { container_requests: vec![request] });
+        let response =
+            call_with_timeout(CALL_TIMEOUT, call).await.map_err(DeviceAllocationError::Allocate)?;
         let first = response.container_responses.into_iter().next();
         first.ok_or(DeviceAllocationError::NoResponse)
     }
@@ -83,13 +78,9 @@ impl PluginClient {
         mut self,
         devices: Vec<String>,
     ) -> Result<(), DeviceAllocationError> {
-        let request = PreStartContainerRequest {
-            devices_ids: devices,
-        };
+        let request = PreStartContainerRequest { devices_ids: devices };
         let call = self.0.pre_start_container(request);
-        call_with_timeout(CALL_TIMEOUT, call)
-            .await
-            .map_err(DeviceAllocationError::PreStart)?;
+        call_with_timeout(CALL_TIMEOUT, call).await.map_err(DeviceAllocationError::PreStart)?;
         Ok(())
     }
 }

@@ -52,17 +52,8 @@ pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Devic
         }
     }
     let key = |entry: &DeviceEntry| {
-        let DeviceEntry {
-            pod_uid,
-            container_name,
-            resource_name,
-            ..
-        } = entry;
-        (
-            pod_uid.clone(),
-            container_name.clone(),
-            resource_name.clone(),
-        )
+        let DeviceEntry { pod_uid, container_name, resource_name, .. } = entry;
+        (pod_uid.clone(), container_name.clone(), resource_name.clone())
     };
     entries.sort_by_key(key);
     entries

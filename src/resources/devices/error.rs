@@ -91,13 +91,7 @@ pub enum DeviceAllocationError {
 impl DeviceAllocationError {
     /// Whether a retry may succeed even if no other pod releases devices.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::NoHealthy {
-                disconnected: true,
-                ..
-            } | Self::UnknownDevices(_)
-        )
+        matches!(self, Self::NoHealthy { disconnected: true, .. } | Self::UnknownDevices(_))
     }
 
     /// The resource of which too few devices are free.

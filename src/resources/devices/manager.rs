@@ -215,10 +215,7 @@ impl DeviceManager {
     fn finish(&self, uid: &PodUid, done: Result<(), DeviceAllocationError>) {
         let mut pending = self.0.pending.lock();
         // Otherwise the devices were released in the meantime.
-        if !matches!(
-            pending.remove(uid),
-            Some(PendingAllocation::InProgress { .. })
-        ) {
+        if !matches!(pending.remove(uid), Some(PendingAllocation::InProgress { .. })) {
             return;
         }
         if let Err(error) = done {
@@ -335,9 +332,7 @@ impl DeviceManager {
         if missing {
             self.carry_out(&request, Some(name)).await?;
         } else if unsaved {
-            self.save()
-                .await
-                .map_err(DeviceAllocationError::Checkpoint)?;
+            self.save().await.map_err(DeviceAllocationError::Checkpoint)?;
         }
         for resource in own.amounts.keys() {
             self.pre_start(&request.uid, name, resource).await?;
@@ -369,9 +364,8 @@ impl DeviceManager {
             let own = state.allocation(uid, container, resource);
             let Some((id, options)) = state.plugin(resource) else {
                 // Without a plugin, the resource is not a device resource of this node.
-                return own.map_or(Ok(()), |_| {
-                    Err(DeviceAllocationError::NoEndpoint(resource.into()))
-                });
+                return own
+                    .map_or(Ok(()), |_| Err(DeviceAllocationError::NoEndpoint(resource.into())));
             };
             if !options.pre_start_required {
                 return Ok(());
@@ -409,10 +403,7 @@ impl DeviceManager {
                     ..ResourceHealth::default()
                 }
             });
-            ResourceStatus {
-                name: name.clone(),
-                resources: Some(resources.collect()),
-            }
+            ResourceStatus { name: name.clone(), resources: Some(resources.collect()) }
         };
         own.into_iter().flatten().map(of_resource).collect()
     }
@@ -441,12 +432,8 @@ impl DeviceManager {
                     let stopped = || {
                         DeviceAllocationError::GetPreferredAllocation("the plugin is gone".into())
                     };
-                    preferred = Some(
-                        client
-                            .ok_or_else(stopped)?
-                            .get_preferred_allocation(wanted)
-                            .await?,
-                    );
+                    preferred =
+                        Some(client.ok_or_else(stopped)?.get_preferred_allocation(wanted).await?);
                 }
                 AllocationStep::Allocate(reservation) => self.prepare(&reservation).await?,
             }
@@ -460,9 +447,7 @@ impl DeviceManager {
             Some(client) => client.allocate(reservation.devices.clone()).await,
             None => Err(DeviceAllocationError::Stopped(reservation.resource.clone())),
         };
-        self.0
-            .metrics
-            .allocated(&reservation.resource, clock::since(began));
+        self.0.metrics.allocated(&reservation.resource, clock::since(began));
         let mut plugins = self.0.plugins.lock();
         match response {
             Ok(response) => {
@@ -479,9 +464,6 @@ impl DeviceManager {
 
     fn client(&self, id: PluginId) -> Option<PluginClient> {
         let plugins = self.0.plugins.lock();
-        plugins
-            .clients
-            .get(&id)
-            .map(|connection| connection.client.clone())
+        plugins.clients.get(&id).map(|connection| connection.client.clone())
     }
 }

@@ -72,9 +72,7 @@ pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, Str
     if relative.is_empty()
         || parts.any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
     {
-        return Err(format!(
-            "the endpoint {endpoint:?} is not in the directory of device plugins"
-        ));
+        return Err(format!("the endpoint {endpoint:?} is not in the directory of device plugins"));
     }
     Ok(directory.join(relative))
 }
@@ -108,9 +106,7 @@ impl DeviceManager {
             if !plugins.state.set_connected(resource, id, options) {
                 return Err("another plugin has registered the resource since".into());
             }
-            plugins
-                .clients
-                .retain(|_, known| known.resource != resource);
+            plugins.clients.retain(|_, known| known.resource != resource);
             let watch = self.clone().watch(resource.to_owned(), id, client.clone());
             let connection = PluginConnection {
                 resource: resource.into(),
@@ -125,10 +121,8 @@ impl DeviceManager {
     }
 
     async fn watch(self, resource: String, id: PluginId, client: PluginClient) {
-        let reading = catch_panic(
-            PanicScope::Connection,
-            self.process_lists(&resource, id, client),
-        );
+        let reading =
+            catch_panic(PanicScope::Connection, self.process_lists(&resource, id, client));
         let ended = tokio::select! {
             ended = reading => ended.unwrap_or_else(|error| error.to_string()),
             () = self.0.stop.cancelled() => return,
@@ -185,9 +179,7 @@ impl DeviceManager {
     pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
         let (counted, connection) = {
             let mut plugins = self.0.plugins.lock();
-            let counted = plugins
-                .state
-                .set_disconnected(resource, id, clock::instant());
+            let counted = plugins.state.set_disconnected(resource, id, clock::instant());
             (counted, plugins.clients.remove(&id))
         };
         if counted {
@@ -202,8 +194,7 @@ impl DeviceManager {
 
 /// The delay after a list that took this time to process.
 fn pause_after(took: Duration) -> Duration {
-    took.saturating_mul(TIME_SHARE_DIVISOR)
-        .clamp(MIN_INTERVAL, MAX_INTERVAL)
+    took.saturating_mul(TIME_SHARE_DIVISOR).clamp(MIN_INTERVAL, MAX_INTERVAL)
 }
 
 fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {
@@ -211,13 +202,7 @@ fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {
         let nodes = device.topology.unwrap_or_default().nodes;
         let numa_nodes = nodes.into_iter().map(|node| node.id).collect();
         let healthy = device.health == HEALTHY;
-        (
-            device.id,
-            PluginDevice {
-                healthy,
-                numa_nodes,
-            },
-        )
+        (device.id, PluginDevice { healthy, numa_nodes })
     };
     list.devices.into_iter().map(device).collect()
 }
@@ -246,13 +231,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_floods_waits_in_proportion_but_never_long() {
-        for (took, pause) in [
-            (0, 100),
-            (5, 100),
-            (50, 500),
-            (1000, 2000),
-            (u64::MAX, 2000),
-        ] {
+        for (took, pause) in [(0, 100), (5, 100), (50, 500), (1000, 2000), (u64::MAX, 2000)] {
             let found = pause_after(Duration::from_millis(took));
             assert_eq!(found, Duration::from_millis(pause), "{took}");
         }
@@ -270,10 +249,7 @@ mod tests {
             r#"the ResourceName "gpu" is invalid"#
         );
         let versions = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(
-            check_found(&versions(&["v1", "v1beta1"]), "example.com/gpu"),
-            Ok(())
-        );
+        assert_eq!(check_found(&versions(&["v1", "v1beta1"]), "example.com/gpu"), Ok(()));
         assert_eq!(
             check_found(&versions(&["v1", "v2"]), "example.com/gpu").unwrap_err(),
             "manager version, v1beta1, is not among plugin supported versions [v1 v2]"

@@ -55,9 +55,7 @@ impl DeviceManager {
                 permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             };
             let service = RegistrationServer::new(service);
-            Server::builder()
-                .serve_with_incoming(service, incoming)
-                .await
+            Server::builder().serve_with_incoming(service, incoming).await
         };
         tokio::select! {
             served = serving => served.context("device plugin registration server"),

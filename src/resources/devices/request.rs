@@ -59,11 +59,7 @@ impl PodRequest {
     pub fn of(pod: &Pod) -> Self {
         let init = pod.init_containers().iter().map(|container| {
             let keeps_devices = is_sidecar(container);
-            let kind = if keeps_devices {
-                DeviceUse::Kept
-            } else {
-                DeviceUse::UntilExit
-            };
+            let kind = if keeps_devices { DeviceUse::Kept } else { DeviceUse::UntilExit };
             (container, kind)
         });
         let regular = pod.containers().iter();
@@ -74,10 +70,7 @@ impl PodRequest {
             amounts: amounts(pod, container),
             affinity: None,
         });
-        Self {
-            uid: pod.uid(),
-            containers: containers.collect(),
-        }
+        Self { uid: pod.uid(), containers: containers.collect() }
     }
 
     /// Sets the preferred NUMA nodes.
@@ -138,10 +131,7 @@ mod tests {
         ] {
             assert_eq!(is_extended_resource(name), expected, "{name}");
         }
-        assert!(!is_extended_resource(&format!(
-            "example.com/{}",
-            "x".repeat(64)
-        )));
+        assert!(!is_extended_resource(&format!("example.com/{}", "x".repeat(64))));
     }
 
     #[test]
@@ -172,13 +162,7 @@ mod tests {
         let shown: Vec<_> = request
             .containers
             .iter()
-            .map(|c| {
-                (
-                    c.name.as_str(),
-                    c.kind,
-                    c.amounts.get("example.com/gpu").copied(),
-                )
-            })
+            .map(|c| (c.name.as_str(), c.kind, c.amounts.get("example.com/gpu").copied()))
             .collect();
         assert_eq!(
             shown,

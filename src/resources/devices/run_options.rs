@@ -35,11 +35,7 @@ pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String
                 }
             };
         merge("environment variable", &mut options.envs, &response.envs);
-        merge(
-            "annotation",
-            &mut options.annotations,
-            &response.annotations,
-        );
+        merge("annotation", &mut options.annotations, &response.annotations);
         seen.add(response, &mut options, &mut conflicts);
     }
     (options, conflicts)
@@ -73,12 +69,7 @@ impl SeenPaths {
                 false
             };
         for mount in &response.mounts {
-            if is_new(
-                "mount",
-                &mut self.mounts,
-                &mount.container_path,
-                &mount.host_path,
-            ) {
+            if is_new("mount", &mut self.mounts, &mount.container_path, &mount.host_path) {
                 options.mounts.push(v1::Mount {
                     container_path: mount.container_path.clone(),
                     host_path: mount.host_path.clone(),
@@ -88,12 +79,7 @@ impl SeenPaths {
             }
         }
         for device in &response.devices {
-            if is_new(
-                "device",
-                &mut self.devices,
-                &device.container_path,
-                &device.host_path,
-            ) {
+            if is_new("device", &mut self.devices, &device.container_path, &device.host_path) {
                 options.devices.push(v1::Device {
                     container_path: device.container_path.clone(),
                     host_path: device.host_path.clone(),
@@ -121,11 +107,7 @@ mod tests {
 
     fn of_host(host: &str) -> ContainerAllocateResponse {
         ContainerAllocateResponse {
-            envs: [
-                ("A".into(), host.into()),
-                (format!("OF_{host}"), "1".into()),
-            ]
-            .into(),
+            envs: [("A".into(), host.into()), (format!("OF_{host}"), "1".into())].into(),
             mounts: vec![Mount {
                 container_path: "/lib".into(),
                 host_path: host.into(),
@@ -137,9 +119,7 @@ mod tests {
                 permissions: "rw".into(),
             }],
             annotations: [("a".into(), host.into())].into(),
-            cdi_devices: ["v/c=0", host]
-                .map(|name| CdiDevice { name: name.into() })
-                .to_vec(),
+            cdi_devices: ["v/c=0", host].map(|name| CdiDevice { name: name.into() }).to_vec(),
         }
     }
 
@@ -160,11 +140,7 @@ mod tests {
             ("c.example/x".to_owned(), allocation(None)),
         ]);
         let (options, conflicts) = run_options(&all);
-        let envs: Vec<_> = options
-            .envs
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
+        let envs: Vec<_> = options.envs.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(envs, ["A=a", "OF_a=1", "OF_b=1"]);
         let [mount] = options.mounts.as_slice() else {
             panic!("{options:?}");
@@ -173,25 +149,13 @@ mod tests {
         let [device] = options.devices.as_slice() else {
             panic!("{options:?}");
         };
-        assert_eq!(
-            (device.host_path.as_str(), device.permissions.as_str()),
-            ("a", "rw")
-        );
+        assert_eq!((device.host_path.as_str(), device.permissions.as_str()), ("a", "rw"));
         assert_eq!(options.annotations["a"], "a");
-        let names: Vec<_> = options
-            .cdi_devices
-            .iter()
-            .map(|cdi| cdi.name.as_str())
-            .collect();
+        let names: Vec<_> = options.cdi_devices.iter().map(|cdi| cdi.name.as_str()).collect();
         assert_eq!(names, ["v/c=0", "a", "b"]);
         assert_eq!(
             conflicts,
-            [
-                "environment variable A",
-                "annotation a",
-                "mount /lib",
-                "device /dev/x"
-            ]
+            ["environment variable A", "annotation a", "mount /lib", "device /dev/x"]
         );
     }
 

@@ -63,10 +63,7 @@ pub(super) fn decode(text: &[u8]) -> Result<ClaimInfoCache, String> {
         return Err(format!("unknown apiVersion {:?}", data.api_version));
     }
     let claims = data.claims.into_iter().flatten().map(|claim| {
-        let key = ResourceClaimKey {
-            namespace: claim.namespace,
-            name: claim.name,
-        };
+        let key = ResourceClaimKey { namespace: claim.namespace, name: claim.name };
         let pods = claim.pods.into_iter().flatten();
         let drivers = claim.drivers.into_iter().flatten();
         let drivers = drivers.map(|(driver, state)| (driver, state.devices.unwrap_or_default()));

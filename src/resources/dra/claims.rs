@@ -28,10 +28,10 @@ pub(super) fn of_pod(pod: &Pod) -> Result<Vec<PodClaim>, DraError> {
     for claim in declared(pod) {
         claims.extend(named(pod, claim)?);
     }
-    claims.extend(of_extended_resources(pod).map(|claim| PodClaim {
-        name: claim.to_owned(),
-        is_owned: false,
-    }));
+    claims.extend(
+        of_extended_resources(pod)
+            .map(|claim| PodClaim { name: claim.to_owned(), is_owned: false }),
+    );
     Ok(claims)
 }
 
@@ -54,20 +54,14 @@ fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraErr
     }
     let pod_name = || format!("{}/{}", pod.namespace(), pod.name());
     if claim.resource_claim_template_name.is_none() {
-        return Err(DraError::UnknownKind {
-            pod: pod_name(),
-            claim: claim.name.clone(),
-        });
+        return Err(DraError::UnknownKind { pod: pod_name(), claim: claim.name.clone() });
     }
     let status = pod.status.as_ref();
     let statuses = status.and_then(|status| status.resource_claim_statuses.as_deref());
     let mut statuses = statuses.unwrap_or_default().iter();
     let made = statuses.find(|status| status.name == claim.name);
     let made = made.ok_or_else(|| DraError::NotCreated { pod: pod_name() })?;
-    Ok(made.resource_claim_name.clone().map(|name| PodClaim {
-        name,
-        is_owned: true,
-    }))
+    Ok(made.resource_claim_name.clone().map(|name| PodClaim { name, is_owned: true }))
 }
 
 /// A request of a claim that a container uses.
@@ -94,10 +88,7 @@ pub(super) fn of_container(
     let used = resources.and_then(|resources| resources.claims.as_deref());
     let used = used.unwrap_or_default();
     for claim in declared(pod) {
-        let mut own = used
-            .iter()
-            .filter(|used| used.name == claim.name)
-            .peekable();
+        let mut own = used.iter().filter(|used| used.name == claim.name).peekable();
         if own.peek().is_none() {
             continue;
         }
@@ -143,9 +134,7 @@ fn requests(container: &Container, resource: &str) -> bool {
 
 /// The request name of a reference `REQUEST/SUBREQUEST`.
 pub(super) fn base_request(reference: &str) -> &str {
-    reference
-        .split_once('/')
-        .map_or(reference, |(base, _)| base)
+    reference.split_once('/').map_or(reference, |(base, _)| base)
 }
 
 /// Checks that a pod may use a claim.
@@ -195,9 +184,7 @@ pub(super) fn drivers(name: &str, claim: &ResourceClaim) -> Result<Vec<String>, 
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let allocation = allocation.ok_or_else(|| DraError::NotAllocated(name.to_owned()))?;
     let devices = allocation.devices.as_ref();
-    let results = devices
-        .iter()
-        .flat_map(|devices| devices.results.iter().flatten());
+    let results = devices.iter().flat_map(|devices| devices.results.iter().flatten());
     let mut drivers: Vec<_> = results.map(|result| result.driver.clone()).collect();
     drivers.sort_unstable();
     drivers.dedup();

@@ -33,10 +33,8 @@ pub(super) enum DraService {
 }
 
 impl DraService {
-    const ALL: [(&'static str, Self); 2] = [
-        ("v1.DRAPlugin", Self::V1),
-        ("v1beta1.DRAPlugin", Self::V1beta1),
-    ];
+    const ALL: [(&'static str, Self); 2] =
+        [("v1.DRAPlugin", Self::V1), ("v1beta1.DRAPlugin", Self::V1beta1)];
 
     /// The first service in `supported` that this kubelet knows.
     ///
@@ -87,9 +85,7 @@ impl DraDriver {
         self,
         claims: &[Claim],
     ) -> Result<NodePrepareResourcesResponse, DraError> {
-        let request = NodePrepareResourcesRequest {
-            claims: claims.to_vec(),
-        };
+        let request = NodePrepareResourcesRequest { claims: claims.to_vec() };
         let response: NodePrepareResourcesResponse = self.call(PREPARE, request).await?;
         let results = response.claims.iter();
         let results = results.map(|(uid, result)| (uid.as_str(), result.error.as_str()));
@@ -99,9 +95,7 @@ impl DraDriver {
 
     /// Calls `NodeUnprepareResources`.
     pub(super) async fn unprepare(self, claims: &[Claim]) -> Result<(), DraError> {
-        let request = NodeUnprepareResourcesRequest {
-            claims: claims.to_vec(),
-        };
+        let request = NodeUnprepareResourcesRequest { claims: claims.to_vec() };
         let response: NodeUnprepareResourcesResponse = self.call(UNPREPARE, request).await?;
         let results = response.claims.iter();
         let results = results.map(|(uid, result)| (uid.as_str(), result.error.as_str()));
@@ -122,8 +116,7 @@ impl DraDriver {
             called
         };
         let called = call_with_timeout(CALL_TIMEOUT, calling).await;
-        self.metrics
-            .called(&self.name, path, go_code(code), clock::since(started_at));
+        self.metrics.called(&self.name, path, go_code(code), clock::since(started_at));
         called.map_err(|why| DraError::Call { call, why })
     }
 }

@@ -92,9 +92,7 @@ impl DraManager {
             if plugins.len() >= MAX_PLUGINS {
                 return Err(format!("too many plugins of DRA driver {name}"));
             }
-            let connecting = self
-                .clone()
-                .maintain_connection(name.clone(), id, endpoint.clone());
+            let connecting = self.clone().maintain_connection(name.clone(), id, endpoint.clone());
             plugins.push(RegisteredDraPlugin {
                 id,
                 endpoint: endpoint.clone(),
@@ -219,12 +217,7 @@ impl DraManager {
             Ok(Err(_)) | Err(_) => None,
         };
         let channel = channel.ok_or_else(|| DraError::NotConnected(name.to_owned()))?;
-        Ok(DraDriver {
-            name: name.to_owned(),
-            service,
-            channel,
-            metrics: self.0.metrics.clone(),
-        })
+        Ok(DraDriver { name: name.to_owned(), service, channel, metrics: self.0.metrics.clone() })
     }
 
     /// Watches the device health that a plugin reports, until the task is aborted.

@@ -75,11 +75,7 @@ pub enum DraError {
     },
     /// The driver returned an error for a claim.
     #[error("{call} failed for ResourceClaim {claim}: {why}")]
-    Failed {
-        call: &'static str,
-        claim: String,
-        why: String,
-    },
+    Failed { call: &'static str, claim: String, why: String },
     /// Claims of the request are missing in the response.
     #[error("{call} skipped {number} ResourceClaims")]
     Skipped {

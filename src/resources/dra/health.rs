@@ -144,10 +144,7 @@ mod tests {
         timeout: i64,
     ) -> health_proto::DeviceHealth {
         health_proto::DeviceHealth {
-            device: Some(DeviceIdentifier {
-                pool_name: "pool".into(),
-                device_name: device.into(),
-            }),
+            device: Some(DeviceIdentifier { pool_name: "pool".into(), device_name: device.into() }),
             health: health.into(),
             last_updated_time: 0,
             health_check_timeout_seconds: timeout,
@@ -171,35 +168,14 @@ mod tests {
         let mut health = HealthInfoCache::default();
         let now = clock::instant();
         let key = |device: &str| ("pool".to_owned(), device.to_owned());
+        assert_eq!(shown(&health, "a"), ("driver/pool/a".into(), "Unknown".into(), None));
+        let both = |a| vec![report("a", a, "hot", 0), report("b", HealthStatus::Healthy, "", -1)];
+        assert_eq!(health.report("driver", both(HealthStatus::Healthy), now), [key("a"), key("b")]);
+        assert_eq!(health.report("driver", both(HealthStatus::Healthy), now), []);
+        assert_eq!(health.report("driver", both(HealthStatus::Unhealthy), now), [key("a")]);
         assert_eq!(
             shown(&health, "a"),
-            ("driver/pool/a".into(), "Unknown".into(), None)
-        );
-        let both = |a| {
-            vec![
-                report("a", a, "hot", 0),
-                report("b", HealthStatus::Healthy, "", -1),
-            ]
-        };
-        assert_eq!(
-            health.report("driver", both(HealthStatus::Healthy), now),
-            [key("a"), key("b")]
-        );
-        assert_eq!(
-            health.report("driver", both(HealthStatus::Healthy), now),
-            []
-        );
-        assert_eq!(
-            health.report("driver", both(HealthStatus::Unhealthy), now),
-            [key("a")]
-        );
-        assert_eq!(
-            shown(&health, "a"),
-            (
-                "driver/pool/a".into(),
-                "Unhealthy".into(),
-                Some("hot".into())
-            )
+            ("driver/pool/a".into(), "Unhealthy".into(), Some("hot".into()))
         );
         assert_eq!(health.next_expiry("driver"), Some(now + DEFAULT_TIMEOUT));
         // The driver goes on with one of them.
@@ -222,10 +198,7 @@ mod tests {
             range.map(report).collect::<Vec<_>>()
         };
         health.report("driver", names(0..MAX_DEVICES), now);
-        assert_eq!(
-            health.report("driver", names(MAX_DEVICES..MAX_DEVICES + 9), now),
-            []
-        );
+        assert_eq!(health.report("driver", names(MAX_DEVICES..MAX_DEVICES + 9), now), []);
         let known = vec![report("0", HealthStatus::Unhealthy, "", 0)];
         assert_eq!(health.report("driver", known, now).len(), 1);
         assert_eq!(health.clear("driver").len(), MAX_DEVICES);

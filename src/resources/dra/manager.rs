@@ -217,11 +217,7 @@ impl DraManager {
             let mut claims = self.0.claims.lock();
             for (uid, result) in response.claims {
                 let claim = batch.iter().find(|claim| claim.uid == uid);
-                let devices = result
-                    .devices
-                    .into_iter()
-                    .map(PreparedDevice::from)
-                    .collect();
+                let devices = result.devices.into_iter().map(PreparedDevice::from).collect();
                 if let Some(claim) = claim {
                     claims.set_devices(&key(&claim.namespace, &claim.name), &driver, devices);
                 }
@@ -394,11 +390,7 @@ impl DraManager {
         let claim = |name: String| {
             let devices = claims.devices(&key(pod.namespace(), &name), "")?;
             let namespace = pod.namespace().to_owned();
-            Some(ContainerClaim {
-                name,
-                namespace,
-                devices,
-            })
+            Some(ContainerClaim { name, namespace, devices })
         };
         names.into_iter().filter_map(claim).collect()
     }
@@ -430,16 +422,9 @@ impl DraManager {
 }
 
 fn key(namespace: &str, name: &str) -> ResourceClaimKey {
-    ResourceClaimKey {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    }
+    ResourceClaimKey { namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 fn message(key: &ResourceClaimKey, uid: &str) -> Claim {
-    Claim {
-        namespace: key.namespace.clone(),
-        uid: uid.to_owned(),
-        name: key.name.clone(),
-    }
+    Claim { namespace: key.namespace.clone(), uid: uid.to_owned(), name: key.name.clone() }
 }

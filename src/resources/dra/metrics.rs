@@ -75,11 +75,7 @@ impl DraMetrics {
         grpc_status_code: &'static str,
         took: Duration,
     ) {
-        let labels = Call {
-            driver_name: driver.to_owned(),
-            method_name,
-            grpc_status_code,
-        };
+        let labels = Call { driver_name: driver.to_owned(), method_name, grpc_status_code };
         let histogram = self.calls.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());
     }

@@ -30,13 +30,7 @@ pub use manager::{CHECKPOINT, DraManager, check_claim_checkpoint};
 pub use state::ContainerClaim;
 
 /// The generated messages, clients and servers of drivers.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing, dead_code)]
 pub mod proto {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }

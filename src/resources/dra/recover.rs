@@ -74,10 +74,7 @@ impl DraManager {
 
     fn spawn_end_of_recovery(&self) {
         let manager = self.clone();
-        spawn(
-            PanicScope::CleanUp,
-            async move { manager.end_recovery().await },
-        );
+        spawn(PanicScope::CleanUp, async move { manager.end_recovery().await });
     }
 
     /// Removes the damaged checkpoint, once what was recovered is in the new one.
@@ -86,11 +83,7 @@ impl DraManager {
         let removed = match saved {
             Ok(()) => {
                 let remove = |file: &mut CheckpointWriter| file.remove_damaged();
-                self.0
-                    .file
-                    .update(remove)
-                    .await
-                    .map_err(DraError::Checkpoint)
+                self.0.file.update(remove).await.map_err(DraError::Checkpoint)
             }
             Err(error) => Err(error),
         };

@@ -106,10 +106,9 @@ impl ClaimInfoCache {
     /// It has one, which pods still use.
     pub(super) fn check_uid(&self, key: &ResourceClaimKey, uid: &str) -> Result<(), DraError> {
         match self.0.get(key) {
-            Some(info) if info.uid != uid => Err(DraError::OldClaim {
-                claim: key.name.clone(),
-                uid: info.uid.clone(),
-            }),
+            Some(info) if info.uid != uid => {
+                Err(DraError::OldClaim { claim: key.name.clone(), uid: info.uid.clone() })
+            }
             _ => Ok(()),
         }
     }

@@ -69,34 +69,15 @@ impl AllocationMetrics {
 
     /// Sets the metrics to the counters of a manager. A series is created with its first count.
     fn update(&self, manager: &'static str, counters: &AllocationCounters) {
-        let AllocationMetrics {
-            allocations,
-            errors,
-            assignments,
-        } = self;
+        let AllocationMetrics { allocations, errors, assignments } = self;
         for (family, label, value, count) in [
             (allocations, "source", "node", counters.by_node),
             (allocations, "source", "pod", counters.by_pod),
             (errors, "source", "node", counters.node_errors),
             (errors, "source", "pod", counters.pod_errors),
-            (
-                assignments,
-                "assignment_type",
-                "node_exclusive",
-                counters.node_exclusive,
-            ),
-            (
-                assignments,
-                "assignment_type",
-                "pod_exclusive",
-                counters.pod_exclusive,
-            ),
-            (
-                assignments,
-                "assignment_type",
-                "pod_shared",
-                counters.pod_shared,
-            ),
+            (assignments, "assignment_type", "node_exclusive", counters.node_exclusive),
+            (assignments, "assignment_type", "pod_exclusive", counters.pod_exclusive),
+            (assignments, "assignment_type", "pod_shared", counters.pod_shared),
         ] {
             if count > 0 {
                 let labels = [("resource_name", manager), (label, value)];
@@ -191,18 +172,11 @@ impl ManagerMetrics {
         }
         let of = |family: &Family<Labels<2>, Counter>, boundary, count| {
             let scope = CONTAINER;
-            raise(
-                &family.get_or_create(&[("scope", scope), ("boundary", boundary)]),
-                count,
-            );
+            raise(&family.get_or_create(&[("scope", scope), ("boundary", boundary)]), count);
         };
         of(&self.aligned, PHYSICAL_CPU, cpu.counters.aligned_physical);
         of(&self.aligned, UNCORE_CACHE, cpu.counters.aligned_uncore);
-        of(
-            &self.misaligned,
-            PHYSICAL_CPU,
-            cpu.counters.misaligned_physical,
-        );
+        of(&self.misaligned, PHYSICAL_CPU, cpu.counters.misaligned_physical);
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let shared = number(cpu.available().len());
         self.shared_pool.set(shared.saturating_mul(1000));
@@ -210,9 +184,7 @@ impl ManagerMetrics {
         self.exclusive.set(number(by_node.values().sum()));
         for numa_node in cpu.numa_nodes() {
             let count = by_node.get(&numa_node).copied().unwrap_or_default();
-            let gauge = self
-                .exclusive_by_node
-                .get_or_create(&NumaNodeLabel { numa_node });
+            let gauge = self.exclusive_by_node.get_or_create(&NumaNodeLabel { numa_node });
             gauge.set(number(count));
         }
     }
@@ -232,10 +204,7 @@ impl ManagerMetrics {
         if admission.result.is_err() {
             self.admission_errors.inc();
         }
-        let alignment = [
-            ("scope", topology.scope().as_str()),
-            ("boundary", NUMA_NODE),
-        ];
+        let alignment = [("scope", topology.scope().as_str()), ("boundary", NUMA_NODE)];
         let aligned = self.aligned.get_or_create(&alignment);
         aligned.inc_by(admission.aligned);
         let misaligned = self.misaligned.get_or_create(&alignment);

@@ -169,12 +169,8 @@ impl ResourceManagers {
         let inner = &self.0;
         let started_at = clock::instant();
         let mut managers = inner.managers.lock();
-        let AdmissionTrial {
-            admission,
-            cpu,
-            memory,
-            devices,
-        } = inner.try_admit(&managers, pod, is_running, devices);
+        let AdmissionTrial { admission, cpu, memory, devices } =
+            inner.try_admit(&managers, pod, is_running, devices);
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
@@ -274,9 +270,7 @@ impl ResourceManagers {
             return;
         }
         managers.tracked.retain(|uid| !gone.contains(uid));
-        managers
-            .last_applied
-            .retain(|_, applied| !gone.contains(&applied.pod));
+        managers.last_applied.retain(|_, applied| !gone.contains(&applied.pod));
         let stays = |pod: &str, _: &str| !gone.contains(&PodUid::from(pod));
         let released = managers.cpu.retain(stays) | managers.memory.retain(stays);
         managers.changes += u64::from(released);
@@ -337,11 +331,8 @@ impl ResourceManagers {
         let inner = &self.0;
         {
             let mut managers = inner.managers.lock();
-            managers.changes += u64::from(
-                managers
-                    .memory
-                    .release_ended_init_containers(pod, container),
-            );
+            managers.changes +=
+                u64::from(managers.memory.release_ended_init_containers(pod, container));
             let uid = pod.uid();
             if let Some(cpus) = managers.cpu.cpus(uid.as_str(), container) {
                 resources.cpuset_cpus = cpus.to_string();
@@ -366,10 +357,7 @@ impl ResourceManagers {
     /// Keeps other updates of a running container from being sent, until the returned guard is dropped. To be held from
     /// [`Self::pre_create_container`] until [`Self::add_container`].
     pub async fn lock_updates(&self, id: &ContainerId) -> UpdateGuard {
-        UpdateGuard {
-            lock: Some(self.0.updates.lock(id).await),
-            managers: self.clone(),
-        }
+        UpdateGuard { lock: Some(self.0.updates.lock(id).await), managers: self.clone() }
     }
 
     /// Records that a container was created or updated with these CPUs.
@@ -386,9 +374,7 @@ impl ResourceManagers {
         }
         let is_earlier_instance =
             |other: &AppliedCpus| other.pod == applied.pod && other.container == container;
-        managers
-            .last_applied
-            .retain(|_, other| !is_earlier_instance(other));
+        managers.last_applied.retain(|_, other| !is_earlier_instance(other));
         let wanted = managers.cpu.cpus(applied.pod.as_str(), container);
         let is_correct = wanted.is_none() || wanted == applied.cpus.as_ref();
         managers.last_applied.insert(id.clone(), applied);
@@ -438,12 +424,7 @@ impl ResourceManagersInner {
         let mut devices = self.devices(devices);
         let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
         let admission = self.topology.admit(pod, providers);
-        AdmissionTrial {
-            admission,
-            cpu,
-            memory,
-            devices,
-        }
+        AdmissionTrial { admission, cpu, memory, devices }
     }
 
     /// The NUMA hints of devices; empty if the topology manager has no policy.

@@ -133,19 +133,14 @@ fn cpu_manager(
         files.cpu("none")?;
         return Ok(CpuManager::default());
     };
-    let reserved = cpu::ReservedCpus {
-        milli_cpu,
-        cpus: config.reserved_cpus.clone(),
-    };
+    let reserved = cpu::ReservedCpus { milli_cpu, cpus: config.reserved_cpus.clone() };
     let policy = cpu::StaticCpuPolicy::new(
         CpuTopology::new(machine),
         options,
         &reserved,
         config.topology_policy,
     );
-    let policy = policy
-        .map_err(anyhow::Error::msg)
-        .context("cpuManagerPolicy")?;
+    let policy = policy.map_err(anyhow::Error::msg).context("cpuManagerPolicy")?;
     let manager = CpuManager::new(policy, files.cpu("static")?).map_err(anyhow::Error::msg);
     manager
         .map(|manager| manager.with_pod_level(config.pod_level))

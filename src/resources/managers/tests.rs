@@ -41,11 +41,9 @@ pub(in crate::resources) fn managers(directory: &Path) -> ResourceManagers {
 async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let managers = managers(dir.path());
-    for (uid, runs, wakes) in [
-        ("running", true, true),
-        ("running", true, false),
-        ("new", false, false),
-    ] {
+    for (uid, runs, wakes) in
+        [("running", true, true), ("running", true, false), ("new", false, false)]
+    {
         let admitted = managers.admit(&pod(uid), runs, |_| DeviceHints::default());
         assert!(admitted.is_ok());
         let woken = managers.0.changed.notified().now_or_never().is_some();
@@ -56,10 +54,7 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
 #[test]
 fn alignments_of_both_scopes_are_there_before_the_first_pod_unless_nothing_is_aligned() {
     use crate::resources::topology::{TopologyOptions, TopologyPolicy, TopologyScope};
-    for (policy, expected) in [
-        (TopologyPolicy::None, 0),
-        (TopologyPolicy::SingleNumaNode, 4),
-    ] {
+    for (policy, expected) in [(TopologyPolicy::None, 0), (TopologyPolicy::SingleNumaNode, 4)] {
         let metrics = Metrics::new();
         let (scope, options) = (TopologyScope::Pod, TopologyOptions::default());
         let topology = TopologyManager::new(policy, scope, options, vec![(0, vec![10])]).unwrap();
@@ -93,10 +88,8 @@ fn allocations_have_series_only_if_pods_with_pod_level_resources_are_managed() {
         let metrics = Metrics::new();
         ManagerMetrics::new(&metrics, pod_level).update(&cpu, &memory);
         let text = metrics.text();
-        let mut lines: Vec<_> = text
-            .lines()
-            .filter(|line| line.starts_with("resource_manager_"))
-            .collect();
+        let mut lines: Vec<_> =
+            text.lines().filter(|line| line.starts_with("resource_manager_")).collect();
         let mut expected = expected.to_vec();
         lines.sort_unstable();
         expected.sort_unstable();

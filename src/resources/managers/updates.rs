@@ -61,16 +61,9 @@ impl ResourceManagersInner {
                 Ok(status) => {
                     let resources = status.resources.and_then(|resources| resources.linux);
                     let cpus = resources.and_then(|linux| CpuSet::parse(&linux.cpuset_cpus).ok());
-                    let applied = AppliedCpus {
-                        pod,
-                        container,
-                        cpus: cpus.filter(|cpus| !cpus.is_empty()),
-                    };
-                    self.managers
-                        .lock()
-                        .last_applied
-                        .entry(id)
-                        .or_insert(applied);
+                    let applied =
+                        AppliedCpus { pod, container, cpus: cpus.filter(|cpus| !cpus.is_empty()) };
+                    self.managers.lock().last_applied.entry(id).or_insert(applied);
                 }
                 Err(CriError::NotFound { .. }) => {}
                 Err(_) => done = false,
@@ -92,23 +85,15 @@ impl ResourceManagersInner {
     fn containers_with_unknown_cpus(&self) -> Vec<(ContainerId, PodUid, String)> {
         let pods = self.deps.cache.pods();
         let managers = self.managers.lock();
-        let tracked = pods
-            .iter()
-            .filter(|pod| managers.tracked.contains(&pod.uid));
+        let tracked = pods.iter().filter(|pod| managers.tracked.contains(&pod.uid));
         let running = tracked.flat_map(|pod| {
             let running = pod.containers.iter();
             let running = running.filter(|container| container.state == ContainerState::Running);
             running.map(|container| {
-                (
-                    container.id.clone(),
-                    pod.uid.clone(),
-                    container.name.to_string(),
-                )
+                (container.id.clone(), pod.uid.clone(), container.name.to_string())
             })
         });
-        running
-            .filter(|(id, ..)| !managers.last_applied.contains_key(id))
-            .collect()
+        running.filter(|(id, ..)| !managers.last_applied.contains_key(id)).collect()
     }
 
     /// Containers with wrong CPUs. Removes exited containers from the records.
@@ -139,9 +124,7 @@ impl ResourceManagersInner {
             ..LinuxContainerResources::default()
         };
         let runtime = &self.deps.runtime;
-        let updated = runtime
-            .update_container_resources(id.as_str(), resources)
-            .await;
+        let updated = runtime.update_container_resources(id.as_str(), resources).await;
         let mut managers = self.managers.lock();
         match updated {
             Ok(()) => {

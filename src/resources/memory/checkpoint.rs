@@ -41,16 +41,10 @@ pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
         let memory_blocks = blocks.clone();
         (pod.clone(), PodEntry { memory_blocks })
     });
-    let dump = if state.pods.is_empty() {
-        String::new()
-    } else {
-        dump_pods(&state.pods)
-    };
+    let dump = if state.pods.is_empty() { String::new() } else { dump_pods(&state.pods) };
     let checkpoint = MemoryCheckpoint {
         policy_name: policy.to_owned(),
-        machine_state: nodes
-            .map(|(id, node)| (id.to_string(), node.clone()))
-            .collect(),
+        machine_state: nodes.map(|(id, node)| (id.to_string(), node.clone())).collect(),
         entries: state.assigned.clone(),
         pod_entries: pods.collect(),
         checksum: expected_checksum(policy, state, &dump),
@@ -68,15 +62,11 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> 
     let pods = checkpoint.pod_entries.into_iter();
     let mut state = MemoryState {
         assigned: checkpoint.entries,
-        pods: pods
-            .map(|(pod, entry)| (pod, entry.memory_blocks))
-            .collect(),
+        pods: pods.map(|(pod, entry)| (pod, entry.memory_blocks)).collect(),
         ..MemoryState::default()
     };
     for (id, node) in checkpoint.machine_state {
-        let id = id
-            .parse()
-            .map_err(|_| format!("{CORRUPTED}: bad NUMA node {id:?}"))?;
+        let id = id.parse().map_err(|_| format!("{CORRUPTED}: bad NUMA node {id:?}"))?;
         state.nodes.insert(id, node);
     }
     let expected = |pods: &str| expected_checksum(&checkpoint.policy_name, &state, pods);
@@ -128,10 +118,7 @@ fn dump_pods(pods: &BTreeMap<String, Vec<MemoryBlock>>) -> String {
         let blocks = join(blocks.iter().map(dump_block));
         format!("{pod}:{{MemoryBlocks:([]state.Block)[{blocks}]}}")
     });
-    format!(
-        " PodEntries:(state.PodMemoryAssignments)map[{}]",
-        join(pods)
-    )
+    format!(" PodEntries:(state.PodMemoryAssignments)map[{}]", join(pods))
 }
 
 fn dump_table(table: &MemoryTable) -> String {

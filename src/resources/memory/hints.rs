@@ -38,17 +38,13 @@ pub(super) fn hints(
         }
     }
     let found = found.into_iter();
-    found
-        .map(|mask| TopologyHint::new(mask, mask.count() == min_size))
-        .collect()
+    found.map(|mask| TopologyHint::new(mask, mask.count() == min_size)).collect()
 }
 
 /// Whether the nodes have enough memory in total.
 pub(super) fn satisfies(nodes: &NumaNodeMap, mask: NumaMask, requested: &MemoryBytes) -> bool {
     let free = |resource: &str| sum(nodes, mask, resource, |table| table.free);
-    requested
-        .iter()
-        .all(|(resource, bytes)| free(resource) >= *bytes)
+    requested.iter().all(|(resource, bytes)| free(resource) >= *bytes)
 }
 
 fn sum(nodes: &NumaNodeMap, mask: NumaMask, resource: &str, field: fn(&MemoryTable) -> u64) -> u64 {
@@ -75,10 +71,6 @@ pub(super) fn best(hints: impl IntoIterator<Item = TopologyHint>) -> Option<Topo
             _ => false,
         };
         let is_better = hint.preferred && !best.preferred;
-        if is_better || hint.preferred == best.preferred && narrower {
-            hint
-        } else {
-            best
-        }
+        if is_better || hint.preferred == best.preferred && narrower { hint } else { best }
     })
 }

@@ -25,18 +25,14 @@ pub(super) fn empty(
 ) -> Result<BTreeMap<u32, NodeMemory>, String> {
     check(machine, reserved, total_reserved)?;
     let system_reserved = system_reserved(reserved);
-    let memory = system_reserved
-        .values()
-        .filter_map(|bytes| bytes.get(MEMORY));
+    let memory = system_reserved.values().filter_map(|bytes| bytes.get(MEMORY));
     if memory.sum::<u64>() == 0 {
         return Err("[memorymanager] you should specify the system reserved memory".to_owned());
     }
     let mut nodes = BTreeMap::new();
     for node in &machine.nodes {
         let reserved_bytes = |resource: &str| {
-            let bytes = system_reserved
-                .get(&node.id)
-                .and_then(|bytes| bytes.get(resource));
+            let bytes = system_reserved.get(&node.id).and_then(|bytes| bytes.get(resource));
             bytes.copied().unwrap_or_default()
         };
         let mut memory_map = BTreeMap::new();
@@ -49,19 +45,9 @@ pub(super) fn empty(
             in_huge_pages = in_huge_pages.saturating_add(total);
         }
         let usable = node.memory_bytes.saturating_sub(in_huge_pages);
-        let memory = table(
-            node.id,
-            MEMORY,
-            node.memory_bytes,
-            usable,
-            reserved_bytes(MEMORY),
-        )?;
+        let memory = table(node.id, MEMORY, node.memory_bytes, usable, reserved_bytes(MEMORY))?;
         memory_map.insert(MEMORY.to_owned(), memory);
-        let state = NodeMemory {
-            number_of_assignments: 0,
-            memory_map,
-            cells: vec![node.id],
-        };
+        let state = NodeMemory { number_of_assignments: 0, memory_map, cells: vec![node.id] };
         nodes.insert(node.id, state);
     }
     Ok(nodes)
@@ -79,13 +65,7 @@ fn table(
             "[memorymanager] {system_reserved} bytes of {resource:?} are reserved on NUMA node {node}, which has {usable} bytes"
         ));
     };
-    Ok(MemoryTable {
-        total,
-        system_reserved,
-        allocatable,
-        reserved: 0,
-        free: allocatable,
-    })
+    Ok(MemoryTable { total, system_reserved, allocatable, reserved: 0, free: allocatable })
 }
 
 /// Checks that the reservations of NUMA nodes add up to that of the node.

@@ -46,11 +46,7 @@ impl MemoryManager {
     /// The state does not match the machine; texts as upstream's.
     pub fn new(policy: &StaticMemoryPolicy, mut state: MemoryState) -> Result<Self, String> {
         policy.start(&mut state)?;
-        Ok(Self {
-            is_on: true,
-            state,
-            ..Self::default()
-        })
+        Ok(Self { is_on: true, state, ..Self::default() })
     }
 
     /// Sets whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
@@ -93,11 +89,7 @@ impl MemoryManager {
     /// The NUMA nodes of a container's memory, in the kernel's list format.
     pub fn nodes(&self, pod: &str, container: &str) -> Option<String> {
         let blocks = self.state.assigned.get(pod)?.get(container)?;
-        let nodes: BTreeSet<u32> = blocks
-            .iter()
-            .flat_map(|block| &block.nodes)
-            .copied()
-            .collect();
+        let nodes: BTreeSet<u32> = blocks.iter().flat_map(|block| &block.nodes).copied().collect();
         let nodes: Vec<_> = nodes.iter().map(u32::to_string).collect();
         Some(nodes.join(",")).filter(|list| !list.is_empty())
     }
@@ -107,20 +99,15 @@ impl MemoryManager {
     pub fn retain(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         let state = &mut self.state;
-        let of_containers = released
-            .iter()
-            .filter(|(pod, _, _)| !state.pods.contains_key(pod));
+        let of_containers = released.iter().filter(|(pod, _, _)| !state.pods.contains_key(pod));
         for block in of_containers.flat_map(|(_, _, blocks)| blocks) {
             policy::release(&mut state.nodes, block);
         }
-        let ended = state
-            .pods
-            .extract_if(.., |pod, _| !state.assigned.contains_key(pod));
+        let ended = state.pods.extract_if(.., |pod, _| !state.assigned.contains_key(pod));
         for block in ended.flat_map(|(_, blocks)| blocks) {
             policy::release(&mut state.nodes, &block);
         }
-        self.reusable
-            .clear_unless(|pod| self.state.assigned.contains_key(pod));
+        self.reusable.clear_unless(|pod| self.state.assigned.contains_key(pod));
         !released.is_empty()
     }
 
@@ -131,9 +118,7 @@ impl MemoryManager {
         if self.state.pods.contains_key(uid.as_str()) {
             return false;
         }
-        let ended: BTreeSet<_> = ended_before(pod, container)
-            .map(|init| &*init.name)
-            .collect();
+        let ended: BTreeSet<_> = ended_before(pod, container).map(|init| &*init.name).collect();
         !ended.is_empty()
             && self.retain(|other, name| other != uid.as_str() || !ended.contains(name))
     }
@@ -197,11 +182,7 @@ impl MemoryManager {
         let mut blocks = Vec::new();
         for (resource, size) in requested {
             let reused = self.reusable.bytes(pod, mask, &resource);
-            let block = MemoryBlock {
-                nodes: mask.nodes().collect(),
-                resource,
-                size,
-            };
+            let block = MemoryBlock { nodes: mask.nodes().collect(), resource, size };
             policy::reserve(&mut self.state.nodes, &block, size.saturating_sub(reused));
             blocks.push(block);
             self.counters.allocations.by_node += 1;
@@ -209,11 +190,7 @@ impl MemoryManager {
         self.counters.allocations.node_exclusive += 1;
         self.reusable.update(pod, container, &blocks);
         self.shrink_init_containers(pod, &container.name, &blocks);
-        let containers = self
-            .state
-            .assigned
-            .entry(pod.uid().to_string())
-            .or_default();
+        let containers = self.state.assigned.entry(pod.uid().to_string()).or_default();
         containers.insert(container.name.clone(), blocks);
         Ok(())
     }
@@ -270,9 +247,7 @@ impl MemoryManager {
         let found = hints::hints(&self.state.nodes, requested, reusable);
         // If no nodes are suitable, upstream returns no hints, and the allocation fails with the reason.
         let resources = requested.keys().filter(|_| !found.is_empty());
-        resources
-            .map(|name| (name.clone(), found.clone()))
-            .collect()
+        resources.map(|name| (name.clone(), found.clone())).collect()
     }
 
     /// Whether an init container exited before this kubelet started: then regular containers of the pod have memory and
@@ -287,9 +262,7 @@ impl MemoryManager {
 
 fn sizes(blocks: &[MemoryBlock]) -> MemoryBytes {
     let sizes = blocks.iter();
-    sizes
-        .map(|block| (block.resource.clone(), block.size))
-        .collect()
+    sizes.map(|block| (block.resource.clone(), block.size)).collect()
 }
 
 /// The hints for memory that is already assigned; none if the request has changed.
@@ -329,10 +302,9 @@ impl HintProvider for MemoryManager {
                 None if self.state.assigned.contains_key(pod.uid().as_str()) => {
                     ResourceHints::new()
                 }
-                None if parts::check(pod, &requested).is_err() => requested
-                    .into_keys()
-                    .map(|name| (name, Vec::new()))
-                    .collect(),
+                None if parts::check(pod, &requested).is_err() => {
+                    requested.into_keys().map(|name| (name, Vec::new())).collect()
+                }
                 None => self.calculate(pod, &requested),
             };
         }

@@ -39,9 +39,7 @@ fn pod(uid: &str, containers: &[(&str, u64)]) -> Pod {
 
 /// Nodes of 9 GiB (one is reserved on the first) and of 8.
 pub(super) fn manager(nodes: usize) -> MemoryManager {
-    let sizes: Vec<_> = (0..nodes)
-        .map(|node| (if node == 0 { 9 } else { 8 }, 0))
-        .collect();
+    let sizes: Vec<_> = (0..nodes).map(|node| (if node == 0 { 9 } else { 8 }, 0)).collect();
     MemoryManager::new(&policy(&sizes), MemoryState::default()).unwrap()
 }
 
@@ -61,9 +59,7 @@ fn admit(manager: &mut MemoryManager, pod: &Pod) -> Result<(), TopologyError> {
 /// Free GiB of each node.
 pub(super) fn free(manager: &MemoryManager) -> Vec<u64> {
     let nodes = manager.state().nodes.values();
-    nodes
-        .map(|node| node.memory_map["memory"].free / GI)
-        .collect()
+    nodes.map(|node| node.memory_map["memory"].free / GI).collect()
 }
 
 #[test]
@@ -131,20 +127,11 @@ fn containers_use_the_memory_of_init_containers_again() {
         admit(&mut manager, &pod).unwrap();
         assert_eq!(manager.state(), before.state());
         assert!(manager.release_ended_init_containers(&pod, "a"));
-        let running = containers
-            .iter()
-            .filter(|(name, _)| !name.starts_with("init"));
-        assert_eq!(
-            free(&manager),
-            [8 - running.map(|(_, gib)| gib).sum::<u64>()]
-        );
+        let running = containers.iter().filter(|(name, _)| !name.starts_with("init"));
+        assert_eq!(free(&manager), [8 - running.map(|(_, gib)| gib).sum::<u64>()]);
         let before = manager.clone();
         admit(&mut manager, &pod).unwrap();
-        assert_eq!(
-            manager.state(),
-            before.state(),
-            "init containers have ended"
-        );
+        assert_eq!(manager.state(), before.state(), "init containers have ended");
         manager.retain(|_, _| false);
         assert_eq!(free(&manager), [8]);
     }
@@ -170,21 +157,15 @@ fn an_affinity_that_is_too_small_is_extended() {
     let mut manager = manager(2);
     let pod = pod("u", &[("a", 10)]);
     let one = |preferred| TopologyHint::new(NumaMask::of([1]).unwrap(), preferred);
-    manager
-        .allocate(&pod, &pod.containers()[0], one(true))
-        .unwrap();
+    manager.allocate(&pod, &pod.containers()[0], one(true)).unwrap();
     assert_eq!(manager.nodes("u", "a").as_deref(), Some("0,1"));
     manager.retain(|_, _| false);
     let small = super::manager_tests::pod("v", &[("a", 7), ("b", 2)]);
     let containers = small.containers();
     manager.allocate(&small, &containers[0], one(true)).unwrap();
-    let error = manager
-        .allocate(&small, &containers[1], one(true))
-        .unwrap_err();
+    let error = manager.allocate(&small, &containers[1], one(true)).unwrap_err();
     assert!(
-        error
-            .message
-            .contains("failed to find NUMA nodes to extend the current topology hint")
+        error.message.contains("failed to find NUMA nodes to extend the current topology hint")
     );
 }
 
@@ -198,17 +179,11 @@ fn hints_are_given_again_for_what_is_allocated() {
         .iter()
         .map(|hint| (hint.affinity.unwrap().to_string(), hint.preferred))
         .collect();
-    assert_eq!(
-        shown,
-        expected.map(|(mask, preferred)| (mask.to_owned(), preferred))
-    );
+    assert_eq!(shown, expected.map(|(mask, preferred)| (mask.to_owned(), preferred)));
     let topology = topology(TopologyPolicy::SingleNumaNode, TopologyScope::Pod, 2);
     assert_eq!(topology.admit(&pod, &mut [&mut manager]).result, Ok(()));
     let again = manager.pod_hints(&pod);
-    assert_eq!(
-        again["memory"],
-        [TopologyHint::new(NumaMask::of([0]).unwrap(), true)]
-    );
+    assert_eq!(again["memory"], [TopologyHint::new(NumaMask::of([0]).unwrap(), true)]);
     let changed = super::manager_tests::pod("u", &[("a", 4)]);
     assert!(manager.pod_hints(&changed).is_empty());
     let large = super::manager_tests::pod("v", &[("a", 9)]);

@@ -71,14 +71,7 @@ fn the_containers_of_a_pod_divide_its_memory_if_whole_pods_are_aligned() {
         (
             Pod,
             6,
-            &[
-                ("init:i", 0),
-                ("sidecar:s", 2),
-                ("init:j", 0),
-                ("init:k", 3),
-                ("a", 1),
-                ("b", 0),
-            ],
+            &[("init:i", 0), ("sidecar:s", 2), ("init:j", 0), ("init:k", 3), ("a", 1), ("b", 0)],
             "a=1@0 b=3@0 i=6@0 j=4@0 k=3@0 s=2@0",
             [2, 8],
         ),
@@ -95,10 +88,7 @@ fn the_containers_of_a_pod_divide_its_memory_if_whole_pods_are_aligned() {
         // As after a restart, and when the next container is created.
         let before = manager.state().clone();
         assert_eq!(admit(&mut manager, scope, &pod), Ok(()), "{containers:?}");
-        assert!(
-            !manager.release_ended_init_containers(&pod, "a"),
-            "{containers:?}"
-        );
+        assert!(!manager.release_ended_init_containers(&pod, "a"), "{containers:?}");
         manager.release_if_changed(&pod);
         assert_eq!(*manager.state(), before, "{containers:?}");
         manager.retain(|_, name| name == "a");
@@ -116,10 +106,7 @@ fn a_container_that_shares_needs_memory_that_others_leave() {
     );
     for (policy, error) in [
         (TopologyPolicy::Restricted, misfit),
-        (
-            TopologyPolicy::BestEffort,
-            TopologyError::new("EmptyPodSharedPoolError", why),
-        ),
+        (TopologyPolicy::BestEffort, TopologyError::new("EmptyPodSharedPoolError", why)),
     ] {
         let mut manager = manager(2).with_pod_level(true);
         let topology = topology(policy, TopologyScope::Pod, 2).with_pod_level(true);
@@ -143,10 +130,7 @@ fn memory_of_a_pod_is_free_when_another_one_has_its_uid() {
         manager.release_if_changed(&first);
         assert_eq!(free(&manager), [4, 8]);
         manager.release_if_changed(&other);
-        assert_eq!(
-            (shown(&manager), free(&manager)),
-            (String::new(), vec![8, 8])
-        );
+        assert_eq!((shown(&manager), free(&manager)), (String::new(), vec![8, 8]));
     }
 }
 
@@ -168,12 +152,8 @@ fn a_pod_of_a_file_that_has_no_containers_has_no_memory() {
     let mut state = manager.state().clone();
     let nodes = NumaMask::of([0]).unwrap();
     let bytes = [("memory".to_owned(), 4 * GI)].into();
-    state
-        .pods
-        .insert("gone".to_owned(), pod_level::blocks(&bytes, nodes));
-    manager = MemoryManager::new(&policy(&[(9, 0), (8, 0)]), state)
-        .unwrap()
-        .with_pod_level(true);
+    state.pods.insert("gone".to_owned(), pod_level::blocks(&bytes, nodes));
+    manager = MemoryManager::new(&policy(&[(9, 0), (8, 0)]), state).unwrap().with_pod_level(true);
     assert_eq!(admit(&mut manager, TopologyScope::Pod, &other), Ok(()));
     manager.retain(|pod, _| pod != "x");
     assert_eq!(free(&manager), [4, 8]);
@@ -201,8 +181,5 @@ fn the_second_version_of_the_file_is_read_and_written() {
     let state = from_checkpoint("Static", NO_PODS).unwrap();
     assert_eq!(state, MemoryState::default());
     let damaged = PODS.replace("\"size\":4", "\"size\":5");
-    assert_eq!(
-        from_checkpoint("Static", &damaged),
-        Err("checkpoint is corrupted".to_owned())
-    );
+    assert_eq!(from_checkpoint("Static", &damaged), Err("checkpoint is corrupted".to_owned()));
 }

@@ -69,10 +69,8 @@ impl StaticMemoryPolicy {
         if are_equal(&state.nodes, &expected) {
             Ok(())
         } else {
-            Err(
-                "[memorymanager] the expected machine state is different from the real one"
-                    .to_owned(),
-            )
+            Err("[memorymanager] the expected machine state is different from the real one"
+                .to_owned())
         }
     }
 
@@ -88,12 +86,7 @@ impl StaticMemoryPolicy {
     ) -> Result<NumaMask, String> {
         let found = hints::hints(&state.nodes, requested, reusable);
         // Hints are equal for all kinds of memory; upstream uses those for `memory`.
-        let found = || {
-            found
-                .iter()
-                .copied()
-                .filter(|_| requested.contains_key(MEMORY))
-        };
+        let found = || found.iter().copied().filter(|_| requested.contains_key(MEMORY));
         let mut hint = affinity;
         if hint.affinity.is_none() {
             hint = hints::best(found()).ok_or(
@@ -182,14 +175,9 @@ pub(super) fn release(nodes: &mut NumaNodeMap, block: &MemoryBlock) {
 /// Whether two states are equal. Within a group of nodes, only the sums are compared.
 fn are_equal(one: &NumaNodeMap, other: &NumaNodeMap) -> bool {
     let group = |nodes: &NumaNodeMap, cells: &[u32], resource: &str| {
-        let tables = cells
-            .iter()
-            .filter_map(|id| nodes.get(id)?.memory_map.get(resource));
+        let tables = cells.iter().filter_map(|id| nodes.get(id)?.memory_map.get(resource));
         tables.fold((0_u64, 0_u64), |(free, reserved), table| {
-            (
-                free.saturating_add(table.free),
-                reserved.saturating_add(table.reserved),
-            )
+            (free.saturating_add(table.free), reserved.saturating_add(table.reserved))
         })
     };
     let cells = |node: &NodeMemory| NumaMask::of(node.cells.iter().copied());

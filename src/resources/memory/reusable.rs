@@ -42,11 +42,7 @@ impl ReusableMemory {
             let nodes = NumaMask::of(block.nodes.iter().copied()).unwrap_or_default();
             let bytes = self.bytes.entry(nodes).or_default();
             let bytes = bytes.entry(block.resource.clone()).or_default();
-            *bytes = if ends {
-                block.size.max(*bytes)
-            } else {
-                bytes.saturating_sub(block.size)
-            };
+            *bytes = if ends { block.size.max(*bytes) } else { bytes.saturating_sub(block.size) };
         }
     }
 }

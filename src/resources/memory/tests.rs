@@ -15,9 +15,7 @@ pub(super) fn machine(nodes: &[(u64, u64)]) -> MachineTopology {
         huge_pages: vec![(GI, *huge)],
         ..NumaNode::default()
     });
-    MachineTopology {
-        nodes: nodes.collect(),
-    }
+    MachineTopology { nodes: nodes.collect() }
 }
 
 pub(super) fn reserved(entries: &[(u32, &str, &str)]) -> ReservedMemory {
@@ -57,11 +55,7 @@ fn a_node_has_what_is_neither_reserved_nor_in_huge_pages() {
 #[test]
 fn reservations_have_to_agree_with_each_other_and_the_machine() {
     let error = |entries: &[(u32, &str, &str)], node: &str| {
-        let node = if node.is_empty() {
-            NodeReservation::new()
-        } else {
-            of_node(node)
-        };
+        let node = if node.is_empty() { NodeReservation::new() } else { of_node(node) };
         StaticMemoryPolicy::new(&machine(&[(2, 0)]), &reserved(entries), &node).unwrap_err()
     };
     assert_eq!(
@@ -72,10 +66,7 @@ fn reservations_have_to_agree_with_each_other_and_the_machine() {
         error(&[(1, "memory", "1Gi")], "1Gi"),
         "the reserved memory configuration references a NUMA node 1 that does not exist on this machine"
     );
-    assert_eq!(
-        error(&[], ""),
-        "[memorymanager] you should specify the system reserved memory"
-    );
+    assert_eq!(error(&[], ""), "[memorymanager] you should specify the system reserved memory");
     assert_eq!(
         error(&[(0, "hugepages-1Gi", "1Gi")], ""),
         "the total amount \"1Gi\" of type \"hugepages-1Gi\" is not equal to the value \"0\" determined by Node Allocatable feature"
@@ -86,11 +77,7 @@ fn reservations_have_to_agree_with_each_other_and_the_machine() {
 }
 
 fn block(nodes: &[u32], resource: &str, size: u64) -> MemoryBlock {
-    MemoryBlock {
-        nodes: nodes.to_vec(),
-        resource: resource.to_owned(),
-        size,
-    }
+    MemoryBlock { nodes: nodes.to_vec(), resource: resource.to_owned(), size }
 }
 
 /// Files that the Go kubelet wrote.
@@ -102,10 +89,7 @@ fn files_of_the_go_kubelet_are_read_and_written() {
     assert_eq!(from_checkpoint("None", NONE), Ok(MemoryState::default()));
     assert_eq!(to_checkpoint("None", &MemoryState::default()), NONE);
     let state = from_checkpoint("Static", STATIC).unwrap();
-    let expected = [
-        block(&[0, 10], "memory", 4),
-        block(&[0, 10], "hugepages-1Gi", 0),
-    ];
+    let expected = [block(&[0, 10], "memory", 4), block(&[0, 10], "hugepages-1Gi", 0)];
     assert_eq!(state.assigned["uid"]["c"], expected);
     assert_eq!(state.nodes[&10].memory_map["memory"].free, 10);
     assert_eq!(to_checkpoint("Static", &state), STATIC);
@@ -114,15 +98,9 @@ fn files_of_the_go_kubelet_are_read_and_written() {
 #[test]
 fn a_damaged_file_is_an_error() {
     let read = |text: &str| from_checkpoint("Static", text).unwrap_err();
-    assert_eq!(
-        read(&STATIC.replace("\"size\":4", "\"size\":5")),
-        "checkpoint is corrupted"
-    );
+    assert_eq!(read(&STATIC.replace("\"size\":4", "\"size\":5")), "checkpoint is corrupted");
     for text in ["", "{", "{\"machineState\":{\"x\":{}}}"] {
-        assert!(
-            read(text).starts_with("checkpoint is corrupted: "),
-            "{text:?}"
-        );
+        assert!(read(text).starts_with("checkpoint is corrupted: "), "{text:?}");
     }
     assert_eq!(
         read(NONE),
@@ -137,16 +115,10 @@ fn a_state_that_does_not_suit_the_machine_is_an_error() {
         let mut state = MemoryState::default();
         policy.start(&mut state).unwrap();
         change(&mut state);
-        policy
-            .start(&mut state)
-            .map_err(|error| error.replace("[memorymanager] ", ""))
+        policy.start(&mut state).map_err(|error| error.replace("[memorymanager] ", ""))
     };
     let assign = |state: &mut MemoryState, block: MemoryBlock| {
-        state
-            .assigned
-            .entry("u".into())
-            .or_default()
-            .insert("c".into(), vec![block]);
+        state.assigned.entry("u".into()).or_default().insert("c".into(), vec![block]);
     };
     assert_eq!(start(&|_| ()), Ok(()));
     let both = block(&[0, 1], "memory", 9 * GI);
@@ -158,14 +130,8 @@ fn a_state_that_does_not_suit_the_machine_is_an_error() {
         Ok(())
     );
     let different = "the expected machine state is different from the real one";
-    assert_eq!(
-        start(&|state| assign(state, both.clone())).unwrap_err(),
-        different
-    );
-    assert_eq!(
-        start(&|state| drop(state.nodes.remove(&1))).unwrap_err(),
-        different
-    );
+    assert_eq!(start(&|state| assign(state, both.clone())).unwrap_err(), different);
+    assert_eq!(start(&|state| drop(state.nodes.remove(&1))).unwrap_err(), different);
     assert_eq!(
         start(&|state| assign(state, block(&[3], "memory", 1))).unwrap_err(),
         "(pod: u, container: c) the memory assignment uses the NUMA that does not exist"

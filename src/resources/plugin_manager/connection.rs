@@ -63,16 +63,10 @@ pub async fn call_with_timeout<T>(
     let response = timeout(limit, call).await;
     let late = |_| Err(Status::deadline_exceeded("context deadline exceeded"));
     let response = response.unwrap_or_else(late);
-    response
-        .map(tonic::Response::into_inner)
-        .map_err(|status| go_status_text(&status))
+    response.map(tonic::Response::into_inner).map_err(|status| go_status_text(&status))
 }
 
 /// Formats an error as the Go kubelet does.
 pub fn go_status_text(status: &Status) -> String {
-    format!(
-        "rpc error: code = {} desc = {}",
-        go_code(status.code()),
-        status.message()
-    )
+    format!("rpc error: code = {} desc = {}", go_code(status.code()), status.message())
 }

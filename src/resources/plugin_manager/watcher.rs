@@ -68,11 +68,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let stop = shutdown.child_token();
     let _stop = stop.clone().drop_guard();
-    let mut watcher = PluginWatcher {
-        handlers: Arc::new(handlers),
-        known: HashMap::new(),
-        stop,
-    };
+    let mut watcher = PluginWatcher { handlers: Arc::new(handlers), known: HashMap::new(), stop };
     tokio::select! {
         () = shutdown.cancelled() => {}
         watched = watcher.watch(&directory) => {
@@ -88,15 +84,8 @@ pub async fn run(
 impl PluginWatcher {
     async fn watch(&mut self, directory: &Path) -> anyhow::Result<()> {
         let make = directory.to_owned();
-        let made = move || {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o750)
-                .create(make)
-        };
-        tokio::task::spawn_blocking(made)
-            .await?
-            .context("cannot create the directory")?;
+        let made = move || fs::DirBuilder::new().recursive(true).mode(0o750).create(make);
+        tokio::task::spawn_blocking(made).await?.context("cannot create the directory")?;
         let inotify = Inotify::init().context("inotify")?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream([0; 4096]).context("inotify")?;
@@ -205,9 +194,7 @@ fn scan(
             continue;
         }
         if found.sockets.len() >= MAX_SOCKETS {
-            return Err(io::Error::other(format!(
-                "there are more than {MAX_SOCKETS} sockets"
-            )));
+            return Err(io::Error::other(format!("there are more than {MAX_SOCKETS} sockets")));
         }
         let identity = (meta.dev(), meta.ino(), meta.created().ok());
         found.sockets.insert(entry.path(), identity);
@@ -271,11 +258,7 @@ async fn get_info(socket: &Path) -> Result<DiscoveredPlugin, String> {
         name: info.name,
         versions: info.supported_versions,
     };
-    Ok(DiscoveredPlugin {
-        kind: info.r#type,
-        plugin,
-        client,
-    })
+    Ok(DiscoveredPlugin { kind: info.r#type, plugin, client })
 }
 
 /// Registers a plugin and reports the result to it; texts as upstream's. Returns the plugin's name and deregistration.
@@ -290,11 +273,7 @@ async fn register(
     discovered: DiscoveredPlugin,
     gone: &CancellationToken,
 ) -> Result<Option<(String, Deregister)>, String> {
-    let DiscoveredPlugin {
-        kind,
-        plugin,
-        mut client,
-    } = discovered;
+    let DiscoveredPlugin { kind, plugin, mut client } = discovered;
     let (path, name) = (socket.display(), plugin.name.clone());
     if kind == UNSUPPORTED_TYPE && !handlers.contains_key(UNSUPPORTED_TYPE) {
         tracing::warn!(%path, plugin = name, r#type = kind, "Plugins of this type are not supported here");
@@ -334,10 +313,7 @@ async fn accept(
 }
 
 async fn notify(client: &mut RegistrationClient<Channel>, error: String) -> Result<(), String> {
-    let status = RegistrationStatus {
-        plugin_registered: error.is_empty(),
-        error,
-    };
+    let status = RegistrationStatus { plugin_registered: error.is_empty(), error };
     let notified =
         call_with_timeout(NOTIFY_TIMEOUT, client.notify_registration_status(status)).await;
     notified.map(|_| ())
@@ -396,10 +372,7 @@ mod tests {
         };
         let gone = CancellationToken::new();
         let (path, identity) = (PathBuf::from("/nowhere/a.sock"), (1, 2, None));
-        let known = PluginSocket {
-            identity,
-            gone: gone.clone(),
-        };
+        let known = PluginSocket { identity, gone: gone.clone() };
         watcher.known.insert(path.clone(), known);
         let failed = |sockets: &[(PathBuf, SocketIdentity)]| FoundSockets {
             sockets: sockets.iter().cloned().collect(),

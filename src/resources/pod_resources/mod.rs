@@ -180,17 +180,12 @@ impl PodResources {
         v1::PodResources {
             name: pod.name().into(),
             namespace: pod.namespace().into(),
-            containers: containers
-                .map(|container| self.of_container(pod, container))
-                .collect(),
+            containers: containers.map(|container| self.of_container(pod, container)).collect(),
         }
     }
 
     fn of_container(&self, pod: &Pod, container: &Container) -> v1::ContainerResources {
-        let all = self
-            .devices
-            .plugins
-            .of_container(&pod.uid(), &container.name);
+        let all = self.devices.plugins.of_container(&pod.uid(), &container.name);
         let devices = all.iter().flat_map(|(resource, own)| {
             let lists = own.devices.iter();
             lists.flat_map(move |(node, ids)| {
@@ -231,15 +226,11 @@ fn dynamic_resource(claim: ContainerClaim) -> v1::DynamicResource {
 
 fn container_memory(block: &memory::MemoryBlock) -> v1::ContainerMemory {
     let nodes = block.nodes.iter();
-    let nodes = nodes.map(|node| v1::NumaNode {
-        id: i64::from(*node),
-    });
+    let nodes = nodes.map(|node| v1::NumaNode { id: i64::from(*node) });
     v1::ContainerMemory {
         memory_type: block.resource.clone(),
         size: block.size,
-        topology: Some(v1::TopologyInfo {
-            nodes: nodes.collect(),
-        }),
+        topology: Some(v1::TopologyInfo { nodes: nodes.collect() }),
     }
 }
 
@@ -249,9 +240,7 @@ fn container_devices(resource: &str, device: &str, node: Option<i64>) -> v1::Con
     v1::ContainerDevices {
         resource_name: resource.into(),
         device_ids: vec![device.into()],
-        topology: node.map(|id| v1::TopologyInfo {
-            nodes: vec![v1::NumaNode { id }],
-        }),
+        topology: node.map(|id| v1::TopologyInfo { nodes: vec![v1::NumaNode { id }] }),
     }
 }
 
@@ -266,9 +255,7 @@ impl PodResourcesLister for PodResources {
         count_request(&self.metrics.list, "v1");
         let pods = self.listed();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
-        Ok(Response::new(v1::ListPodResourcesResponse {
-            pod_resources,
-        }))
+        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
 
     async fn get_allocatable_resources(
@@ -305,10 +292,7 @@ impl PodResourcesLister for PodResources {
         self.rate.admit()?;
         count_request(&self.metrics.total, "v1");
         count_request(&self.metrics.get, "v1");
-        let v1::GetPodResourcesRequest {
-            pod_name,
-            pod_namespace,
-        } = request.into_inner();
+        let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let mut pods = (self.desired)().into_iter();
         let pod = pods.find(|pod| pod.namespace() == pod_namespace && pod.name() == pod_name);
         let Some(pod) = pod.filter(|pod| (self.is_active)(pod)) else {

@@ -46,9 +46,7 @@ impl PodResourcesLister for PodResourcesV1alpha1 {
                 containers: containers.collect(),
             }
         });
-        Ok(Response::new(api::ListPodResourcesResponse {
-            pod_resources: pods.collect(),
-        }))
+        Ok(Response::new(api::ListPodResourcesResponse { pod_resources: pods.collect() }))
     }
 }
 

@@ -18,18 +18,12 @@ pub struct TopologyError {
 impl TopologyError {
     /// An error with its own reason.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-        }
+        Self { reason, message: message.into() }
     }
 
     /// The `TopologyAffinityError`: no allocation satisfies the policy.
     pub fn topology() -> Self {
-        Self::new(
-            "TopologyAffinityError",
-            "Resources cannot be allocated with Topology locality",
-        )
+        Self::new("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
     }
 
     /// The `TopologyAffinityError` of a pod with pod-level resources; `scope` as in upstream's texts.
@@ -130,15 +124,11 @@ impl TopologyManager {
         }
         let max = options.max_numa_nodes;
         if nodes.len() > max {
-            return Err(format!(
-                "unsupported on machines with more than {max} NUMA Nodes"
-            ));
+            return Err(format!("unsupported on machines with more than {max} NUMA Nodes"));
         }
         let too_large = nodes.iter().find(|(node, _)| *node >= NumaMask::LIMIT);
         if let Some((node, _)) = too_large {
-            return Err(format!(
-                "NUMA node {node}: bit number must be in range 0-63"
-            ));
+            return Err(format!("NUMA node {node}: bit number must be in range 0-63"));
         }
         if options.prefer_closest && nodes.iter().any(|(_, distances)| distances.is_empty()) {
             return Err("cannot discover NUMA topology: error getting NUMA distances".to_owned());
@@ -146,10 +136,7 @@ impl TopologyManager {
         Ok(Self {
             policy,
             scope,
-            numa: NumaInfo {
-                nodes,
-                prefer_closest: options.prefer_closest,
-            },
+            numa: NumaInfo { nodes, prefer_closest: options.prefer_closest },
             pod_level: false,
         })
     }
@@ -181,11 +168,7 @@ impl TopologyManager {
         let mut misaligned = false;
         let pod_level = self.pod_level && has_pod_level(pod);
         let misfit = |scope| {
-            if pod_level {
-                TopologyError::pod_level(scope)
-            } else {
-                TopologyError::topology()
-            }
+            if pod_level { TopologyError::pod_level(scope) } else { TopologyError::topology() }
         };
         let result = match (self.policy, self.scope) {
             (TopologyPolicy::None, _) => allocate_all(pod, providers, TopologyHint::default()),
@@ -252,7 +235,5 @@ fn allocate(
     providers: &mut [&mut dyn HintProvider],
     affinity: TopologyHint,
 ) -> Result<(), TopologyError> {
-    providers
-        .iter_mut()
-        .try_for_each(|provider| provider.allocate(pod, container, affinity))
+    providers.iter_mut().try_for_each(|provider| provider.allocate(pod, container, affinity))
 }

@@ -104,22 +104,13 @@ pub struct TopologyHint {
 
 impl TopologyHint {
     /// No preference.
-    pub const ANY: Self = Self {
-        affinity: None,
-        preferred: true,
-    };
+    pub const ANY: Self = Self { affinity: None, preferred: true };
     /// No nodes can satisfy the request.
-    pub const IMPOSSIBLE: Self = Self {
-        affinity: None,
-        preferred: false,
-    };
+    pub const IMPOSSIBLE: Self = Self { affinity: None, preferred: false };
 
     /// A hint with these nodes.
     pub fn new(affinity: NumaMask, preferred: bool) -> Self {
-        Self {
-            affinity: Some(affinity),
-            preferred,
-        }
+        Self { affinity: Some(affinity), preferred }
     }
 }
 

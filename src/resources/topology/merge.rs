@@ -47,10 +47,7 @@ impl TopologyPolicy {
         let best = merge_lists(numa, &lists, closest);
         // As upstream, with this policy the set of all nodes means no preference.
         let is_any = self == Self::SingleNumaNode && best.affinity == Some(numa.all());
-        TopologyHint {
-            affinity: best.affinity.filter(|_| !is_any),
-            ..best
-        }
+        TopologyHint { affinity: best.affinity.filter(|_| !is_any), ..best }
     }
 }
 
@@ -94,13 +91,7 @@ impl NumaInfo {
         };
         one.count()
             .cmp(&other.count())
-            .then_with(|| {
-                if closest {
-                    by_distance()
-                } else {
-                    Ordering::Equal
-                }
-            })
+            .then_with(|| if closest { by_distance() } else { Ordering::Equal })
             .then_with(|| one.cmp(&other))
     }
 }
@@ -113,11 +104,7 @@ fn lists(providers: &[ResourceHints]) -> Vec<Vec<TopologyHint>> {
             lists.push(vec![TopologyHint::ANY]);
         }
         for list in hints.values() {
-            lists.push(if list.is_empty() {
-                vec![TopologyHint::IMPOSSIBLE]
-            } else {
-                list.clone()
-            });
+            lists.push(if list.is_empty() { vec![TopologyHint::IMPOSSIBLE] } else { list.clone() });
         }
     }
     lists
@@ -136,33 +123,21 @@ struct HintChoice {
 
 impl HintChoice {
     fn with(self, hint: TopologyHint) -> Self {
-        let affinity = hint
-            .affinity
-            .map_or(self.affinity, |mask| self.affinity.intersection(mask));
+        let affinity = hint.affinity.map_or(self.affinity, |mask| self.affinity.intersection(mask));
         let differs = self.same.is_some() && hint.affinity.is_some() && self.same != hint.affinity;
         let preferred = self.preferred && hint.preferred && !differs;
-        Self {
-            affinity,
-            preferred,
-            same: self.same.or(hint.affinity).filter(|_| preferred),
-        }
+        Self { affinity, preferred, same: self.same.or(hint.affinity).filter(|_| preferred) }
     }
 }
 
 /// The best merge over all choices of one hint per list. Equal partial choices are merged, so that the work does not
 /// grow exponentially with the number of lists.
 fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> TopologyHint {
-    let none = HintChoice {
-        affinity: numa.all(),
-        preferred: true,
-        same: None,
-    };
+    let none = HintChoice { affinity: numa.all(), preferred: true, same: None };
     let mut choices = BTreeSet::from([none]);
     for list in lists {
-        choices = choices
-            .iter()
-            .flat_map(|choice| list.iter().map(|hint| choice.with(*hint)))
-            .collect();
+        choices =
+            choices.iter().flat_map(|choice| list.iter().map(|hint| choice.with(*hint))).collect();
     }
     let target = max_of_min_affinity_counts(lists);
     let possible = choices.iter().filter(|choice| !choice.affinity.is_empty());

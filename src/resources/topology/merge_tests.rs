@@ -7,10 +7,7 @@ fn hint(text: &str) -> TopologyHint {
     let preferred = text.ends_with('+');
     let nodes = text.trim_end_matches(['+', '-']);
     let digits = nodes.chars().map(|digit| digit.to_digit(10).unwrap());
-    TopologyHint {
-        affinity: (nodes != "*").then(|| NumaMask::of(digits).unwrap()),
-        preferred,
-    }
+    TopologyHint { affinity: (nodes != "*").then(|| NumaMask::of(digits).unwrap()), preferred }
 }
 
 fn provider(text: &str) -> ResourceHints {
@@ -28,19 +25,11 @@ fn provider(text: &str) -> ResourceHints {
 
 fn machine(distances: &[&[u64]]) -> NumaInfo {
     let nodes = (0..).zip(distances.iter().map(|list| list.to_vec()));
-    NumaInfo {
-        nodes: nodes.collect(),
-        prefer_closest: false,
-    }
+    NumaInfo { nodes: nodes.collect(), prefer_closest: false }
 }
 
 fn four_nodes() -> NumaInfo {
-    machine(&[
-        &[10, 11, 12, 12],
-        &[11, 10, 12, 12],
-        &[12, 12, 10, 11],
-        &[12, 12, 11, 10],
-    ])
+    machine(&[&[10, 11, 12, 12], &[11, 10, 12, 12], &[12, 12, 10, 11], &[12, 12, 11, 10]])
 }
 
 /// Two sockets of four nodes; the way from 7 to 6 is longer than that back.
@@ -142,12 +131,7 @@ fn single_numa_node_takes_one_node_or_none() {
         (&["0+ 1+ 01-", ""], "0+"),
     ];
     for (providers, expected) in cases {
-        merges(
-            TopologyPolicy::SingleNumaNode,
-            &four_nodes(),
-            providers,
-            expected,
-        );
+        merges(TopologyPolicy::SingleNumaNode, &four_nodes(), providers, expected);
     }
 }
 
@@ -185,14 +169,8 @@ fn many_resources_with_many_hints_are_merged_at_once() {
 
 #[test]
 fn masks_are_enumerated_from_small_to_large() {
-    let found: Vec<_> = subsets(&[0, 2, 5])
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(
-        found,
-        ["{0}", "{2}", "{5}", "{0,2}", "{0,5}", "{2,5}", "{0,2,5}"]
-    );
+    let found: Vec<_> = subsets(&[0, 2, 5]).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["{0}", "{2}", "{5}", "{0,2}", "{0,5}", "{2,5}", "{0,2,5}"]);
     assert_eq!(combinations(&[1, 2, 3], 0), [Vec::<i32>::new()]);
     assert_eq!(combinations(&[1], 2), Vec::<Vec<i32>>::new());
     assert_eq!(NumaMask::of([64]), None);
@@ -209,17 +187,10 @@ fn hints_merge_to_the_same_as_in_the_go_kubelet() {
         let [policy, closest, providers, expected, admitted] =
             line.split('|').collect::<Vec<_>>().try_into().unwrap();
         let policy = TopologyPolicy::parse(policy).unwrap();
-        let numa = NumaInfo {
-            prefer_closest: closest == "true",
-            ..eight_nodes()
-        };
+        let numa = NumaInfo { prefer_closest: closest == "true", ..eight_nodes() };
         let providers: Vec<_> = providers.split(';').collect();
         merges(policy, &numa, &providers, expected);
-        assert_eq!(
-            policy.admits(hint(expected)).to_string(),
-            admitted,
-            "{line}"
-        );
+        assert_eq!(policy.admits(hint(expected)).to_string(), admitted, "{line}");
         cases += 1;
     }
     assert!(cases > 200);

@@ -18,10 +18,7 @@ pub struct TopologyOptions {
 
 impl Default for TopologyOptions {
     fn default() -> Self {
-        Self {
-            prefer_closest: false,
-            max_numa_nodes: DEFAULT_MAX_NUMA_NODES,
-        }
+        Self { prefer_closest: false, max_numa_nodes: DEFAULT_MAX_NUMA_NODES }
     }
 }
 
@@ -49,14 +46,13 @@ fn parse_max(name: &str, value: &str) -> Result<usize, String> {
             "unable to convert policy option to integer {name:?}: strconv.Atoi: parsing {value:?}: invalid syntax"
         )
     })?;
-    usize::try_from(number)
-        .ok()
-        .filter(|number| *number >= DEFAULT_MAX_NUMA_NODES)
-        .ok_or_else(|| {
+    usize::try_from(number).ok().filter(|number| *number >= DEFAULT_MAX_NUMA_NODES).ok_or_else(
+        || {
             format!(
                 "the minimum value of {name:?} should not be less than {DEFAULT_MAX_NUMA_NODES}"
             )
-        })
+        },
+    )
 }
 
 /// Parses a boolean option as Go does.

@@ -50,11 +50,7 @@ impl HintProvider for Resource {
 }
 
 fn resource(hint: TopologyHint, fails_at: &'static str) -> Resource {
-    Resource {
-        hint,
-        fails_at,
-        allocated: Vec::new(),
-    }
+    Resource { hint, fails_at, allocated: Vec::new() }
 }
 
 fn manager(policy: &str, scope: &str) -> TopologyManager {
@@ -85,11 +81,7 @@ fn without_a_policy_providers_allocate_as_they_like() {
     let mut cpu = resource(node(1, false), "");
     let admission = manager("none", "pod").admit(&pod(), &mut [&mut cpu]);
     assert_eq!(admission.result, Ok(()));
-    assert!(
-        cpu.allocated
-            .iter()
-            .all(|(_, hint)| *hint == TopologyHint::default())
-    );
+    assert!(cpu.allocated.iter().all(|(_, hint)| *hint == TopologyHint::default()));
     assert_eq!(cpu.allocated.len(), 3);
 }
 
@@ -105,16 +97,10 @@ fn strict_policies_reject_what_is_not_preferred() {
             let mut cpu = resource(node(1, false), "");
             let admission = manager(policy, scope).admit(&pod(), &mut [&mut cpu]);
             assert_eq!(admission.result.is_ok(), admitted, "{policy} {scope}");
-            assert_eq!(
-                (admission.aligned, admission.misaligned),
-                (aligned, misaligned)
-            );
+            assert_eq!((admission.aligned, admission.misaligned), (aligned, misaligned));
             if let Err(error) = admission.result {
                 assert_eq!(error.reason, "TopologyAffinityError");
-                assert_eq!(
-                    error.message,
-                    "Resources cannot be allocated with Topology locality"
-                );
+                assert_eq!(error.message, "Resources cannot be allocated with Topology locality");
             }
         }
     }
@@ -135,10 +121,7 @@ fn the_first_container_that_cannot_be_allocated_ends_the_admission() {
     let admission = manager("best-effort", "container").admit(&pod(), &mut [&mut cpu]);
     let error = admission.result.unwrap_err();
     assert_eq!(error.reason, "UnexpectedAdmissionError");
-    assert_eq!(
-        error.message,
-        "Allocate failed due to not enough, which is unexpected"
-    );
+    assert_eq!(error.message, "Allocate failed due to not enough, which is unexpected");
     assert_eq!(cpu.allocated, [("init".to_owned(), node(0, true))]);
 }
 

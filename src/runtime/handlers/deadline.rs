@@ -72,10 +72,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_times_out() {
         let started_at = clock::instant();
-        assert_eq!(
-            within(S, pending::<()>()).await,
-            Err(TimeoutError::TimedOut)
-        );
+        assert_eq!(within(S, pending::<()>()).await, Err(TimeoutError::TimedOut));
         assert_eq!(clock::since(started_at), S);
     }
 
@@ -85,10 +82,7 @@ mod tests {
         tokio::task::yield_now().await;
         tokio::time::advance(3 * S).await;
         let late = waiting.await.unwrap();
-        assert!(
-            matches!(late, Err(TimeoutError::Starved(lag)) if lag > S),
-            "{late:?}"
-        );
+        assert!(matches!(late, Err(TimeoutError::Starved(lag)) if lag > S), "{late:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -74,12 +74,7 @@ pub(super) fn timed_out(command: &[String], timeout: Duration) -> String {
 
 /// Standard output followed by standard error, truncated to [`MAX_OUTPUT`].
 pub(super) fn both(output: &ExecOutput) -> String {
-    let bytes: Vec<u8> = output
-        .stdout
-        .iter()
-        .chain(&output.stderr)
-        .take(MAX_OUTPUT)
-        .copied()
-        .collect();
+    let bytes: Vec<u8> =
+        output.stdout.iter().chain(&output.stderr).take(MAX_OUTPUT).copied().collect();
     truncated(&bytes)
 }

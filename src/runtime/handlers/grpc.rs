@@ -31,12 +31,9 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duratio
         Err(TimeoutError::Starved(lag)) => {
             ProbeOutcome::unknown(TimeoutError::starved_text(lag, timeout))
         }
-        Err(TimeoutError::TimedOut) if connected.load(Ordering::Relaxed) => {
-            ProbeOutcome::failure(format!(
-                "timeout: health rpc did not complete within {}",
-                GoDuration::from(timeout)
-            ))
-        }
+        Err(TimeoutError::TimedOut) if connected.load(Ordering::Relaxed) => ProbeOutcome::failure(
+            format!("timeout: health rpc did not complete within {}", GoDuration::from(timeout)),
+        ),
         Err(TimeoutError::TimedOut) => ProbeOutcome::failure(format!(
             "timeout: failed to connect service {address:?} within {}: context deadline exceeded",
             GoDuration::from(timeout)
@@ -52,9 +49,7 @@ async fn check(
 ) -> ProbeOutcome {
     let address = net::join_host_port(host, port);
     let no_connection = |text: &str| {
-        ProbeOutcome::failure(format!(
-            "error: failed to connect service at {address:?}: {text}"
-        ))
+        ProbeOutcome::failure(format!("error: failed to connect service at {address:?}: {text}"))
     };
     let stream = match net::dial(host, port, max_wait).await {
         Ok(stream) => stream,
@@ -66,9 +61,7 @@ async fn check(
         Ok(channel) => channel,
         Err(error) => return no_connection(&error_chain(&error)),
     };
-    let request = HealthCheckRequest {
-        service: service.to_owned(),
-    };
+    let request = HealthCheckRequest { service: service.to_owned() };
     match HealthClient::new(channel).check(request).await {
         Ok(reply) => match reply.get_ref().status() {
             ServingStatus::Serving => ProbeOutcome::success("service healthy"),

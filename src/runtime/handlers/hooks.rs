@@ -45,11 +45,7 @@ pub struct HookTarget<'a> {
 /// For an orphan, the network mode of its newest sandbox counts.
 pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
     let host_network = pod.map_or_else(|| status.is_on_host_network(), PodExt::host_network);
-    if host_network {
-        Some(node.address().into())
-    } else {
-        status.ips().first().cloned()
-    }
+    if host_network { Some(node.address().into()) } else { status.ips().first().cloned() }
 }
 
 /// The error of a hook. The message may contain output of the container or a secret of the request, so it is logged and
@@ -173,25 +169,23 @@ impl Hooks {
                 target.pod_text(),
             )
         };
-        Err(
-            match exec::run(&self.exec, target.container_id, command, timeout).await {
-                ExecResult::Exited(output) if output.exit_code == 0 => return Ok(()),
-                ExecResult::Exited(output) => {
-                    let cause = format!("command exited with {}", output.exit_code);
-                    let message = text(exit_text(command, &output), exec::both(&output));
-                    HookError::Failed { message, cause }
-                }
-                ExecResult::TimedOut => HookError::DeadlineExceeded(timeout),
-                ExecResult::Error(error) if error.is_unavailable() => {
-                    HookError::RuntimeUnavailable(text(error.grpc_text(), String::new()))
-                }
-                ExecResult::Error(error) => {
-                    let cause = error.grpc_text();
-                    let message = text(cause.clone(), String::new());
-                    HookError::Failed { message, cause }
-                }
-            },
-        )
+        Err(match exec::run(&self.exec, target.container_id, command, timeout).await {
+            ExecResult::Exited(output) if output.exit_code == 0 => return Ok(()),
+            ExecResult::Exited(output) => {
+                let cause = format!("command exited with {}", output.exit_code);
+                let message = text(exit_text(command, &output), exec::both(&output));
+                HookError::Failed { message, cause }
+            }
+            ExecResult::TimedOut => HookError::DeadlineExceeded(timeout),
+            ExecResult::Error(error) if error.is_unavailable() => {
+                HookError::RuntimeUnavailable(text(error.grpc_text(), String::new()))
+            }
+            ExecResult::Error(error) => {
+                let cause = error.grpc_text();
+                let message = text(cause.clone(), String::new());
+                HookError::Failed { message, cause }
+            }
+        })
     }
 
     /// Any response counts as success, whatever its status, as upstream.
@@ -238,21 +232,12 @@ impl Hooks {
 impl HookTarget<'_> {
     /// `name_namespace(uid)`.
     fn pod_text(&self) -> String {
-        let ObjectRef {
-            namespace,
-            name,
-            uid,
-            ..
-        } = self.pod;
+        let ObjectRef { namespace, name, uid, .. } = self.pod;
         format!("{name}_{namespace}({uid})")
     }
 
     fn as_target(&self) -> HandlerTarget<'_> {
-        HandlerTarget {
-            container_id: self.container_id,
-            pod_ip: self.pod_ip,
-            ports: self.ports,
-        }
+        HandlerTarget { container_id: self.container_id, pod_ip: self.pod_ip, ports: self.ports }
     }
 }
 

@@ -47,10 +47,7 @@ pub(super) struct FetchError {
 impl FetchError {
     fn of_request(url: &str, cause: String, local: bool) -> Self {
         Self {
-            error: NetError {
-                text: format!("Get {url:?}: {cause}"),
-                local,
-            },
+            error: NetError { text: format!("Get {url:?}: {cause}"), local },
             cause,
             no_tls: false,
         }
@@ -58,10 +55,7 @@ impl FetchError {
 
     /// A redirect that is not followed; its location is what the server sent.
     fn of_redirect(location: &str, text: String, cause: &str) -> Self {
-        Self {
-            cause: cause.to_owned(),
-            ..Self::of_request(location, text, false)
-        }
+        Self { cause: cause.to_owned(), ..Self::of_request(location, text, false) }
     }
 }
 
@@ -146,24 +140,17 @@ async fn send(
 ) -> Result<HttpResponse, FetchError> {
     let url = &request.url;
     let error = |text, local| FetchError::of_request(&url.to_string(), text, local);
-    let stream = net::dial(&url.host, url.port(), max_wait)
-        .await
-        .map_err(|e| error(e.text, e.local))?;
+    let stream =
+        net::dial(&url.host, url.port(), max_wait).await.map_err(|e| error(e.text, e.local))?;
     let response = if url.https {
         match tls::connect(&url.host, stream).await {
             Ok(stream) => exchange(stream, request, reading).await,
             Err(e) if tls::is_no_tls(&e) => {
                 let text = "http: server gave HTTP response to HTTPS client".to_owned();
-                return Err(FetchError {
-                    no_tls: true,
-                    ..error(text, false)
-                });
+                return Err(FetchError { no_tls: true, ..error(text, false) });
             }
             Err(e) => {
-                return Err(error(
-                    format!("tls: {}", net::io_text(&e)),
-                    net::is_local(&e),
-                ));
+                return Err(error(format!("tls: {}", net::io_text(&e)), net::is_local(&e)));
             }
         }
     } else {
@@ -192,10 +179,7 @@ async fn exchange<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let client = Http1 {
-        title_case: true,
-        max_head: Some(MAX_HEAD),
-    };
+    let client = Http1 { title_case: true, max_head: Some(MAX_HEAD) };
     let read = async |response| {
         reading.store(true, Ordering::Relaxed);
         read(response).await
@@ -211,8 +195,7 @@ fn wire(request: &GetRequest) -> Request<Empty<Bytes>> {
         Some(host) => Some(host.clone()),
         None => request.url.authority().parse().ok(),
     };
-    wire.headers_mut()
-        .extend(host.map(|host| (header::HOST, host)));
+    wire.headers_mut().extend(host.map(|host| (header::HOST, host)));
     wire.headers_mut().extend(request.headers.clone());
     wire
 }

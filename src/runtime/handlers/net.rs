@@ -52,16 +52,12 @@ pub(super) async fn dial(host: &str, port: u16, max_wait: Duration) -> Result<Tc
             }
         }
     };
-    connected
-        .and_then(|stream| stream.set_zero_linger().map(|()| stream))
-        .map_err(|error| NetError {
-            text: format!(
-                "dial tcp {}: connect: {}",
-                join_host_port(host, port),
-                io_text(&error)
-            ),
+    connected.and_then(|stream| stream.set_zero_linger().map(|()| stream)).map_err(|error| {
+        NetError {
+            text: format!("dial tcp {}: connect: {}", join_host_port(host, port), io_text(&error)),
             local: is_local(&error),
-        })
+        }
+    })
 }
 
 /// Runs `resolve` on a thread; `None` if there is no permit for it within `max_wait`. The thread keeps the permit until
@@ -87,11 +83,7 @@ pub(super) fn dial_timed_out(host: &str, port: u16) -> String {
 
 /// `host:port`, with brackets around an IPv6 address.
 pub(super) fn join_host_port(host: &str, port: u16) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Whether the error is a lack of resources on this node.

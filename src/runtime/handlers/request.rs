@@ -72,12 +72,9 @@ fn headers(
     }
     let host = headers.remove(header::HOST).filter(|host| !host.is_empty());
     // These headers frame the message and are set by the client.
-    for name in [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-        header::TRAILER,
-    ] {
+    for name in
+        [header::CONNECTION, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER]
+    {
         headers.remove(name);
     }
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

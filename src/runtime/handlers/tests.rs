@@ -26,11 +26,7 @@ fn no_exec() -> ExecFn {
 }
 
 fn exited(exit_code: i32, stdout: &str, stderr: &str) -> Result<ExecOutput, CriError> {
-    Ok(ExecOutput {
-        stdout: stdout.into(),
-        stderr: stderr.into(),
-        exit_code,
-    })
+    Ok(ExecOutput { stdout: stdout.into(), stderr: stderr.into(), exit_code })
 }
 
 async fn run(exec: &ExecFn, handler: Handler<'_>, timeout: Duration) -> ProbeOutcome {
@@ -66,11 +62,7 @@ async fn exec_output_is_cut_at_ten_kib_without_breaking_utf_8() {
 }
 
 fn outcome_unknown(code: tonic::Code) -> CriError {
-    CriError::OutcomeUnknown {
-        rpc: Rpc::ExecSync,
-        code,
-        message: "said the runtime".into(),
-    }
+    CriError::OutcomeUnknown { rpc: Rpc::ExecSync, code, message: "said the runtime".into() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,15 +91,9 @@ async fn a_broken_connection_to_the_runtime_says_nothing_about_the_container() {
             })
         });
         let outcome = run_command(exec, &["x"], SECOND).await;
-        assert!(
-            matches!(outcome, ProbeOutcome::Unknown { .. }),
-            "{outcome:?}"
-        );
+        assert!(matches!(outcome, ProbeOutcome::Unknown { .. }), "{outcome:?}");
     }
-    let gone = CriError::NotFound {
-        rpc: Rpc::ExecSync,
-        message: "no such container".into(),
-    };
+    let gone = CriError::NotFound { rpc: Rpc::ExecSync, message: "no such container".into() };
     assert_eq!(
         run_command(exec_with(move |_| Err(gone.clone())), &["x"], SECOND).await,
         ProbeOutcome::unknown("rpc error: code = NotFound desc = no such container")
@@ -122,11 +108,8 @@ async fn commands_reach_the_runtime_as_they_are_written() {
     server.script.on("ExecSync", |request| {
         let request = v1::ExecSyncRequest::decode(request).unwrap();
         test_server::Reply::message(&v1::ExecSyncResponse {
-            stdout: format!(
-                "{:?} {} {}",
-                request.cmd, request.container_id, request.timeout
-            )
-            .into(),
+            stdout: format!("{:?} {} {}", request.cmd, request.container_id, request.timeout)
+                .into(),
             ..Default::default()
         })
     });
@@ -138,10 +121,7 @@ async fn commands_reach_the_runtime_as_they_are_written() {
 }
 
 fn tcp(port: u16) -> TCPSocketAction {
-    TCPSocketAction {
-        host: None,
-        port: IntOrString::Int(port.into()),
-    }
+    TCPSocketAction { host: None, port: IntOrString::Int(port.into()) }
 }
 
 #[tokio::test]
@@ -153,10 +133,7 @@ async fn tcp_succeeds_where_something_listens_and_leaves_no_time_wait_behind() {
     assert_eq!(outcome, ProbeOutcome::success(""));
     let (mut accepted, _) = listener.accept().await.unwrap();
     let read = tokio::io::AsyncReadExt::read(&mut accepted, &mut [0; 1]).await;
-    assert_eq!(
-        read.unwrap_err().kind(),
-        std::io::ErrorKind::ConnectionReset
-    );
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]
@@ -165,9 +142,7 @@ async fn tcp_fails_where_nothing_listens() {
     let action = tcp(port);
     assert_eq!(
         run(&no_exec(), Handler::TcpSocket(&action), SECOND).await,
-        ProbeOutcome::failure(format!(
-            "dial tcp 127.0.0.1:{port}: connect: connection refused"
-        ))
+        ProbeOutcome::failure(format!("dial tcp 127.0.0.1:{port}: connect: connection refused"))
     );
 }
 
@@ -182,10 +157,7 @@ async fn a_port_can_be_a_name_or_a_number_written_as_text() {
     let text = |text: &str| resolve_port(&IntOrString::String(text.into()), &ports);
     assert_eq!(text("web"), Ok(8080));
     assert_eq!(text("81"), Ok(81));
-    assert_eq!(
-        text("nope"),
-        Err(r#"the container has no port named "nope""#.into())
-    );
+    assert_eq!(text("nope"), Err(r#"the container has no port named "nope""#.into()));
     for bad in [0, -1, 65536] {
         assert!(resolve_port(&IntOrString::Int(bad), &ports).is_err());
     }
@@ -193,24 +165,14 @@ async fn a_port_can_be_a_name_or_a_number_written_as_text() {
 
 #[tokio::test]
 async fn what_cannot_be_asked_is_unknown() {
-    let target = HandlerTarget {
-        container_id: &ContainerId::from("c1"),
-        pod_ip: None,
-        ports: &[],
-    };
+    let target = HandlerTarget { container_id: &ContainerId::from("c1"), pod_ip: None, ports: &[] };
     let action = tcp(80);
     let outcome = run_handler(&no_exec(), &Handler::TcpSocket(&action), &target, SECOND).await;
-    assert_eq!(
-        outcome,
-        ProbeOutcome::unknown("the pod has no IP address yet")
-    );
+    assert_eq!(outcome, ProbeOutcome::unknown("the pod has no IP address yet"));
 }
 
 async fn check_health(server: &Server, service: &str, timeout: Duration) -> ProbeOutcome {
-    let action = GRPCAction {
-        port: server.port.into(),
-        service: Some(service.into()),
-    };
+    let action = GRPCAction { port: server.port.into(), service: Some(service.into()) };
     run(&no_exec(), Handler::Grpc(&action), timeout).await
 }
 
@@ -247,10 +209,7 @@ async fn grpc_success_is_serving_and_nothing_else() {
 #[tokio::test]
 async fn grpc_fails_where_nothing_listens() {
     let port = server::closed_port().await;
-    let action = GRPCAction {
-        port: port.into(),
-        service: None,
-    };
+    let action = GRPCAction { port: port.into(), service: None };
     assert_eq!(
         run(&no_exec(), Handler::Grpc(&action), SECOND).await,
         ProbeOutcome::failure(format!(

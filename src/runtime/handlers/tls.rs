@@ -40,12 +40,7 @@ pub(super) async fn connect(host: &str, stream: TcpStream) -> io::Result<TlsStre
 /// Whether a handshake failed because the server does not use TLS.
 pub(super) fn is_no_tls(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|e| e.downcast_ref());
-    matches!(
-        cause,
-        Some(rustls::Error::InvalidMessage(
-            InvalidMessage::InvalidContentType
-        ))
-    )
+    matches!(cause, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
 }
 
 #[derive(Debug)]
@@ -82,8 +77,6 @@ impl ServerCertVerifier for AnyCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ring::default_provider()
-            .signature_verification_algorithms
-            .supported_schemes()
+        ring::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

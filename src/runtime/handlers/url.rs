@@ -61,18 +61,13 @@ impl Url {
                 format!("{directory}/{location}")
             }
         };
-        Ok(Url {
-            target: request_target(&target),
-            ..self.clone()
-        })
+        Ok(Url { target: request_target(&target), ..self.clone() })
     }
 
     fn absolute(https: bool, rest: &str, whole: &str) -> Result<Url, String> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at_checked(end).unwrap_or((rest, ""));
-        let address = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
+        let address = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let bad = || format!("failed to parse Location header {whole:?}");
         let (host, port) = match address.strip_prefix('[') {
             Some(bracketed) => bracketed.split_once(']').ok_or_else(bad)?,
@@ -88,12 +83,7 @@ impl Url {
             Some("") | None => None,
             Some(number) => Some(number.parse().map_err(|_| bad())?),
         };
-        Ok(Url {
-            https,
-            host: host.to_owned(),
-            port,
-            target: request_target(target),
-        })
+        Ok(Url { https, host: host.to_owned(), port, target: request_target(target) })
     }
 }
 
@@ -207,24 +197,14 @@ mod tests {
             let joined = base.join(location).map(|url| url.to_string());
             assert_eq!(joined.as_deref(), Ok(url), "{location:?}");
         }
-        for nowhere in [
-            "ftp://other/",
-            "http://",
-            "http://[fd00::1",
-            "http://x:99999/",
-        ] {
+        for nowhere in ["ftp://other/", "http://", "http://[fd00::1", "http://x:99999/"] {
             assert!(base.join(nowhere).is_err(), "{nowhere:?}");
         }
     }
 
     #[test]
     fn a_redirect_without_a_port_means_the_scheme_s_own() {
-        let base = Url {
-            https: false,
-            host: "a".into(),
-            port: Some(8080),
-            target: "/".into(),
-        };
+        let base = Url { https: false, host: "a".into(), port: Some(8080), target: "/".into() };
         assert_eq!(base.join("https://a/").map(|url| url.port()), Ok(443));
         assert_eq!(base.join("http://a/").map(|url| url.port()), Ok(80));
     }

@@ -43,10 +43,7 @@ impl ContainerLogFiles {
         let Some(links) = &self.links else { return };
         let pod_ref = PodRef::of(pod);
         let paths = log_paths::pod_logs_dir(&self.logs, &pod_ref).and_then(|dir| {
-            Ok((
-                dir.join(log_path),
-                log_paths::log_symlink(links, &pod_ref, name, id.as_str())?,
-            ))
+            Ok((dir.join(log_path), log_paths::log_symlink(links, &pod_ref, name, id.as_str())?))
         });
         let Ok((log, link)) = paths else { return };
         let path = link.display().to_string();
@@ -99,8 +96,7 @@ impl ContainerLogFiles {
     ) {
         let kept = container.restart_count;
         let select = move |number| number < kept;
-        self.remove("remove old logs", pod_ref, container, select)
-            .await;
+        self.remove("remove old logs", pod_ref, container, select).await;
     }
 
     /// Removes an instance's link and the logs with matching restart counts.
@@ -209,12 +205,7 @@ mod tests {
     fn only_logs_of_pods_are_removed_with_their_links() {
         let dir = tempfile::tempdir().unwrap();
         let (logs, links) = (dir.path().join("pods"), dir.path().join("containers"));
-        for name in [
-            "shop_a_u1/main",
-            "shop_b_u2/main",
-            "lost+found",
-            "two_parts",
-        ] {
+        for name in ["shop_a_u1/main", "shop_b_u2/main", "lost+found", "two_parts"] {
             fs::create_dir_all(logs.join(name)).unwrap();
         }
         fs::create_dir(&links).unwrap();
@@ -230,18 +221,12 @@ mod tests {
             remove_pod_logs(&logs, Some(&links), &uid.into()).unwrap();
         }
         assert!(!logs.join("shop_a_u1").exists());
-        for left in [
-            "shop_b_u2/main/0.log",
-            "lost+found",
-            "two_parts",
-            "shop_file_u3",
-            "shop_link_u4",
-        ] {
+        for left in
+            ["shop_b_u2/main/0.log", "lost+found", "two_parts", "shop_file_u3", "shop_link_u4"]
+        {
             assert!(logs.join(left).symlink_metadata().is_ok(), "{left}");
         }
-        let names = fs::read_dir(&links)
-            .unwrap()
-            .map(|e| e.unwrap().file_name());
+        let names = fs::read_dir(&links).unwrap().map(|e| e.unwrap().file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
         assert_eq!(names, ["elsewhere", "file", "live"]);
@@ -263,13 +248,9 @@ mod tests {
     #[test]
     fn an_instances_logs_go_with_their_rotated_files_and_no_others() {
         let dir = tempfile::tempdir().unwrap();
-        for name in [
-            "1.log",
-            "1.log.20260101-000000",
-            "1.log.20260101-000000.gz",
-            "11.log",
-            "0.log",
-        ] {
+        for name in
+            ["1.log", "1.log.20260101-000000", "1.log.20260101-000000.gz", "11.log", "0.log"]
+        {
             fs::write(dir.path().join(name), "x").unwrap();
         }
         remove_logs(dir.path(), |number| number == 1).unwrap();

@@ -74,8 +74,7 @@ impl ExitRecords {
         // While all regular containers are being restarted, their exits are not final.
         let restarts = self.state_store.read(&uid, |r| r.restart_all.is_some());
         let was_killed_to_restart = |ended: &ContainerStatus| {
-            self.state_store
-                .read(&uid, |record| record.was_killed_to_restart(ended))
+            self.state_store.read(&uid, |record| record.was_killed_to_restart(ended))
         };
         let regular = pod.containers().iter().filter_map(|container| {
             let ended = exited(status, &container.name)?;
@@ -92,8 +91,7 @@ impl ExitRecords {
                 exit.is_some_and(|exit| exit.id == ended.id.as_str())
             });
             if !known {
-                self.state_store
-                    .update(&uid, |record| record.exits.record(ended, false));
+                self.state_store.update(&uid, |record| record.exits.record(ended, false));
             }
         }
     }
@@ -127,9 +125,7 @@ impl ExitRecords {
         };
         if !self.state_store.read(uid, all_matter) {
             self.state_store.update(uid, |record| {
-                record
-                    .killed_to_restart
-                    .retain(|name, id| matters(name, id));
+                record.killed_to_restart.retain(|name, id| matters(name, id));
             });
         }
     }
@@ -188,16 +184,14 @@ impl ExitRecords {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.superseded);
         if self.state_store.read(&uid, is_last) {
-            self.state_store
-                .update(&uid, |record| record.exits.mark_superseded(name));
+            self.state_store.update(&uid, |record| record.exits.mark_superseded(name));
         }
     }
 
     /// Removes the exits of containers that start over.
     pub(super) fn forget(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
         if self.state_store.read(uid, |r| !r.exits.is_empty()) {
-            self.state_store
-                .update(uid, |r| r.exits.retain(|name| !of(name)));
+            self.state_store.update(uid, |r| r.exits.retain(|name| !of(name)));
         }
     }
 }
@@ -215,12 +209,7 @@ mod tests {
             ("given up", Some(("a", Running)), false, false),
             ("in doubt", Some(("a", Unknown)), true, true),
             ("killed", Some(("a", Exited)), false, true),
-            (
-                "its successor is created",
-                Some(("b", Created)),
-                false,
-                true,
-            ),
+            ("its successor is created", Some(("b", Created)), false, true),
             ("its successor runs", Some(("b", Running)), false, false),
             ("its successor has ended", Some(("b", Exited)), false, false),
         ] {

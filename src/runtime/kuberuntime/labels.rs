@@ -17,16 +17,13 @@ const MAX_JSON: usize = 256 * 1024;
 /// Labels of a sandbox: those of the pod, and its name, namespace and UID.
 pub fn sandbox_labels(pod: &Pod) -> StringMap {
     let own = pod.metadata.labels.iter().flatten();
-    own.map(|(key, value)| (key.clone(), value.clone()))
-        .chain(identity_labels(pod))
-        .collect()
+    own.map(|(key, value)| (key.clone(), value.clone())).chain(identity_labels(pod)).collect()
 }
 
 /// Annotations of a sandbox: the pod's.
 pub fn sandbox_annotations(pod: &Pod) -> StringMap {
     let own = pod.metadata.annotations.iter().flatten();
-    own.map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
+    own.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Labels of a container: the pod's name, namespace and UID, and the container's name. The pod's labels are not repeated.
@@ -50,46 +47,26 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let mut map = StringMap::from([
         (keys::CONTAINER_HASH.into(), container_hash(container)),
-        (
-            keys::CONTAINER_RESTART_COUNT.into(),
-            restart_count.to_string(),
-        ),
-        (
-            keys::TERMINATION_MESSAGE_PATH.into(),
-            text(&container.termination_message_path),
-        ),
-        (
-            keys::TERMINATION_MESSAGE_POLICY.into(),
-            text(&container.termination_message_policy),
-        ),
+        (keys::CONTAINER_RESTART_COUNT.into(), restart_count.to_string()),
+        (keys::TERMINATION_MESSAGE_PATH.into(), text(&container.termination_message_path)),
+        (keys::TERMINATION_MESSAGE_POLICY.into(), text(&container.termination_message_policy)),
     ]);
     let mut add = |key: &str, value: Option<String>| {
         map.extend(value.map(|value| (key.to_string(), value)));
     };
     let grace = pod.spec().and_then(|s| s.termination_grace_period_seconds);
-    add(
-        keys::POD_TERMINATION_GRACE_PERIOD,
-        grace.map(|seconds| seconds.to_string()),
-    );
+    add(keys::POD_TERMINATION_GRACE_PERIOD, grace.map(|seconds| seconds.to_string()));
     add(
         keys::POD_DELETION_GRACE_PERIOD,
-        pod.metadata
-            .deletion_grace_period_seconds
-            .map(|seconds| seconds.to_string()),
+        pod.metadata.deletion_grace_period_seconds.map(|seconds| seconds.to_string()),
     );
     let source = pod.annotation(keys::CONFIG_SOURCE);
     add(keys::CONFIG_SOURCE, source.map(str::to_owned));
     let lifecycle = container.lifecycle.as_ref();
     let pre_stop = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-    add(
-        keys::PRE_STOP_HANDLER,
-        pre_stop.and_then(|handler| serde_json::to_string(handler).ok()),
-    );
+    add(keys::PRE_STOP_HANDLER, pre_stop.and_then(|handler| serde_json::to_string(handler).ok()));
     let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
-    add(
-        keys::CONTAINER_PORTS,
-        ports.and_then(|ports| serde_json::to_string(ports).ok()),
-    );
+    add(keys::CONTAINER_PORTS, ports.and_then(|ports| serde_json::to_string(ports).ok()));
     map
 }
 
@@ -164,8 +141,7 @@ fn read_json<T: serde::de::DeserializeOwned>(
         0..=MAX_JSON => serde_json::from_str(text).map_err(|error| error.to_string()),
         length => Err(format!("it is {length} bytes long")),
     };
-    read.map_err(|detail| errors.push(UnreadableAnnotation { key, detail }))
-        .ok()
+    read.map_err(|detail| errors.push(UnreadableAnnotation { key, detail })).ok()
 }
 
 #[cfg(test)]
@@ -200,15 +176,9 @@ mod tests {
         let pod = hooked();
         let map = container_annotations(&pod, &pod.containers()[0], 4);
         for (key, value) in [
-            (
-                "io.kubernetes.container.hash",
-                container_hash(&pod.containers()[0]).as_str(),
-            ),
+            ("io.kubernetes.container.hash", container_hash(&pod.containers()[0]).as_str()),
             ("io.kubernetes.container.restartCount", "4"),
-            (
-                "io.kubernetes.container.terminationMessagePath",
-                "/dev/termination-log",
-            ),
+            ("io.kubernetes.container.terminationMessagePath", "/dev/termination-log"),
             ("io.kubernetes.container.terminationMessagePolicy", "File"),
             ("io.kubernetes.pod.terminationGracePeriod", "45"),
             ("io.kubernetes.pod.deletionGracePeriod", "5"),

@@ -41,11 +41,7 @@ pub fn pod_of_logs(directory: &str) -> Option<PodRef> {
     // Only the UID may contain an underscore.
     let mut parts = directory.splitn(3, '_').filter(|part| !part.is_empty());
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(PodRef {
-        uid: uid.into(),
-        name: name.into(),
-        namespace: namespace.into(),
-    })
+    Some(PodRef { uid: uid.into(), name: name.into(), namespace: namespace.into() })
 }
 
 /// Directory of a container's logs.
@@ -129,15 +125,7 @@ mod tests {
         let pod_ref = pod_of_logs("shop_web-n1_a_uid-of-a-user").unwrap();
         assert_eq!((&*pod_ref.namespace, &*pod_ref.name), ("shop", "web-n1"));
         assert_eq!(pod_ref.uid.as_str(), "a_uid-of-a-user");
-        for other in [
-            "",
-            "shop",
-            "shop_web",
-            "shop_web_",
-            "_web_u",
-            "shop__u",
-            "web.log",
-        ] {
+        for other in ["", "shop", "shop_web", "shop_web_", "_web_u", "shop__u", "web.log"] {
             assert_eq!(pod_of_logs(other), None, "{other}");
         }
     }
@@ -168,20 +156,11 @@ mod tests {
             (&["0.log"], 1),
             (&["0.log", "10.log", "2.log"], 11),
             (&["3.log.20240101-000000", "1.log"], 4),
-            (
-                &[
-                    "3.log.gz", "3.logs", "x.log", "-1.log", "+5.log", ".log", "7.txt",
-                ],
-                4,
-            ),
+            (&["3.log.gz", "3.logs", "x.log", "-1.log", "+5.log", ".log", "7.txt"], 4),
             (&["99999999999999999999.log"], 0),
             (&["4294967295.log"], u32::MAX),
         ] {
-            assert_eq!(
-                restart_count_from_logs(names.iter().copied()),
-                count,
-                "{names:?}"
-            );
+            assert_eq!(restart_count_from_logs(names.iter().copied()), count, "{names:?}");
         }
     }
 }

@@ -114,8 +114,7 @@ impl StartMetrics {
 
     /// Counts the image volumes of a container that is created next.
     pub(super) fn image_volumes_requested(&self, count: usize) {
-        self.image_volumes
-            .inc_by(u64::try_from(count).unwrap_or_default());
+        self.image_volumes.inc_by(u64::try_from(count).unwrap_or_default());
     }
 
     /// Counts the same volumes when the container was started, or when the runtime says that they cannot be mounted.
@@ -143,9 +142,7 @@ impl StartMetrics {
             return;
         }
         let container_type = kind(pod, container);
-        let tried = self
-            .containers
-            .get_or_create_owned(&[("container_type", container_type)]);
+        let tried = self.containers.get_or_create_owned(&[("container_type", container_type)]);
         tried.inc();
         if let Some(failure) = failure {
             let code = failure.reason;
@@ -183,15 +180,10 @@ mod tests {
             },
         }))
         .unwrap();
-        for (name, expected) in [
-            ("init", "init_container"),
-            ("main", "container"),
-            ("debug", "ephemeral_container"),
-        ] {
-            let container = Container {
-                name: name.into(),
-                ..Container::default()
-            };
+        for (name, expected) in
+            [("init", "init_container"), ("main", "container"), ("debug", "ephemeral_container")]
+        {
+            let container = Container { name: name.into(), ..Container::default() };
             assert_eq!(kind(&pod, &container), expected);
         }
     }

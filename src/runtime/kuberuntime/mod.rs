@@ -144,24 +144,18 @@ impl KubeGenericRuntimeManager {
         let exec = runtime_exec(deps.runtime.clone());
         let hooks = Hooks::new(exec, deps.stores.events.clone(), &deps.metrics);
         let logs = deps.settings.pod_logs_dir.clone();
-        let lookup = Arc::new(SandboxLookup::new(
-            deps.runtime.clone(),
-            deps.stores.pod_cache.clone(),
-        ));
+        let lookup =
+            Arc::new(SandboxLookup::new(deps.runtime.clone(), deps.stores.pod_cache.clone()));
         let log_files = Arc::new(ContainerLogFiles::new(logs, deps.config.log_links.clone()));
-        let back_off = RestartBackOff::new(
-            deps.config.max_restart_back_off,
-            deps.stores.state_store.clone(),
-        );
+        let back_off =
+            RestartBackOff::new(deps.config.max_restart_back_off, deps.stores.state_store.clone());
         let back_off = Arc::new(back_off);
         let exits = ExitRecords {
             state_store: deps.stores.state_store.clone(),
             cache: deps.stores.pod_cache.clone(),
         };
-        let images = ContainerImages {
-            images: deps.images.clone(),
-            events: deps.stores.events.clone(),
-        };
+        let images =
+            ContainerImages { images: deps.images.clone(), events: deps.stores.events.clone() };
         let killer = PodKiller::new(&deps, hooks.clone(), lookup.clone());
         let gc = Arc::new(container_gc(&deps, &exits, &log_files, &killer));
         let post_start = post_start(&deps, hooks, &killer);
@@ -316,9 +310,7 @@ impl KubeGenericRuntimeManager {
             // All containers were removed because an exit of this one restarts all: the delay counts from that exit.
             let restart = self.state_store.read(&pod.uid(), |r| r.restart_all.clone());
             let ended = restart.filter(|all| all.container == name)?.finished_at;
-            let (delay, left) = self
-                .back_off
-                .in_back_off_since(pod, container, ended, now)?;
+            let (delay, left) = self.back_off.in_back_off_since(pod, container, ended, now)?;
             return Some((delay, now + left));
         };
         let (delay, left) = self.back_off.in_back_off(pod, container, newest, now)?;

@@ -106,11 +106,7 @@ impl RestartBackOff {
         let cap = self.cap_of(pod);
         let delay = self.entries.lock().advance_within(key, ended, now, cap);
         self.state_store.update(&pod.uid(), |record| {
-            let saved = SavedBackOff {
-                key,
-                delay_seconds: delay.as_secs(),
-                since: now,
-            };
+            let saved = SavedBackOff { key, delay_seconds: delay.as_secs(), since: now };
             record.back_off.insert(container.name.clone(), saved);
         });
         let key = key_of(pod, container);
@@ -142,9 +138,8 @@ impl RestartBackOff {
         let key = back_off_key_of(pod, container);
         let mut entries = self.entries.lock();
         if entries.entry(&key).is_none() {
-            let saved = self
-                .state_store
-                .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
+            let saved =
+                self.state_store.read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
                 let last_update = saved.since;
@@ -199,8 +194,7 @@ impl RestartBackOff {
         if keys.is_empty() {
             return;
         }
-        self.state_store
-            .update(uid, |record| record.back_off.clear());
+        self.state_store.update(uid, |record| record.back_off.clear());
         let mut entries = self.entries.lock();
         keys.iter().for_each(|key| entries.forget(key));
     }
@@ -208,9 +202,7 @@ impl RestartBackOff {
     /// Removes expired back-offs.
     pub(super) fn gc(&self, now: Timestamp) {
         let age = |entry: &BackoffEntry<Timestamp>| BackoffTime::since(now, entry.last_update);
-        self.entries
-            .lock()
-            .retain(|_, entry| age(entry) < 2 * RESET_AFTER);
+        self.entries.lock().retain(|_, entry| age(entry) < 2 * RESET_AFTER);
         let recent = |at: &Timestamp| BackoffTime::since(now, *at) < 2 * RESET_AFTER;
         self.failed_starts.lock().retain(|_, at| recent(at));
     }
@@ -230,11 +222,7 @@ impl RestartBackOff {
             Some(ContainerState::Unknown) => newest.map(|newest| newest.created_at),
             Some(ContainerState::Created) | None => None,
         };
-        let failed = self
-            .failed_starts
-            .lock()
-            .get(&key_of(pod, container))
-            .copied();
+        let failed = self.failed_starts.lock().get(&key_of(pod, container)).copied();
         // The failure is of an earlier attempt if the newest instance was created after it.
         let created = newest.map(|newest| timestamp(newest.created_at));
         let failed = failed.filter(|failed| created.is_none_or(|created| created <= *failed));
@@ -259,10 +247,8 @@ fn back_off_key_of(pod: &Pod, container: &Container) -> u64 {
 pub(super) fn back_off_event(events: &EventRecorder, pod: &Pod, container: &Container) {
     let formatted_pod = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
     let object = ObjectRef::container(pod, &container.name);
-    let text = format!(
-        "Back-off restarting failed container {} in pod {formatted_pod}",
-        container.name
-    );
+    let text =
+        format!("Back-off restarting failed container {} in pod {formatted_pod}", container.name);
     events.warning(&object, event::BACK_OFF, text);
 }
 

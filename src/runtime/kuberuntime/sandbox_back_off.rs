@@ -23,9 +23,7 @@ pub(super) struct SandboxBackOff {
 
 impl Default for SandboxBackOff {
     fn default() -> Self {
-        Self {
-            entries: Mutex::new(Backoff::new(BASE, CAP, RESET_AFTER)),
-        }
+        Self { entries: Mutex::new(Backoff::new(BASE, CAP, RESET_AFTER)) }
     }
 }
 
@@ -77,11 +75,8 @@ mod tests {
 
     #[test]
     fn the_first_replacement_is_immediate_and_each_further_one_waits_longer() {
-        let (back_off, uid, start) = (
-            SandboxBackOff::default(),
-            PodUid::from("u"),
-            clock::instant(),
-        );
+        let (back_off, uid, start) =
+            (SandboxBackOff::default(), PodUid::from("u"), clock::instant());
         assert_eq!(back_off.remaining(&uid, NotReady, start), None);
         let mut now = start;
         let mut gaps = Vec::new();
@@ -97,11 +92,7 @@ mod tests {
 
     #[test]
     fn a_try_that_ends_before_the_replacement_takes_no_step() {
-        let (back_off, uid, now) = (
-            SandboxBackOff::default(),
-            PodUid::from("u"),
-            clock::instant(),
-        );
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), clock::instant());
         back_off.record_replacement(uid.clone(), NotReady, now);
         let later = now + S(2);
         for _ in 0..10 {
@@ -113,11 +104,7 @@ mod tests {
 
     #[test]
     fn a_first_sandbox_neither_waits_nor_counts() {
-        let (back_off, uid, now) = (
-            SandboxBackOff::default(),
-            PodUid::from("u"),
-            clock::instant(),
-        );
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), clock::instant());
         back_off.record_replacement(uid.clone(), NoSandbox, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), None);
         back_off.record_replacement(uid.clone(), NotReady, now);
@@ -127,11 +114,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_lasted_long_starts_afresh() {
-        let (back_off, uid, now) = (
-            SandboxBackOff::default(),
-            PodUid::from("u"),
-            clock::instant(),
-        );
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), clock::instant());
         for _ in 0..5 {
             back_off.record_replacement(uid.clone(), NotReady, now);
         }

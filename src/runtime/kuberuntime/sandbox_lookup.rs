@@ -20,11 +20,7 @@ pub(super) struct SandboxLookup {
 
 impl SandboxLookup {
     pub(super) fn new(runtime: RuntimeClient, cache: PodCache) -> Self {
-        Self {
-            runtime,
-            cache,
-            unknown: Mutex::default(),
-        }
+        Self { runtime, cache, unknown: Mutex::default() }
     }
 
     /// Records that a creation had an unknown outcome, or that its name was in use.
@@ -51,10 +47,7 @@ impl SandboxLookup {
             label_selector: label_selector.clone(),
             ..PodSandboxFilter::default()
         };
-        let containers = ContainerFilter {
-            label_selector,
-            ..ContainerFilter::default()
-        };
+        let containers = ContainerFilter { label_selector, ..ContainerFilter::default() };
         let (sandboxes, containers) = tokio::try_join!(
             self.runtime.list_pod_sandboxes(Some(sandboxes)),
             self.runtime.list_containers(Some(containers)),

@@ -36,10 +36,7 @@ pub fn termination_message_source(
     }
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
     let path = annotation(keys::TERMINATION_MESSAGE_PATH).unwrap_or_default();
-    let mount = status
-        .mounts
-        .iter()
-        .find(|mount| !path.is_empty() && mount.container_path == path);
+    let mount = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
     let falls_back = annotation(keys::TERMINATION_MESSAGE_POLICY) == Some("FallbackToLogsOnError")
         && status.exit_code != 0
         && status.reason != "ContainerCannotRun";
@@ -73,10 +70,7 @@ pub fn compose_message(
         }
         FileRead::Failed(error) => {
             let path = source.file.as_deref().unwrap_or_else(|| "".as_ref());
-            format!(
-                "Error on reading termination log {}: {error}",
-                path.display()
-            )
+            format!("Error on reading termination log {}: {error}", path.display())
         }
         _ if needs_log(source, file) => log_tail.unwrap_or_default().to_string(),
         _ => String::new(),
@@ -121,10 +115,7 @@ mod tests {
             ..status("File", 0)
         };
         assert_eq!(termination_message_source(&running), None);
-        let pathless = v1::ContainerStatus {
-            annotations: Default::default(),
-            ..status("File", 0)
-        };
+        let pathless = v1::ContainerStatus { annotations: Default::default(), ..status("File", 0) };
         assert_eq!(
             termination_message_source(&pathless),
             Some(TerminationMessageSource::default())
@@ -156,12 +147,7 @@ mod tests {
             ("", &FileRead::Missing, Some("log"), "log"),
             ("", &FileRead::Missing, None, ""),
             ("oom", &FileRead::Missing, None, "oom"),
-            (
-                "",
-                &failed,
-                Some("log"),
-                "Error on reading termination log /k/message: denied",
-            ),
+            ("", &failed, Some("log"), "Error on reading termination log /k/message: denied"),
         ] {
             assert_eq!(compose_message(runtime, &source, file, log), message);
         }
@@ -169,21 +155,13 @@ mod tests {
         assert!(!needs_log(&source, &said) && !needs_log(&source, &failed));
         let file_only = termination_message_source(&status("File", 1)).unwrap();
         assert!(!needs_log(&file_only, &FileRead::Missing));
-        assert_eq!(
-            compose_message("", &file_only, &FileRead::Missing, Some("log")),
-            ""
-        );
+        assert_eq!(compose_message("", &file_only, &FileRead::Missing, Some("log")), "");
     }
 
     #[test]
     fn a_long_message_is_cut_at_its_start_between_characters() {
         let compose = |bytes: Vec<u8>| {
-            compose_message(
-                "",
-                &TerminationMessageSource::default(),
-                &FileRead::Bytes(bytes),
-                None,
-            )
+            compose_message("", &TerminationMessageSource::default(), &FileRead::Bytes(bytes), None)
         };
         let long = compose([vec![b'a'; 5000], b"end".to_vec()].concat());
         assert_eq!(long.len(), MAX_MESSAGE);

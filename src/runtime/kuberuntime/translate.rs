@@ -62,9 +62,7 @@ pub fn sandbox_status(
     order: AddressOrder,
 ) -> Option<ListEntry<SandboxStatus>> {
     let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
-    let network = namespaces
-        .and_then(|n| n.options.as_ref())
-        .map(|o| o.network);
+    let network = namespaces.and_then(|n| n.options.as_ref()).map(|o| o.network);
     let object = SandboxStatus {
         id: SandboxId::from(status.id.as_str()),
         attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -76,10 +74,7 @@ pub fn sandbox_status(
             NetworkMode::Pod
         },
         has_network_status: status.network.is_some(),
-        ips: status
-            .network
-            .as_ref()
-            .map_or_else(Vec::new, |network| addresses(network, order)),
+        ips: status.network.as_ref().map_or_else(Vec::new, |network| addresses(network, order)),
         source: source(&status.annotations),
         manifest_digest: digest(&status.annotations, strings),
     };
@@ -137,11 +132,7 @@ pub fn container_status(
     };
     let exited = state == ContainerState::Exited;
     let text_if = |when: bool, text: &str, limit| {
-        if when {
-            strings.intern(truncate(text, limit))
-        } else {
-            strings.intern("")
-        }
+        if when { strings.intern(truncate(text, limit)) } else { strings.intern("") }
     };
     let object = ContainerStatus {
         id: ContainerId::from(status.id.as_str()),
@@ -179,10 +170,7 @@ pub fn container_status(
 }
 
 fn mounted_images(status: &v1::ContainerStatus, strings: &StringInterner) -> Vec<Arc<str>> {
-    let images = status
-        .mounts
-        .iter()
-        .filter_map(|mount| mount.image.as_ref());
+    let images = status.mounts.iter().filter_map(|mount| mount.image.as_ref());
     let names = images.map(|image| truncate(&image.image, MAX_TEXT));
     let names = names.filter(|name| !name.is_empty()).take(MAX_IMAGES);
     names.map(|name| strings.intern(name)).collect()

@@ -25,10 +25,7 @@ pub(super) struct FileId {
 
 impl FileId {
     pub(super) fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        }
+        Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
@@ -48,11 +45,7 @@ pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
 /// error.
 pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
     let directory = log.parent().unwrap_or(Path::new("/"));
-    let opened = open_below(
-        directory,
-        UNTRUSTED_COMPONENTS - 1,
-        OFlags::PATH | OFlags::DIRECTORY,
-    );
+    let opened = open_below(directory, UNTRUSTED_COMPONENTS - 1, OFlags::PATH | OFlags::DIRECTORY);
     Ok(if_exists(opened)?.is_some())
 }
 

@@ -86,21 +86,12 @@ mod tests {
             ("stderr F text", OutputStream::Stderr, false, "text"),
             ("stdout P begin", OutputStream::Stdout, true, "begin"),
             ("stdout P:x:y begin", OutputStream::Stdout, true, "begin"),
-            (
-                "stdout F  two  spaces ",
-                OutputStream::Stdout,
-                false,
-                " two  spaces ",
-            ),
+            ("stdout F  two  spaces ", OutputStream::Stdout, false, " two  spaces "),
             ("stdout F ", OutputStream::Stdout, false, ""),
             ("stdout F", OutputStream::Stdout, false, ""),
         ];
         for (rest, stream, partial, content) in rows {
-            assert_eq!(
-                parsed(rest),
-                Some((stream, partial, content.into())),
-                "{rest:?}"
-            );
+            assert_eq!(parsed(rest), Some((stream, partial, content.into())), "{rest:?}");
         }
     }
 
@@ -111,23 +102,10 @@ mod tests {
 
     #[test]
     fn other_lines_are_refused() {
-        for rest in [
-            "",
-            "stdout",
-            "stdin F x",
-            "stdout X x",
-            "stdout  x",
-            "STDOUT F x",
-        ] {
+        for rest in ["", "stdout", "stdin F x", "stdout X x", "stdout  x", "STDOUT F x"] {
             assert_eq!(parsed(rest), None, "{rest:?}");
         }
-        for line in [
-            "",
-            " ",
-            "{\"log\":\"x\"}",
-            "yesterday stdout F x",
-            "\u{fffd} stdout F x",
-        ] {
+        for line in ["", " ", "{\"log\":\"x\"}", "yesterday stdout F x", "\u{fffd} stdout F x"] {
             assert_eq!(LogLine::parse(line.as_bytes()), None, "{line:?}");
         }
         assert_eq!(LogLine::parse(b"\xff\xfe stdout F x"), None);

@@ -21,11 +21,7 @@ impl RotationStamp {
                 8 => byte == b'-',
                 _ => byte.is_ascii_digit(),
             });
-        if shaped {
-            DateTime::strptime(FORMAT, text).ok().map(Self)
-        } else {
-            None
-        }
+        if shaped { DateTime::strptime(FORMAT, text).ok().map(Self) } else { None }
     }
 
     /// The stamp of a rotation at `now` (local time): a second past the newest there is if the clock
@@ -80,11 +76,7 @@ impl Rotated {
             UNFINISHED => RotatedForm::DetachedWork,
             _ => return None,
         };
-        Some(Self {
-            stamp: RotationStamp::parse(stamp)?,
-            form,
-            name: name.to_owned(),
-        })
+        Some(Self { stamp: RotationStamp::parse(stamp)?, form, name: name.to_owned() })
     }
 }
 
@@ -111,18 +103,9 @@ mod tests {
         let parse = |name| Rotated::parse("0.log", name).map(|file| (file.stamp, file.form));
         let at = stamp("20260102-030405");
         assert_eq!(at.to_string(), "20260102-030405");
-        assert_eq!(
-            parse("0.log.20260102-030405"),
-            Some((at, RotatedForm::Plain))
-        );
-        assert_eq!(
-            parse("0.log.20260102-030405.gz"),
-            Some((at, RotatedForm::Gzip))
-        );
-        assert_eq!(
-            parse("0.log.20260102-030405.tmp"),
-            Some((at, RotatedForm::DetachedWork))
-        );
+        assert_eq!(parse("0.log.20260102-030405"), Some((at, RotatedForm::Plain)));
+        assert_eq!(parse("0.log.20260102-030405.gz"), Some((at, RotatedForm::Gzip)));
+        assert_eq!(parse("0.log.20260102-030405.tmp"), Some((at, RotatedForm::DetachedWork)));
         for other in [
             "0.log",
             "0.log.",
@@ -149,15 +132,9 @@ mod tests {
             (Some("20270101-000000"), "20270101-000001"),
         ];
         for (newest, next) in rows {
-            assert_eq!(
-                RotationStamp::next(now, newest.map(stamp)),
-                Some(stamp(next))
-            );
+            assert_eq!(RotationStamp::next(now, newest.map(stamp)), Some(stamp(next)));
         }
-        assert_eq!(
-            RotationStamp::next(now, Some(stamp("99991231-235959"))),
-            None
-        );
+        assert_eq!(RotationStamp::next(now, Some(stamp("99991231-235959"))), None);
     }
 
     #[test]
@@ -173,11 +150,7 @@ mod tests {
         let used: Vec<_> = in_use(files.into()).into_iter().map(|f| f.name).collect();
         assert_eq!(
             used,
-            [
-                "0.log.20260102-030404.gz",
-                "0.log.20260102-030405.gz",
-                "0.log.20260102-030406"
-            ]
+            ["0.log.20260102-030404.gz", "0.log.20260102-030405.gz", "0.log.20260102-030406"]
         );
     }
 }

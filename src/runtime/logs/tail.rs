@@ -6,10 +6,7 @@ use super::{LogLine, files};
 use std::{io, os::unix::fs::FileExt as _, path::Path};
 
 /// Limits of the part of a log that replaces a termination message (`FallbackToLogsOnError`).
-pub const TERMINATION: TailLimits = TailLimits {
-    lines: 80,
-    bytes: 2048,
-};
+pub const TERMINATION: TailLimits = TailLimits { lines: 80, bytes: 2048 };
 
 /// Maximum number of bytes that are read from the end of a file. Runtimes cut lines at 16 KiB, so this is
 /// many lines.
@@ -73,11 +70,8 @@ pub fn lossy_end(content: &[u8], limit: usize) -> String {
     let cut = content.len().saturating_sub(limit);
     let rest = content.get(cut..).unwrap_or_default();
     let continues = |byte: &&u8| *byte & 0b1100_0000 == 0b1000_0000;
-    let inside = if rest.len() == limit {
-        rest.iter().take(3).take_while(continues).count()
-    } else {
-        0
-    };
+    let inside =
+        if rest.len() == limit { rest.iter().take(3).take_while(continues).count() } else { 0 };
     String::from_utf8_lossy(rest.get(inside..).unwrap_or_default()).into_owned()
 }
 
@@ -87,10 +81,7 @@ mod tests {
     use std::fs;
 
     const T: &str = "2016-10-06T00:17:09.669794202Z";
-    const AMPLE: TailLimits = TailLimits {
-        lines: 1000,
-        bytes: 1_000_000,
-    };
+    const AMPLE: TailLimits = TailLimits { lines: 1000, bytes: 1_000_000 };
 
     fn tail(content: impl AsRef<[u8]>, lines: usize, bytes: usize) -> String {
         let dir = tempfile::tempdir().unwrap();
@@ -100,10 +91,7 @@ mod tests {
     }
 
     fn log(lines: impl IntoIterator<Item = String>) -> String {
-        lines
-            .into_iter()
-            .map(|line| format!("{T} stdout {line}\n"))
-            .collect()
+        lines.into_iter().map(|line| format!("{T} stdout {line}\n")).collect()
     }
 
     #[test]
@@ -120,12 +108,7 @@ mod tests {
 
     #[test]
     fn partial_lines_are_joined() {
-        let content = log([
-            "P one ".into(),
-            "P and ".into(),
-            "F two".into(),
-            "F three".into(),
-        ]);
+        let content = log(["P one ".into(), "P and ".into(), "F two".into(), "F three".into()]);
         assert_eq!(tail(content, 80, 2048), "one and two\nthree\n");
     }
 
@@ -136,10 +119,7 @@ mod tests {
             .chain(pieces)
             .chain(["F end".to_owned(), "F last".to_owned()]));
         let text = tail(&content, 2, 2048);
-        assert!(
-            text.starts_with("0 1 2 ") && text.ends_with("49 end\nlast\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("0 1 2 ") && text.ends_with("49 end\nlast\n"), "{text}");
     }
 
     #[test]
@@ -159,11 +139,7 @@ mod tests {
     #[test]
     fn a_cut_never_splits_a_character() {
         let content = log(["F éééé".into()]);
-        assert_eq!(
-            tail(content, 80, 4),
-            "é\n",
-            "four bytes would begin inside a character"
-        );
+        assert_eq!(tail(content, 80, 4), "é\n", "four bytes would begin inside a character");
     }
 
     #[test]

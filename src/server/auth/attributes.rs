@@ -104,11 +104,7 @@ mod tests {
 
     #[test]
     fn a_review_is_about_this_node() {
-        let user = User {
-            name: "who".into(),
-            groups: vec!["g".into()],
-            ..User::default()
-        };
+        let user = User { name: "who".into(), groups: vec!["g".into()], ..User::default() };
         let review = access_review(&user, "get", "n1", "pods");
         let expected = serde_json::json!({
             "user": "who",

@@ -23,10 +23,7 @@ pub(super) struct ReviewCache<V: Clone, E> {
 
 impl<V: Clone, E> Clone for ReviewCache<V, E> {
     fn clone(&self) -> Self {
-        Self {
-            results: self.results.clone(),
-            in_flight: self.in_flight.clone(),
-        }
+        Self { results: self.results.clone(), in_flight: self.in_flight.clone() }
     }
 }
 
@@ -37,10 +34,7 @@ where
 {
     /// A cache of at most `max` results.
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            results: Arc::new(Mutex::new(ExpiringMap::new(max))),
-            in_flight: Arc::default(),
-        }
+        Self { results: Arc::new(Mutex::new(ExpiringMap::new(max))), in_flight: Arc::default() }
     }
 
     /// The cached result, if there is one.
@@ -70,9 +64,7 @@ where
             Either::Right(async move {
                 let value = review.await.map_err(Arc::new)?;
                 let now = clock::instant();
-                results
-                    .lock()
-                    .insert(key, value.clone(), now + ttl(&value), now);
+                results.lock().insert(key, value.clone(), now + ttl(&value), now);
                 Ok(value)
             })
         };
@@ -90,11 +82,7 @@ pub(super) struct ExpiringMap<V> {
 
 impl<V> ExpiringMap<V> {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            max,
-            entries: HashMap::new(),
-            ends: BTreeSet::new(),
-        }
+        Self { max, entries: HashMap::new(), ends: BTreeSet::new() }
     }
 
     pub(super) fn get(&self, key: &ReviewKey, now: Instant) -> Option<&V> {
@@ -159,9 +147,7 @@ mod tests {
         }
         results.insert(key(4), 4, at(40), begin);
         let there = |results: &ExpiringMap<u8>, now| -> Vec<u8> {
-            (1..=6)
-                .filter(|name| results.get(&key(*name), now).is_some())
-                .collect()
+            (1..=6).filter(|name| results.get(&key(*name), now).is_some()).collect()
         };
         assert_eq!(there(&results, begin), [1, 3, 4]);
         // Expired entries are removed before any other.
@@ -214,11 +200,7 @@ mod tests {
         // All of them join before there is a result.
         let respond = async { respond.send(Err("no")).unwrap() };
         let (results, ()) = futures::future::join(all, respond).await;
-        assert!(
-            results
-                .into_iter()
-                .all(|answer| answer == Err(Arc::new("no")))
-        );
+        assert!(results.into_iter().all(|answer| answer == Err(Arc::new("no"))));
         assert_eq!(reviews.load(Ordering::SeqCst), 1);
         // An error is not kept.
         let again = cache.get(key(1), || async { Ok(1) }, |_| Duration::from_secs(1));

@@ -242,19 +242,13 @@ impl KubeletAuth {
         is_upgrade: bool,
         subresources: Subresources,
     ) -> Result<(), AuthRejection> {
-        let AuthorizationMode::Webhook {
-            allowed_ttl,
-            denied_ttl,
-        } = self.settings.authorization
+        let AuthorizationMode::Webhook { allowed_ttl, denied_ttl } = self.settings.authorization
         else {
             return Ok(());
         };
         let verb = verb(method, is_upgrade && self.settings.strict_upgrade_verbs);
         for subresource in subresources {
-            match self
-                .is_allowed(user, verb, subresource, (allowed_ttl, denied_ttl))
-                .await
-            {
+            match self.is_allowed(user, verb, subresource, (allowed_ttl, denied_ttl)).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if matches!(*error, ReviewFailure::RateLimited) => {

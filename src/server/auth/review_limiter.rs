@@ -59,11 +59,7 @@ impl ReviewLimiter {
 
     /// Whether the token with this digest was accepted recently.
     pub(super) fn was_accepted(&self, token: &ReviewKey) -> bool {
-        self.inner
-            .accepted
-            .lock()
-            .get(token, clock::instant())
-            .is_some()
+        self.inner.accepted.lock().get(token, clock::instant()).is_some()
     }
 
     /// Runs a review once it is admitted. The caller sets the timeout.

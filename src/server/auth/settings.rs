@@ -82,22 +82,13 @@ impl AuthSettings {
         let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
         let has_tokenless_auth = self.client_ca_file.is_some() || self.anonymous;
         let needs_api = [
-            (
-                self.token_ttl.is_some(),
-                "authentication.webhook.enabled is true",
-            ),
+            (self.token_ttl.is_some(), "authentication.webhook.enabled is true"),
             (webhook, "authorization.mode is Webhook"),
         ];
-        let fields: Vec<_> = needs_api
-            .into_iter()
-            .filter(|(is_set, _)| *is_set)
-            .collect();
+        let fields: Vec<_> = needs_api.into_iter().filter(|(is_set, _)| *is_set).collect();
         if !has_api && !fields.is_empty() {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
-            return Err(InvalidAuthSettings::NoApiServer {
-                fields,
-                has_tokenless_auth,
-            });
+            return Err(InvalidAuthSettings::NoApiServer { fields, has_tokenless_auth });
         }
         if has_tokenless_auth || self.token_ttl.is_some() {
             Ok(())
@@ -159,10 +150,7 @@ mod tests {
         let lines = "\nauthentication:\n  webhook:\n    enabled: false\nauthorization:\n  mode: AlwaysAllow\n";
         assert!(text.contains(lines), "{text}");
         assert!(text.contains("authorization.mode is Webhook"), "{text}");
-        let unknown = AuthSettings {
-            client_ca_file: None,
-            ..settings
-        };
+        let unknown = AuthSettings { client_ca_file: None, ..settings };
         let text = unknown.check(false).unwrap_err().to_string();
         assert!(text.contains("\n  x509:\n    clientCAFile: "), "{text}");
         // These authorities sign the certificates of every user of the cluster.

@@ -38,11 +38,7 @@ pub(super) enum AuthenticationOutcome {
 impl User {
     /// The user of a request without credentials.
     pub(super) fn anonymous() -> Self {
-        Self {
-            name: ANONYMOUS.into(),
-            groups: vec![UNAUTHENTICATED.into()],
-            ..Self::default()
-        }
+        Self { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
     /// Whether the request had no credentials.
@@ -149,10 +145,7 @@ mod tests {
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
     fn known(name: &str) -> AuthenticationOutcome {
-        AuthenticationOutcome::User(User {
-            name: name.into(),
-            ..User::default()
-        })
+        AuthenticationOutcome::User(User { name: name.into(), ..User::default() })
     }
 
     fn bad(why: &str) -> AuthenticationOutcome {
@@ -169,12 +162,7 @@ mod tests {
             (known("c"), bad("t"), Ok("c"), Ok("c")),
             (bad("x"), known("t"), Ok("t"), Ok("t")),
             (NoCredentials, known("t"), Ok("t"), Ok("t")),
-            (
-                NoCredentials,
-                NoCredentials,
-                Err("no credentials"),
-                anonymous,
-            ),
+            (NoCredentials, NoCredentials, Err("no credentials"), anonymous),
             (bad("x"), NoCredentials, Err("x"), Err("x")),
             (NoCredentials, bad("t"), Err("t"), Err("t")),
             (bad("x"), bad("t"), Err("x; t"), Err("x; t")),
@@ -275,10 +263,7 @@ mod tests {
             let key = KeyPair::generate().unwrap();
             of_certificate(params.self_signed(&key).unwrap().der())
         };
-        let names = [
-            (DnType::OrganizationName, "system:masters"),
-            (DnType::CommonName, "admin"),
-        ];
+        let names = [(DnType::OrganizationName, "system:masters"), (DnType::CommonName, "admin")];
         let AuthenticationOutcome::User(user) = made(&names) else {
             panic!("a user was authenticated");
         };
@@ -286,13 +271,7 @@ mod tests {
         assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
         let id = &user.extra[CREDENTIAL_ID][0];
         assert_eq!(id.len(), "X509SHA256=".len() + 64, "{id}");
-        assert_eq!(
-            made(&[(DnType::OrganizationName, "g")]),
-            AuthenticationOutcome::NoCredentials
-        );
-        assert!(matches!(
-            of_certificate(b"junk"),
-            AuthenticationOutcome::Invalid(_)
-        ));
+        assert_eq!(made(&[(DnType::OrganizationName, "g")]), AuthenticationOutcome::NoCredentials);
+        assert!(matches!(of_certificate(b"junk"), AuthenticationOutcome::Invalid(_)));
     }
 }

@@ -40,13 +40,8 @@ impl Table {
 
 impl Connections {
     pub(super) fn new(limits: ConnectionLimits) -> Self {
-        let table = Table {
-            state: PortConnections::new(limits),
-            closing: HashMap::new(),
-        };
-        Self {
-            table: Arc::new(Mutex::new(table)),
-        }
+        let table = Table { state: PortConnections::new(limits), closing: HashMap::new() };
+        Self { table: Arc::new(Mutex::new(table)) }
     }
 
     /// Adds a connection; others may be closed for it.
@@ -62,11 +57,7 @@ impl Connections {
         table.close(closed);
         let closing = CancellationToken::new();
         table.closing.insert(id, closing.clone());
-        Ok(ConnectionSlot {
-            id,
-            closing,
-            table: self.table.clone(),
-        })
+        Ok(ConnectionSlot { id, closing, table: self.table.clone() })
     }
 }
 
@@ -90,10 +81,7 @@ impl ConnectionSlot {
 
     /// The response was sent or dropped.
     pub(super) fn end_request(&self) {
-        self.table
-            .lock()
-            .state
-            .end_request(self.id, clock::instant());
+        self.table.lock().state.end_request(self.id, clock::instant());
     }
 
     /// Moves the connection to the limit of authenticated clients.

@@ -55,10 +55,7 @@ impl ConnectionProgress {
             blocked: None,
             write_timeout: limits.write_timeout,
         };
-        Self {
-            status: watch::Sender::new(status),
-            limits,
-        }
+        Self { status: watch::Sender::new(status), limits }
     }
 
     pub(in crate::server) fn begin_request(&self) {
@@ -70,8 +67,7 @@ impl ConnectionProgress {
 
     /// Sets the timeout of blocked writes for the current response; zero means none.
     pub(in crate::server) fn set_write_timeout(&self, timeout: Duration) {
-        self.status
-            .send_modify(|status| status.write_timeout = timeout);
+        self.status.send_modify(|status| status.write_timeout = timeout);
     }
 
     /// The response was sent or dropped.

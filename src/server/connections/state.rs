@@ -104,12 +104,7 @@ pub(super) struct PortConnections {
 
 impl PortConnections {
     pub(super) fn new(limits: ConnectionLimits) -> Self {
-        Self {
-            limits,
-            connections: BTreeMap::new(),
-            authenticated: 0,
-            next: 0,
-        }
+        Self { limits, connections: BTreeMap::new(), authenticated: 0, next: 0 }
     }
 
     /// Adds a connection; returns those to close for it.
@@ -133,12 +128,7 @@ impl PortConnections {
         let id = self.next;
         self.next += 1;
         self.authenticated += usize::from(authenticated);
-        let connection = TrackedConnection {
-            source,
-            authenticated,
-            busy: false,
-            since: now,
-        };
+        let connection = TrackedConnection { source, authenticated, busy: false, since: now };
         self.connections.insert(id, connection);
         Ok((id, closed))
     }
@@ -257,10 +247,7 @@ mod tests {
 
     impl Port {
         fn new(limits: ConnectionLimits) -> Self {
-            Self {
-                state: PortConnections::new(limits),
-                start: clock::instant(),
-            }
+            Self { state: PortConnections::new(limits), start: clock::instant() }
         }
 
         fn at(&self, seconds: u64) -> Instant {
@@ -286,10 +273,7 @@ mod tests {
         assert_eq!(port.open(1, 5), [2], "a request in progress is not cut off");
         port.state.end_request(1, port.at(6));
         port.state.mark_authenticated(4).unwrap();
-        assert!(
-            port.open(1, 7).is_empty(),
-            "who is authenticated counts elsewhere"
-        );
+        assert!(port.open(1, 7).is_empty(), "who is authenticated counts elsewhere");
     }
 
     #[test]
@@ -298,11 +282,7 @@ mod tests {
         for _ in 0..50 {
             assert!(port.open(1, 0).is_empty());
         }
-        assert_eq!(
-            port.open(1, 1).len(),
-            48,
-            "all that is too much, once it is silent"
-        );
+        assert_eq!(port.open(1, 1).len(), 48, "all that is too much, once it is silent");
     }
 
     #[test]
@@ -360,19 +340,10 @@ mod tests {
     fn the_local_socket_has_authenticated_clients_alone() {
         let mut port = Port::new(limits(0, 0, 1));
         let now = port.start;
-        assert_eq!(
-            port.state.open(ConnectionSource::Local, now),
-            Ok((0, vec![]))
-        );
-        assert_eq!(
-            port.state.open(ConnectionSource::Local, now),
-            Ok((1, vec![0]))
-        );
+        assert_eq!(port.state.open(ConnectionSource::Local, now), Ok((0, vec![])));
+        assert_eq!(port.state.open(ConnectionSource::Local, now), Ok((1, vec![0])));
         port.state.begin_request(1);
-        assert_eq!(
-            port.state.open(ConnectionSource::Local, now),
-            Err(NoFreeConnection)
-        );
+        assert_eq!(port.state.open(ConnectionSource::Local, now), Err(NoFreeConnection));
     }
 
     #[test]

@@ -77,10 +77,7 @@ enum LogRefusal {
 impl LogReaders {
     /// Without readers.
     pub fn new(deps: LogDeps) -> Self {
-        Self {
-            deps: Arc::new(deps),
-            slots: Arc::new(Semaphore::new(MAX_READERS)),
-        }
+        Self { deps: Arc::new(deps), slots: Arc::new(Semaphore::new(MAX_READERS)) }
     }
 
     /// Serves the log of a container, as selected by the query.
@@ -104,9 +101,7 @@ impl LogReaders {
         let body = StreamBody::new(logs).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT_TYPE, body), slot);
         let write_timeout = self.deps.write_timeout;
-        response
-            .extensions_mut()
-            .insert(LongRunning { write_timeout });
+        response.extensions_mut().insert(LongRunning { write_timeout });
         // The connection is no longer counted by the port's limit, so it is not reused.
         with_connection_close(response)
     }
@@ -134,9 +129,7 @@ impl LogReaders {
         let status = status.as_deref().unwrap_or(&came_with);
         let (uid, container) = (pod.uid(), name.container.as_str());
         let pod = (&uid, pod.name());
-        let logs = deps
-            .logs
-            .read(pod, status, container, query.previous, options);
+        let logs = deps.logs.read(pod, status, container, query.previous, options);
         Ok((logs.await?, slot))
     }
 }
@@ -192,10 +185,7 @@ mod tests {
         let mut logs = ending_apart(pieces);
         let piece = logs.next().now_or_never().flatten();
         assert_eq!(piece.unwrap().unwrap(), "last words");
-        assert!(
-            logs.next().now_or_never().is_none(),
-            "there is time to send it"
-        );
+        assert!(logs.next().now_or_never().is_none(), "there is time to send it");
         assert!(logs.next().await.is_none());
     }
 }

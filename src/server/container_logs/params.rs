@@ -104,9 +104,7 @@ fn flag(query: &Pairs, name: &str) -> bool {
 }
 
 fn integer(query: &Pairs, name: &str) -> Result<Option<i64>, BadQuery> {
-    first(query, name)
-        .map(|text| number(name, text))
-        .transpose()
+    first(query, name).map(|text| number(name, text)).transpose()
 }
 
 fn number(name: &str, text: &str) -> Result<i64, BadQuery> {
@@ -120,10 +118,9 @@ fn instant(query: &Pairs, name: &str) -> Result<Option<Timestamp>, BadQuery> {
         None | Some("" | "null") => Ok(None),
         Some(text) => match text.parse() {
             Ok(instant) => Ok(Some(instant)),
-            Err(_) => Err(bad(
-                name,
-                &format!("{text:?} is not an instant as 2006-01-02T15:04:05Z"),
-            )),
+            Err(_) => {
+                Err(bad(name, &format!("{text:?} is not an instant as 2006-01-02T15:04:05Z")))
+            }
         },
     }
 }
@@ -134,10 +131,7 @@ fn stream(query: &Pairs) -> Result<Option<SelectedStreams>, BadQuery> {
         Some("All") => Ok(Some(SelectedStreams::All)),
         Some("Stdout") => Ok(Some(SelectedStreams::Stdout)),
         Some("Stderr") => Ok(Some(SelectedStreams::Stderr)),
-        Some(text) => Err(bad(
-            "stream",
-            &format!("{text:?} is not one of All, Stdout, Stderr"),
-        )),
+        Some(text) => Err(bad("stream", &format!("{text:?} is not one of All, Stdout, Stderr"))),
     }
 }
 
@@ -232,10 +226,7 @@ mod tests {
             (&[("limitBytes", "0")], "limitBytes: must be"),
             (&[("limitBytes", "-5")], "limitBytes: must be"),
             (&[("sinceSeconds", "0")], "sinceSeconds: must be"),
-            (
-                &[("sinceSeconds", "1"), ("sinceTime", "2026-01-02T03:04:05Z")],
-                "at most one of",
-            ),
+            (&[("sinceSeconds", "1"), ("sinceTime", "2026-01-02T03:04:05Z")], "at most one of"),
             (&[("stream", "Stderr"), ("tailLines", "1")], "exclusive"),
         ] {
             let refused = options(pairs).unwrap_err();

@@ -46,10 +46,8 @@ pub struct ExplainInputs<'a> {
 
 /// Explains the state of a pod.
 pub fn explain(inputs: ExplainInputs<'_>) -> Explanation {
-    let terminating = matches!(
-        inputs.worker.map(|worker| &worker.phase),
-        Some(WorkerPhase::Terminating { .. })
-    );
+    let terminating =
+        matches!(inputs.worker.map(|worker| &worker.phase), Some(WorkerPhase::Terminating { .. }));
     let pod = row(inputs.pod, inputs.status, terminating);
     let containers = containers(&inputs);
     let doing = doing(&inputs);
@@ -101,10 +99,7 @@ fn message<'a>(inputs: &ExplainInputs<'a>) -> &'a str {
 
 fn doing(inputs: &ExplainInputs<'_>) -> Option<Doing> {
     let (step, since) = inputs.record.current_step()?;
-    Some(Doing {
-        step: step.into(),
-        since,
-    })
+    Some(Doing { step: step.into(), since })
 }
 
 // -- waiting ----------------------------------------------------------------------------------------
@@ -114,16 +109,9 @@ fn waits(
     containers: &[ExplainedContainer],
     doing: Option<&Doing>,
 ) -> Vec<Wait> {
-    let of_pod = |what: String, until| Wait {
-        container: String::new(),
-        what,
-        until,
-    };
+    let of_pod = |what: String, until| Wait { container: String::new(), what, until };
     let mut waits = Vec::new();
-    match inputs
-        .worker
-        .map(|worker| (&worker.phase, &worker.waits_for))
-    {
+    match inputs.worker.map(|worker| (&worker.phase, &worker.waits_for)) {
         Some((WorkerPhase::WaitingToStart { .. }, behind)) => {
             let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
             let uids = uids.join(", ");
@@ -154,11 +142,7 @@ fn waits(
     }
     for container in containers {
         if let Some((what, until)) = what_it_waits_for(inputs, container) {
-            waits.push(Wait {
-                container: container.name.clone(),
-                what,
-                until,
-            });
+            waits.push(Wait { container: container.name.clone(), what, until });
         }
     }
     let idle = |container: &ExplainedContainer| container.state == "waiting";
@@ -188,10 +172,8 @@ fn what_it_waits_for(
     let usual = [reasons::CONTAINER_CREATING, reasons::POD_INITIALIZING, ""];
     match container.state.as_str() {
         "waiting" if !usual.contains(&container.reason.as_str()) => {
-            let until = inputs
-                .record
-                .pending_problem(&container.name)
-                .and_then(RecordedDecision::until);
+            let until =
+                inputs.record.pending_problem(&container.name).and_then(RecordedDecision::until);
             let (reason, message) = (&container.reason, &container.message);
             let what = if message.is_empty() {
                 format!("a retry ({reason})")
@@ -210,11 +192,7 @@ fn probe_it_waits_for(
     inputs: &ExplainInputs<'_>,
     container: &ExplainedContainer,
 ) -> Option<(String, Option<Timestamp>)> {
-    let kind = if container.started {
-        "Readiness"
-    } else {
-        "Startup"
-    };
+    let kind = if container.started { "Readiness" } else { "Startup" };
     let of_it = |probe: &&ProbeReport| probe.container == container.name && probe.kind == kind;
     let probe = inputs.probes.iter().find(of_it)?;
     let so_far = match (&probe.last_result, probe.message.as_str()) {
@@ -246,10 +224,8 @@ fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
     let restarts = |name: &str| inputs.restarts.iter().any(|(known, ..)| known == name);
     let containers = inputs.pod.init_containers().iter();
     for container in containers.chain(inputs.pod.containers()) {
-        let until = inputs
-            .record
-            .pending_problem(&container.name)
-            .and_then(RecordedDecision::until);
+        let until =
+            inputs.record.pending_problem(&container.name).and_then(RecordedDecision::until);
         let until = later(until.filter(|_| !restarts(&container.name)), inputs);
         push(until, format!("{} is tried again", container.name));
     }
@@ -257,10 +233,7 @@ fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
         let kind = probe.kind.to_lowercase();
         push(probe.next, format!("{kind} probe of {}", probe.container));
     }
-    push(
-        pod_deadline(inputs),
-        "activeDeadlineSeconds exceeded; the pod fails".into(),
-    );
+    push(pod_deadline(inputs), "activeDeadlineSeconds exceeded; the pod fails".into());
     if let Some(worker) = inputs.worker {
         if let WorkerPhase::Terminating { grace, .. } = &worker.phase {
             let at = grace.deadline().map(|grace| inputs.wall(grace.deadline));
@@ -291,11 +264,7 @@ fn containers(inputs: &ExplainInputs<'_>) -> Vec<ExplainedContainer> {
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());
     let kind = |container: &Container| {
-        if is_sidecar(container) {
-            "sidecar"
-        } else {
-            "init"
-        }
+        if is_sidecar(container) { "sidecar" } else { "init" }
     };
     let inits = inputs.pod.init_containers().iter();
     let inits = inits.map(|container| container_view(container, kind(container), init));
@@ -325,25 +294,17 @@ fn container_view(
     view.restarts = status.restart_count;
     view.last = terminated(status.last_state.as_ref()).map(last_end);
     match status.state.as_ref() {
-        Some(ContainerState {
-            running: Some(running),
-            ..
-        }) => {
+        Some(ContainerState { running: Some(running), .. }) => {
             view.state = "running".into();
             view.since = running.started_at.as_ref().map(|time| time.0);
         }
-        Some(ContainerState {
-            terminated: Some(ended),
-            ..
-        }) => {
+        Some(ContainerState { terminated: Some(ended), .. }) => {
             let end = last_end(ended);
             view.state = "terminated".into();
             (view.reason, view.message) = (end.reason, end.message);
             (view.since, view.exit_code) = (end.at, Some(end.exit_code));
         }
-        Some(ContainerState {
-            waiting: Some(why), ..
-        }) => {
+        Some(ContainerState { waiting: Some(why), .. }) => {
             view.state = "waiting".into();
             view.reason = waiting(status).into();
             view.message = why.message.clone().unwrap_or_default();

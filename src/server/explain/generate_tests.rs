@@ -80,8 +80,7 @@ impl Bed {
 fn next(explanation: &Explanation) -> Vec<(i64, &str)> {
     let seconds = |at: Timestamp| at.as_second() - t(0).as_second();
     let next = explanation.next.iter();
-    next.map(|next| (seconds(next.at), next.what.as_str()))
-        .collect()
+    next.map(|next| (seconds(next.at), next.what.as_str())).collect()
 }
 
 #[test]
@@ -91,15 +90,9 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
     bed.restarts = vec![("main".into(), Duration::from_secs(40), t(23))];
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(23));
     let explanation = bed.explain();
-    assert_eq!(
-        explanation.summary,
-        "CrashLoopBackOff: main waits for its restart back-off of 40s"
-    );
+    assert_eq!(explanation.summary, "CrashLoopBackOff: main waits for its restart back-off of 40s");
     assert_eq!(explanation.waits[0].until, Some(t(23)));
-    assert_eq!(
-        next(&explanation),
-        [(23, "main may be restarted"), (23, "next periodic sync")]
-    );
+    assert_eq!(next(&explanation), [(23, "main may be restarted"), (23, "next periodic sync")]);
 }
 
 #[test]
@@ -116,17 +109,10 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     );
     assert_eq!(explanation.waits[0].until, Some(t(7)));
     assert_eq!(next(&explanation), [(7, "main is tried again")]);
-    let started = HistoryEntry::about(
-        DecisionKind::StartContainer,
-        "main",
-        "has no instance yet".into(),
-    );
+    let started =
+        HistoryEntry::about(DecisionKind::StartContainer, "main", "has no instance yet".into());
     bed.record.push(started, t(-1));
-    assert_eq!(
-        bed.explain().waits[0].until,
-        None,
-        "an older decision holds no longer"
-    );
+    assert_eq!(bed.explain().waits[0].until, None, "an older decision holds no longer");
 }
 
 #[test]
@@ -161,10 +147,7 @@ fn a_healthy_pod_has_a_short_summary() {
     let deadline = "activeDeadlineSeconds exceeded; the pod fails";
     assert_eq!(next(&explanation), [(60, deadline)]);
     assert_eq!(
-        (
-            &*explanation.containers[0].state,
-            explanation.containers[0].restarts
-        ),
+        (&*explanation.containers[0].state, explanation.containers[0].restarts),
         ("running", 3)
     );
 }
@@ -174,10 +157,7 @@ fn a_new_container_waits_for_the_step_in_progress() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     bed.record.begin("getting image img for main".into(), t(-9));
     let explanation = bed.explain();
-    assert_eq!(
-        explanation.summary,
-        "ContainerCreating: getting image img for main"
-    );
+    assert_eq!(explanation.summary, "ContainerCreating: getting image img for main");
     assert_eq!(explanation.doing.unwrap().since, t(-9));
 }
 
@@ -185,10 +165,7 @@ fn a_new_container_waits_for_the_step_in_progress() {
 fn a_pod_in_line_names_the_one_before_it() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let kind = SyncPodType::Create;
-    bed.worker.phase = WorkerPhase::WaitingToStart {
-        kind,
-        may_be_running: false,
-    };
+    bed.worker.phase = WorkerPhase::WaitingToStart { kind, may_be_running: false };
     bed.worker.waits_for = vec!["old".into()];
     let explanation = bed.explain();
     assert!(
@@ -203,36 +180,25 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     let mut bed = bed(up());
     let mut grace = Grace::new(30);
     grace.begin(bed.here - Duration::from_secs(10));
-    let termination = Termination {
-        reason: TerminationReason::Deleted,
-        restart_requested: false,
-    };
+    let termination = Termination { reason: TerminationReason::Deleted, restart_requested: false };
     bed.worker.phase = WorkerPhase::Terminating { termination, grace };
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
         "Terminating: the pod is being stopped: removed from its source"
     );
-    assert_eq!(
-        next(&explanation),
-        [(20, "remaining containers are killed")]
-    );
+    assert_eq!(next(&explanation), [(20, "remaining containers are killed")]);
 }
 
 #[test]
 fn failures_of_the_whole_pod_come_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
-    let failed = HistoryEntry::about_pod(
-        DecisionKind::Fail,
-        "failed to create pod sandbox: no CNI".into(),
-    );
+    let failed =
+        HistoryEntry::about_pod(DecisionKind::Fail, "failed to create pod sandbox: no CNI".into());
     bed.record.push(failed, t(-5));
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
     let explanation = bed.explain();
-    assert_eq!(
-        explanation.summary,
-        "ContainerCreating: failed to create pod sandbox: no CNI"
-    );
+    assert_eq!(explanation.summary, "ContainerCreating: failed to create pod sandbox: no CNI");
     assert_eq!(explanation.pod_history[0].last, t(-5));
 }
 
@@ -247,10 +213,7 @@ fn conditions_that_are_true_are_left_out() {
     let explanation = bed.explain();
     assert_eq!(explanation.conditions.len(), 1);
     assert_eq!(
-        (
-            &*explanation.conditions[0].kind,
-            &*explanation.conditions[0].reason
-        ),
+        (&*explanation.conditions[0].kind, &*explanation.conditions[0].reason),
         ("Ready", "ContainersNotReady")
     );
 }
@@ -259,10 +222,7 @@ fn conditions_that_are_true_are_left_out() {
 fn an_explanation_survives_serialization() {
     let explanation = bed(up()).explain();
     let text = serde_json::to_string(&explanation).unwrap();
-    assert_eq!(
-        serde_json::from_str::<Explanation>(&text).unwrap(),
-        explanation
-    );
+    assert_eq!(serde_json::from_str::<Explanation>(&text).unwrap(), explanation);
 }
 
 #[test]

@@ -80,10 +80,8 @@ pub enum Order {
 impl PodRow {
     /// Whether the pod needs attention.
     pub fn order(&self) -> Order {
-        let waiting = matches!(
-            &*self.status,
-            "Pending" | "ContainerCreating" | "Terminating"
-        ) || self.status.starts_with("Init:") && self.last_reason.is_empty();
+        let waiting = matches!(&*self.status, "Pending" | "ContainerCreating" | "Terminating")
+            || self.status.starts_with("Init:") && self.last_reason.is_empty();
         let all_ready = self.ready == self.containers && self.containers > 0;
         let starting = self.status == "Running" && self.last_reason.is_empty();
         if all_ready || self.phase == "Succeeded" {

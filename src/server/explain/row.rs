@@ -20,10 +20,7 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, terminating: bool) -> PodRow {
         namespace: pod.namespace().into(),
         name: pod.name().into(),
         uid: pod.uid().to_string(),
-        source: pod
-            .annotation(keys::CONFIG_SOURCE)
-            .unwrap_or_default()
-            .into(),
+        source: pod.annotation(keys::CONFIG_SOURCE).unwrap_or_default().into(),
         ready: counted.ready,
         containers: counted.total,
         status: if (terminating || pod.is_being_deleted()) && !is_over {
@@ -75,10 +72,7 @@ fn count(pod: &Pod, status: &PodStatus) -> Counted {
     };
     let mut of_sidecars = Counted::default();
     let mut initializing = false;
-    let inits = status
-        .init_container_statuses
-        .as_deref()
-        .unwrap_or_default();
+    let inits = status.init_container_statuses.as_deref().unwrap_or_default();
     for (index, container) in inits.iter().enumerate() {
         let sidecar = sidecars.contains(container.name.as_str());
         counted.restarts_of(container);
@@ -128,19 +122,13 @@ fn count_regular(status: &PodStatus, counted: &mut Counted) {
         }
     }
     if counted.reason == reasons::COMPLETED && one_runs {
-        counted.reason = if holds(status, "Ready") {
-            "Running".into()
-        } else {
-            "NotReady".into()
-        };
+        counted.reason = if holds(status, "Ready") { "Running".into() } else { "NotReady".into() };
     }
 }
 
 fn holds(status: &PodStatus, condition: &str) -> bool {
     let conditions = status.conditions.iter().flatten();
-    conditions
-        .into_iter()
-        .any(|known| known.type_ == condition && known.status == "True")
+    conditions.into_iter().any(|known| known.type_ == condition && known.status == "True")
 }
 
 pub(super) fn terminated(state: Option<&ContainerState>) -> Option<&ContainerStateTerminated> {
@@ -181,10 +169,7 @@ fn last_reason(status: &PodStatus) -> String {
     }
     let normal = [reasons::CONTAINER_CREATING, reasons::POD_INITIALIZING, ""];
     let waits = all().map(waiting).find(|reason| !normal.contains(reason));
-    waits
-        .or(status.reason.as_deref())
-        .unwrap_or_default()
-        .to_string()
+    waits.or(status.reason.as_deref()).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

@@ -41,12 +41,8 @@ fn line(row: &PodRow) -> String {
 #[test]
 fn the_status_is_the_one_that_kubectl_prints() {
     let done = || json!([ended("i1", 0, "Completed"), ended("i2", 0, "Completed")]);
-    let creating = || {
-        json!([
-            waiting_for("a", "PodInitializing"),
-            waiting_for("b", "PodInitializing")
-        ])
-    };
+    let creating =
+        || json!([waiting_for("a", "PodInitializing"), waiting_for("b", "PodInitializing")]);
     let rows: Vec<(&str, Value, Value, &str)> = vec![
         ("Pending", json!([]), json!([]), "0/2 Pending"),
         (
@@ -67,36 +63,16 @@ fn the_status_is_the_one_that_kubectl_prints() {
             creating(),
             "0/2 Init:CrashLoopBackOff",
         ),
-        (
-            "Failed",
-            json!([ended("i1", 3, "Error")]),
-            creating(),
-            "0/2 Init:Error",
-        ),
-        (
-            "Failed",
-            json!([ended("i1", 3, "")]),
-            creating(),
-            "0/2 Init:ExitCode:3",
-        ),
+        ("Failed", json!([ended("i1", 3, "Error")]), creating(), "0/2 Init:Error"),
+        ("Failed", json!([ended("i1", 3, "")]), creating(), "0/2 Init:ExitCode:3"),
         (
             "Pending",
             done(),
             json!([waiting_for("a", "ContainerCreating"), running("b", true)]),
             "1/2 ContainerCreating",
         ),
-        (
-            "Running",
-            done(),
-            json!([running("a", true), running("b", true)]),
-            "2/2 Running",
-        ),
-        (
-            "Running",
-            done(),
-            json!([running("a", true), running("b", false)]),
-            "1/2 Running",
-        ),
+        ("Running", done(), json!([running("a", true), running("b", true)]), "2/2 Running"),
+        ("Running", done(), json!([running("a", true), running("b", false)]), "1/2 Running"),
         (
             "Running",
             done(),
@@ -144,14 +120,8 @@ fn the_status_is_the_one_that_kubectl_prints() {
 #[test]
 fn a_pod_that_is_being_stopped_is_terminating_unless_it_has_ended() {
     let status = |phase: &str| json!({"phase": phase, "containerStatuses": [running("a", true)]});
-    assert_eq!(
-        row_of(&spec(), status("Running"), true).status,
-        "Terminating"
-    );
-    assert_ne!(
-        row_of(&spec(), status("Succeeded"), true).status,
-        "Terminating"
-    );
+    assert_eq!(row_of(&spec(), status("Running"), true).status, "Terminating");
+    assert_ne!(row_of(&spec(), status("Succeeded"), true).status, "Terminating");
 }
 
 #[test]
@@ -188,20 +158,10 @@ fn the_last_restart_is_the_end_of_the_instance_before() {
     web["lastState"] = json!({"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": "2026-01-01T00:02:00Z"}});
     let status = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "podIP": "10.0.0.7",
         "containerStatuses": [web, running("b", true)]});
-    let row = row_of(
-        &json!({"containers": [{"name": "a"}, {"name": "b"}]}),
-        status,
-        false,
-    );
+    let row = row_of(&json!({"containers": [{"name": "a"}, {"name": "b"}]}), status, false);
     let at = |text: &str| Some(text.parse().unwrap());
-    assert_eq!(
-        (row.restarts, row.last_restart),
-        (4, at("2026-01-01T00:02:00Z"))
-    );
-    assert_eq!(
-        (row.since, &*row.ip),
-        (at("2026-01-01T00:00:00Z"), "10.0.0.7")
-    );
+    assert_eq!((row.restarts, row.last_restart), (4, at("2026-01-01T00:02:00Z")));
+    assert_eq!((row.since, &*row.ip), (at("2026-01-01T00:00:00Z"), "10.0.0.7"));
     assert_eq!((&*row.last_reason, &*row.source), ("Error (2)", "file"));
 }
 

@@ -44,19 +44,9 @@ impl Steps<'_> {
         what: &str,
         detail: String,
     ) {
-        let place = step
-            + if container.is_empty() {
-                0
-            } else {
-                self.place(container)
-            };
+        let place = step + if container.is_empty() { 0 } else { self.place(container) };
         self.found.extend(at.map(|at| {
-            let moment = PastEvent {
-                at,
-                container: container.into(),
-                what: what.into(),
-                detail,
-            };
+            let moment = PastEvent { at, container: container.into(), what: what.into(), detail };
             (place, moment)
         }));
     }
@@ -81,8 +71,7 @@ impl Steps<'_> {
     }
 
     fn in_order(mut self) -> Vec<PastEvent> {
-        self.found
-            .sort_by_key(|(place, moment)| (moment.at.as_second(), *place, moment.at));
+        self.found.sort_by_key(|(place, moment)| (moment.at.as_second(), *place, moment.at));
         self.found.into_iter().map(|(_, moment)| moment).collect()
     }
 }
@@ -124,10 +113,7 @@ pub fn timeline(
 fn firsts<'a>(events: &'a [EventReport], reason: &str) -> Vec<&'a EventReport> {
     let mut firsts: Vec<&EventReport> = Vec::new();
     for event in events.iter().filter(|event| event.reason == reason) {
-        match firsts
-            .iter_mut()
-            .find(|known| known.container == event.container)
-        {
+        match firsts.iter_mut().find(|known| known.container == event.container) {
             Some(known) if event.first < known.first => *known = event,
             Some(_) => {}
             None => firsts.push(event),
@@ -302,12 +288,7 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
         assert_eq!(
-            steps_of(
-                &pod(json!({})),
-                status,
-                &PodHistoryRecord::default(),
-                &events
-            ),
+            steps_of(&pod(json!({})), status, &PodHistoryRecord::default(), &events),
             expected
         );
     }
@@ -322,10 +303,7 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: "no time"}));
         let expected = [(5000, "done|started"), (7000, "done|ended|exit code 0")];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(
-            steps_of(&pod, status, &PodHistoryRecord::default(), &[]),
-            expected
-        );
+        assert_eq!(steps_of(&pod, status, &PodHistoryRecord::default(), &[]), expected);
         assert!(timeline(&pod, None, &PodHistoryRecord::default(), &[]).is_empty());
     }
 }

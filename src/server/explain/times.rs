@@ -30,11 +30,7 @@ pub fn span(from: Timestamp, to: Timestamp) -> String {
 /// A time and its distance from now: `12:00:40 (in 23s)`. Has a date if that is not today.
 pub fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (then, today) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
-    let form = if then.date() == today.date() {
-        "%H:%M:%S"
-    } else {
-        "%Y-%m-%d %H:%M:%S"
-    };
+    let form = if then.date() == today.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
     let distance = match at.as_second().cmp(&now.as_second()) {
         std::cmp::Ordering::Greater => format!("in {}", span(now, at)),
         std::cmp::Ordering::Equal => "now".into(),
@@ -80,9 +76,6 @@ mod tests {
         let zone = TimeZone::fixed(jiff::tz::offset(1));
         assert_eq!(clock(t(23), t(0), &zone), "01:00:23 (in 23s)");
         assert_eq!(clock(t(0), t(0), &zone), "01:00:00 (now)");
-        assert_eq!(
-            clock(t(-90 * MINUTE), t(0), &zone),
-            "2025-12-31 23:30:00 (90m ago)"
-        );
+        assert_eq!(clock(t(-90 * MINUTE), t(0), &zone), "2025-12-31 23:30:00 (90m ago)");
     }
 }

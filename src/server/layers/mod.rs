@@ -39,12 +39,7 @@ pub(super) struct RoutedRequest {
 impl RoutedRequest {
     pub(super) fn new(port: Port, request: Request) -> Self {
         let (method, uri) = (request.method(), request.uri());
-        Self {
-            route: route(port, method, uri.path(), uri.query()),
-            port,
-            user: None,
-            request,
-        }
+        Self { route: route(port, method, uri.path(), uri.query()), port, user: None, request }
     }
 
     /// The entry in the route table, if there is one.
@@ -95,10 +90,7 @@ pub(super) struct LayeredService<L, S> {
 
 /// Puts a service inside a layer, for `tower::ServiceBuilder::layer_fn`.
 pub(super) fn within<L: RequestLayer, S>(layer: L) -> impl Fn(S) -> LayeredService<L, S> + Clone {
-    move |inner| LayeredService {
-        layer: layer.clone(),
-        inner,
-    }
+    move |inner| LayeredService { layer: layer.clone(), inner }
 }
 
 impl<L: RequestLayer, S: RoutedService> tower::Service<RoutedRequest> for LayeredService<L, S> {

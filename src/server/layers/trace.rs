@@ -48,10 +48,7 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     span.set_attributes(|| {
         let scheme = if port == Port::Main { "https" } else { "http" };
         let route = pattern.map(|pattern| ("http.route", pattern.into()));
-        let others = [
-            ("http.request.method", method.into()),
-            ("url.scheme", scheme.into()),
-        ];
+        let others = [("http.request.method", method.into()), ("url.scheme", scheme.into())];
         others.into_iter().chain(route)
     });
     Some(span)

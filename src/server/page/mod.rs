@@ -130,10 +130,8 @@ fn answer(
 ) -> Response<Body> {
     let mut response = respond(status, HTML_TYPE, body(parts));
     let headers = response.headers_mut();
-    let fixed: [(HeaderName, &'static str); 2] = [
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
+    let fixed: [(HeaderName, &'static str); 2] =
+        [(header::REFERRER_POLICY, "no-referrer"), (header::CACHE_CONTROL, "no-store")];
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
     }

@@ -4,44 +4,23 @@ use crate::server::explain::{Explanation, Order, Overview, PodRow, times::span};
 use crate::server::html::{Html, MAX_CELL_TEXT, MAX_TEXT, pod_link, table_head, table_row};
 use jiff::Timestamp;
 
-const COLUMNS: [&str; 8] = [
-    "Name",
-    "Namespace",
-    "Ready",
-    "Status",
-    "Restarts",
-    "Age",
-    "IP",
-    "Waits for",
-];
+const COLUMNS: [&str; 8] =
+    ["Name", "Namespace", "Ready", "Status", "Restarts", "Age", "IP", "Waits for"];
 
 /// The HTML before the rows.
 pub(super) fn head(overview: &Overview) -> Html {
     let node = Html::new().markup("<h1>").inline(&overview.node);
-    let mut out = node
-        .markup("</h1><p class=\"sum\">")
-        .with(&counts(&overview.pods));
+    let mut out = node.markup("</h1><p class=\"sum\">").with(&counts(&overview.pods));
     out = out.markup("</p>");
     for warning in &overview.warnings {
-        out = out
-            .markup("<p class=\"warning\">")
-            .text(warning, MAX_TEXT)
-            .markup("</p>");
+        out = out.markup("<p class=\"warning\">").text(warning, MAX_TEXT).markup("</p>");
     }
-    if overview.pods.is_empty() {
-        out
-    } else {
-        out.with(&table_head("Pods", &COLUMNS))
-    }
+    if overview.pods.is_empty() { out } else { out.with(&table_head("Pods", &COLUMNS)) }
 }
 
 /// The HTML after the rows.
 pub(super) fn tail(overview: &Overview) -> Html {
-    if overview.pods.is_empty() {
-        Html::new()
-    } else {
-        Html::new().markup("</tbody></table>")
-    }
+    if overview.pods.is_empty() { Html::new() } else { Html::new().markup("</tbody></table>") }
 }
 
 fn counts(pods: &[PodRow]) -> Html {
@@ -57,20 +36,12 @@ fn counts(pods: &[PodRow]) -> Html {
     };
     let named = [
         (Order::Well, "<b class=\"well\">", " healthy</b>"),
-        (
-            Order::UnderWay,
-            "<b class=\"underway\">",
-            " starting or stopping</b>",
-        ),
+        (Order::UnderWay, "<b class=\"underway\">", " starting or stopping</b>"),
         (Order::Wrong, "<b class=\"wrong\">", " failing</b>"),
     ];
     for (order, open, close) in named {
         if count(order) > 0 {
-            out = out
-                .markup(", ")
-                .markup(open)
-                .number(count(order))
-                .markup(close);
+            out = out.markup(", ").markup(open).number(count(order)).markup(close);
         }
     }
     out
@@ -104,19 +75,13 @@ pub(super) fn status(pod: &PodRow) -> Html {
         Order::UnderWay => "<b class=\"underway\">",
         Order::Wrong => "<b class=\"wrong\">",
     };
-    Html::new()
-        .markup(open)
-        .text(&pod.status, MAX_CELL_TEXT)
-        .markup("</b>")
+    Html::new().markup(open).text(&pod.status, MAX_CELL_TEXT).markup("</b>")
 }
 
 pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
     let count = Html::new().number(pod.restarts);
     match pod.last_restart.filter(|_| pod.restarts > 0) {
-        Some(last) => count
-            .markup(" (")
-            .text(&span(last, now), MAX_CELL_TEXT)
-            .markup(" ago)"),
+        Some(last) => count.markup(" (").text(&span(last, now), MAX_CELL_TEXT).markup(" ago)"),
         None => count,
     }
 }
@@ -129,10 +94,7 @@ fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
             "" => Html::new(),
             name => Html::new().inline(name).markup(": "),
         };
-        let out = out
-            .markup("<bdi>")
-            .text(&wait.what, MAX_CELL_TEXT)
-            .markup("</bdi>");
+        let out = out.markup("<bdi>").text(&wait.what, MAX_CELL_TEXT).markup("</bdi>");
         return match wait.until {
             Some(until) => out.markup(", until ").time(until, now),
             None => out,
@@ -197,15 +159,7 @@ mod tests {
         let cells = cells(&shown);
         let link = "<a href=\"pod/shop/web-n1?uid=u1\">web-n1</a></th><td ";
         assert_eq!(cells[0], link);
-        let rest = [
-            "shop",
-            "1/1",
-            "<b class=\"well\">Running</b>",
-            "0",
-            "5m",
-            "10.88.0.7",
-            "",
-        ];
+        let rest = ["shop", "1/1", "<b class=\"well\">Running</b>", "0", "5m", "10.88.0.7", ""];
         assert_eq!(cells[1..7], rest[..6]);
         assert!(cells[7].starts_with(rest[6]) && !needs_explanation(&running()));
     }
@@ -216,10 +170,7 @@ mod tests {
         let mut why = Explanation::default();
         let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();
         assert!(last(&why).starts_with("last state: <bdi>Error (2)</bdi>"));
-        why.doing = Some(Doing {
-            step: "pulls <b>".into(),
-            since: t(-5),
-        });
+        why.doing = Some(Doing { step: "pulls <b>".into(), since: t(-5) });
         assert!(last(&why).starts_with("<bdi>pulls &lt;b&gt;</bdi>, since <time"));
         why.waits = vec![Wait {
             container: "main".into(),

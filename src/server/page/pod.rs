@@ -24,9 +24,7 @@ pub(super) fn content(explanation: &Explanation) -> Html {
         pod_history(explanation),
         events(explanation),
     ];
-    tables
-        .iter()
-        .fold(head(explanation), |page, table| page.with(table))
+    tables.iter().fold(head(explanation), |page, table| page.with(table))
 }
 
 /// The content of the page of an unknown pod.
@@ -79,14 +77,8 @@ fn head(explanation: &Explanation) -> Html {
 fn waits(explanation: &Explanation) -> Html {
     let mut rows = Vec::new();
     if let Some(doing) = &explanation.doing {
-        let since = Html::new()
-            .markup("since ")
-            .time(doing.since, explanation.now);
-        rows.push(vec![
-            Html::new().markup("in progress"),
-            long(&doing.step),
-            since,
-        ]);
+        let since = Html::new().markup("since ").time(doing.since, explanation.now);
+        rows.push(vec![Html::new().markup("in progress"), long(&doing.step), since]);
     }
     for wait in &explanation.waits {
         let until = match wait.until {
@@ -156,15 +148,7 @@ fn containers(explanation: &Explanation) -> Html {
         ]
     };
     let rows: Vec<_> = explanation.containers.iter().map(row).collect();
-    let columns = [
-        "Container",
-        "Kind",
-        "State",
-        "Restarts",
-        "Last state",
-        "Image",
-        "Output",
-    ];
+    let columns = ["Container", "Kind", "State", "Restarts", "Last state", "Image", "Output"];
     section("Containers", &columns, &rows)
 }
 
@@ -172,14 +156,8 @@ fn log(explanation: &Explanation, container: &ExplainedContainer) -> Html {
     if matches!(container.state.as_str(), "unknown" | "waiting") && container.last.is_none() {
         return Html::new();
     }
-    let out = Html::new()
-        .markup("<a href=\"")
-        .markup(ABOVE)
-        .markup("containerLogs/");
-    let out = out
-        .segment(&explanation.pod.namespace)
-        .markup("/")
-        .segment(&explanation.pod.name);
+    let out = Html::new().markup("<a href=\"").markup(ABOVE).markup("containerLogs/");
+    let out = out.segment(&explanation.pod.namespace).markup("/").segment(&explanation.pod.name);
     let out = out.markup("/").segment(&container.name);
     out.markup("?tailLines=500\">log</a>")
 }

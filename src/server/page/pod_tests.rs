@@ -16,12 +16,7 @@ fn ms(millis: i64) -> Timestamp {
 }
 
 fn moment(at: Timestamp, what: &str) -> PastEvent {
-    PastEvent {
-        at,
-        container: "main".into(),
-        what: what.into(),
-        detail: String::new(),
-    }
+    PastEvent { at, container: "main".into(), what: what.into(), detail: String::new() }
 }
 
 /// One with something in every field, all of which is that text where text is free.
@@ -40,25 +35,10 @@ fn everything(text: &str) -> Explanation {
         },
         now: t(0),
         summary: text(),
-        doing: Some(crate::server::explain::Doing {
-            step: text(),
-            since: t(-1),
-        }),
-        waits: vec![Wait {
-            container: text(),
-            what: text(),
-            until: Some(t(9)),
-        }],
-        next: vec![Upcoming {
-            at: t(9),
-            what: text(),
-        }],
-        timeline: vec![PastEvent {
-            at: t(-9),
-            container: text(),
-            what: text(),
-            detail: text(),
-        }],
+        doing: Some(crate::server::explain::Doing { step: text(), since: t(-1) }),
+        waits: vec![Wait { container: text(), what: text(), until: Some(t(9)) }],
+        next: vec![Upcoming { at: t(9), what: text() }],
+        timeline: vec![PastEvent { at: t(-9), container: text(), what: text(), detail: text() }],
         containers: vec![ExplainedContainer {
             name: text(),
             kind: text(),
@@ -66,12 +46,7 @@ fn everything(text: &str) -> Explanation {
             state: text(),
             reason: text(),
             message: text(),
-            last: Some(LastEnd {
-                reason: text(),
-                message: text(),
-                exit_code: 2,
-                at: Some(t(-3)),
-            }),
+            last: Some(LastEnd { reason: text(), message: text(), exit_code: 2, at: Some(t(-3)) }),
             ..ExplainedContainer::default()
         }],
         conditions: vec![ConditionView {
@@ -125,11 +100,7 @@ fn whatever_was_written_by_others_is_text() {
 #[test]
 fn a_message_of_any_size_is_cut() {
     let page = content(&everything(&"<".repeat(64 * 1024)));
-    assert!(
-        page.as_str().len() < 40 * 4 * (MAX_TEXT + 1),
-        "{}",
-        page.as_str().len()
-    );
+    assert!(page.as_str().len() < 40 * 4 * (MAX_TEXT + 1), "{}", page.as_str().len());
 }
 
 #[test]
@@ -193,10 +164,7 @@ fn containers_are_described_and_linked_to_their_logs() {
         ..ExplainedContainer::default()
     };
     let page = containers(&explanation);
-    assert!(
-        page.as_str()
-            .contains("<b class=\"underway\">running, not ready</b>, since <time")
-    );
+    assert!(page.as_str().contains("<b class=\"underway\">running, not ready</b>, since <time"));
     let link = "<a href=\"../../containerLogs/main/main/main?tailLines=500\">log</a>";
     assert!(page.as_str().contains(link), "{page:?}");
     explanation.containers[0].state = "waiting".into();

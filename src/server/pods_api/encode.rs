@@ -19,12 +19,8 @@ const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pods_api/po
 
 /// Go's embedded structs (`json:",inline"`): messages in protobuf whose fields are members of the enclosing object in
 /// JSON.
-pub(super) const INLINE: [&str; 4] = [
-    "ephemeralContainerCommon",
-    "handler",
-    "localObjectReference",
-    "volumeSource",
-];
+pub(super) const INLINE: [&str; 4] =
+    ["ephemeralContainerCommon", "handler", "localObjectReference", "volumeSource"];
 
 /// The messages of a pod and their fields.
 pub(super) struct PodEncoder {
@@ -75,9 +71,7 @@ impl PodEncoder {
             let fields = fields.collect::<anyhow::Result<_>>()?;
             Ok((message.name().to_owned(), fields))
         });
-        Ok(Self {
-            messages: messages.collect::<anyhow::Result<_>>()?,
-        })
+        Ok(Self { messages: messages.collect::<anyhow::Result<_>>()? })
     }
 
     /// Encodes a pod from its JSON form.
@@ -123,8 +117,7 @@ impl PodEncoder {
                 for (key, value) in object {
                     let mut body = Vec::new();
                     bytes(1, key.as_bytes(), &mut body);
-                    self.value(2, kind, value, &mut body)
-                        .with_context(|| key.clone())?;
+                    self.value(2, kind, value, &mut body).with_context(|| key.clone())?;
                     bytes(number, &body, out);
                 }
                 Ok(())
@@ -163,11 +156,7 @@ impl PodEncoder {
                     integer(1, 1, &mut body);
                     bytes(3, text.as_bytes(), &mut body);
                 }
-                value => integer(
-                    2,
-                    value.as_i64().context("neither number nor text")?,
-                    &mut body,
-                ),
+                value => integer(2, value.as_i64().context("neither number nor text")?, &mut body),
             },
             FieldKind::Raw => bytes(1, value.to_string().as_bytes(), &mut body),
             FieldKind::Message(name) => self.message(name, value, &mut body)?,

@@ -31,13 +31,7 @@ use tonic::{Request, Response, Status, transport::Server};
 use v1alpha1::pods_server::{Pods, PodsServer};
 
 /// The generated messages, clients and servers.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing, dead_code)]
 pub mod v1alpha1 {
     include!(concat!(env!("OUT_DIR"), "/pods_api/v1alpha1.rs"));
 }
@@ -138,10 +132,7 @@ impl PodsApi {
             .map_err(anyhow::Error::from)
             .and_then(|value| self.0.encoder.pod(&value));
         encoded.map_err(|error| {
-            Status::internal(format!(
-                "failed to marshal pod: {}",
-                error_chain(error.as_ref())
-            ))
+            Status::internal(format!("failed to marshal pod: {}", error_chain(error.as_ref())))
         })
     }
 }

@@ -27,19 +27,13 @@ fn every_kind_of_field_is_encoded_as_kubernetes_does() {
     let spec = |body: &[u8]| field(2, body);
     for (pod, expected) in [
         (json!({}), vec![]),
-        (
-            json!({"metadata": {"name": "a"}}),
-            metadata(&field(1, b"a")),
-        ),
+        (json!({"metadata": {"name": "a"}}), metadata(&field(1, b"a"))),
         (json!({"metadata": {"name": null}}), metadata(&[])),
         (
             json!({"metadata": {"labels": {"k": "v"}}}),
             metadata(&field(11, &[field(1, b"k"), field(2, b"v")].concat())),
         ),
-        (
-            json!({"metadata": {"generation": 300}}),
-            metadata(&[7 << 3, 0xac, 0x02]),
-        ),
+        (json!({"metadata": {"generation": 300}}), metadata(&[7 << 3, 0xac, 0x02])),
         (
             json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:05Z"}}),
             metadata(&field(8, &[1 << 3, 5, 2 << 3, 0])),
@@ -61,11 +55,7 @@ fn every_kind_of_field_is_encoded_as_kubernetes_does() {
             json!({"spec": {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]}}),
             spec(&field(
                 1,
-                &[
-                    field(1, b"v"),
-                    field(2, &field(2, &field(2, &field(1, b"1Gi")))),
-                ]
-                .concat(),
+                &[field(1, b"v"), field(2, &field(2, &field(2, &field(1, b"1Gi"))))].concat(),
             )),
         ),
     ] {
@@ -98,12 +88,10 @@ fn unknown(encoder: &PodEncoder, message: &str, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, value) in value.as_object().unwrap() {
         let inline = fields.iter().filter(|field| INLINE.contains(&&*field.name));
-        let known = fields
-            .iter()
-            .chain(inline.flat_map(|field| match &field.kind {
-                FieldKind::Message(name) => encoder.messages[name].iter(),
-                _ => [].iter(),
-            }));
+        let known = fields.iter().chain(inline.flat_map(|field| match &field.kind {
+            FieldKind::Message(name) => encoder.messages[name].iter(),
+            _ => [].iter(),
+        }));
         let Some(field) = known.into_iter().find(|field| field.name == *name) else {
             found.push(format!("{message}.{name}"));
             continue;
@@ -113,10 +101,7 @@ fn unknown(encoder: &PodEncoder, message: &str, value: &Value) -> Vec<String> {
         };
         match value {
             Value::Array(list) => {
-                found.extend(
-                    list.iter()
-                        .flat_map(|value| unknown(encoder, message, value)),
-                );
+                found.extend(list.iter().flat_map(|value| unknown(encoder, message, value)));
             }
             value => found.extend(unknown(encoder, message, value)),
         }
@@ -140,12 +125,7 @@ fn every_field_of_documented_pods_is_encoded() {
         let mut pod = serde_json::to_value(pod).unwrap();
         let object = pod.as_object_mut().unwrap();
         object.retain(|name, _| name != "kind" && name != "apiVersion");
-        assert_eq!(
-            unknown(&encoder, "Pod", &pod),
-            [""; 0],
-            "{}",
-            path.display()
-        );
+        assert_eq!(unknown(&encoder, "Pod", &pod), [""; 0], "{}", path.display());
         assert!(!encoder.pod(&pod).unwrap().is_empty());
         seen += 1;
     }
@@ -159,30 +139,19 @@ fn pod(uid: &str, label: &str) -> Arc<Pod> {
 }
 
 fn status(phase: &str) -> Option<Arc<PodStatus>> {
-    Some(Arc::new(PodStatus {
-        phase: Some(phase.to_owned()),
-        ..PodStatus::default()
-    }))
+    Some(Arc::new(PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() }))
 }
 
 #[test]
 fn a_watch_sends_what_differs_from_what_it_sent_last() {
     use EventType::{Added, Deleted, Modified};
     let mut sent = HashMap::new();
-    let label = |pod: &Pod| {
-        pod.metadata
-            .labels
-            .as_ref()
-            .map(|labels| labels["l"].clone())
-    };
+    let label = |pod: &Pod| pod.metadata.labels.as_ref().map(|labels| labels["l"].clone());
     let running = (pod("u", "2"), status("Running"));
     for (pods, expected) in [
         // It has no status yet.
         (vec![(pod("u", "1"), None)], vec![]),
-        (
-            vec![(pod("u", "1"), status("Pending"))],
-            vec![(Added, "u", Some("1"), Some("Pending"))],
-        ),
+        (vec![(pod("u", "1"), status("Pending"))], vec![(Added, "u", Some("1"), Some("Pending"))]),
         (
             vec![running.clone(), (pod("v", "1"), status("Pending"))],
             vec![
@@ -191,13 +160,7 @@ fn a_watch_sends_what_differs_from_what_it_sent_last() {
             ],
         ),
         // Equal objects are the same.
-        (
-            vec![
-                (pod("u", "2"), status("Running")),
-                (pod("v", "1"), status("Pending")),
-            ],
-            vec![],
-        ),
+        (vec![(pod("u", "2"), status("Running")), (pod("v", "1"), status("Pending"))], vec![]),
         (vec![running], vec![(Deleted, "v", None, None)]),
     ] {
         let events = watch::diff(&mut sent, pods).into_iter();
@@ -221,10 +184,7 @@ fn api(known: Arc<Mutex<Vec<PodWithStatus>>>) -> (PodsApi, [version::Sender<u64>
     let api = PodsApi::new(
         Arc::new(move || known.lock().clone()),
         Arc::new(|| Box::pin(async {})),
-        Changes {
-            pods: changed,
-            statuses,
-        },
+        Changes { pods: changed, statuses },
         CancellationToken::new(),
     );
     (api.unwrap(), [pods, other])
@@ -270,24 +230,14 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
         tokio::task::yield_now().await;
     }
     let mut client = client(socket.clone()).await;
-    let mut events = client
-        .watch_pods(v1alpha1::WatchPodsRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let mut events = client.watch_pods(v1alpha1::WatchPodsRequest {}).await.unwrap().into_inner();
     let first = events.message().await.unwrap().unwrap();
     assert_eq!(first.r#type(), EventType::Added);
     let second = events.message().await.unwrap().unwrap();
     assert_eq!(second.r#type(), EventType::InitialSyncComplete);
-    let list = client
-        .list_pods(v1alpha1::ListPodsRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let list = client.list_pods(v1alpha1::ListPodsRequest {}).await.unwrap().into_inner();
     assert_eq!(list.pods.as_slice(), std::slice::from_ref(&first.pod));
-    let get = |uid: &str| v1alpha1::GetPodRequest {
-        pod_uid: uid.to_owned(),
-    };
+    let get = |uid: &str| v1alpha1::GetPodRequest { pod_uid: uid.to_owned() };
     let got = client.get_pod(get("u")).await.unwrap().into_inner();
     assert_eq!(got.pod, first.pod);
     let missing = client.get_pod(get("v")).await.unwrap_err();

@@ -43,16 +43,12 @@ impl PodsWatch {
         loop {
             if let Some((kind, pod)) = self.events.pop_front() {
                 let event = pod.map_or(Ok(Vec::new()), |pod| self.api.encode(pod));
-                let event = event.map(|pod| WatchPodsEvent {
-                    r#type: kind.into(),
-                    pod,
-                });
+                let event = event.map(|pod| WatchPodsEvent { r#type: kind.into(), pod });
                 return Some((event, self));
             }
             self.changes.next().await?;
             let events = diff(&mut self.sent, self.api.sorted()).into_iter();
-            self.events
-                .extend(events.map(|(kind, pod)| (kind, Some(pod))));
+            self.events.extend(events.map(|(kind, pod)| (kind, Some(pod))));
         }
     }
 }

@@ -278,9 +278,7 @@ pub fn document() -> String {
             Port::Main => "main",
             Port::Local => "local",
         });
-        let group = entry
-            .group
-            .map_or(String::new(), |group| format!("`{}`", group.field()));
+        let group = entry.group.map_or(String::new(), |group| format!("`{}`", group.field()));
         let _ = writeln!(
             text,
             "| `{}` | {} | {} | {} | {group} | {} |",

@@ -52,15 +52,9 @@ pub(in crate::server) fn has_container(pod: &Pod, name: &str) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
     };
-    let regular = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
+    let regular = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let ephemeral = spec.ephemeral_containers.iter().flatten();
-    regular
-        .map(|c| &c.name)
-        .chain(ephemeral.map(|c| &c.name))
-        .any(|known| known == name)
+    regular.map(|c| &c.name).chain(ephemeral.map(|c| &c.name)).any(|known| known == name)
 }
 
 /// The running instance of a container.
@@ -79,9 +73,7 @@ pub(super) fn container(
     }
     Err(MissingContainer::NotRunning {
         name: name.to_owned(),
-        why: runtime_status
-            .newest(name)
-            .map_or("it has not been created yet".into(), instead),
+        why: runtime_status.newest(name).map_or("it has not been created yet".into(), instead),
     })
 }
 
@@ -127,11 +119,7 @@ mod tests {
     }
 
     fn named(namespace: &str, name: &str, uid: Option<&str>) -> PodName {
-        PodName {
-            namespace: namespace.into(),
-            name: name.into(),
-            uid: uid.map(Into::into),
-        }
+        PodName { namespace: namespace.into(), name: name.into(), uid: uid.map(Into::into) }
     }
 
     #[test]
@@ -141,16 +129,10 @@ mod tests {
             (named("shop", "web", None), Ok("new")),
             (named("shop", "web", Some("new")), Ok("new")),
             (named("shop", "web", Some("old")), Ok("old")),
-            (
-                named("shop", "web", Some("other")),
-                Err(MissingContainer::Uid),
-            ),
+            (named("shop", "web", Some("other")), Err(MissingContainer::Uid)),
             (named("shop", "we", None), Err(MissingContainer::Pod)),
             (named("default", "web", None), Err(MissingContainer::Pod)),
-            (
-                named("default", "web", Some("new")),
-                Err(MissingContainer::Pod),
-            ),
+            (named("default", "web", Some("new")), Err(MissingContainer::Pod)),
         ];
         for (name, expected) in rows {
             let found = pod(pods(), &name).map(|(pod, _)| pod.uid().to_string());
@@ -177,11 +159,7 @@ mod tests {
             ("debug", &[("now", Running)], Ok("now")),
             ("main", &[("next", Created), ("now", Running)], Ok("now")),
             ("other", &[], Err("container not found (\"other\")")),
-            (
-                "main",
-                &[],
-                Err("container not found (\"main\"): it has not been created yet"),
-            ),
+            ("main", &[], Err("container not found (\"main\"): it has not been created yet")),
             (
                 "main",
                 &[("next", Created), ("old", Exited)],
@@ -199,40 +177,25 @@ mod tests {
             ),
         ];
         for (name, instances, expected) in rows {
-            let containers = instances
-                .iter()
-                .map(|(id, state)| instance(name, id, *state));
-            let runtime_status = PodStatus {
-                containers: containers.collect(),
-                ..PodStatus::default()
-            };
-            let wanted = ContainerName {
-                container: (*name).into(),
-                ..ContainerName::default()
-            };
+            let containers = instances.iter().map(|(id, state)| instance(name, id, *state));
+            let runtime_status =
+                PodStatus { containers: containers.collect(), ..PodStatus::default() };
+            let wanted = ContainerName { container: (*name).into(), ..ContainerName::default() };
             let found = container(&a_pod("u"), &runtime_status, &wanted);
-            let found = found
-                .map(|id| id.to_string())
-                .map_err(|missing| missing.to_string());
+            let found = found.map(|id| id.to_string()).map_err(|missing| missing.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), *expected);
         }
     }
 
     #[test]
     fn ports_are_those_of_a_sandbox_that_is_ready() {
-        let sandbox_of = |id: &str, ready| SandboxStatus {
-            id: id.into(),
-            ready,
-            ..SandboxStatus::default()
-        };
+        let sandbox_of =
+            |id: &str, ready| SandboxStatus { id: id.into(), ready, ..SandboxStatus::default() };
         let runtime_status = PodStatus {
             sandboxes: vec![sandbox_of("new", false), sandbox_of("old", true)],
             ..PodStatus::default()
         };
-        assert_eq!(
-            sandbox(&a_pod("u"), &runtime_status).unwrap().as_str(),
-            "old"
-        );
+        assert_eq!(sandbox(&a_pod("u"), &runtime_status).unwrap().as_str(), "old");
         let none = sandbox(&a_pod("u"), &PodStatus::default()).unwrap_err();
         assert_eq!(
             none.to_string(),

@@ -101,11 +101,7 @@ enum StreamRefusal {
     Upgrade(#[from] Failure),
     /// The text is that of upstream's `CodeExitError`.
     #[error("command '{cmd}' exited with {code}: {stderr}")]
-    Exited {
-        cmd: String,
-        code: i32,
-        stderr: String,
-    },
+    Exited { cmd: String, code: i32, stderr: String },
 }
 
 impl StreamTable {
@@ -213,10 +209,7 @@ impl StreamTable {
             let id = self.container(name).await?;
             let _slot = self.free_slot()?;
             // Without a timeout, as upstream: it ends with the command, or when the client disconnects.
-            let run = self
-                .deps
-                .runtime
-                .exec_sync(id.as_str(), &command, Duration::ZERO);
+            let run = self.deps.runtime.exec_sync(id.as_str(), &command, Duration::ZERO);
             let output = run.await?;
             if output.exit_code != 0 {
                 return Err(StreamRefusal::Exited {
@@ -228,10 +221,7 @@ impl StreamTable {
             Ok([output.stdout, output.stderr].concat())
         };
         match run.await {
-            Ok(output) => text(
-                StatusCode::OK,
-                String::from_utf8_lossy(&output).into_owned(),
-            ),
+            Ok(output) => text(StatusCode::OK, String::from_utf8_lossy(&output).into_owned()),
             Err(refusal) => refused("run", &refusal),
         }
     }
@@ -266,11 +256,7 @@ impl StreamTable {
 
     /// A permit for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, StreamRefusal> {
-        if is_upgrade(request.headers()) {
-            self.free_slot()
-        } else {
-            Err(StreamRefusal::NoUpgrade)
-        }
+        if is_upgrade(request.headers()) { self.free_slot() } else { Err(StreamRefusal::NoUpgrade) }
     }
 
     fn free_slot(&self) -> Result<OwnedSemaphorePermit, StreamRefusal> {
@@ -356,17 +342,12 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
         StreamRefusal::Upgrade(Failure::Late) => StatusCode::GATEWAY_TIMEOUT,
         StreamRefusal::Target(_) | StreamRefusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
     };
-    if matches!(
-        refusal,
-        StreamRefusal::Target(_) | StreamRefusal::Upgrade(_)
-    ) {
+    if matches!(refusal, StreamRefusal::Target(_) | StreamRefusal::Upgrade(_)) {
         tracing::warn!(what, err = %error_chain(refusal), "Proxying to the runtime's streaming server failed");
     }
     let mut response = text(status, format!("{refusal}\n"));
     if status == StatusCode::TOO_MANY_REQUESTS {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, RETRY_AFTER);
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
     }
     response
 }

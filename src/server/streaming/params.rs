@@ -26,10 +26,7 @@ pub struct ContainerName {
 
 impl ContainerName {
     pub(in crate::server) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
-        Ok(Self {
-            pod: PodName::parse(params)?,
-            container: params.name("container")?,
-        })
+        Ok(Self { pod: PodName::parse(params)?, container: params.name("container")? })
     }
 }
 
@@ -47,10 +44,7 @@ pub struct PodName {
 impl PodName {
     /// `<namespace>/<name>`, for log messages.
     pub(in crate::server) fn log_name(&self) -> PodLogName<'_> {
-        PodLogName {
-            namespace: &self.namespace,
-            name: &self.name,
-        }
+        PodLogName { namespace: &self.namespace, name: &self.name }
     }
 
     pub(in crate::server) fn parse(params: &RequestParams) -> Result<Self, RouteError> {
@@ -66,17 +60,13 @@ impl PodName {
 /// The pod in the query of the legacy path `/podInfo`.
 pub(in crate::server) fn legacy_pod_name(params: &RequestParams) -> Result<PodName, BadQuery> {
     let needed = |parameter: &str| {
-        let value = params
-            .query_parameter(parameter)?
-            .filter(|value| !value.is_empty());
+        let value = params.query_parameter(parameter)?.filter(|value| !value.is_empty());
         value.ok_or_else(|| bad(parameter, "is missing"))
     };
     Ok(PodName {
         name: needed("podID")?,
         namespace: needed("podNamespace")?,
-        uid: params
-            .query_parameter("UUID")?
-            .filter(|uid| !uid.is_empty()),
+        uid: params.query_parameter("UUID")?.filter(|uid| !uid.is_empty()),
     })
 }
 
@@ -94,10 +84,7 @@ pub(in crate::server) fn std_streams(query: &Pairs) -> Result<StdStreams, BadQue
         tty,
     };
     if !(streams.stdin || streams.stdout || streams.stderr) {
-        return Err(bad(
-            "output",
-            "you must specify at least 1 of stdin, stdout, stderr",
-        ));
+        return Err(bad("output", "you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(streams)
 }
@@ -142,10 +129,7 @@ pub(in crate::server) fn no_cmd() -> BadQuery {
 pub(in crate::server) fn ports(query: &Pairs) -> Result<Vec<u16>, BadQuery> {
     let one = |text: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 && text.bytes().all(|b| b.is_ascii_digit()) => Ok(port),
-        _ => Err(bad(
-            "port",
-            &format!("{text:?} is not a port: a whole number from 1 to 65535"),
-        )),
+        _ => Err(bad("port", &format!("{text:?} is not a port: a whole number from 1 to 65535"))),
     };
     let texts = all(query, "port").flat_map(|list| list.split(','));
     texts.map(one).collect()
@@ -192,14 +176,8 @@ mod tests {
 
     #[test]
     fn flags_have_two_names_and_two_values() {
-        let streams = |[stdin, stdout, stderr, tty]: [bool; 4]| {
-            Ok(StdStreams {
-                stdin,
-                stdout,
-                stderr,
-                tty,
-            })
-        };
+        let streams =
+            |[stdin, stdout, stderr, tty]: [bool; 4]| Ok(StdStreams { stdin, stdout, stderr, tty });
         let wrong = |parameter: &str| Err(parameter.to_owned());
         let (y, n) = (true, false);
         let rows: &[(&[(&str, &str)], _)] = &[
@@ -208,10 +186,7 @@ mod tests {
             (&[("output", "1"), ("error", "TRUE")], streams([n, y, y, n])),
             (&[("stdout", "1"), ("stderr", "1")], streams([n, y, y, n])),
             // A terminal has one output.
-            (
-                &[("output", "1"), ("error", "1"), ("tty", "1")],
-                streams([n, y, n, y]),
-            ),
+            (&[("output", "1"), ("error", "1"), ("tty", "1")], streams([n, y, n, y])),
             (&[("output", "0"), ("stdout", "1")], streams([n, y, n, n])),
             (&[("output", ""), ("input", "1")], streams([y, n, n, n])),
             (&[], wrong("output")),
@@ -226,10 +201,7 @@ mod tests {
             assert_eq!(found, *expected, "{pairs:?}");
         }
         let nothing = std_streams(&query(&[])).unwrap_err();
-        assert_eq!(
-            nothing.detail,
-            "you must specify at least 1 of stdin, stdout, stderr"
-        );
+        assert_eq!(nothing.detail, "you must specify at least 1 of stdin, stdout, stderr");
     }
 
     #[test]
@@ -241,10 +213,7 @@ mod tests {
             ("command", "echo a  b+c é"),
             ("command", ""),
         ]);
-        assert_eq!(
-            command(&query_text).unwrap(),
-            ["sh", "-c", "echo a  b+c é", ""]
-        );
+        assert_eq!(command(&query_text).unwrap(), ["sh", "-c", "echo a  b+c é", ""]);
         for none in [&[][..], &[("command", "")], &[("cmd", "ls")]] {
             assert_eq!(command(&query(none)).unwrap_err().parameter, "command");
         }

@@ -78,10 +78,7 @@ struct Activity {
 
 impl Activity {
     fn now() -> Self {
-        Self {
-            start: clock::instant(),
-            last: Arc::default(),
-        }
+        Self { start: clock::instant(), last: Arc::default() }
     }
 
     fn happened(&self) {

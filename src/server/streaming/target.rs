@@ -106,11 +106,7 @@ fn loopback(authority: &str) -> Result<SocketAddr, RefusedUrl> {
 /// The path for the request line.
 fn request_path(path: &str) -> Result<String, RefusedUrl> {
     let path = path.split('#').next().unwrap_or_default();
-    let path = if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/{path}")
-    };
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     match path.parse::<Uri>() {
         Ok(uri) if uri.host().is_none() && uri.path().starts_with('/') => Ok(path),
         _ => Err(RefusedUrl("its path is malformed".into())),
@@ -142,12 +138,7 @@ mod tests {
                 "[::1]:1",
                 "/portforward/x",
             ),
-            (
-                "http://localhost:99",
-                Address::Tcp(([127, 0, 0, 1], 99).into()),
-                "localhost:99",
-                "/",
-            ),
+            ("http://localhost:99", Address::Tcp(([127, 0, 0, 1], 99).into()), "localhost:99", "/"),
             (
                 "unix://%2Frun%2Fcri%2Fs.sock/exec/x",
                 Address::Unix("/run/cri/s.sock".into()),

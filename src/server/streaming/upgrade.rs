@@ -31,12 +31,7 @@ const MAX_TEXT: usize = 16 * 1024;
 
 /// Headers that negotiate the protocol. Others are not forwarded, especially credentials; nor are subprotocols that
 /// contain a token.
-const PASSED: [&str; 4] = [
-    "upgrade",
-    "origin",
-    "user-agent",
-    "x-stream-protocol-version",
-];
+const PASSED: [&str; 4] = ["upgrade", "origin", "user-agent", "x-stream-protocol-version"];
 const WEBSOCKET: &str = "sec-websocket-";
 
 /// A connection to the runtime after the protocol switch.
@@ -135,10 +130,7 @@ fn outgoing_request<B>(target: &StreamingTarget, request: &Request<B>) -> Reques
 }
 
 async fn send(stream: RuntimeStream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
-    let client = Http1 {
-        max_head: Some(MAX_HEAD),
-        ..Http1::default()
-    };
+    let client = Http1 { max_head: Some(MAX_HEAD), ..Http1::default() };
     client.exchange(stream, request, switched).await
 }
 
@@ -176,10 +168,7 @@ mod tests {
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let line = |(name, value): &(&'static str, &'static str)| {
-            (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         lines.iter().map(line).collect()
     }
@@ -219,10 +208,9 @@ mod tests {
             ("host", "node:10250"),
             ("transfer-encoding", "chunked"),
         ]);
-        request.headers_mut().append(
-            "x-stream-protocol-version",
-            HeaderValue::from_static("v3.channel.k8s.io"),
-        );
+        request
+            .headers_mut()
+            .append("x-stream-protocol-version", HeaderValue::from_static("v3.channel.k8s.io"));
         let target = StreamingTarget {
             address: Address::Unix("/x".into()),
             host: "127.0.0.1:5".into(),

@@ -14,71 +14,41 @@ async fn fetch(handler: &PortHandler, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     let response = answer(handler, request, &CancellationToken::new()).await;
-    let content_type = response.headers()[header::CONTENT_TYPE]
-        .to_str()
-        .unwrap()
-        .to_owned();
+    let content_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
     Answer {
         status: response.status(),
         content_type,
-        body: String::from_utf8(
-            response
-                .into_body()
-                .collect()
-                .await
-                .unwrap()
-                .to_bytes()
-                .into(),
-        )
-        .unwrap(),
+        body: String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into())
+            .unwrap(),
     }
 }
 
 async fn json(target: &str) -> Value {
     let answer = fetch(&read_only(), target).await;
-    assert_eq!(
-        (answer.status, answer.content_type.as_str()),
-        (StatusCode::OK, "application/json")
-    );
+    assert_eq!((answer.status, answer.content_type.as_str()), (StatusCode::OK, "application/json"));
     serde_json::from_str(&answer.body).unwrap()
 }
 
 #[tokio::test]
 async fn pods_are_a_v1_list_with_current_statuses() {
     let list = json("/pods").await;
-    assert_eq!(
-        (&list["kind"], &list["apiVersion"]),
-        (&"PodList".into(), &"v1".into())
-    );
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&"PodList".into(), &"v1".into()));
     let items = list["items"].as_array().unwrap();
     let shown: Vec<_> = items
         .iter()
         .map(|pod| {
-            (
-                pod["metadata"]["name"].as_str().unwrap(),
-                pod["status"]["phase"].as_str().unwrap(),
-            )
+            (pod["metadata"]["name"].as_str().unwrap(), pod["status"]["phase"].as_str().unwrap())
         })
         .collect();
-    assert_eq!(
-        shown,
-        [("a", "Running"), ("b", "Pending")],
-        "its own where the store has none"
-    );
+    assert_eq!(shown, [("a", "Running"), ("b", "Pending")], "its own where the store has none");
     assert_eq!(items[0]["spec"]["containers"][0]["name"], "c");
-    assert!(
-        items[0].get("kind").is_none(),
-        "items carry no type of their own"
-    );
+    assert!(items[0].get("kind").is_none(), "items carry no type of their own");
 }
 
 #[tokio::test]
 async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
     assert_eq!(json("/explain").await["node"], "n1");
-    assert_eq!(
-        json("/explain/shop/web").await["summary"],
-        "all about shop/web"
-    );
+    assert_eq!(json("/explain/shop/web").await["summary"], "all about shop/web");
     for unknown in ["/explain/shop/other", "/explain/shop/web?uid=other"] {
         let answer = fetch(&read_only(), unknown).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{unknown}");
@@ -110,12 +80,7 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
         fetch(&handler, target).await;
         clock::since(begun)
     };
-    for target in [
-        "/explain",
-        "/explain?after=6",
-        "/explain/a/b?after=7",
-        "/pods?after=7",
-    ] {
+    for target in ["/explain", "/explain?after=6", "/explain/a/b?after=7", "/pods?after=7"] {
         assert_eq!(wait(target).await, Duration::ZERO, "{target}");
     }
     assert_eq!(wait("/explain?after=7").await, Duration::from_secs(25));
@@ -131,13 +96,8 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
 async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
     let handler = PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new());
-    let request = Request::builder()
-        .uri("/pods")
-        .body(Empty::<bytes::Bytes>::new())
-        .unwrap();
-    let mut body = answer(&handler, request, &CancellationToken::new())
-        .await
-        .into_body();
+    let request = Request::builder().uri("/pods").body(Empty::<bytes::Bytes>::new()).unwrap();
+    let mut body = answer(&handler, request, &CancellationToken::new()).await.into_body();
     let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
     while let Some(frame) = body.frame().await {
         let data = frame.unwrap().into_data().unwrap();
@@ -147,19 +107,13 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     }
     let list: k8s_openapi::List<Pod> = serde_json::from_slice(&text).unwrap();
     assert_eq!(list.items.len(), 1000);
-    assert!(
-        chunks > 3 && largest < 32 * 1024,
-        "{chunks} chunks, largest {largest}"
-    );
+    assert!(chunks > 3 && largest < 32 * 1024, "{chunks} chunks, largest {largest}");
 }
 
 #[tokio::test]
 async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
-    let views = RouteHandlers {
-        http_metrics: Some(HttpMetrics::new(&metrics)),
-        ..views(vec![])
-    };
+    let views = RouteHandlers { http_metrics: Some(HttpMetrics::new(&metrics)), ..views(vec![]) };
     let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
     let answer = super::answer(&handler, request.unwrap(), &CancellationToken::new()).await;
@@ -183,31 +137,19 @@ async fn running_pods_show_running_containers_alone() {
     assert_eq!(items[0]["metadata"]["uid"], "uid-up");
     let containers = items[0]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1);
-    assert_eq!(
-        (&containers[0]["name"], &containers[0]["image"]),
-        (&"web".into(), &"img:1".into())
-    );
+    assert_eq!((&containers[0]["name"], &containers[0]["image"]), (&"web".into(), &"img:1".into()));
 }
 
 #[tokio::test]
 async fn events_are_a_v1_list_that_can_be_narrowed() {
     let reasons = |list: Value| -> Vec<String> {
         let items = list["items"].as_array().unwrap();
-        items
-            .iter()
-            .map(|event| event["reason"].as_str().unwrap().to_owned())
-            .collect()
+        items.iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(
-        reasons(json("/events").await),
-        ["BackOff", "Killing", "Starting"]
-    );
+    assert_eq!(reasons(json("/events").await), ["BackOff", "Killing", "Starting"]);
     assert_eq!(reasons(json("/events?limit=1").await), ["Starting"]);
     assert_eq!(reasons(json("/events?limit=0").await), [""; 0]);
-    assert_eq!(
-        reasons(json("/events?namespace=default&name=a").await),
-        ["BackOff"]
-    );
+    assert_eq!(reasons(json("/events?namespace=default&name=a").await), ["BackOff"]);
     let list = json("/events?name=a").await;
     let event = &list["items"][0];
     assert_eq!(event["type"], "Warning");
@@ -224,20 +166,15 @@ async fn events_are_a_v1_list_that_can_be_narrowed() {
 async fn different_events_have_different_names() {
     let list = json("/events").await;
     let items = list["items"].as_array().unwrap();
-    let names: std::collections::HashSet<_> = items
-        .iter()
-        .map(|event| event["metadata"]["name"].as_str().unwrap())
-        .collect();
+    let names: std::collections::HashSet<_> =
+        items.iter().map(|event| event["metadata"]["name"].as_str().unwrap()).collect();
     assert_eq!(names.len(), items.len());
 }
 
 #[tokio::test]
 async fn metrics_are_text_of_prometheus() {
     let answer = fetch(&read_only(), "/metrics").await;
-    assert_eq!(
-        answer.content_type,
-        "text/plain; version=0.0.4; charset=utf-8"
-    );
+    assert_eq!(answer.content_type, "text/plain; version=0.0.4; charset=utf-8");
     assert_eq!(answer.body, "up 1\n");
 }
 
@@ -256,12 +193,7 @@ async fn health_reads_as_upstreams_does() {
             "[+]ping ok\nwarn: a path is missing\nhealthz check passed\n",
         ),
         (&well, "/healthz", 200, "ok"),
-        (
-            &well,
-            "/healthz?verbose",
-            200,
-            "[+]ping ok\n[+]log ok\nhealthz check passed\n",
-        ),
+        (&well, "/healthz?verbose", 200, "[+]ping ok\n[+]log ok\nhealthz check passed\n"),
         (&well, "/healthz/ping", 200, "ok"),
         (&well, "/healthz/syncloop", 404, "404 page not found\n"),
         (
@@ -271,12 +203,7 @@ async fn health_reads_as_upstreams_does() {
             "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
         ),
         (&failing, "/healthz/log", 200, "ok"),
-        (
-            &failing,
-            "/healthz/syncloop",
-            500,
-            "internal server error: no sync for 5 minutes\n",
-        ),
+        (&failing, "/healthz/syncloop", 500, "internal server error: no sync for 5 minutes\n"),
         (&failing, "/healthz?exclude=syncloop", 200, "ok"),
         (
             &failing,
@@ -288,11 +215,7 @@ async fn health_reads_as_upstreams_does() {
     ];
     for (handler, target, status, body) in rows {
         let answer = fetch(handler, target).await;
-        assert_eq!(
-            (answer.status.as_u16(), answer.body.as_str()),
-            (status, body),
-            "{target}"
-        );
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (status, body), "{target}");
         assert_eq!(answer.content_type, "text/plain; charset=utf-8");
     }
 }
@@ -303,19 +226,12 @@ async fn a_check_runs_at_each_request() {
     let well = Arc::new(AtomicBool::new(true));
     let seen = well.clone();
     let check = move || {
-        if seen.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err("no".to_owned())
-        }
+        if seen.load(Ordering::Relaxed) { Ok(()) } else { Err("no".to_owned()) }
     };
     let handler = PortHandler::health(HealthChecks::new().with("flag", check));
     assert_eq!(fetch(&handler, "/healthz").await.status, StatusCode::OK);
     well.store(false, Ordering::Relaxed);
-    assert_eq!(
-        fetch(&handler, "/healthz").await.status,
-        StatusCode::INTERNAL_SERVER_ERROR
-    );
+    assert_eq!(fetch(&handler, "/healthz").await.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[tokio::test]

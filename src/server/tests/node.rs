@@ -12,9 +12,7 @@ async fn fetch(
     body: &str,
 ) -> (StatusCode, String) {
     let request = hyper::Request::builder().method(method).uri(target);
-    let request = request
-        .body(Full::new(bytes::Bytes::from(body.to_owned())))
-        .unwrap();
+    let request = request.body(Full::new(bytes::Bytes::from(body.to_owned()))).unwrap();
     let response = answer(handler, request, &CancellationToken::new()).await;
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -49,10 +47,7 @@ async fn flags_and_status_are_for_people() {
     ] {
         assert!(status.contains(line), "{status}");
     }
-    assert!(
-        status.contains(" /configz ") && !status.contains('{'),
-        "{status}"
-    );
+    assert!(status.contains(" /configz ") && !status.contains('{'), "{status}");
 }
 
 #[tokio::test]
@@ -63,10 +58,7 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
     let (status, body) = fetch(&handler, "PUT", "/debug/flags/v", "4\n").await;
     assert_eq!(
         (status, body.as_str()),
-        (
-            StatusCode::OK,
-            "successfully set klog.logging.verbosity to 4"
-        )
+        (StatusCode::OK, "successfully set klog.logging.verbosity to 4")
     );
     assert_eq!(verbosity(), 4);
     for wrong in ["", "-1", "many", "99999999999"] {
@@ -86,9 +78,7 @@ async fn a_page_of_another_site_changes_nothing() {
     let verbosity = views.process.verbosity.clone();
     let handler = local(views, vec![]);
     let request = hyper::Request::put("/debug/flags/v").header("sec-fetch-site", "cross-site");
-    let request = request
-        .body(Full::new(bytes::Bytes::from_static(b"9")))
-        .unwrap();
+    let request = request.body(Full::new(bytes::Bytes::from_static(b"9"))).unwrap();
     let response = answer(&handler, request, &CancellationToken::new()).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(verbosity(), 0);
@@ -116,25 +106,14 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
                 ("POST", "/checkpoint/a/b/c", None),
             ],
         ),
-        (
-            RouteGroup::SystemLogs,
-            &[("GET", "/logs/", Some("logs endpoint is disabled.\n"))],
-        ),
+        (RouteGroup::SystemLogs, &[("GET", "/logs/", Some("logs endpoint is disabled.\n"))]),
         (
             RouteGroup::Profiling,
-            &[(
-                "GET",
-                "/debug/pprof/profile",
-                Some("profiling endpoint is disabled.\n"),
-            )],
+            &[("GET", "/debug/pprof/profile", Some("profiling endpoint is disabled.\n"))],
         ),
         (
             RouteGroup::DebugFlags,
-            &[(
-                "PUT",
-                "/debug/flags/v",
-                Some("flags endpoint is disabled.\n"),
-            )],
+            &[("PUT", "/debug/flags/v", Some("flags endpoint is disabled.\n"))],
         ),
     ];
     for (group, requests) in rows {
@@ -156,18 +135,11 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
 async fn node_logs_are_those_below_their_directory() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("syslog"), "a line\n").unwrap();
-    let views = RouteHandlers {
-        node_logs: NodeLogs::of(dir.path()),
-        ..views(vec![])
-    };
+    let views = RouteHandlers { node_logs: NodeLogs::of(dir.path()), ..views(vec![]) };
     let handler = local(views, vec![]);
     let (status, body) = fetch(&handler, "GET", "/logs/syslog", "").await;
     assert_eq!((status, body.as_str()), (StatusCode::OK, "a line\n"));
-    for outside in [
-        "/logs/../syslog",
-        "/logs/..%2f..%2fetc/passwd",
-        "/logs//etc/passwd",
-    ] {
+    for outside in ["/logs/../syslog", "/logs/..%2f..%2fetc/passwd", "/logs//etc/passwd"] {
         let (status, _) = fetch(&handler, "GET", outside, "").await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
     }
@@ -184,10 +156,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, executable).unwrap();
     let logs = NodeLogs::of(dir.path());
-    let with = |node_logs| RouteHandlers {
-        node_logs,
-        ..views(vec![])
-    };
+    let with = |node_logs| RouteHandlers { node_logs, ..views(vec![]) };
     let handler = local(with(logs.clone().with_journal(&program)), vec![]);
     let journal = "--utc --no-pager --output=short-precise";
     for (target, expected) in [
@@ -197,28 +166,15 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
             (200, format!("{journal} --pager-end --lines=3 --unit=web\n")),
         ),
         ("/logs/?query=plain", (200, "of a file\n".to_owned())),
-        (
-            "/logs/?query=none",
-            (200, "\nlog not found for none\n".to_owned()),
-        ),
+        ("/logs/?query=none", (200, "\nlog not found for none\n".to_owned())),
         ("/logs/?query=/plain.log", (200, "of a file\n".to_owned())),
         ("/logs/?query=/../etc/passwd", (404, String::new())),
-        (
-            "/logs/plain.log?query=web",
-            (406, "path not allowed in query mode\n".to_owned()),
-        ),
-        (
-            "/logs/?query=web&boot=1",
-            (406, "boot: must be less than 1\n".to_owned()),
-        ),
+        ("/logs/plain.log?query=web", (406, "path not allowed in query mode\n".to_owned())),
+        ("/logs/?query=web&boot=1", (406, "boot: must be less than 1\n".to_owned())),
         ("/logs/?query=web&boot=x", (400, String::new())),
     ] {
         let (status, body) = fetch(&handler, "GET", target, "").await;
-        let body = if expected.1.is_empty() {
-            String::new()
-        } else {
-            body
-        };
+        let body = if expected.1.is_empty() { String::new() } else { body };
         assert_eq!((status.as_u16(), body), expected, "{target}");
     }
     // Where the logs of services are turned off, the query has no meaning.
@@ -255,68 +211,20 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
     let pods = vec![(pod("a"), None), (pod("b"), None)];
     let handler = local(views(pods), vec![]);
     let table: &[(&str, &str, &str, u16, &str)] = &[
-        (
-            "GET",
-            "/stats/",
-            "",
-            200,
-            "{\"name\":\"/\",\"stats\":[{\"cpu\":{}}]}",
-        ),
+        ("GET", "/stats/", "", 200, "{\"name\":\"/\",\"stats\":[{\"cpu\":{}}]}"),
         ("GET", "/stats", "", 200, "\"name\":\"/\""),
         ("POST", "/stats/", "{\"num_stats\": 1}", 200, "\"stats\""),
-        (
-            "POST",
-            "/stats/",
-            "{\"num_stats\": \"x\"}",
-            400,
-            "\"num_stats\"",
-        ),
-        (
-            "GET",
-            "/stats/?end=2001-01-01T00:00:00Z",
-            "",
-            200,
-            "{\"name\":\"/\"}",
-        ),
+        ("POST", "/stats/", "{\"num_stats\": \"x\"}", 400, "\"num_stats\""),
+        ("GET", "/stats/?end=2001-01-01T00:00:00Z", "", 200, "{\"name\":\"/\"}"),
         ("GET", "/stats/container", "", 200, "{\"/\":{\"name\":\"/\""),
-        (
-            "POST",
-            "/stats/container",
-            "{\"containerName\":\"a/\"}",
-            200,
-            "{\"/a\":{",
-        ),
-        (
-            "GET",
-            "/stats/container?containerName=b",
-            "",
-            404,
-            "cgroup \"/b\" not found",
-        ),
-        (
-            "GET",
-            "/stats/container?subcontainers=some",
-            "",
-            400,
-            "\"subcontainers\"",
-        ),
+        ("POST", "/stats/container", "{\"containerName\":\"a/\"}", 200, "{\"/a\":{"),
+        ("GET", "/stats/container?containerName=b", "", 404, "cgroup \"/b\" not found"),
+        ("GET", "/stats/container?subcontainers=some", "", 400, "\"subcontainers\""),
         ("GET", "/stats/a/c", "", 200, "\"name\":\"/uid-a/c\""),
-        (
-            "GET",
-            "/stats/default/a/uid-a/c",
-            "",
-            200,
-            "\"name\":\"/uid-a/c\"",
-        ),
+        ("GET", "/stats/default/a/uid-a/c", "", 200, "\"name\":\"/uid-a/c\""),
         ("GET", "/stats/default/a/uid-x/c", "", 404, "another UID"),
         ("GET", "/stats/none/c", "", 404, "pod does not exist"),
-        (
-            "GET",
-            "/stats/a/none",
-            "",
-            404,
-            "container not found (\"none\")",
-        ),
+        ("GET", "/stats/a/none", "", 404, "container not found (\"none\")"),
         (
             "GET",
             "/stats/b/c",
@@ -354,10 +262,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 #[tokio::test]
 async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
-    let views = RouteHandlers {
-        http_metrics: Some(HttpMetrics::new(&metrics)),
-        ..views(vec![])
-    };
+    let views = RouteHandlers { http_metrics: Some(HttpMetrics::new(&metrics)), ..views(vec![]) };
     let handler = local(views, vec![]);
     let request = hyper::Request::builder().uri("/metrics/cadvisor");
     let request = request.body(Full::new(bytes::Bytes::new())).unwrap();
@@ -372,14 +277,9 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent()
     shows(format!("kubelet_http_inflight_requests{labels} 1"));
     response.into_body().collect().await.unwrap();
     shows(format!("kubelet_http_inflight_requests{labels} 0"));
-    shows(format!(
-        "kubelet_http_requests_duration_seconds_count{labels} 1"
-    ));
+    shows(format!("kubelet_http_requests_duration_seconds_count{labels} 1"));
     for odd in ["/nothing/here", "/exec/../../x"] {
         fetch(&handler, "GET", odd, "").await;
     }
-    shows(format!(
-        "kubelet_http_requests_total{} 2",
-        labels.replace("metrics/cadvisor", "other")
-    ));
+    shows(format!("kubelet_http_requests_total{} 2", labels.replace("metrics/cadvisor", "other")));
 }

@@ -54,14 +54,7 @@ fn pages_are_for_those_with_credentials() {
         let posted = route(Port::Main, &Method::POST, path, None).unwrap_err();
         assert_eq!(posted, RouteError::MethodNotAllowed(&["GET"]));
     }
-    for path in [
-        "/pod",
-        "/pod/",
-        "/pod/shop",
-        "/pod/shop/a/b",
-        "/pod/shop/a%3Cb",
-        "//",
-    ] {
+    for path in ["/pod", "/pod/", "/pod/shop", "/pod/shop/a/b", "/pod/shop/a%3Cb", "//"] {
         let found = route(Port::Local, &Method::GET, path, None);
         assert_eq!(found.unwrap_err(), RouteError::NotFound, "{path}");
     }
@@ -83,10 +76,7 @@ async fn each_page_forbids_a_browser_whatever_it_does_not_need() {
         assert_eq!(header(header::REFERRER_POLICY), "no-referrer");
         assert_eq!(header(header::CACHE_CONTROL), "no-store");
         let policy = header(header::CONTENT_SECURITY_POLICY);
-        let names: Vec<_> = policy
-            .split("; ")
-            .map(|rule| rule.split_once(' ').unwrap())
-            .collect();
+        let names: Vec<_> = policy.split("; ").map(|rule| rule.split_once(' ').unwrap()).collect();
         assert_eq!(names[0], ("default-src", "'none'"));
         assert!(names[1].0 == "style-src" && names[1].1.starts_with("'sha256-"));
         assert!(names[2].0 == "script-src" && names[2].1.starts_with("'sha256-"));
@@ -105,21 +95,11 @@ async fn each_page_forbids_a_browser_whatever_it_does_not_need() {
 async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that_need_attention() {
     let requested = Arc::new(AtomicU64::new(0));
     let counted = requested.clone();
-    let pods = |ready| {
-        move |i: usize| PodRow {
-            ready,
-            ..row(&format!("p{i}"), "Pending")
-        }
-    };
-    let pods: Vec<_> = (0..400)
-        .map(pods(1))
-        .chain((400..500).map(pods(0)))
-        .collect();
+    let pods = |ready| move |i: usize| PodRow { ready, ..row(&format!("p{i}"), "Pending") };
+    let pods: Vec<_> = (0..400).map(pods(1)).chain((400..500).map(pods(0))).collect();
     let mut views = views(vec![]);
-    views.explanations.overview = Arc::new(move || Overview {
-        pods: pods.clone(),
-        ..Overview::default()
-    });
+    views.explanations.overview =
+        Arc::new(move || Overview { pods: pods.clone(), ..Overview::default() });
     views.explanations.explain = Arc::new(move |query| {
         assert_eq!(query.uid, Some(format!("uid-{}", query.name)));
         counted.fetch_add(1, Ordering::Relaxed);
@@ -131,11 +111,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that
         let data = frame.unwrap().into_data().unwrap();
         assert!(data.len() < 64 * 1024, "{}", data.len());
         if chunks == 0 {
-            assert_eq!(
-                requested.load(Ordering::Relaxed),
-                0,
-                "rows are made as they are sent"
-            );
+            assert_eq!(requested.load(Ordering::Relaxed), 0, "rows are made as they are sent");
         }
         chunks += 1;
         text += std::str::from_utf8(&data).unwrap();
@@ -166,11 +142,7 @@ fn changing() -> RouteHandlers {
             Some(Explanation {
                 pod: row(&query.name, &state),
                 summary: hostile(),
-                waits: vec![Wait {
-                    container: hostile(),
-                    what: hostile(),
-                    until: None,
-                }],
+                waits: vec![Wait { container: hostile(), what: hostile(), until: None }],
                 timeline: vec![PastEvent {
                     at: clock::timestamp(),
                     container: hostile(),
@@ -199,10 +171,7 @@ fn changing() -> RouteHandlers {
         }),
         ..views(vec![]).explanations
     };
-    RouteHandlers {
-        explanations,
-        ..views(vec![])
-    }
+    RouteHandlers { explanations, ..views(vec![]) }
 }
 
 /// Whether there is a browser; in CI there must be one.
@@ -214,10 +183,7 @@ fn browser_is_here() -> bool {
         .status()
         .is_ok_and(|status| status.success());
     let needed = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(
-        here || !needed,
-        "no chromium here; hack/install-deps.sh --browser installs it"
-    );
+    assert!(here || !needed, "no chromium here; hack/install-deps.sh --browser installs it");
     if !here {
         // Not by a macro, whose output is hidden when the test passes.
         let _ = std::io::stderr()
@@ -230,17 +196,8 @@ fn browser_is_here() -> bool {
 async fn document(url: &str) -> String {
     let home = tempfile::tempdir().unwrap();
     let run = Command::new("chromium")
-        .args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-        ])
-        .args([
-            "--no-first-run",
-            "--disable-background-networking",
-            "--no-proxy-server",
-        ])
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args(["--no-first-run", "--disable-background-networking", "--no-proxy-server"])
         .arg(format!("--user-data-dir={}", home.path().display()))
         .args(["--virtual-time-budget=10000", "--dump-dom", url])
         .stdin(Stdio::null())
@@ -266,10 +223,7 @@ async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
     for path in ["", "pod/shop/web?uid=uid-web"] {
         let first = served.get(&format!("/{path}")).await;
         let document = document(&format!("http://{}/{path}", served.address)).await;
-        assert!(
-            document.contains("&lt;script&gt;document.body.dataset.owned=1"),
-            "{document}"
-        );
+        assert!(document.contains("&lt;script&gt;document.body.dataset.owned=1"), "{document}");
         // None of it became an element or ran.
         assert!(!document.contains("data-owned"), "{document}");
         assert!(!document.contains("<img"), "{document}");
@@ -277,10 +231,7 @@ async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
         assert_eq!(document.matches("<main").count(), 1, "{document}");
         assert!(!document.contains('\u{202e}'), "{document}");
         assert!(state(&document) > state(&first) + 1, "{document}");
-        assert!(
-            document.contains("role=\"status\">Live</span>"),
-            "{document}"
-        );
+        assert!(document.contains("role=\"status\">Live</span>"), "{document}");
     }
     served.stop().await;
 }

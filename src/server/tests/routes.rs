@@ -35,20 +35,12 @@ fn each_path_has_its_route() {
         ("/metrics/resource", Route::ResourceMetrics),
         ("/metrics/probes", Route::ProbeMetrics),
         ("/stats/summary", Route::Summary(false)),
-        (
-            "/stats/summary?only_cpu_and_memory=true",
-            Route::Summary(true),
-        ),
-        (
-            "/stats/summary?only_cpu_and_memory=1",
-            Route::Summary(false),
-        ),
+        ("/stats/summary?only_cpu_and_memory=true", Route::Summary(true)),
+        ("/stats/summary?only_cpu_and_memory=1", Route::Summary(false)),
         ("/explain", Route::Overview(OverviewQuery::default())),
         (
             "/explain/?after=a&after=1-2",
-            Route::Overview(OverviewQuery {
-                after: Some("1-2".into()),
-            }),
+            Route::Overview(OverviewQuery { after: Some("1-2".into()) }),
         ),
         ("/explain/shop/web-n1.example", explained(None)),
         ("/explain/shop/web-n1.example?uid=u", explained(Some("u"))),
@@ -84,24 +76,13 @@ fn unknown_paths_are_not_found() {
         "/explain/shop/a_b",
     ];
     for path in paths {
-        assert_eq!(
-            get(Port::ReadOnly, path),
-            Err(RouteError::NotFound),
-            "{path:?}"
-        );
+        assert_eq!(get(Port::ReadOnly, path), Err(RouteError::NotFound), "{path:?}");
     }
 }
 
 #[test]
 fn the_health_port_serves_health_alone() {
-    for path in [
-        "/pods",
-        "/runningpods/",
-        "/events",
-        "/metrics",
-        "/explain",
-        "/explain/a/b",
-    ] {
+    for path in ["/pods", "/runningpods/", "/events", "/metrics", "/explain", "/explain/a/b"] {
         assert_eq!(get(Port::Health, path), Err(RouteError::NotFound), "{path}");
     }
     assert!(get(Port::Health, "/healthz").is_ok());
@@ -112,18 +93,9 @@ fn only_get_and_head_are_allowed() {
     let with =
         |method: Method, path| route(Port::ReadOnly, &method, path, None).map(|(_, route)| route);
     for path in ["/pods", "/healthz", "/healthz/ping", "/metrics", "/events"] {
-        for method in [
-            Method::POST,
-            Method::PUT,
-            Method::DELETE,
-            Method::OPTIONS,
-            Method::CONNECT,
-        ] {
-            assert_eq!(
-                with(method, path),
-                Err(RouteError::MethodNotAllowed(&["GET"])),
-                "{path}"
-            );
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::CONNECT]
+        {
+            assert_eq!(with(method, path), Err(RouteError::MethodNotAllowed(&["GET"])), "{path}");
         }
         assert!(with(Method::HEAD, path).is_ok(), "{path}");
     }
@@ -139,14 +111,8 @@ fn health_parameters_are_read() {
         }))
     };
     assert_eq!(get(Port::Health, "/healthz?verbose"), query(true, &[]));
-    assert_eq!(
-        get(Port::Health, "/healthz?verbose=false"),
-        query(true, &[])
-    );
-    assert_eq!(
-        get(Port::Health, "/healthz?exclude=a&exclude=b"),
-        query(false, &["a", "b"])
-    );
+    assert_eq!(get(Port::Health, "/healthz?verbose=false"), query(true, &[]));
+    assert_eq!(get(Port::Health, "/healthz?exclude=a&exclude=b"), query(false, &["a", "b"]));
 }
 
 #[test]
@@ -156,10 +122,7 @@ fn event_parameters_are_read() {
         name: Some("web 1".into()),
         limit: Some(5),
     };
-    let read = get(
-        Port::ReadOnly,
-        "/events?namespace=kube-system&name=web%201&limit=5",
-    );
+    let read = get(Port::ReadOnly, "/events?namespace=kube-system&name=web%201&limit=5");
     assert_eq!(read, Ok(Route::Events(expected)));
 }
 
@@ -190,10 +153,7 @@ fn the_document_is_written_from_the_table() {
         std::fs::write(path, document()).unwrap();
     } else {
         let hint = "run it again with WRITE_DOCUMENTS=1 to write it";
-        assert!(
-            written == document(),
-            "docs/routes.md is not what the table says; {hint}"
-        );
+        assert!(written == document(), "docs/routes.md is not what the table says; {hint}");
     }
 }
 
@@ -227,25 +187,13 @@ fn each_row_of_the_table_is_found_by_its_own_path_and_by_no_other_row() {
 #[test]
 fn routes_beyond_pods_and_metrics_need_credentials() {
     for target in ["/configz", "/flagz", "/statusz", "/logs/", "/logs/syslog"] {
-        assert_eq!(
-            get(Port::ReadOnly, target),
-            Err(RouteError::NotFound),
-            "{target}"
-        );
-        assert_eq!(
-            get(Port::Health, target),
-            Err(RouteError::NotFound),
-            "{target}"
-        );
+        assert_eq!(get(Port::ReadOnly, target), Err(RouteError::NotFound), "{target}");
+        assert_eq!(get(Port::Health, target), Err(RouteError::NotFound), "{target}");
         assert!(get(Port::Main, target).is_ok(), "{target}");
         assert!(get(Port::Local, target).is_ok(), "{target}");
     }
     for entry in ROUTE_TABLE.iter().filter(|entry| entry.methods != ["GET"]) {
-        assert!(
-            !entry.is_on(Port::ReadOnly) && !entry.is_on(Port::Health),
-            "{}",
-            entry.pattern
-        );
+        assert!(!entry.is_on(Port::ReadOnly) && !entry.is_on(Port::Health), "{}", entry.pattern);
     }
 }
 
@@ -266,10 +214,6 @@ fn the_rest_of_a_path_is_decoded_once() {
         );
     }
     for target in ["/logs", "/logs/%zz", "/logs/%ff"] {
-        assert_eq!(
-            get(Port::Local, target),
-            Err(RouteError::NotFound),
-            "{target}"
-        );
+        assert_eq!(get(Port::Local, target), Err(RouteError::NotFound), "{target}");
     }
 }

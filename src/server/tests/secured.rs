@@ -84,10 +84,8 @@ impl Setting {
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
         setting.api = Some(api.measured(&setting.metrics));
         setting.auth.token_ttl = Some(LONG);
-        setting.auth.authorization = AuthorizationMode::Webhook {
-            allowed_ttl: LONG,
-            denied_ttl: LONG,
-        };
+        setting.auth.authorization =
+            AuthorizationMode::Webhook { allowed_ttl: LONG, denied_ttl: LONG };
         setting
     }
 
@@ -129,11 +127,7 @@ impl Setting {
         let shutdown = CancellationToken::new();
         let handler = handler.secured(auth.unwrap().measured(&self.metrics));
         let task = tokio::spawn(listener.serve(handler, shutdown.clone()));
-        Served {
-            address,
-            shutdown,
-            task,
-        }
+        Served { address, shutdown, task }
     }
 
     fn client(&self, certificate: Option<&Issued>) -> ClientConfig {
@@ -155,9 +149,9 @@ fn client(
         .unwrap()
         .with_root_certificates(roots);
     match certificate {
-        Some(issued) => builder
-            .with_client_auth_cert(vec![issued.der.clone()], issued.key())
-            .unwrap(),
+        Some(issued) => {
+            builder.with_client_auth_cert(vec![issued.der.clone()], issued.key()).unwrap()
+        }
         None => builder.with_no_client_auth(),
     }
 }
@@ -166,9 +160,7 @@ async fn shake(served: &Served, config: &ClientConfig) -> io::Result<TlsStream<T
     let name = ServerName::try_from("n1").unwrap();
     let stream = served.connect().await;
     let connector = TlsConnector::from(Arc::new(config.clone()));
-    timeout(TIMEOUT, connector.connect(name, stream))
-        .await
-        .expect("no handshake in time")
+    timeout(TIMEOUT, connector.connect(name, stream)).await.expect("no handshake in time")
 }
 
 /// For deadlines of the server that are short on a slow machine.
@@ -199,12 +191,7 @@ async fn send(served: &Served, config: &ClientConfig, request: &str) -> String {
 
 /// Status and body of a GET with these headers.
 async fn get(served: &Served, config: &ClientConfig, target: &str, headers: &str) -> (u16, String) {
-    let text = send(
-        served,
-        config,
-        &format!("GET {target} HTTP/1.0\r\n{headers}\r\n"),
-    )
-    .await;
+    let text = send(served, config, &format!("GET {target} HTTP/1.0\r\n{headers}\r\n")).await;
     answer(&text)
 }
 
@@ -220,9 +207,7 @@ async fn fetch(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let byte = timeout(TIMEOUT, stream.read_u8())
-            .await
-            .expect("no answer in time");
+        let byte = timeout(TIMEOUT, stream.read_u8()).await.expect("no answer in time");
         head.push(byte.unwrap());
     }
     let head = String::from_utf8(head).unwrap();
@@ -270,17 +255,9 @@ async fn only_authenticated_and_authorized_requests_are_served() {
         (bearer("proxied-1"), 200, ""),
         (bearer("other-1"), 403, forbidden),
         (bearer("bad-1"), 401, "Unauthorized\n"),
-        (
-            "Authorization: Basic cmVhZGVyOng=\r\n".into(),
-            401,
-            "Unauthorized\n",
-        ),
+        ("Authorization: Basic cmVhZGVyOng=\r\n".into(), 401, "Unauthorized\n"),
         ("Authorization: Bearer\r\n".into(), 401, "Unauthorized\n"),
-        (
-            "Authorization: Bearer \u{e9}\r\n".into(),
-            401,
-            "Unauthorized\n",
-        ),
+        ("Authorization: Bearer \u{e9}\r\n".into(), 401, "Unauthorized\n"),
         ("Authorization: reader-1\r\n".into(), 401, "Unauthorized\n"),
     ];
     for (headers, status, text) in rows {
@@ -356,10 +333,7 @@ async fn requests_to_the_api_server_have_upstreams_metrics() {
         "apiserver_delegated_authz_request_total{code=\"201\"} 1",
         "apiserver_delegated_authz_request_duration_seconds_count{code=\"201\"} 1",
     ] {
-        assert!(
-            text.lines().any(|line| line == sample),
-            "{sample} in {text}"
-        );
+        assert!(text.lines().any(|line| line == sample), "{sample} in {text}");
     }
     let requests = "rest_client_requests_total{code=\"201\",method=\"POST\",host=\"";
     let mut hosts = text.lines().filter_map(|line| line.strip_prefix(requests));
@@ -430,23 +404,14 @@ async fn client_certificates_count_where_their_authority_does() {
     }
     let questions = api.seen("subjectaccessreviews");
     assert_eq!(questions[0]["user"], "reader");
-    assert_eq!(
-        questions[0]["groups"],
-        json!(["viewers", "system:authenticated"])
-    );
+    assert_eq!(questions[0]["groups"], json!(["viewers", "system:authenticated"]));
     // A valid token makes up for an invalid certificate.
     let config = setting.client(Some(&rows[4].0));
-    assert_eq!(
-        get(&served, &config, "/pods", &bearer("reader-1")).await.0,
-        200
-    );
+    assert_eq!(get(&served, &config, "/pods", &bearer("reader-1")).await.0, 200);
     // A client with a valid certificate causes no TokenReview.
     let requested = api.seen("tokenreviews").len();
     let config = setting.client(Some(&rows[0].0));
-    assert_eq!(
-        get(&served, &config, "/pods", &bearer("bad-2")).await.0,
-        200
-    );
+    assert_eq!(get(&served, &config, "/pods", &bearer("bad-2")).await.0, 200);
     assert_eq!(api.seen("tokenreviews").len(), requested);
     served.stop().await;
 }
@@ -465,25 +430,14 @@ async fn anonymous_requests_are_judged_where_they_are_let_in() {
     setting.auth.anonymous = true;
     let served = setting.serve().await;
     let plain = setting.client(None);
-    assert_eq!(
-        get(&served, &plain, "/healthz/ping", "").await,
-        (200, "ok".into())
-    );
+    assert_eq!(get(&served, &plain, "/healthz/ping", "").await, (200, "ok".into()));
     let (status, text) = get(&served, &plain, "/pods", "").await;
     assert_eq!(status, 403);
-    assert!(
-        text.starts_with("Forbidden (user=system:anonymous, verb=get,"),
-        "{text}"
-    );
+    assert!(text.starts_with("Forbidden (user=system:anonymous, verb=get,"), "{text}");
     let requested = api.seen("subjectaccessreviews");
     assert_eq!(requested[0]["groups"], json!(["system:unauthenticated"]));
     // A client with invalid credentials is not anonymous.
-    assert_eq!(
-        get(&served, &plain, "/healthz/ping", &bearer("bad-1"))
-            .await
-            .0,
-        401
-    );
+    assert_eq!(get(&served, &plain, "/healthz/ping", &bearer("bad-1")).await.0, 401);
     served.stop().await;
 }
 
@@ -527,15 +481,10 @@ async fn the_route_determines_the_subresources_and_their_order() {
         assert!(text.starts_with("HTTP/1.0 403"), "{line}: {text}");
         let requested = api.seen("subjectaccessreviews").split_off(before);
         let of = |spec: &Value| spec["resourceAttributes"].clone();
-        let tried: Vec<Value> = requested
-            .iter()
-            .map(|spec| of(spec)["subresource"].clone())
-            .collect();
+        let tried: Vec<Value> =
+            requested.iter().map(|spec| of(spec)["subresource"].clone()).collect();
         assert_eq!(tried, subresources, "{line}");
-        assert!(
-            requested.iter().all(|spec| of(spec)["verb"] == verb),
-            "{line}: {requested:?}"
-        );
+        assert!(requested.iter().all(|spec| of(spec)["verb"] == verb), "{line}: {requested:?}");
     }
     // Authorized clients get the error of the query.
     let root = bearer("root-1");
@@ -550,11 +499,9 @@ async fn the_route_determines_the_subresources_and_their_order() {
 async fn an_upgrade_is_judged_as_a_creation_where_that_is_wanted() {
     let upgrade = "Connection: Upgrade, close\r\nUpgrade: websocket\r\n";
     let plain = "Connection: close\r\n";
-    for (strict, headers, verb) in [
-        (false, upgrade, "get"),
-        (true, upgrade, "create"),
-        (true, plain, "get"),
-    ] {
+    for (strict, headers, verb) in
+        [(false, upgrade, "get"), (true, upgrade, "create"), (true, plain, "get")]
+    {
         let api = Scripted::start(cluster).await;
         let mut setting = Setting::with_reviews(&api).await;
         setting.auth.strict_upgrade_verbs = strict;
@@ -565,10 +512,8 @@ async fn an_upgrade_is_judged_as_a_creation_where_that_is_wanted() {
         let text = send(&served, &client, &request).await;
         assert!(text.starts_with("HTTP/1.1 403"), "{text}");
         let requested = api.seen("subjectaccessreviews");
-        let verbs: Vec<_> = requested
-            .iter()
-            .map(|spec| &spec["resourceAttributes"]["verb"])
-            .collect();
+        let verbs: Vec<_> =
+            requested.iter().map(|spec| &spec["resourceAttributes"]["verb"]).collect();
         assert_eq!(verbs, [verb], "{strict} {headers}");
         served.stop().await;
     }
@@ -591,10 +536,7 @@ async fn equal_reviews_are_made_once() {
     assert_eq!(api.seen("tokenreviews").len(), 1);
     assert_eq!(api.seen("subjectaccessreviews").len(), 1);
     for _ in 0..3 {
-        assert_eq!(
-            get(&served, &plain, "/pods", &bearer("other-1")).await.0,
-            403
-        );
+        assert_eq!(get(&served, &plain, "/pods", &bearer("other-1")).await.0, 403);
     }
     assert_eq!(api.seen("tokenreviews").len(), 2);
     assert_eq!(api.seen("subjectaccessreviews").len(), 3);
@@ -617,16 +559,11 @@ async fn cached_reviews_expire_and_are_repeated() {
     setting.auth.token_ttl = Some(Duration::from_millis(50));
     let served = setting.serve().await;
     let plain = setting.client(None);
-    assert_eq!(
-        get(&served, &plain, "/pods", &bearer("reader-1")).await.0,
-        200
-    );
+    assert_eq!(get(&served, &plain, "/pods", &bearer("reader-1")).await.0, 200);
     revoked.store(true, Ordering::SeqCst);
     let refused =
         async { while get(&served, &plain, "/pods", &bearer("reader-1")).await.0 != 401 {} };
-    timeout(TIMEOUT, refused)
-        .await
-        .expect("it is let in for ever");
+    timeout(TIMEOUT, refused).await.expect("it is let in for ever");
     served.stop().await;
 }
 
@@ -638,14 +575,8 @@ async fn without_a_response_of_the_api_server_requests_are_refused_with_the_reas
     let plain = setting.client(None);
     let (status, text) = get(&served, &plain, "/pods", &bearer("broken-1")).await;
     assert_eq!(status, 401);
-    assert!(
-        text.starts_with("Unauthorized: the API server returned 403"),
-        "{text}"
-    );
-    for (name, why) in [
-        ("broken", "reviews are forbidden"),
-        ("both", "both allow and deny"),
-    ] {
+    assert!(text.starts_with("Unauthorized: the API server returned 403"), "{text}");
+    for (name, why) in [("broken", "reviews are forbidden"), ("both", "both allow and deny")] {
         let known = setting.clients.client(name, &[]);
         let known = setting.client(Some(&known));
         let (status, text) = get(&served, &known, "/pods", "").await;
@@ -712,9 +643,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(TIMEOUT, let_in)
-        .await
-        .expect("the new authority never counts");
+    timeout(TIMEOUT, let_in).await.expect("the new authority never counts");
     assert_eq!(fetch(&mut old, "/pods").await, 401);
     served.stop().await;
 }
@@ -728,10 +657,7 @@ async fn a_handshake_that_stalls_gives_its_place_back() {
     let mut silent = served.connect().await;
     let mut halting = served.connect().await;
     // A handshake message that never arrives completely.
-    halting
-        .write_all(b"\x16\x03\x01\x02\x00\x01")
-        .await
-        .unwrap();
+    halting.write_all(b"\x16\x03\x01\x02\x00\x01").await.unwrap();
     let known = setting.clients.client("ops", &[]);
     let mut stream = shake_at_last(&served, &setting.client(Some(&known))).await;
     assert_eq!(fetch(&mut stream, "/pods").await, 200);
@@ -750,14 +676,7 @@ async fn heads_that_never_end_or_are_too_large_are_cut_off() {
     let flood = format!("GET /pods HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(10_000));
     let large = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(100_000));
     let token = format!("GET /pods HTTP/1.1\r\n{}", bearer(&"y".repeat(100_000)));
-    for bytes in [
-        "",
-        "GET /pods HT",
-        "GET /pods HTTP/1.1\r\nHost: n\r\n",
-        &flood,
-        &large,
-        &token,
-    ] {
+    for bytes in ["", "GET /pods HT", "GET /pods HTTP/1.1\r\nHost: n\r\n", &flood, &large, &token] {
         let mut stream = shake_at_last(&served, &plain).await;
         let _ = stream.write_all(bytes.as_bytes()).await;
         let text = read_all(&mut stream).await;
@@ -783,11 +702,7 @@ async fn clients_without_tls_or_with_another_protocol_are_refused() {
     let mut stream = shake(&served, &config).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     assert_eq!(fetch(&mut stream, "/pods").await, 200);
-    let strange = client(
-        &Authority::new("strange"),
-        Some(&known),
-        rustls::ALL_VERSIONS,
-    );
+    let strange = client(&Authority::new("strange"), Some(&known), rustls::ALL_VERSIONS);
     assert!(shake(&served, &strange).await.is_err());
     served.stop().await;
 }
@@ -812,11 +727,7 @@ fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
     let (writer, cache) = pod_cache::pod_cache();
-    let pod_ref = PodRef {
-        uid: "uid-a".into(),
-        name: "a".into(),
-        namespace: "default".into(),
-    };
+    let pod_ref = PodRef { uid: "uid-a".into(), name: "a".into(), namespace: "default".into() };
     let id = ContainerId::from("c1");
     let container = ContainerStatus {
         id: id.clone(),
@@ -825,12 +736,7 @@ fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
         ..ContainerStatus::default()
     };
     let item = ItemId::Container(id);
-    writer.apply(
-        &pod_ref,
-        &item,
-        writer.next_seq(),
-        InspectedItem::Container(container),
-    );
+    writer.apply(&pod_ref, &item, writer.next_seq(), InspectedItem::Container(container));
     let shown = json!({"phase": "Running", "containerStatuses": [{
         "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
         "containerID": "containerd://c1", "state": {"running": {}},

@@ -16,9 +16,7 @@ fn brief() -> ConnectionLimits {
 async fn a_taken_port_is_a_clean_error_that_names_it() {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let first = Listener::bind("healthz", any).await.unwrap();
-    let error = Listener::bind("healthz", first.address().unwrap())
-        .await
-        .unwrap_err();
+    let error = Listener::bind("healthz", first.address().unwrap()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot listen on {} for healthz", first.address().unwrap())
@@ -67,25 +65,14 @@ async fn refusals_name_the_error() {
     let served = serve(read_only(), ConnectionLimits::default()).await;
     let rows = [
         ("GET /nowhere", "404 Not Found", "404 page not found"),
-        (
-            "POST /pods",
-            "405 Method Not Allowed",
-            "405 method not allowed",
-        ),
-        (
-            "GET /events?limit=x",
-            "400 Bad Request",
-            "query parameter \"limit\"",
-        ),
+        ("POST /pods", "405 Method Not Allowed", "405 method not allowed"),
+        ("GET /events?limit=x", "400 Bad Request", "query parameter \"limit\""),
     ];
     for (line, status, body) in rows {
         let text = served
             .send(format!("{line} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").as_bytes())
             .await;
-        assert!(
-            text.starts_with(&format!("HTTP/1.1 {status}")),
-            "{line}: {text}"
-        );
+        assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{line}: {text}");
         assert!(text.contains(body), "{line}: {text}");
         assert_eq!(
             text.to_ascii_lowercase().contains("allow: get, head"),
@@ -145,19 +132,14 @@ async fn a_head_that_never_ends_is_cut_off() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_its_response() {
     let served = serve(read_only(), brief()).await;
-    let text = served
-        .send(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
-        .await;
+    let text = served.send(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n").await;
     assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
     served.stop().await;
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_for_one_with_a_request() {
-    let limits = ConnectionLimits {
-        unauthenticated: 2,
-        ..ConnectionLimits::default()
-    };
+    let limits = ConnectionLimits { unauthenticated: 2, ..ConnectionLimits::default() };
     let served = serve(read_only(), limits).await;
     let mut silent = Vec::new();
     for _ in 0..4 {
@@ -172,10 +154,7 @@ async fn an_idle_connection_is_closed_for_one_with_a_request() {
 
 #[tokio::test]
 async fn connections_that_wait_for_changes_are_closed_for_another_address() {
-    let limits = ConnectionLimits {
-        unauthenticated: 4,
-        ..ConnectionLimits::default()
-    };
+    let limits = ConnectionLimits { unauthenticated: 4, ..ConnectionLimits::default() };
     let served = serve(read_only(), limits).await;
     let mut waiting = Vec::new();
     for _ in 0..4 {
@@ -196,10 +175,7 @@ async fn connections_that_wait_for_changes_are_closed_for_another_address() {
 #[tokio::test]
 async fn many_simultaneous_clients_are_all_served() {
     // With the default share of one source, requests that arrive late on a busy machine would find their connection closed.
-    let limits = ConnectionLimits {
-        per_source: 512,
-        ..ConnectionLimits::default()
-    };
+    let limits = ConnectionLimits { per_source: 512, ..ConnectionLimits::default() };
     let served = Arc::new(serve(read_only(), limits).await);
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..400 {
@@ -223,16 +199,10 @@ fn large() -> PortHandler {
 
 #[tokio::test]
 async fn shutdown_lets_a_response_in_progress_end() {
-    let limits = ConnectionLimits {
-        shutdown_timeout: TIMEOUT,
-        ..ConnectionLimits::default()
-    };
+    let limits = ConnectionLimits { shutdown_timeout: TIMEOUT, ..ConnectionLimits::default() };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
-    stream
-        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.unwrap();
     let mut first = [0; 1024];
     stream.read_exact(&mut first).await.unwrap();
     served.shutdown.cancel();
@@ -249,10 +219,7 @@ async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
     };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
-    stream
-        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.unwrap();
     let mut first = [0; 1024];
     stream.read_exact(&mut first).await.unwrap();
     served.stop().await;
@@ -264,9 +231,7 @@ async fn shutdown_closes_idle_connections_and_the_port() {
     let served = serve(read_only(), ConnectionLimits::default()).await;
     let address = served.address;
     let mut idle = served.connect().await;
-    idle.write_all(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
-        .await
-        .unwrap();
+    idle.write_all(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n").await.unwrap();
     let mut first = [0; 16];
     idle.read_exact(&mut first).await.unwrap();
     served.stop().await;
@@ -296,10 +261,7 @@ async fn a_client_that_takes_nothing_loses_its_connection() {
     };
     let served = serve(large(), limits).await;
     let mut stalled = served.connect().await;
-    stalled
-        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    stalled.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.unwrap();
     // Until then nothing is read: how long the server needs to fill the buffers depends on the machine.
     closed_by_server(&stalled).await;
     assert!(!read_to_end(&mut stalled).await.ends_with("]}\n"));
@@ -316,10 +278,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
     };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
-    stream
-        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.unwrap();
     let (mut text, mut part) = (Vec::new(), vec![0; 3_000_000]);
     let begun = clock::instant();
     loop {
@@ -346,20 +305,13 @@ async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
     };
     let served = serve(read_only(), limits).await;
     let mut waiting = served.connect().await;
-    waiting
-        .write_all(b"GET /explain?after=1 HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    waiting.write_all(b"GET /explain?after=1 HTTP/1.0\r\n\r\n").await.unwrap();
     // A response to a later request shows that the first one is being handled.
     assert!(served.get("/healthz/ping").await.ends_with("ok"));
     let begun = clock::instant();
     served.stop().await;
     assert!(clock::since(begun) < Duration::from_secs(30));
-    assert!(
-        read_to_end(&mut waiting)
-            .await
-            .contains("\"version\":\"1\"")
-    );
+    assert!(read_to_end(&mut waiting).await.contains("\"version\":\"1\""));
 }
 
 #[tokio::test]
@@ -371,10 +323,7 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(listener.serve(read_only(), shutdown.clone()));
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
-    stream
-        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("\"kind\":\"PodList\""), "{answer}");
@@ -383,10 +332,7 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
     assert!(!path.exists());
     std::fs::write(&path, "").unwrap();
     let error = Listener::bind_local("local", &path).unwrap_err();
-    assert!(
-        error.to_string().contains("kubelet.sock for local"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("kubelet.sock for local"), "{error}");
 }
 
 #[tokio::test]

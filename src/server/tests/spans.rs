@@ -37,11 +37,8 @@ fn auth(anonymous: bool) -> KubeletAuth {
         authorization: AuthorizationMode::AlwaysAllow,
     };
     let ca_file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(
-        ca_file.path(),
-        crate::apiserver::tests::pki::Authority::new("a").pem(),
-    )
-    .unwrap();
+    std::fs::write(ca_file.path(), crate::apiserver::tests::pki::Authority::new("a").pem())
+        .unwrap();
     let client_ca = crate::server::tls::ClientCaFile::open(ca_file.path()).unwrap();
     KubeletAuth::new(settings, "n1", Some(Arc::new(client_ca)), None).unwrap()
 }
@@ -57,15 +54,11 @@ async fn an_unauthorized_request_has_no_span_and_an_authorized_one_joins_its_tra
     assert_eq!(fetch(&health, "/healthz").await, 200);
     tracer.flush().await;
     let spans = collector.wait("spans", |_| true).await;
-    let [span] = &spans[..] else {
-        panic!("{spans:?}")
-    };
+    let [span] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!(ids(span).0, TRACE);
-    for (key, expected) in [
-        ("http.route", "/pods/"),
-        ("url.scheme", "https"),
-        ("http.response.status_code", "200"),
-    ] {
+    for (key, expected) in
+        [("http.route", "/pods/"), ("url.scheme", "https"), ("http.response.status_code", "200")]
+    {
         let found = attribute(&span.attributes, key);
         assert_eq!(found.as_deref(), Some(expected), "{key}");
     }
@@ -89,8 +82,6 @@ async fn a_failed_response_is_a_failed_span_that_lasts_until_it_is_sent() {
     drop(answer);
     tracer.flush().await;
     let spans = collector.spans();
-    let [span] = &spans[..] else {
-        panic!("{spans:?}")
-    };
+    let [span] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!(span.status.as_ref().map(|status| status.code), Some(2));
 }

@@ -34,18 +34,11 @@ impl ClientCaFile {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let ca_path = path.to_path_buf();
         let read = move || CaBundle::read(&ca_path);
-        let file = Reloaded::open("the client CA file", vec![path.to_path_buf()], read, |_| {
-            false
-        });
+        let file = Reloaded::open("the client CA file", vec![path.to_path_buf()], read, |_| false);
         let file = file.with_context(|| {
-            format!(
-                "clientCAFile: unable to load client CA file {}",
-                path.display()
-            )
+            format!("clientCAFile: unable to load client CA file {}", path.display())
         })?;
-        Ok(Self {
-            file: Arc::new(file),
-        })
+        Ok(Self { file: Arc::new(file) })
     }
 
     /// The current CA bundle; the file is checked at most once a second.
@@ -68,9 +61,7 @@ impl CaBundle {
         }
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-        Ok(Self {
-            verifier: verifier.build()?,
-        })
+        Ok(Self { verifier: verifier.build()? })
     }
 
     /// Verifies that the certificate is signed by this CA bundle, valid at this time, and allowed for clients.
@@ -83,9 +74,7 @@ impl CaBundle {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        let verified = self
-            .verifier
-            .verify_client_cert(certificate, intermediates, now);
+        let verified = self.verifier.verify_client_cert(certificate, intermediates, now);
         verified.map(|_| ())
     }
 }

@@ -16,9 +16,7 @@ pub(super) struct CertificateKeyPair {
 
 impl fmt::Debug for CertificateKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CertificateKeyPair")
-            .field(&self.facts.common_name)
-            .finish()
+        f.debug_tuple("CertificateKeyPair").field(&self.facts.common_name).finish()
     }
 }
 
@@ -42,10 +40,7 @@ impl CertificateKeyPair {
     /// One cannot be parsed, or they do not match.
     pub(super) fn parse(chain: &[u8], key: &[u8]) -> anyhow::Result<Self> {
         let (certified, facts) = x509::key_pair(chain, key)?;
-        Ok(Self {
-            certified: Arc::new(certified),
-            facts,
-        })
+        Ok(Self { certified: Arc::new(certified), facts })
     }
 
     /// Subject and validity of the certificate.

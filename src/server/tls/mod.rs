@@ -144,11 +144,7 @@ impl Tls {
             options,
             pair,
             client_ca,
-            loaded: Mutex::new(LoadedTls {
-                config,
-                pair: pair_now,
-                ca: ca_now,
-            }),
+            loaded: Mutex::new(LoadedTls { config, pair: pair_now, ca: ca_now }),
         })
     }
 

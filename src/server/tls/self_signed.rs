@@ -38,10 +38,7 @@ impl CertificateNames {
     pub(super) fn of(node: &str, addresses: &[IpAddr]) -> Self {
         let name = ServerName::try_from(node.to_owned()).ok();
         let addresses = addresses.iter().map(|address| ServerName::from(*address));
-        Self {
-            node: node.to_owned(),
-            server_names: name.into_iter().chain(addresses).collect(),
-        }
+        Self { node: node.to_owned(), server_names: name.into_iter().chain(addresses).collect() }
     }
 }
 
@@ -65,10 +62,7 @@ fn is_generated_by_kubelet(common_name: &str) -> bool {
 /// Whether it is valid now and does not expire soon.
 fn is_valid_and_not_expiring(pair: &CertificateKeyPair, now: SystemTime) -> bool {
     let facts = pair.facts();
-    let (from, until) = (
-        SystemTime::from(facts.not_before),
-        SystemTime::from(facts.not_after),
-    );
+    let (from, until) = (SystemTime::from(facts.not_before), SystemTime::from(facts.not_after));
     from <= now && now + MIN_REMAINING_VALIDITY < until
 }
 
@@ -85,9 +79,7 @@ fn replacement_reason(
     }
     if !is_valid_and_not_expiring(pair, now) {
         let (from, until) = (facts.not_before, facts.not_after);
-        return Some(format!(
-            "it is not valid for long enough: valid from {from} to {until}"
-        ));
+        return Some(format!("it is not valid for long enough: valid from {from} to {until}"));
     }
     let parsed = pair.certificate().map(ParsedCertificate::try_from);
     let Some(Ok(parsed)) = parsed else {
@@ -129,11 +121,7 @@ pub(super) fn reload(
 ) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
     let pair = CertificateKeyPair::read(&certificate, &key)?;
-    if expires_soon(&pair) {
-        generate("it expires soon", directory, names)
-    } else {
-        Ok(pair)
-    }
+    if expires_soon(&pair) { generate("it expires soon", directory, names) } else { Ok(pair) }
 }
 
 fn generate(
@@ -148,10 +136,7 @@ fn generate(
         "Generating a self-signed serving certificate"
     );
     let write = || {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         create(names, (&certificate, &key))
     };
     write().with_context(|| {
@@ -168,9 +153,7 @@ fn create(
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let common_name = format!("{}@{}", names.node, Timestamp::try_from(now)?.as_second());
-    params
-        .distinguished_name
-        .push(DnType::CommonName, common_name);
+    params.distinguished_name.push(DnType::CommonName, common_name);
     for name in &names.server_names {
         params.subject_alt_names.push(match name {
             ServerName::IpAddress(address) => SanType::IpAddress(IpAddr::from(*address)),

@@ -16,9 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn own(directory: &Path) -> TlsSettings {
     TlsSettings {
-        certificate: ServingCertificate::SelfSigned {
-            directory: directory.to_owned(),
-        },
+        certificate: ServingCertificate::SelfSigned { directory: directory.to_owned() },
         options: TlsOptions::default(),
     }
 }
@@ -51,9 +49,7 @@ fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
     assert_eq!(shown(&first), shown(&again));
     let facts = first.facts();
     assert!(facts.common_name.starts_with("node-1@"), "{facts:?}");
-    let left = SystemTime::from(facts.not_after)
-        .duration_since(clock::system_time())
-        .unwrap();
+    let left = SystemTime::from(facts.not_after).duration_since(clock::system_time()).unwrap();
     assert!(left > Duration::from_secs(360 * 24 * 3600), "{left:?}");
     assert!(!self_signed::expires_soon(&first));
 }
@@ -98,11 +94,7 @@ fn an_unusable_certificate_is_generated_again() {
     replaced("it has expired");
     kept();
     // A certificate of another issuer was put there on purpose.
-    for issued in [
-        other,
-        authority.server("node-2"),
-        authority.expired_client("node-1"),
-    ] {
+    for issued in [other, authority.server("node-2"), authority.expired_client("node-1")] {
         write(dir.path(), &issued);
         kept();
     }
@@ -119,10 +111,7 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
     assert!(self_signed::reload(dir.path(), &names).is_err());
     assert_eq!(fs::read_to_string(&certificate).unwrap(), other.pem);
     write(dir.path(), &other);
-    assert_eq!(
-        shown(&self_signed::reload(dir.path(), &names).unwrap()),
-        other.der
-    );
+    assert_eq!(shown(&self_signed::reload(dir.path(), &names).unwrap()), other.der);
     // A self-signed certificate is replaced before it expires.
     let old = Authority::new("other").expired_client("node-1@1700000000");
     write(dir.path(), &old);
@@ -135,10 +124,7 @@ fn a_node_whose_name_is_invalid_in_certificates_gets_one_for_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let names = CertificateNames::of("knoten ä", &["::1".parse().unwrap()]);
     let made = self_signed::read_or_create(dir.path(), &names).unwrap();
-    assert_eq!(
-        shown(&made),
-        shown(&self_signed::read_or_create(dir.path(), &names).unwrap())
-    );
+    assert_eq!(shown(&made), shown(&self_signed::read_or_create(dir.path(), &names).unwrap()));
 }
 
 #[test]
@@ -198,9 +184,7 @@ async fn handshake(tls: &Tls, authority: &Authority) -> std::io::Result<()> {
 async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new("a"));
     let settings = TlsSettings {
-        certificate: ServingCertificate::Issued {
-            directory: dir.path().join("pki"),
-        },
+        certificate: ServingCertificate::Issued { directory: dir.path().join("pki") },
         options: TlsOptions::default(),
     };
     let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
@@ -223,9 +207,7 @@ async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one
 async fn an_issued_certificate_is_used_until_another_one_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let settings = TlsSettings {
-        certificate: ServingCertificate::Issued {
-            directory: dir.path().to_owned(),
-        },
+        certificate: ServingCertificate::Issued { directory: dir.path().to_owned() },
         options: TlsOptions::default(),
     };
     let path = dir.path().join("kubelet-server-current.pem");
@@ -237,10 +219,8 @@ async fn an_issued_certificate_is_used_until_another_one_can_be_read() {
     issue(&first);
     let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
     handshake(&tls, &first).await.unwrap();
-    let damages: [fn(&Path); 2] = [
-        |path| fs::write(path, "junk").unwrap(),
-        |path| fs::remove_file(path).unwrap(),
-    ];
+    let damages: [fn(&Path); 2] =
+        [|path| fs::write(path, "junk").unwrap(), |path| fs::remove_file(path).unwrap()];
     for damage in damages {
         damage(&path);
         // The next handshake checks the file.
@@ -266,9 +246,7 @@ async fn wait<T: Send + Sync + 'static>(
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(TIMEOUT, looking)
-        .await
-        .expect("it is not read again")
+    tokio::time::timeout(TIMEOUT, looking).await.expect("it is not read again")
 }
 
 #[tokio::test]

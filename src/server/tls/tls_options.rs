@@ -53,9 +53,7 @@ fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
             suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
         }
         name => {
-            return UNSUPPORTED
-                .contains(&name)
-                .then_some(GoSupport::Unsupported);
+            return UNSUPPORTED.contains(&name).then_some(GoSupport::Unsupported);
         }
     };
     Some(GoSupport::Supported(supported))
@@ -111,10 +109,7 @@ impl TlsOptions {
             "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => false,
             "VersionTLS13" => true,
             other => {
-                error(
-                    "tlsMinVersion".into(),
-                    format!("unknown TLS version {other:?}"),
-                );
+                error("tlsMinVersion".into(), format!("unknown TLS version {other:?}"));
                 false
             }
         };
@@ -179,9 +174,7 @@ impl TlsOptions {
             provider.cipher_suites.retain(wanted);
         }
         if let Some(groups) = &self.groups {
-            provider
-                .kx_groups
-                .retain(|group| groups.contains(&group.name()));
+            provider.kx_groups.retain(|group| groups.contains(&group.name()));
         }
         Arc::new(provider)
     }
@@ -194,12 +187,10 @@ pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> V
         "VersionTLS10" | "VersionTLS11" => Some(format!("tlsMinVersion {min_version}")),
         _ => None,
     };
-    let suites = suites
-        .iter()
-        .filter(|name| matches!(cipher_suite(name), Some(GoSupport::Unsupported)));
-    let curves = curves
-        .iter()
-        .filter(|number| matches!(curve(**number), Some(GoSupport::Unsupported)));
+    let suites =
+        suites.iter().filter(|name| matches!(cipher_suite(name), Some(GoSupport::Unsupported)));
+    let curves =
+        curves.iter().filter(|number| matches!(curve(**number), Some(GoSupport::Unsupported)));
     let suites = suites.map(|name| format!("tlsCipherSuites {name}"));
     let curves = curves.map(|number| format!("tlsCurvePreferences {number}"));
     version.into_iter().chain(suites).chain(curves).collect()
@@ -231,12 +222,7 @@ mod tests {
 
     #[test]
     fn a_list_of_suites_is_about_the_older_version() {
-        let options = of(
-            "VersionTLS12",
-            &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
-            &[],
-        )
-        .unwrap();
+        let options = of("VersionTLS12", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"], &[]).unwrap();
         let left = suites(&options);
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
@@ -251,10 +237,7 @@ mod tests {
 
     #[test]
     fn options_that_rustls_lacks_are_left_out_and_named() {
-        let given = [
-            "TLS_RSA_WITH_AES_128_GCM_SHA256",
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
-        ];
+        let given = ["TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"];
         assert_eq!(suites(&of("", &given, &[]).unwrap()).len(), 4);
         let given = given.map(str::to_owned);
         assert_eq!(
@@ -271,12 +254,7 @@ mod tests {
     #[test]
     fn unknown_options_are_errors_that_name_them() {
         assert_eq!(
-            of(
-                "TLS1.2",
-                &["TLS_NULL", "TLS_AES_128_GCM_SHA256", "x"],
-                &[29, 30]
-            )
-            .unwrap_err(),
+            of("TLS1.2", &["TLS_NULL", "TLS_AES_128_GCM_SHA256", "x"], &[29, 30]).unwrap_err(),
             [
                 "tlsMinVersion: unknown TLS version \"TLS1.2\"",
                 "tlsCipherSuites[0]: cipher suite \"TLS_NULL\" is not known",
@@ -296,10 +274,7 @@ mod tests {
     #[test]
     fn every_suite_of_go_has_its_place() {
         for name in UNSUPPORTED {
-            assert!(
-                matches!(cipher_suite(name), Some(GoSupport::Unsupported)),
-                "{name}"
-            );
+            assert!(matches!(cipher_suite(name), Some(GoSupport::Unsupported)), "{name}");
         }
         let supported = ring::default_provider().cipher_suites;
         for suite in supported {

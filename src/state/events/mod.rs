@@ -72,17 +72,13 @@ impl ObjectRef {
         } else {
             "containers"
         };
-        Self {
-            field_path: format!("spec.{list}{{{name}}}"),
-            ..Self::pod(pod)
-        }
+        Self { field_path: format!("spec.{list}{{{name}}}"), ..Self::pod(pod) }
     }
 
     /// Name of the container in the field path; empty for the whole object.
     pub fn container_name(&self) -> &str {
         let name = self.field_path.split_once('{').map(|(_, name)| name);
-        name.and_then(|name| name.strip_suffix('}'))
-            .unwrap_or_default()
+        name.and_then(|name| name.strip_suffix('}')).unwrap_or_default()
     }
 
     /// Refers to the node.
@@ -167,14 +163,7 @@ struct RecentEvents {
 
 impl RecentEvents {
     fn add(&mut self, occurrence: Occurrence) {
-        let Occurrence {
-            object,
-            kind,
-            reason,
-            message,
-            annotations,
-            at,
-        } = occurrence;
+        let Occurrence { object, kind, reason, message, annotations, at } = occurrence;
         let key = self.hasher.hash_one((&object, kind, &reason, &message));
         let same = |e: &EventRecord| {
             e.reason == reason && e.kind == kind && e.object == object && e.message == message
@@ -343,10 +332,7 @@ mod tests {
         recorder.warning(&node, "A", "same");
         let events = recorder.recent();
         assert_eq!(
-            events
-                .iter()
-                .map(|e| (e.reason.as_ref(), e.count))
-                .collect::<Vec<_>>(),
+            events.iter().map(|e| (e.reason.as_ref(), e.count)).collect::<Vec<_>>(),
             [("B", 1), ("A", 2)]
         );
     }

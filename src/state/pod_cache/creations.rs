@@ -51,10 +51,8 @@ mod tests {
         let (writer, cache) = super::super::pod_cache();
         let uid = "u".into();
         assert!(!writer.is_creating(&uid));
-        let (first, second) = (
-            cache.creation_guard(uid.clone()),
-            cache.creation_guard(uid.clone()),
-        );
+        let (first, second) =
+            (cache.creation_guard(uid.clone()), cache.creation_guard(uid.clone()));
         assert!(!writer.is_creating(&"other".into()));
         drop(first);
         assert!(writer.is_creating(&uid));

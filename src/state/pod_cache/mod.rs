@@ -81,11 +81,7 @@ pub struct PodRef {
 impl PodRef {
     /// The reference to a pod object.
     pub fn of(pod: &Pod) -> Self {
-        Self {
-            uid: pod.uid(),
-            name: pod.name().into(),
-            namespace: pod.namespace().into(),
-        }
+        Self { uid: pod.uid(), name: pod.name().into(), namespace: pod.namespace().into() }
     }
 
     /// The reference to the pod of a runtime status.
@@ -99,10 +95,7 @@ impl PodRef {
 
     /// `<namespace>/<name>`, for the log.
     pub fn log_name(&self) -> PodLogName<'_> {
-        PodLogName {
-            namespace: &self.namespace,
-            name: &self.name,
-        }
+        PodLogName { namespace: &self.namespace, name: &self.name }
     }
 }
 
@@ -156,16 +149,8 @@ pub fn pod_cache() -> (PodCacheWriter, PodCache) {
 
 /// Like [`pod_cache`], with an order for the addresses of pods.
 pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
-    let shared = Arc::new(PodCacheInner {
-        address_order,
-        ..PodCacheInner::default()
-    });
-    (
-        PodCacheWriter {
-            shared: shared.clone(),
-        },
-        PodCache { shared },
-    )
+    let shared = Arc::new(PodCacheInner { address_order, ..PodCacheInner::default() });
+    (PodCacheWriter { shared: shared.clone() }, PodCache { shared })
 }
 
 impl PodCache {
@@ -281,11 +266,7 @@ impl PodCache {
 
     /// The proof that a complete list was applied; `None` before the first.
     pub fn runtime_listed(&self) -> Option<RuntimeListed> {
-        self.shared
-            .state
-            .lock()
-            .was_listed()
-            .then_some(RuntimeListed(()))
+        self.shared.state.lock().was_listed().then_some(RuntimeListed(()))
     }
 }
 
@@ -350,11 +331,7 @@ impl PodCacheWriter {
         sandboxes: Vec<ListEntry<SandboxStatus>>,
         containers: Vec<ListEntry<ContainerStatus>>,
     ) {
-        let outcome = self
-            .shared
-            .state
-            .lock()
-            .apply_list(seq, sandboxes, containers);
+        let outcome = self.shared.state.lock().apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
         self.shared.settled_waiters.wake(&outcome.settled);
         self.shared.mark_changed(outcome.changed);

@@ -87,16 +87,11 @@ mod tests {
     }
 
     fn listed(instances: &[&ContainerStatus]) -> (PodCacheWriter, PodCache, PodRef) {
-        let pod_ref = PodRef {
-            uid: "u".into(),
-            name: "p".into(),
-            namespace: "ns".into(),
-        };
+        let pod_ref = PodRef { uid: "u".into(), name: "p".into(), namespace: "ns".into() };
         let (writer, cache) = pod_cache();
-        let listed = instances.iter().map(|&status| ListEntry {
-            pod_ref: pod_ref.clone(),
-            status: status.clone(),
-        });
+        let listed = instances
+            .iter()
+            .map(|&status| ListEntry { pod_ref: pod_ref.clone(), status: status.clone() });
         writer.apply_list(writer.next_seq(), Vec::new(), listed.collect());
         (writer, cache, pod_ref)
     }
@@ -111,11 +106,7 @@ mod tests {
         let (writer, cache, pod_ref) = listed(&[&running]);
         let item = item(running.id.as_str());
         let stale = |cache: &PodCache| {
-            cache
-                .stale(&pod_ref.uid)
-                .iter()
-                .map(StaleItem::to_string)
-                .collect::<Vec<_>>()
+            cache.stale(&pod_ref.uid).iter().map(StaleItem::to_string).collect::<Vec<_>>()
         };
         assert_eq!(stale(&cache), ["container 0123456789abc: not read yet"]);
         let seq = writer.next_seq();
@@ -137,17 +128,9 @@ mod tests {
     async fn an_exited_instance_that_cannot_be_read_counts_as_read_once_it_is_superseded() {
         let dead = |id, count| instance(id, count, ContainerState::Exited);
         for (old, new, settles) in [
-            (
-                dead("old", 0),
-                instance("new", 1, ContainerState::Running),
-                true,
-            ),
+            (dead("old", 0), instance("new", 1, ContainerState::Running), true),
             (dead("old", 0), dead("new", 1), true),
-            (
-                dead("old", 1),
-                instance("new", 0, ContainerState::Running),
-                false,
-            ),
+            (dead("old", 1), instance("new", 0, ContainerState::Running), false),
             (
                 instance("old", 0, ContainerState::Unknown),
                 instance("new", 1, ContainerState::Running),
@@ -156,12 +139,7 @@ mod tests {
         ] {
             let (writer, cache, pod_ref) = listed(&[&old, &new]);
             let seq = writer.next_seq();
-            writer.apply(
-                &pod_ref,
-                &item("new"),
-                seq,
-                InspectedItem::Container(new.clone()),
-            );
+            writer.apply(&pod_ref, &item("new"), seq, InspectedItem::Container(new.clone()));
             let seq = writer.next_seq();
             let in_list = Some(InspectedItem::Container(old.clone()));
             writer.record_failed_read(&item("old"), seq, "broken".into(), in_list);
@@ -169,10 +147,7 @@ mod tests {
             assert_eq!(settled.is_some(), settles, "{old:?} {new:?}");
             if let Some(status) = settled {
                 let old = status.container(&"old".into()).unwrap();
-                assert_eq!(
-                    (old.exit_code, &*old.reason),
-                    (137, "ContainerStatusUnknown")
-                );
+                assert_eq!((old.exit_code, &*old.reason), (137, "ContainerStatusUnknown"));
             }
         }
     }
@@ -180,21 +155,14 @@ mod tests {
     #[tokio::test]
     async fn a_sandbox_that_cannot_be_read_tells_the_source_of_its_pod() {
         let (writer, cache) = pod_cache();
-        let pod_ref = PodRef {
-            uid: "u".into(),
-            name: "p".into(),
-            namespace: "ns".into(),
-        };
+        let pod_ref = PodRef { uid: "u".into(), name: "p".into(), namespace: "ns".into() };
         let listed = SandboxStatus {
             id: "s".into(),
             ready: true,
             source: Some(PodSource::File),
             ..SandboxStatus::default()
         };
-        let entry = ListEntry {
-            pod_ref: pod_ref.clone(),
-            status: listed.clone(),
-        };
+        let entry = ListEntry { pod_ref: pod_ref.clone(), status: listed.clone() };
         writer.apply_list(writer.next_seq(), vec![entry], Vec::new());
         let item = ItemId::Sandbox(listed.id.clone());
         let in_list = Some(InspectedItem::Sandbox(listed));

@@ -68,10 +68,7 @@ impl PodCacheState {
     pub(super) fn status(&self, uid: &PodUid) -> Arc<PodStatus> {
         match self.pods.get(uid) {
             Some(entry) => entry.status.clone(),
-            None => Arc::new(PodStatus {
-                uid: uid.clone(),
-                ..PodStatus::default()
-            }),
+            None => Arc::new(PodStatus { uid: uid.clone(), ..PodStatus::default() }),
         }
     }
 
@@ -83,10 +80,7 @@ impl PodCacheState {
     }
 
     pub(super) fn pods(&self) -> Vec<Arc<PodStatus>> {
-        self.pods
-            .values()
-            .map(|entry| entry.status.clone())
-            .collect()
+        self.pods.values().map(|entry| entry.status.clone()).collect()
     }
 
     /// Numbers of pods, items and tombstones.
@@ -117,10 +111,7 @@ impl PodCacheState {
         let items = self.items.iter();
         let stale = items.filter(|(_, item)| item.uid == *uid && item.stale.is_some());
         stale
-            .map(|(id, _)| StaleItem {
-                item: id.clone(),
-                failure: self.failures.get(id).cloned(),
-            })
+            .map(|(id, _)| StaleItem { item: id.clone(), failure: self.failures.get(id).cloned() })
             .collect()
     }
 
@@ -146,9 +137,7 @@ impl PodCacheState {
         };
         let superseded = |pod: &PodStatus, listed: &ContainerStatus| {
             listed.state == ContainerState::Exited
-                && pod
-                    .instances(&listed.name)
-                    .any(|c| c.restart_count > listed.restart_count)
+                && pod.instances(&listed.name).any(|c| c.restart_count > listed.restart_count)
         };
         let pod = self.status(&item.uid);
         let mut effects = ReadEffects::default();
@@ -228,10 +217,7 @@ impl PodCacheState {
     ) -> ReadEffects {
         self.newest = self.newest.max(seq);
         if self.items.get(id).is_some_and(|item| seq <= item.read)
-            || self
-                .tombstones
-                .get(id)
-                .is_some_and(|tombstone| seq <= *tombstone)
+            || self.tombstones.get(id).is_some_and(|tombstone| seq <= *tombstone)
         {
             return ReadEffects::default();
         }
@@ -239,23 +225,15 @@ impl PodCacheState {
             InspectedItem::Gone => self.mark_gone(id, seq),
             InspectedItem::Sandbox(status) => {
                 self.ensure_item(pod_ref, id, None);
-                let changed = self.edit(&pod_ref.uid, |pod| {
-                    upsert(&mut pod.sandboxes, status, |s| &s.id)
-                });
-                ReadEffects {
-                    changed,
-                    settled: self.mark_read(id, seq),
-                }
+                let changed =
+                    self.edit(&pod_ref.uid, |pod| upsert(&mut pod.sandboxes, status, |s| &s.id));
+                ReadEffects { changed, settled: self.mark_read(id, seq) }
             }
             InspectedItem::Container(status) => {
                 self.ensure_item(pod_ref, id, Some(status.sandbox.clone()));
-                let changed = self.edit(&pod_ref.uid, |pod| {
-                    upsert(&mut pod.containers, status, |c| &c.id)
-                });
-                ReadEffects {
-                    changed,
-                    settled: self.mark_read(id, seq),
-                }
+                let changed =
+                    self.edit(&pod_ref.uid, |pod| upsert(&mut pod.containers, status, |c| &c.id));
+                ReadEffects { changed, settled: self.mark_read(id, seq) }
             }
         }
     }
@@ -271,11 +249,7 @@ impl PodCacheState {
         for ListEntry { pod_ref, status } in sandboxes {
             let id = ItemId::Sandbox(status.id.clone());
             let same = self.pods.get(&pod_ref.uid).is_some_and(|entry| {
-                entry
-                    .status
-                    .sandboxes
-                    .iter()
-                    .any(|s| s.id == status.id && s.ready == status.ready)
+                entry.status.sandboxes.iter().any(|s| s.id == status.id && s.ready == status.ready)
             });
             if !same {
                 self.mark_listed_stale(&pod_ref, &id, None, seq, &mut outcome);
@@ -285,10 +259,7 @@ impl PodCacheState {
         for ListEntry { pod_ref, status } in containers {
             let id = ItemId::Container(status.id.clone());
             let same = self.pods.get(&pod_ref.uid).is_some_and(|entry| {
-                entry
-                    .status
-                    .container(&status.id)
-                    .is_some_and(|c| c.agrees_with(status.state))
+                entry.status.container(&status.id).is_some_and(|c| c.agrees_with(status.state))
             });
             if !same {
                 self.mark_listed_stale(&pod_ref, &id, Some(status.sandbox), seq, &mut outcome);
@@ -312,10 +283,7 @@ impl PodCacheState {
         outcome: &mut ListOutcome,
     ) {
         let newer = self.items.get(id).is_some_and(|item| item.read >= seq)
-            || self
-                .tombstones
-                .get(id)
-                .is_some_and(|tombstone| *tombstone >= seq);
+            || self.tombstones.get(id).is_some_and(|tombstone| *tombstone >= seq);
         if !newer {
             self.mark_stale(pod_ref, id, sandbox, seq);
             outcome.inspect.push(id.clone());
@@ -346,26 +314,18 @@ impl PodCacheState {
     }
 
     fn ensure_item(&mut self, pod_ref: &PodRef, id: &ItemId, sandbox: Option<SandboxId>) {
-        let entry = self
-            .pods
-            .entry(pod_ref.uid.clone())
-            .or_insert_with(|| CacheEntry {
-                status: Arc::new(PodStatus {
-                    uid: pod_ref.uid.clone(),
-                    name: pod_ref.name.clone(),
-                    namespace: pod_ref.namespace.clone(),
-                    ..PodStatus::default()
-                }),
-                ..CacheEntry::default()
-            });
+        let entry = self.pods.entry(pod_ref.uid.clone()).or_insert_with(|| CacheEntry {
+            status: Arc::new(PodStatus {
+                uid: pod_ref.uid.clone(),
+                name: pod_ref.name.clone(),
+                namespace: pod_ref.namespace.clone(),
+                ..PodStatus::default()
+            }),
+            ..CacheEntry::default()
+        });
         if !self.items.contains_key(id) {
             entry.item_count += 1;
-            let item = TrackedItem {
-                uid: pod_ref.uid.clone(),
-                sandbox,
-                read: Seq(0),
-                stale: None,
-            };
+            let item = TrackedItem { uid: pod_ref.uid.clone(), sandbox, read: Seq(0), stale: None };
             self.items.insert(id.clone(), item);
         }
     }
@@ -422,10 +382,7 @@ impl PodCacheState {
             self.pods.remove(&item.uid);
         }
         // A pod whose last unread item is gone is known completely, which its sync may have waited for.
-        ReadEffects {
-            changed: changed || settled,
-            settled,
-        }
+        ReadEffects { changed: changed || settled, settled }
     }
 
     /// Edits a pod's status; true if the edit changed it.

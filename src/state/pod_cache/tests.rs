@@ -4,11 +4,7 @@ use futures::FutureExt as _;
 use std::time::Duration;
 
 fn pod_ref(uid: &str) -> PodRef {
-    PodRef {
-        uid: uid.into(),
-        name: "p".into(),
-        namespace: "ns".into(),
-    }
+    PodRef { uid: uid.into(), name: "p".into(), namespace: "ns".into() }
 }
 
 fn container(id: &str, state: ContainerState) -> ContainerStatus {
@@ -26,10 +22,7 @@ fn item(id: &str) -> ItemId {
 }
 
 fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStatus> {
-    ListEntry {
-        pod_ref: pod_ref(uid),
-        status: container(id, state),
-    }
+    ListEntry { pod_ref: pod_ref(uid), status: container(id, state) }
 }
 
 fn is_settled(cache: &PodCache, uid: &str) -> bool {
@@ -107,20 +100,14 @@ async fn an_older_read_never_overwrites_a_newer_one() {
         old,
         InspectedItem::Container(container("a", ContainerState::Running)),
     );
-    assert_eq!(
-        cache.latest(&"u".into()).newest("c").unwrap().state,
-        ContainerState::Exited
-    );
+    assert_eq!(cache.latest(&"u".into()).newest("c").unwrap().state, ContainerState::Exited);
 }
 
 #[tokio::test]
 async fn a_cancelled_start_that_lists_show_as_an_exit_is_not_read_again() {
     for start_cancelled in [true, false] {
         let (writer, cache) = pod_cache();
-        let status = ContainerStatus {
-            start_cancelled,
-            ..container("a", ContainerState::Created)
-        };
+        let status = ContainerStatus { start_cancelled, ..container("a", ContainerState::Created) };
         let seq = writer.next_seq();
         let read = InspectedItem::Container(status);
         writer.apply(&pod_ref("u"), &item("a"), seq, read);
@@ -159,11 +146,7 @@ async fn a_list_drops_absent_items_and_does_not_restore_removed_ones() {
     let before_removal = writer.next_seq();
     let removal = writer.next_seq();
     writer.apply(&pod_ref("u"), &item("a"), removal, InspectedItem::Gone);
-    writer.apply_list(
-        before_removal,
-        vec![],
-        vec![listed("u", "a", ContainerState::Exited)],
-    );
+    writer.apply_list(before_removal, vec![], vec![listed("u", "a", ContainerState::Exited)]);
     assert!(cache.latest(&"u".into()).is_empty());
     let seq = writer.next_seq();
     writer.apply(
@@ -196,10 +179,7 @@ async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
             listed("u", "new", ContainerState::Running),
         ],
     );
-    assert_eq!(
-        writer.to_inspect().await,
-        HashSet::from([item("died"), item("new")])
-    );
+    assert_eq!(writer.to_inspect().await, HashSet::from([item("died"), item("new")]));
 }
 
 #[tokio::test]
@@ -223,21 +203,12 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
     });
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
-    writer.apply(
-        &pod_ref("u"),
-        &item("a"),
-        writer.next_seq(),
-        InspectedItem::Gone,
-    );
+    writer.apply(&pod_ref("u"), &item("a"), writer.next_seq(), InspectedItem::Gone);
     assert!(waiting.await.unwrap().is_empty());
     // A pod that was deferred until its state is known has no waiter.
     assert!(cache.changed().await.contains("u"));
     let stuck = PodUid::from("stuck");
-    assert!(
-        tokio::time::timeout(Duration::from_secs(60), cache.settled(&stuck))
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(Duration::from_secs(60), cache.settled(&stuck)).await.is_err());
 }
 
 #[tokio::test]
@@ -321,12 +292,7 @@ async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     let status = container("a", ContainerState::Running);
-    writer.apply(
-        &pod_ref("u"),
-        &item("a"),
-        seq,
-        InspectedItem::Container(status),
-    );
+    writer.apply(&pod_ref("u"), &item("a"), seq, InspectedItem::Container(status));
     let gone = tokio::spawn({
         let cache = cache.clone();
         async move { cache.wait_for(&"u".into(), PodStatus::is_empty).await }

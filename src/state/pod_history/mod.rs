@@ -116,10 +116,7 @@ mod tests {
         history.set_current_step(&uid, Some("reading".into()));
         history.set_current_step(&uid, None);
         assert_eq!(history.count(), 0);
-        history.record(
-            &uid,
-            HistoryEntry::about_pod(DecisionKind::StopPod, "why".into()),
-        );
+        history.record(&uid, HistoryEntry::about_pod(DecisionKind::StopPod, "why".into()));
         history.set_current_step(&uid, Some("stopping".into()));
         assert_eq!(history.of(&uid).entries().len(), 1);
         assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");

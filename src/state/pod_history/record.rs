@@ -48,12 +48,7 @@ pub struct HistoryEntry<'a> {
 impl HistoryEntry<'_> {
     /// A decision about the pod as a whole.
     pub fn about_pod(kind: DecisionKind, why: String) -> Self {
-        Self {
-            kind,
-            container: "",
-            why,
-            until: None,
-        }
+        Self { kind, container: "", why, until: None }
     }
 }
 
@@ -61,20 +56,12 @@ impl<'a> HistoryEntry<'a> {
     /// Adds the time at which the decision expires.
     #[must_use]
     pub fn until(self, until: Timestamp) -> Self {
-        Self {
-            until: Some(until),
-            ..self
-        }
+        Self { until: Some(until), ..self }
     }
 
     /// A decision about one container.
     pub fn about(kind: DecisionKind, container: &'a str, why: String) -> Self {
-        Self {
-            kind,
-            container,
-            why,
-            until: None,
-        }
+        Self { kind, container, why, until: None }
     }
 }
 
@@ -160,12 +147,7 @@ impl PodHistoryRecord {
     /// Records a decision made at `now`. A repetition increases the count of the earlier entry; the oldest entries are
     /// removed to make room.
     pub fn push(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
-        let HistoryEntry {
-            kind,
-            container,
-            why,
-            until,
-        } = history_entry;
+        let HistoryEntry { kind, container, why, until } = history_entry;
         let why = why.get(..why.floor_char_boundary(MAX_TEXT)).unwrap_or("");
         let same = |decision: &RecordedDecision| {
             decision.kind == kind && *decision.container == *container && *decision.why == *why
@@ -223,9 +205,7 @@ mod tests {
 
     fn whys(record: &PodHistoryRecord) -> Vec<(&str, u32)> {
         let entries = record.entries().iter();
-        entries
-            .map(|decision| (&*decision.why, decision.count))
-            .collect()
+        entries.map(|decision| (&*decision.why, decision.count)).collect()
     }
 
     #[test]
@@ -259,13 +239,7 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         for until in [Some(t(9)), None, Some(t(20))] {
             let history_entry = HistoryEntry::about(DecisionKind::Wait, "main", "why".into());
-            record.push(
-                HistoryEntry {
-                    until,
-                    ..history_entry
-                },
-                t(0),
-            );
+            record.push(HistoryEntry { until, ..history_entry }, t(0));
             assert_eq!(record.entries()[0].until(), until);
         }
     }
@@ -277,10 +251,7 @@ mod tests {
         record.push(fail(), t(0));
         assert_eq!(&*record.pending_problem("").unwrap().why, "no network");
         assert_eq!(record.pending_problem("main"), None);
-        record.push(
-            HistoryEntry::about_pod(DecisionKind::CreateSandbox, String::new()),
-            t(1),
-        );
+        record.push(HistoryEntry::about_pod(DecisionKind::CreateSandbox, String::new()), t(1));
         assert_eq!(record.pending_problem(""), None);
         record.push(fail(), t(2));
         record.record_success(t(3));

@@ -168,20 +168,13 @@ mod tests {
     }
 
     fn runtime_status(containers: Vec<ContainerStatus>) -> PodStatus {
-        let mut runtime_status = PodStatus {
-            containers,
-            ..PodStatus::default()
-        };
+        let mut runtime_status = PodStatus { containers, ..PodStatus::default() };
         runtime_status.sort();
         runtime_status
     }
 
     fn ids(runtime_status: &PodStatus) -> Vec<&str> {
-        runtime_status
-            .containers
-            .iter()
-            .map(|c| c.id.as_str())
-            .collect()
+        runtime_status.containers.iter().map(|c| c.id.as_str()).collect()
     }
 
     use ContainerState::{Exited, Running};
@@ -193,9 +186,7 @@ mod tests {
         exits.record(&dead, false);
         let (name, exit) = exits.last().next().unwrap();
         assert_eq!((name, exit.exit_code), ("a", 7));
-        let shown = exits
-            .with_removed_instances(&runtime_status(vec![]))
-            .unwrap();
+        let shown = exits.with_removed_instances(&runtime_status(vec![])).unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
         // With a later instance, it is the last state of that one.
         let shown = exits.with_removed_instances(&runtime_status(vec![instance("a", 2, Running)]));
@@ -233,11 +224,8 @@ mod tests {
 
     #[test]
     fn the_newest_dead_instance_counts() {
-        let (old, dead, live) = (
-            instance("a", 0, Exited),
-            instance("a", 1, Exited),
-            instance("a", 2, Running),
-        );
+        let (old, dead, live) =
+            (instance("a", 0, Exited), instance("a", 1, Exited), instance("a", 2, Running));
         let both = runtime_status(vec![old.clone(), dead.clone()]);
         assert!(!is_newest_exit(&both, &old));
         assert!(is_newest_exit(&both, &dead));

@@ -181,21 +181,11 @@ impl PodStateStore {
     /// runtime's labels name. The origin decides which source may clean up the rest of the pod.
     pub fn forget_except_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
         self.update(uid, |record| {
-            let by_runtime = || {
-                Some(PodOrigin {
-                    source: by_runtime?.as_str().into(),
-                    ..PodOrigin::default()
-                })
-            };
+            let by_runtime =
+                || Some(PodOrigin { source: by_runtime?.as_str().into(), ..PodOrigin::default() });
             let origin = record.origin.take().or_else(by_runtime);
-            let without_digest = |origin| PodOrigin {
-                manifest_digest: None,
-                ..origin
-            };
-            *record = PodRecord {
-                origin: origin.map(without_digest),
-                ..PodRecord::default()
-            };
+            let without_digest = |origin| PodOrigin { manifest_digest: None, ..origin };
+            *record = PodRecord { origin: origin.map(without_digest), ..PodRecord::default() };
         });
     }
 
@@ -356,9 +346,7 @@ impl PodStateStore {
         let uid = uid.as_str();
         let plain = !uid.is_empty()
             && uid.len() <= 128
-            && uid
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+            && uid.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         plain.then(|| self.shared.directory.join(format!("{uid}.json")))
     }
 }
@@ -414,11 +402,7 @@ fn read_records(
 fn read_record(path: &Path) -> anyhow::Result<PodRecord> {
     let bytes = fs::read(path)?;
     let mut record: PodRecord = serde_json::from_slice(&bytes)?;
-    anyhow::ensure!(
-        record.version == VERSION,
-        "version {} is not known",
-        record.version
-    );
+    anyhow::ensure!(record.version == VERSION, "version {} is not known", record.version);
     if record.last_status().is_none() && record.terminal.is_none() {
         record.status = serde_json::from_slice::<record::PartialStatus>(&bytes)?.status();
     }

@@ -196,13 +196,7 @@ impl PodRecord {
     /// The stored result of a probe.
     pub fn probe_result(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         let mut saved = self.probe_results.get(id.as_str())?.clone();
-        saved.slot(kind).map(|ok| {
-            if ok {
-                ProbeResult::Success
-            } else {
-                ProbeResult::Failure
-            }
-        })
+        saved.slot(kind).map(|ok| if ok { ProbeResult::Success } else { ProbeResult::Failure })
     }
 
     /// [`PodRecord::initialized_in`] as a sandbox ID.
@@ -238,11 +232,7 @@ impl PodRecord {
 
     /// Whether there is nothing to store but the version.
     pub(super) fn is_empty(&self) -> bool {
-        *self
-            == Self {
-                version: self.version,
-                ..Self::default()
-            }
+        *self == Self { version: self.version, ..Self::default() }
     }
 }
 

@@ -53,10 +53,7 @@ impl WriteAttempt {
 
 impl Records {
     pub(super) fn of(by_pod: HashMap<PodUid, PodRecord>) -> Self {
-        Self {
-            by_pod,
-            ..Self::default()
-        }
+        Self { by_pod, ..Self::default() }
     }
 
     pub(super) fn get(&self, uid: &PodUid) -> Option<&PodRecord> {
@@ -121,10 +118,8 @@ impl Records {
         }
         let unwritten = self.unwritten.get_mut(uid)?;
         unwritten.is_writing = true;
-        let attempt = WriteAttempt {
-            attempted: unwritten.attempted.subscribe(),
-            change: unwritten.change,
-        };
+        let attempt =
+            WriteAttempt { attempted: unwritten.attempted.subscribe(), change: unwritten.change };
         Some((attempt, starts))
     }
 

@@ -17,22 +17,13 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
         .update_and_wait(&uid, |r| {
             r.initialized_in = Some("s1".into());
             r.set_probe_result(&"c1".into(), ProbeKind::Readiness, ProbeResult::Success);
-            r.back_off.insert(
-                "web".into(),
-                SavedBackOff {
-                    key: u64::MAX,
-                    delay_seconds: 40,
-                    since,
-                },
-            );
+            r.back_off
+                .insert("web".into(), SavedBackOff { key: u64::MAX, delay_seconds: 40, since });
         })
         .await;
     let record = state_store(dir.path()).get(&uid);
     assert_eq!(record.initialized_sandbox(), Some("s1".into()));
-    assert_eq!(
-        record.probe_result(&"c1".into(), ProbeKind::Readiness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(record.probe_result(&"c1".into(), ProbeKind::Readiness), Some(ProbeResult::Success));
     assert_eq!(record.back_off["web"].key, u64::MAX);
 }
 
@@ -42,13 +33,9 @@ async fn a_pod_without_facts_has_no_file() {
     let state_store = state_store(dir.path());
     let uid = PodUid::from("abc");
     state_store.update_and_wait(&uid, |_| {}).await;
-    state_store
-        .update_and_wait(&uid, |r| r.initialized_in = Some("s".into()))
-        .await;
+    state_store.update_and_wait(&uid, |r| r.initialized_in = Some("s".into())).await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    state_store
-        .update_and_wait(&uid, |r| r.initialized_in = None)
-        .await;
+    state_store.update_and_wait(&uid, |r| r.initialized_in = None).await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -85,10 +72,7 @@ async fn what_an_earlier_version_kept_of_a_status_is_read_as_a_status() {
     let status = state_store.get(&"abc".into()).last_status().unwrap();
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let at = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.to_string();
-    assert_eq!(
-        status.start_time.as_ref().map(at).as_deref(),
-        Some("2026-01-02T03:04:05Z")
-    );
+    assert_eq!(status.start_time.as_ref().map(at).as_deref(), Some("2026-01-02T03:04:05Z"));
     let [ready] = &status.conditions.as_deref().unwrap() else {
         panic!("{status:?}");
     };
@@ -96,10 +80,7 @@ async fn what_an_earlier_version_kept_of_a_status_is_read_as_a_status() {
     let since = ready.last_transition_time.as_ref().map(at);
     assert_eq!(since.as_deref(), Some("2026-01-02T03:04:09Z"));
     let ended = state_store.get(&"def".into());
-    assert_eq!(
-        ended.last_status().unwrap().phase.as_deref(),
-        Some("Succeeded")
-    );
+    assert_eq!(ended.last_status().unwrap().phase.as_deref(), Some("Succeeded"));
 }
 
 #[tokio::test]
@@ -117,10 +98,7 @@ async fn a_status_that_cannot_be_read_hides_nothing_else_of_its_pod() {
 async fn an_earlier_version_finds_the_end_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
     for status in [None, Some(Arc::default())] {
-        let terminal = TerminalRecord {
-            status,
-            stopped_sandboxes: Vec::new(),
-        };
+        let terminal = TerminalRecord { status, stopped_sandboxes: Vec::new() };
         let uid = PodUid::from("abc");
         state_store(dir.path())
             .update_and_wait(&uid, |record| record.terminal = Some(terminal))
@@ -136,9 +114,7 @@ async fn a_uid_cannot_leave_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let state_store = state_store(&dir.path().join("journal"));
     let uid = PodUid::from("../escape");
-    state_store
-        .update_and_wait(&uid, |r| r.initialized_in = Some("s".into()))
-        .await;
+    state_store.update_and_wait(&uid, |r| r.initialized_in = Some("s".into())).await;
     assert!(!dir.path().join("escape.json").exists());
     assert_eq!(state_store.get(&uid).initialized_in.as_deref(), Some("s"));
 }

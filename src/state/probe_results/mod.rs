@@ -65,10 +65,7 @@ pub fn probe_results() -> (ProbeResultsWriter, ProbeResults) {
     let results = Arc::new(Results::default());
     let changed = Arc::new(DirtySet::default());
     (
-        ProbeResultsWriter {
-            results: results.clone(),
-            changed: changed.clone(),
-        },
+        ProbeResultsWriter { results: results.clone(), changed: changed.clone() },
         ProbeResults { results, changed },
     )
 }
@@ -103,9 +100,8 @@ impl ProbeResultsWriter {
     pub fn restore(&self, uid: &PodUid, record: &PodRecord) -> Vec<ContainerId> {
         let known = record.probe_results.keys();
         let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
-        for (id, kind) in containers
-            .iter()
-            .flat_map(|id| ProbeKind::ALL.iter().map(move |kind| (id, *kind)))
+        for (id, kind) in
+            containers.iter().flat_map(|id| ProbeKind::ALL.iter().map(move |kind| (id, *kind)))
         {
             if let Some(probe_result) = record.probe_result(id, kind) {
                 self.set(uid, id, kind, probe_result);
@@ -129,11 +125,7 @@ impl ProbeResultsWriter {
 impl ProbeResults {
     /// The results of a container instance.
     pub fn get(&self, container: &ContainerId) -> ContainerProbeResults {
-        self.results
-            .read()
-            .get(container)
-            .copied()
-            .unwrap_or_default()
+        self.results.read().get(container).copied().unwrap_or_default()
     }
 
     /// Waits for pods whose results changed and takes them. For the sync loop only.

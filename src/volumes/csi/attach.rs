@@ -54,11 +54,7 @@ impl AttachWait {
     /// Records a check. Returns whether pods are to be rejected.
     fn checked(&mut self, is_over_limit: bool, now: Instant) -> bool {
         self.check_at = Some(now + CHECK_INTERVAL);
-        self.over_limit = if is_over_limit {
-            self.over_limit.saturating_add(1)
-        } else {
-            0
-        };
+        self.over_limit = if is_over_limit { self.over_limit.saturating_add(1) } else { 0 };
         self.over_limit >= MAX_CHECKS
     }
 }
@@ -117,10 +113,7 @@ impl CsiVolumes {
 
     /// The same for all at the start of the kubelet; whether it succeeded.
     pub(super) fn recover_devices(&self) -> bool {
-        let (flex, disks) = (
-            self.read_flex_devices().map(drop),
-            self.read_disks(None).map(drop),
-        );
+        let (flex, disks) = (self.read_flex_devices().map(drop), self.read_disks(None).map(drop));
         let errors = [flex, disks].into_iter().filter_map(Result::err);
         let failed = errors.map(|error| {
             tracing::warn!(err = %error, "Failed to list the devices in use");
@@ -199,9 +192,7 @@ mod tests {
     #[test]
     fn a_volume_is_attached_if_a_node_that_is_not_older_than_the_confirmation_says_so() {
         let node = |version: &str, names: &[&str]| -> Node {
-            let attached = names
-                .iter()
-                .map(|name| json!({"name": name, "devicePath": ""}));
+            let attached = names.iter().map(|name| json!({"name": name, "devicePath": ""}));
             serde_json::from_value(json!({
                 "metadata": {"resourceVersion": version},
                 "status": {"volumesAttached": attached.collect::<Vec<_>>()},

@@ -91,8 +91,7 @@ impl CsiVolumesInner {
             // A pod without other volumes may have no directory yet.
             create(&root, pod.path())?;
             for path in [&paths.map, &paths.link] {
-                path.parent()
-                    .map_or(Ok(()), |parent| create(&root, parent))?;
+                path.parent().map_or(Ok(()), |parent| create(&root, parent))?;
             }
             devices::map(&directory.target(), &paths, mounter.as_ref())
         };
@@ -159,8 +158,6 @@ impl CsiVolumesInner {
             return Ok(());
         }
         let maps = dirs.maps;
-        Err(not_called(format!(
-            "the device {maps:?} is still referenced from other Pods {left:?}"
-        )))
+        Err(not_called(format!("the device {maps:?} is still referenced from other Pods {left:?}")))
     }
 }

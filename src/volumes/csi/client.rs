@@ -127,18 +127,12 @@ impl NodeClient {
             capabilities: Mutex::default(),
             metrics,
         };
-        Self {
-            inner: Arc::new(inner),
-            is_migrated: false,
-        }
+        Self { inner: Arc::new(inner), is_migrated: false }
     }
 
     /// The same for the calls of one volume, whose metrics say whether it was translated.
     pub(super) fn of_volume(self, is_migrated: bool) -> Self {
-        Self {
-            is_migrated,
-            ..self
-        }
+        Self { is_migrated, ..self }
     }
 
     /// The driver's name.
@@ -168,12 +162,7 @@ impl NodeClient {
     /// The call fails.
     pub async fn capabilities(&self) -> Result<NodeCapabilities, CsiError> {
         let losses = self.inner.losses.load(Ordering::SeqCst);
-        if let Some((_, known)) = self
-            .inner
-            .capabilities
-            .lock()
-            .filter(|(at, _)| *at == losses)
-        {
+        if let Some((_, known)) = self.inner.capabilities.lock().filter(|(at, _)| *at == losses) {
             return Ok(known);
         }
         let (request, nothing) = (NodeGetCapabilitiesRequest {}, SensitiveValues::default());
@@ -259,10 +248,7 @@ impl NodeClient {
         let deadline = begin + self.inner.timeout;
         let permit = timeout_at(deadline, self.inner.permits.acquire()).await;
         let called = match permit {
-            Err(_) => Err(CsiError::unsent(
-                Code::DeadlineExceeded,
-                "context deadline exceeded",
-            )),
+            Err(_) => Err(CsiError::unsent(Code::DeadlineExceeded, "context deadline exceeded")),
             Ok(permit) => {
                 let calling =
                     permit.run(unary(self.inner.channel.clone(), method, request, deadline));
@@ -288,13 +274,7 @@ impl NodeClient {
         let took = clock::since(begin);
         let (metrics, driver) = (&self.inner.metrics, &self.inner.driver);
         metrics.called(driver, method, code, self.is_migrated, took);
-        tracing::debug!(
-            driverName = self.inner.driver,
-            method,
-            ?code,
-            ?took,
-            "CSI call ended"
-        );
+        tracing::debug!(driverName = self.inner.driver, method, ?code, ?took, "CSI call ended");
         called
     }
 }
@@ -318,10 +298,7 @@ where
     request.set_timeout(deadline.saturating_duration_since(clock::instant()));
     let codec = NodeCodec(PhantomData);
     let path = PathAndQuery::from_static(method);
-    client
-        .unary(request, path, codec)
-        .await
-        .map(tonic::Response::into_inner)
+    client.unary(request, path, codec).await.map(tonic::Response::into_inner)
 }
 
 /// The error of a call. Only errors that arise on this side have a source, and their codes differ from the codes of
@@ -329,9 +306,7 @@ where
 fn error_of(status: &Status, hidden: &SensitiveValues) -> CsiError {
     let Some(source) = status.source() else {
         // The driver returned success with a response that was not read.
-        let too_large = status
-            .message()
-            .contains("decoded message length too large");
+        let too_large = status.message().contains("decoded message length too large");
         if status.code() == Code::OutOfRange && too_large {
             let message = format!("it is larger than {MAX_RESPONSE} bytes");
             return CsiError::InvalidResponse(message);
@@ -351,10 +326,7 @@ fn error_of(status: &Status, hidden: &SensitiveValues) -> CsiError {
     }
     CsiError::Status {
         code: Code::Unavailable,
-        message: hidden.message(&format!(
-            "error reading from server: {}",
-            error_chain(source)
-        )),
+        message: hidden.message(&format!("error reading from server: {}", error_chain(source))),
         sent: true,
     }
 }

@@ -28,9 +28,7 @@ impl CsiVolumes {
     /// The volumes of a pod whose mounts are dead.
     pub(in crate::volumes) async fn dead_mounts(&self, uid: &PodUid) -> Vec<DeadMount> {
         let volumes: Vec<_> = self.0.volumes.lock().values().cloned().collect();
-        let ready = volumes
-            .into_iter()
-            .filter(|volume| volume.state.lock().machine.is_ready(uid));
+        let ready = volumes.into_iter().filter(|volume| volume.state.lock().machine.is_ready(uid));
         let dead = ready.map(|volume| self.dead_mount(volume, uid));
         join_all(dead).await.into_iter().flatten().collect()
     }

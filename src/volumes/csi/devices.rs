@@ -80,11 +80,7 @@ fn bind(source: &Path, number: u64, map: &Path, mounter: &dyn Mounter) -> anyhow
         let found = if_exists(fs::symlink_metadata(map)).with_context(cannot("read", map))?;
         let Some(found) = found else {
             let mut options = fs::OpenOptions::new();
-            let created = options
-                .write(true)
-                .create_new(true)
-                .mode(MAP_MODE)
-                .open(map);
+            let created = options.write(true).create_new(true).mode(MAP_MODE).open(map);
             created.with_context(cannot("create", map))?;
             continue;
         };

@@ -102,11 +102,7 @@ impl CsiDrivers {
             table.next_id += 1;
             let client = NodeClient::new(name, endpoint, self.0.metrics.clone());
             let registrations = table.drivers.entry(name.clone()).or_default();
-            registrations.push(DriverRegistration {
-                id,
-                version,
-                client,
-            });
+            registrations.push(DriverRegistration { id, version, client });
             id
         };
         tracing::info!(driverName = name, endpoint = %endpoint.display(), "Registered CSI driver");
@@ -133,11 +129,7 @@ impl CsiDrivers {
         if removed.is_empty() {
             return false;
         }
-        tracing::info!(
-            driverName = name,
-            isGone = is_gone,
-            "Deregistered CSI driver"
-        );
+        tracing::info!(driverName = name, isGone = is_gone, "Deregistered CSI driver");
         self.changed();
         is_gone
     }

@@ -36,11 +36,7 @@ pub enum CsiError {
 impl CsiError {
     /// The error of a request that the driver has not received.
     pub(super) fn unsent(code: Code, message: impl Into<String>) -> Self {
-        Self::Status {
-            code,
-            message: message.into(),
-            sent: false,
-        }
+        Self::Status { code, message: message.into(), sent: false }
     }
 
     /// What is known of the call. [`CallOutcome::Unknown`] for a request that was not sent, like upstream;

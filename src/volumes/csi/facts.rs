@@ -126,9 +126,8 @@ mod tests {
 
     #[test]
     fn capabilities_are_those_of_the_response_and_unknown_ones_are_ignored() {
-        let capability = |number| NodeServiceCapability {
-            r#type: Some(Kind::Rpc(Rpc { r#type: number })),
-        };
+        let capability =
+            |number| NodeServiceCapability { r#type: Some(Kind::Rpc(Rpc { r#type: number })) };
         let numbers = [1, 3, 5, 6, 99, 0];
         let mut capabilities: Vec<_> = numbers.map(capability).into();
         capabilities.push(NodeServiceCapability { r#type: None });
@@ -153,36 +152,19 @@ mod tests {
         let none = NodeInfo::from(response(None));
         assert_eq!((none.max_volumes_per_node, none.topology.len()), (-1, 0));
         let segments = BTreeMap::from([("zone".to_owned(), "z".to_owned())]);
-        let topology = Topology {
-            segments: segments.clone(),
-        };
+        let topology = Topology { segments: segments.clone() };
         assert_eq!(NodeInfo::from(response(Some(topology))).topology, segments);
     }
 
     #[test]
     fn statistics_are_sorted_by_unit_and_negative_numbers_are_zero() {
-        let usage = |unit: Unit, used| VolumeUsage {
-            available: -1,
-            total: 10,
-            used,
-            unit: unit.into(),
-        };
+        let usage =
+            |unit: Unit, used| VolumeUsage { available: -1, total: 10, used, unit: unit.into() };
         let stats = VolumeStats::from(NodeGetVolumeStatsResponse {
-            usage: vec![
-                usage(Unit::Bytes, 1),
-                usage(Unit::Unknown, 2),
-                usage(Unit::Bytes, 3),
-            ],
-            volume_condition: Some(VolumeCondition {
-                abnormal: true,
-                message: "worn".into(),
-            }),
+            usage: vec![usage(Unit::Bytes, 1), usage(Unit::Unknown, 2), usage(Unit::Bytes, 3)],
+            volume_condition: Some(VolumeCondition { abnormal: true, message: "worn".into() }),
         });
-        let bytes = UsageOfUnit {
-            available: 0,
-            total: 10,
-            used: 3,
-        };
+        let bytes = UsageOfUnit { available: 0, total: 10, used: 3 };
         assert_eq!((stats.bytes, stats.inodes), (Some(bytes), None));
         assert_eq!(stats.condition, Some((true, "worn".to_owned())));
     }

@@ -41,10 +41,7 @@ pub enum ReadError {
 pub fn read_small(path: &Path, max: u64) -> Result<Option<Vec<u8>>, ReadError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
-    let opened = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path);
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = match if_exists(opened) {
         Ok(Some(file)) => file,
         Ok(None) => return Ok(None),
@@ -52,11 +49,7 @@ pub fn read_small(path: &Path, max: u64) -> Result<Option<Vec<u8>>, ReadError> {
             // NXIO is a socket.
             let errno = Errno::from_io_error(&error);
             let is_other = matches!(errno, Some(Errno::LOOP | Errno::NXIO));
-            return Err(if is_other {
-                ReadError::NotAFile
-            } else {
-                error.into()
-            });
+            return Err(if is_other { ReadError::NotAFile } else { error.into() });
         }
     };
     if !file.metadata()?.is_file() {
@@ -226,10 +219,7 @@ mod tests {
         let directory = PublishDir::new(&pod, "pv1").unwrap();
         create_directory(&root, &directory.target()).unwrap();
         fs::write(directory.vol_data(), "{}").unwrap();
-        let line = format!(
-            "1 2 8:1 / {} rw - ext4 /dev/x rw\n",
-            directory.target().display()
-        );
+        let line = format!("1 2 8:1 / {} rw - ext4 /dev/x rw\n", directory.target().display());
         let mounted = MountTable::new(Ok(parse_mountinfo(line.as_bytes())));
         let unreadable = MountTable::new(Err(io::ErrorKind::NotFound.into()));
         let kind = |mounts: &MountTable| remove_published(&directory, mounts).unwrap_err().kind();

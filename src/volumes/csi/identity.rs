@@ -101,11 +101,7 @@ impl VolumeIdentity {
     fn with_mode(driver: &str, handle: &str, mode: VolumeMode) -> Result<Self, InvalidName> {
         check_driver(driver)?;
         check_handle(handle)?;
-        Ok(Self::Persistent {
-            driver: driver.to_owned(),
-            handle: handle.to_owned(),
-            mode,
-        })
+        Ok(Self::Persistent { driver: driver.to_owned(), handle: handle.to_owned(), mode })
     }
 
     /// A volume that a pod defines inline.
@@ -116,11 +112,7 @@ impl VolumeIdentity {
         check_driver(driver)?;
         check_file_name(NameField::PodUid, pod.as_str())?;
         check_file_name(NameField::SpecName, name)?;
-        Ok(Self::Inline {
-            driver: driver.to_owned(),
-            pod: pod.clone(),
-            name: name.to_owned(),
-        })
+        Ok(Self::Inline { driver: driver.to_owned(), pod: pod.clone(), name: name.to_owned() })
     }
 
     /// The name of the driver.
@@ -209,9 +201,7 @@ pub fn is_driver_name(name: &str) -> bool {
     name.len() <= MAX_DRIVER_NAME
         && name.starts_with(alphanumeric)
         && name.ends_with(alphanumeric)
-        && name
-            .chars()
-            .all(|c| alphanumeric(c) || matches!(c, '-' | '.'))
+        && name.chars().all(|c| alphanumeric(c) || matches!(c, '-' | '.'))
 }
 
 /// Whether this is the unique name of a CSI volume.
@@ -225,10 +215,7 @@ pub fn is_csi_volume(unique_name: &str) -> bool {
 /// # Errors
 /// It is invalid.
 pub fn check_driver(name: &str) -> Result<(), InvalidName> {
-    let why = |why| InvalidName {
-        field: NameField::Driver,
-        why,
-    };
+    let why = |why| InvalidName { field: NameField::Driver, why };
     let is_name = is_driver_name(name) && !name.contains("..");
     match name {
         "" => Err(why("is empty")),
@@ -245,10 +232,7 @@ pub fn check_driver(name: &str) -> Result<(), InvalidName> {
 /// # Errors
 /// It is invalid.
 pub fn check_handle(handle: &str) -> Result<(), InvalidName> {
-    let why = |why| InvalidName {
-        field: NameField::Handle,
-        why,
-    };
+    let why = |why| InvalidName { field: NameField::Handle, why };
     match handle {
         "" => Err(why("is empty")),
         _ if handle.len() > MAX_HANDLE => Err(why("is longer than 4096 bytes")),
@@ -283,10 +267,7 @@ pub fn check_file_name(field: NameField, name: &str) -> Result<(), InvalidName> 
 pub fn check_device_name(volume: &str) -> Result<(), InvalidName> {
     check_file_name(NameField::SpecName, volume)?;
     if [BLOCK_STAGING, BLOCK_PUBLISH].contains(&volume) {
-        return Err(InvalidName {
-            field: NameField::SpecName,
-            why: "is reserved",
-        });
+        return Err(InvalidName { field: NameField::SpecName, why: "is reserved" });
     }
     Ok(())
 }

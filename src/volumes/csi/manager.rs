@@ -105,9 +105,7 @@ impl CsiVolumes {
         for mut volume in found.volumes {
             let target = StageDir::new(&inner.root, &volume.identity).target();
             // After a reboot, another node may have written to it.
-            volume.owner_group = volume
-                .owner_group
-                .filter(|_| mounts.is_mount_point(&target));
+            volume.owner_group = volume.owner_group.filter(|_| mounts.is_mount_point(&target));
             let name = volume.identity.unique_name();
             let directory = StageDir::new(&inner.root, &volume.identity);
             if !inner.take_over(volume) {
@@ -154,9 +152,7 @@ impl CsiVolumes {
             drop(state);
             gone.iter().for_each(|uid| volume.unwant(uid));
         }
-        inner
-            .pods_are_known
-            .send_if_modified(|known| !std::mem::replace(known, true));
+        inner.pods_are_known.send_if_modified(|known| !std::mem::replace(known, true));
     }
 
     /// Number of volumes.
@@ -168,11 +164,7 @@ impl CsiVolumes {
     pub(in crate::volumes) fn begin_publish(&self, request: PublishRequest) -> Publish {
         let request = Arc::new(request);
         let wanted = self.0.want(&request);
-        Publish {
-            csi: self.0.clone(),
-            request,
-            wanted,
-        }
+        Publish { csi: self.0.clone(), request, wanted }
     }
 
     /// Whether the pod has or may have a volume.
@@ -223,9 +215,7 @@ impl CsiVolumes {
         let mounts = MountTable::new(self.0.mounter.list());
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let found = name
-                .to_str()
-                .and_then(|name| PublishDir::new(pod, name).ok());
+            let found = name.to_str().and_then(|name| PublishDir::new(pod, name).ok());
             let removed = found.map(|found| files::remove_published(&found, &mounts));
             if let Some(Err(error)) = removed {
                 let path = entry.path();
@@ -414,10 +404,7 @@ impl CsiVolumesInner {
             let Some(node) = self.sources.node.borrow().clone() else {
                 return;
             };
-            let in_use = node
-                .status
-                .as_ref()
-                .and_then(|status| status.volumes_in_use.as_ref());
+            let in_use = node.status.as_ref().and_then(|status| status.volumes_in_use.as_ref());
             let in_use = in_use.into_iter().flatten();
             let may_be = |name: &&String| {
                 unknown.iter().any(|unknown| unknown.may_be(name)) || devices.may_have(name)
@@ -481,8 +468,6 @@ fn unpublish_error(volume: &CsiVolume, uid: &PodUid, why: Option<String>) -> Vol
     let name = state.pods.get(uid).map(|pod| pod.spec_name.clone());
     VolumeError::TearDown {
         volume: name.unwrap_or_else(|| state.spec_name.clone()),
-        why: why
-            .or_else(waits)
-            .unwrap_or_else(|| "it is still published".to_owned()),
+        why: why.or_else(waits).unwrap_or_else(|| "it is still published".to_owned()),
     }
 }

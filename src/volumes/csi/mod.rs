@@ -73,13 +73,7 @@ pub use metrics::CsiMetrics;
 pub use redact::SERVICE_ACCOUNT_TOKENS;
 
 /// The generated messages, clients and servers of drivers.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing, dead_code)]
 pub mod proto {
     tonic::include_proto!("csi.v1");
 }

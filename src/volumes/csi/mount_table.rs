@@ -52,13 +52,7 @@ mod tests {
     fn an_unreadable_table_has_everything_mounted() {
         let mounts = crate::host::parse_mountinfo(b"1 2 8:1 / /k/a/mount rw - ext4 /dev/x rw\n");
         let table = MountTable::new(Ok(mounts));
-        let paths = [
-            "/k/a",
-            "/k/a/mount",
-            "/k/a/mount/b",
-            "/k/b",
-            "/k/a/mountain",
-        ];
+        let paths = ["/k/a", "/k/a/mount", "/k/a/mount/b", "/k/b", "/k/a/mountain"];
         let mounted = paths.map(|path| table.is_mounted(Path::new(path)));
         assert_eq!(mounted, [true, true, false, false, false]);
         assert!(table.is_mount_point(Path::new("/k/a/mount")));

@@ -119,9 +119,7 @@ impl CsiVolumesInner {
         loop {
             sleep(REPORT_INTERVAL).await;
             let count = walk.processed();
-            report(format!(
-                "Setting volume ownership for {path}, processed {count} files."
-            ));
+            report(format!("Setting volume ownership for {path}, processed {count} files."));
         }
     }
 }
@@ -166,10 +164,7 @@ impl CsiVolume {
         let state = self.state.lock();
         let running = state.ownership_walk.as_ref();
         let running = running.filter(|running| running.pod == *uid)?;
-        let (seconds, count) = (
-            clock::since(running.since).as_secs(),
-            running.walk.processed(),
-        );
+        let (seconds, count) = (clock::since(running.since).as_secs(), running.walk.processed());
         Some(format!(
             "setting volume ownership has been running for {seconds} s, processed {count} files"
         ))

@@ -91,12 +91,7 @@ impl StageDir {
     }
 
     fn mounted(path: PathBuf) -> Self {
-        Self {
-            target: path.join(GLOBAL_MOUNT),
-            vol_data: path.join(VOL_DATA),
-            devices: None,
-            path,
-        }
+        Self { target: path.join(GLOBAL_MOUNT), vol_data: path.join(VOL_DATA), devices: None, path }
     }
 
     fn device(root: &KubeletRoot, volume: &str) -> Self {
@@ -159,11 +154,7 @@ impl PublishDir {
     pub fn new(pod: &PodDir, spec_name: &str) -> Result<Self, InvalidName> {
         check_file_name(NameField::SpecName, spec_name)?;
         let path = pod_volumes(pod).join(spec_name);
-        Ok(Self {
-            target: path.join(MOUNT),
-            device: None,
-            path,
-        })
+        Ok(Self { target: path.join(MOUNT), device: None, path })
     }
 
     /// The directory of the block volume of this PersistentVolume. It has the targets of other pods, too.
@@ -296,10 +287,7 @@ mod tests {
             (publish.path(), format!("{all}/publish/pv1")),
             (&publish.target(), format!("{all}/publish/pv1/u1")),
             (&device.map, format!("{all}/pv1/dev/u1")),
-            (
-                &device.link,
-                "pods/u1/volumeDevices/kubernetes.io~csi/pv1".to_owned(),
-            ),
+            (&device.link, "pods/u1/volumeDevices/kubernetes.io~csi/pv1".to_owned()),
         ] {
             assert_eq!(found, root.path().join(expected));
         }
@@ -309,10 +297,7 @@ mod tests {
         for name in ["", "..", "staging", "publish"] {
             assert!(VolumeIdentity::block("d", "h", name).is_err(), "{name}");
             assert!(StageDir::found_block(&root, name).is_err(), "{name}");
-            assert!(
-                PublishDir::block(&root, &pod, &uid, name).is_err(),
-                "{name}"
-            );
+            assert!(PublishDir::block(&root, &pod, &uid, name).is_err(), "{name}");
         }
     }
 

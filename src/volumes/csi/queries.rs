@@ -66,10 +66,8 @@ impl CsiVolumes {
         for volume in self.0.volumes.lock().values() {
             let state = volume.state.lock();
             for pod in state.machine.pods().values() {
-                let states = [
-                    (DESIRED, pod.wish == Wish::Wanted),
-                    (ACTUAL, pod.published == Known::Yes),
-                ];
+                let states =
+                    [(DESIRED, pod.wish == Wish::Wanted), (ACTUAL, pod.published == Known::Yes)];
                 for (name, _) in states.into_iter().filter(|(_, counts)| *counts) {
                     *totals.entry((volume.plugin(), name)).or_default() += 1;
                 }

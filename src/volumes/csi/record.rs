@@ -134,11 +134,7 @@ pub fn write(root: &KubeletRoot, record: &VolumeRecord) -> Result<(), RecordErro
         files::create_directory(root, &paths::records(root))?;
         atomic_file::write_durable(&path, &text)
     });
-    written.map_err(|source| RecordError::Io {
-        action: "write",
-        path,
-        source,
-    })
+    written.map_err(|source| RecordError::Io { action: "write", path, source })
 }
 
 /// Removes the record of a volume that is undone.
@@ -150,11 +146,7 @@ pub fn remove(root: &KubeletRoot, volume: &VolumeIdentity) -> Result<(), RecordE
     check_existing(root, &unique_name)?;
     let path = path(root, &unique_name);
     let removed = if_exists(fs::remove_file(&path));
-    removed.map(drop).map_err(|source| RecordError::Io {
-        action: "remove",
-        path,
-        source,
-    })
+    removed.map(drop).map_err(|source| RecordError::Io { action: "remove", path, source })
 }
 
 /// Reads all records, and removes temporary files of a killed kubelet.
@@ -223,10 +215,10 @@ fn read(root: &KubeletRoot, digest: &str) -> Result<Option<VolumeRecord>, Unread
 }
 
 fn encode(record: &VolumeRecord) -> io::Result<Vec<u8>> {
-    let pods = record.pods.iter().map(|(uid, spec_name)| PodEntry {
-        uid: uid.to_string(),
-        spec_name: spec_name.clone(),
-    });
+    let pods = record
+        .pods
+        .iter()
+        .map(|(uid, spec_name)| PodEntry { uid: uid.to_string(), spec_name: spec_name.clone() });
     let file = RecordFile {
         version: VERSION,
         driver: record.identity.driver().to_owned(),
@@ -238,10 +230,9 @@ fn encode(record: &VolumeRecord) -> io::Result<Vec<u8>> {
         staged: record.is_staged,
         pods: pods.collect(),
         owner_group: record.owner_group,
-        node_size: record.size.map(|size| NodeSizeEntry {
-            bytes: size.bytes,
-            reported: size.is_reported,
-        }),
+        node_size: record
+            .size
+            .map(|size| NodeSizeEntry { bytes: size.bytes, reported: size.is_reported }),
     };
     Ok(serde_json::to_vec(&file)?)
 }
@@ -253,9 +244,7 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
     match value.get("version").and_then(Value::as_u64) {
         Some(VERSION) => {}
         Some(version) => {
-            return Err(format!(
-                "has version {version}, and this kubelet knows {VERSION}"
-            ));
+            return Err(format!("has version {version}, and this kubelet knows {VERSION}"));
         }
         None => return Err("has no version".to_owned()),
     }
@@ -297,10 +286,7 @@ fn decode(text: &[u8]) -> Result<VolumeRecord, String> {
         is_staged: file.staged,
         pods,
         owner_group: file.owner_group,
-        size: file.node_size.map(|size| NodeSize {
-            bytes: size.bytes,
-            is_reported: size.reported,
-        }),
+        size: file.node_size.map(|size| NodeSize { bytes: size.bytes, is_reported: size.reported }),
     })
 }
 
@@ -331,10 +317,7 @@ mod tests {
             is_staged: true,
             pods: [("u1".into(), "pv1".to_owned())].into(),
             owner_group: None,
-            size: Some(NodeSize {
-                bytes: 1 << 30,
-                is_reported: false,
-            }),
+            size: Some(NodeSize { bytes: 1 << 30, is_reported: false }),
         }
     }
 
@@ -408,16 +391,8 @@ mod tests {
             (String::new(), "is damaged", None),
             ("{\"version\":1".to_owned(), "is damaged", None),
             ("{}".to_owned(), "has no version", None),
-            (
-                changed(json!({"version": 2})),
-                "has version 2",
-                name.clone(),
-            ),
-            (
-                changed(json!({"mode": "Odd"})),
-                "has the unknown mode",
-                name.clone(),
-            ),
+            (changed(json!({"version": 2})), "has version 2", name.clone()),
+            (changed(json!({"mode": "Odd"})), "has the unknown mode", name.clone()),
             (
                 changed(json!({"mode": "Block", "lifecycle": "Ephemeral"})),
                 "has the unknown mode",
@@ -429,31 +404,15 @@ mod tests {
                 name.clone(),
             ),
             (changed(json!({"pods": 1})), "is damaged", name.clone()),
-            (
-                changed(json!({"lifecycle": "Odd"})),
-                "has the unknown lifecycle",
-                name.clone(),
-            ),
-            (
-                changed(json!({"specName": "../x"})),
-                "has an invalid name",
-                name.clone(),
-            ),
+            (changed(json!({"lifecycle": "Odd"})), "has the unknown lifecycle", name.clone()),
+            (changed(json!({"specName": "../x"})), "has an invalid name", name.clone()),
             (
                 changed(json!({"pods": [{"uid": "..", "specName": "p"}]})),
                 "has an invalid name",
                 name,
             ),
-            (
-                changed(json!({"driver": ".."})),
-                "has an invalid name",
-                None,
-            ),
-            (
-                changed(json!({"handle": "h2"})),
-                "is of another volume",
-                None,
-            ),
+            (changed(json!({"driver": ".."})), "has an invalid name", None),
+            (changed(json!({"handle": "h2"})), "is of another volume", None),
             (" ".repeat(1024 * 1024 + 1), "is larger than", None),
         ] {
             let (_base, root) = root();
@@ -484,9 +443,6 @@ mod tests {
         let found = read_all(&root).unwrap();
         assert_eq!(found.unreadable[0].why, "is not a regular file");
         let error = write(&root, &record("h1")).unwrap_err().to_string();
-        assert!(
-            error.ends_with("of the volume is not a regular file"),
-            "{error}"
-        );
+        assert!(error.ends_with("of the volume is not a regular file"), "{error}");
     }
 }

@@ -83,10 +83,7 @@ mod tests {
         let context = map(&[(SERVICE_ACCOUNT_TOKENS, tokens), ("share", "public")]);
         let values = SensitiveValues::of(&secrets, Some(&context));
         for (message, shown) in [
-            (
-                "login with hunter22 failed",
-                "login with ***stripped*** failed",
-            ),
+            ("login with hunter22 failed", "login with ***stripped*** failed"),
             ("line abcdefgh", "line ***stripped***"),
             ("token eyJhbGc rejected", "token ***stripped*** rejected"),
             ("share public is away", "share public is away"),
@@ -107,10 +104,7 @@ mod tests {
     fn a_secret_within_another_one_does_not_reveal_the_rest() {
         let secrets = map(&[("a", "open"), ("b", "opensesame")]);
         let values = SensitiveValues::of(&secrets, None);
-        assert_eq!(
-            values.message("opensesame open"),
-            "***stripped*** ***stripped***"
-        );
+        assert_eq!(values.message("opensesame open"), "***stripped*** ***stripped***");
     }
 
     #[test]

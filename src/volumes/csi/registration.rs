@@ -64,11 +64,7 @@ pub(super) fn highest_version(
     caller: &str,
     plugin: &RegisteredPlugin,
 ) -> Result<CsiVersion, String> {
-    let RegisteredPlugin {
-        name,
-        endpoint,
-        versions,
-    } = plugin;
+    let RegisteredPlugin { name, endpoint, versions } = plugin;
     let quoted = go_quote(name);
     if !is_driver_name(name) {
         return Err(format!(
@@ -136,9 +132,9 @@ mod tests {
             assert!(is_driver_name(name), "{name}");
         }
         let too_long = "a".repeat(64);
-        for name in [
-            "", ".", "..", "-a", "a-", "a.", ".a", "a/b", "a_b", "a b", "é", "a\n", &too_long,
-        ] {
+        for name in
+            ["", ".", "..", "-a", "a-", "a.", ".a", "a/b", "a_b", "a b", "é", "a\n", &too_long]
+        {
             assert!(!is_driver_name(name), "{name}");
         }
     }
@@ -182,10 +178,7 @@ mod tests {
         let error =
             |plugin: &RegisteredPlugin| highest_version("ValidatePlugin", plugin).unwrap_err();
         assert!(error(&plugin("../a", &["1.0.0"])).contains("name is invalid"));
-        let relative = RegisteredPlugin {
-            endpoint: "csi.sock".into(),
-            ..plugin("a", &["1.0.0"])
-        };
+        let relative = RegisteredPlugin { endpoint: "csi.sock".into(), ..plugin("a", &["1.0.0"]) };
         assert!(error(&relative).contains("not an absolute path"));
         assert!(error(&plugin("a", &[])).contains("empty list for supported versions"));
         assert!(error(&plugin("a", &["2.0", "x"])).contains("[\"2.0\" \"x\"] are supported"));

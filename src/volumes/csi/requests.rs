@@ -39,9 +39,7 @@ impl MountingPod {
     /// The facts of a pod. `file_context` is the SELinux context of files of containers, if SELinux is enabled.
     pub fn of(pod: &Pod, file_context: Option<&str>) -> Self {
         let file_labels = file_context.map(|context| selinux::file_labels(pod, context));
-        let account = pod
-            .spec()
-            .and_then(|spec| spec.service_account_name.clone());
+        let account = pod.spec().and_then(|spec| spec.service_account_name.clone());
         let account = account.filter(|name| !name.is_empty());
         Self {
             uid: pod.uid(),
@@ -98,9 +96,7 @@ pub(super) fn capability(
     };
     VolumeCapability {
         access_type: Some(access_type),
-        access_mode: Some(AccessMode {
-            mode: mode.number(),
-        }),
+        access_mode: Some(AccessMode { mode: mode.number() }),
     }
 }
 
@@ -115,10 +111,7 @@ pub(super) fn expand(
     NodeExpandVolumeRequest {
         volume_id: handle,
         volume_path: path,
-        capacity_range: Some(CapacityRange {
-            required_bytes: bytes,
-            limit_bytes: 0,
-        }),
+        capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
         volume_capability: Some(capability),
         ..NodeExpandVolumeRequest::default()
     }
@@ -169,9 +162,7 @@ pub(super) fn check_lifecycle(
         return Ok(());
     }
     let mode = lifecycle.as_str();
-    Err(format!(
-        "volume mode {mode:?} not supported by driver {driver} ({why})"
-    ))
+    Err(format!("volume mode {mode:?} not supported by driver {driver} ({why})"))
 }
 
 #[cfg(test)]
@@ -234,17 +225,10 @@ mod tests {
             (&once, Policy::None, false),
         ] {
             let driver = NodeCapabilities::default();
-            assert_eq!(
-                changes_group(spec, policy, driver, false),
-                expected,
-                "{policy:?}"
-            );
+            assert_eq!(changes_group(spec, policy, driver, false), expected, "{policy:?}");
             assert!(!changes_group(spec, policy, driver, true), "read-only");
         }
-        let able = NodeCapabilities {
-            volume_mount_group: true,
-            ..NodeCapabilities::default()
-        };
+        let able = NodeCapabilities { volume_mount_group: true, ..NodeCapabilities::default() };
         assert!(!changes_group(&once, Policy::File, able, false));
     }
 
@@ -252,10 +236,7 @@ mod tests {
     fn a_device_has_neither_file_system_nor_options_nor_group() {
         let mut spec = spec(&[Mode::ReadWriteOnce], "ext4");
         spec.identity = VolumeIdentity::block("d", "h", "pv1").unwrap();
-        let able = NodeCapabilities {
-            volume_mount_group: true,
-            ..NodeCapabilities::default()
-        };
+        let able = NodeCapabilities { volume_mount_group: true, ..NodeCapabilities::default() };
         let made = capability(&spec, able, Some(7), None);
         assert_eq!(made.access_type, Some(AccessType::Block(BlockVolume {})));
         let driver = NodeCapabilities::default();

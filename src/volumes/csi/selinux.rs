@@ -27,9 +27,7 @@ pub fn file_labels(pod: &Pod, file_context: &str) -> BTreeMap<String, String> {
     let ephemeral = ephemeral.map(|it| (&it.security_context, &it.volume_mounts));
     let mut labels = BTreeMap::<String, BTreeSet<Option<String>>>::new();
     for (context, mounts) in containers.chain(ephemeral) {
-        let own = context
-            .as_ref()
-            .and_then(|context| context.se_linux_options.as_ref());
+        let own = context.as_ref().and_then(|context| context.se_linux_options.as_ref());
         let label = own.or(of_pod);
         let label = label.and_then(|options| file_label(options, file_context));
         for mount in mounts.iter().flatten() {
@@ -89,12 +87,7 @@ mod tests {
         let with = |level: &str| Some(format!("system_u:object_r:container_file_t:{level}"));
         let none = Value::Null;
         for (of_pod, containers, policy, expected) in [
-            (
-                level("s0:c1,c2"),
-                vec![none.clone()],
-                None,
-                with("s0:c1,c2"),
-            ),
+            (level("s0:c1,c2"), vec![none.clone()], None, with("s0:c1,c2")),
             (level("s0:c1"), vec![level("s0:c2")], None, with("s0:c2")),
             (
                 none.clone(),
@@ -109,12 +102,7 @@ mod tests {
                 Some("u:object_r:container_file_t:s0".to_owned()),
             ),
             (level("s0:c1"), vec![none.clone()], Some("Recursive"), None),
-            (
-                level("s0:c1"),
-                vec![none.clone(), level("s0:c2")],
-                None,
-                None,
-            ),
+            (level("s0:c1"), vec![none.clone(), level("s0:c2")], None, None),
             (none.clone(), vec![level("s0:c1"), none.clone()], None, None),
             (json!({"type": "t"}), vec![none.clone()], None, None),
             (level(""), vec![none.clone()], None, None),
@@ -144,18 +132,13 @@ mod tests {
             (true, vec![ReadWriteOnce], false),
             (true, vec![ReadWriteOncePod, ReadWriteOnce], false),
         ] {
-            let object = CsiDriver {
-                se_linux_mount,
-                ..CsiDriver::default()
-            };
+            let object = CsiDriver { se_linux_mount, ..CsiDriver::default() };
             let volume = json!({
                 "metadata": {"name": "pv1"},
                 "spec": {"csi": {"driver": "d", "volumeHandle": "h"}},
             });
             let volume = serde_json::from_value(volume).unwrap();
-            let mut spec = CsiVolumeSpec::from_persistent_volume(&volume)
-                .unwrap()
-                .unwrap();
+            let mut spec = CsiVolumeSpec::from_persistent_volume(&volume).unwrap().unwrap();
             assert_eq!(spec.identity, VolumeIdentity::persistent("d", "h").unwrap());
             spec.access_modes = modes;
             assert_eq!(mounts_with_context(&object, &spec), expected, "{spec:?}");

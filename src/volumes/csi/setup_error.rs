@@ -19,11 +19,7 @@ pub(super) fn setup_error(spec: &CsiVolumeSpec, step: &Step, why: String) -> Vol
     match (step, spec.identity.is_block()) {
         (Step::Expand(_), _) => VolumeError::Expand { volume, source },
         (_, true) => VolumeError::Map {
-            step: if is_stage {
-                "SetUpDevice"
-            } else {
-                "MapPodDevice"
-            },
+            step: if is_stage { "SetUpDevice" } else { "MapPodDevice" },
             volume,
             source,
         },

@@ -245,11 +245,7 @@ struct Subject(String);
 
 impl Subject {
     fn invalid(&self, field: &str, why: &'static str) -> SpecError {
-        SpecError::Invalid {
-            field: field.to_owned(),
-            volume: self.0.clone(),
-            why,
-        }
+        SpecError::Invalid { field: field.to_owned(), volume: self.0.clone(), why }
     }
 
     /// `source` is the field with the CSI source.
@@ -280,9 +276,7 @@ impl Subject {
         field: &str,
         attributes: &BTreeMap<String, String>,
     ) -> Result<(), SpecError> {
-        let lengths = attributes
-            .iter()
-            .map(|(key, value)| key.len() + value.len());
+        let lengths = attributes.iter().map(|(key, value)| key.len() + value.len());
         self.check_bytes(field, lengths, MAX_ATTRIBUTES)
     }
 
@@ -323,10 +317,7 @@ mod tests {
     fn merged(spec: Value, csi: Value) -> PersistentVolume {
         let mut source = json!({"driver": "d.example", "volumeHandle": "h1"});
         let mut all = json!({"accessModes": ["ReadWriteOnce"]});
-        let (source_map, all_map) = (
-            source.as_object_mut().unwrap(),
-            all.as_object_mut().unwrap(),
-        );
+        let (source_map, all_map) = (source.as_object_mut().unwrap(), all.as_object_mut().unwrap());
         source_map.extend(csi.as_object().unwrap().clone());
         all_map.extend(spec.as_object().unwrap().clone());
         all_map.insert("csi".into(), source);
@@ -355,10 +346,7 @@ mod tests {
         let spec = CsiVolumeSpec::from_persistent_volume(&volume);
         let spec = spec.unwrap().unwrap();
         let secret = |name: &str, namespace: &str| {
-            Some(SecretRef {
-                namespace: namespace.into(),
-                name: name.into(),
-            })
+            Some(SecretRef { namespace: namespace.into(), name: name.into() })
         };
         let expected = CsiVolumeSpec {
             identity: VolumeIdentity::persistent("d.example", "h1").unwrap(),

@@ -78,9 +78,7 @@ impl CsiVolumesInner {
     }
 
     async fn stage(&self, volume: &Arc<CsiVolume>, client: &NodeClient) -> StepResult {
-        let spec = volume
-            .spec()
-            .ok_or_else(|| not_called("the volume is not known yet"))?;
+        let spec = volume.spec().ok_or_else(|| not_called("the volume is not known yet"))?;
         let capabilities = client.capabilities().await.map_err(not_called)?;
         let publish_context = self.publish_context(volume, &spec).await?;
         let secret = spec.stage_secret.as_ref();
@@ -98,10 +96,7 @@ impl CsiVolumesInner {
                 return Ok(());
             }
         } else {
-            let data = StageData {
-                identity: volume.identity.clone(),
-                selinux: label.clone(),
-            };
+            let data = StageData { identity: volume.identity.clone(), selinux: label.clone() };
             self.with_record(volume, {
                 let root = self.root.clone();
                 move || {
@@ -151,11 +146,7 @@ impl CsiVolumesInner {
         }
         let is_block = volume.identity.is_block();
         // As upstream, which has no tokens for block volumes.
-        let wanted: &[_] = if is_block {
-            &[]
-        } else {
-            &object.token_requests
-        };
+        let wanted: &[_] = if is_block { &[] } else { &object.token_requests };
         let tokens = self.sources.tokens(&request.pod, wanted);
         if let Some(tokens) = tokens.await.map_err(not_called)? {
             let receiver = if object.service_account_token_in_secrets {
@@ -183,8 +174,7 @@ impl CsiVolumesInner {
         }
         if is_first {
             self.check_directory(volume, uid)?;
-            self.prepare_publish(volume, &request, &directory, label)
-                .await?;
+            self.prepare_publish(volume, &request, &directory, label).await?;
         }
         // As upstream: the path of a block volume is in the call whether or not it is staged.
         let is_staged = capabilities.stage_unstage && !volume.is_inline() || is_block;
@@ -192,11 +182,7 @@ impl CsiVolumesInner {
         let call = NodePublishVolumeRequest {
             volume_id: spec.handle(),
             publish_context,
-            staging_target_path: staging
-                .as_deref()
-                .map(text)
-                .transpose()?
-                .unwrap_or_default(),
+            staging_target_path: staging.as_deref().map(text).transpose()?.unwrap_or_default(),
             target_path: text(&directory.target())?,
             volume_capability: Some(requests::capability(spec, capabilities, group, label)),
             readonly: request.read_only,
@@ -251,9 +237,7 @@ impl CsiVolumesInner {
             is_of_mode && state.machine.is_held_by(uid) && others == name.as_ref()
         };
         let volumes = self.volumes.lock();
-        let mut others = volumes
-            .values()
-            .filter(|other| other.identity != volume.identity);
+        let mut others = volumes.values().filter(|other| other.identity != volume.identity);
         match others.find(has_directory) {
             None => Ok(()),
             Some(other) => {
@@ -319,9 +303,7 @@ impl CsiVolumesInner {
             }
             work()
         };
-        let prepared = self
-            .on_files(volume, CallOutcome::NotCalled, prepare)
-            .await?;
+        let prepared = self.on_files(volume, CallOutcome::NotCalled, prepare).await?;
         prepared.map_err(|error| not_called(chain(&error)))
     }
 
@@ -372,9 +354,7 @@ impl CsiVolumesInner {
     }
 
     pub(super) fn publish_dir(&self, volume: &CsiVolume, uid: &PodUid) -> StepResult<PublishDir> {
-        let pod = volume
-            .pod(uid)
-            .ok_or_else(|| not_called("the pod is not known"))?;
+        let pod = volume.pod(uid).ok_or_else(|| not_called("the pod is not known"))?;
         let directory = component(uid.as_str()).and_then(|_| self.root.pod(uid));
         let directory = directory.map_err(not_called)?;
         let name = &pod.spec_name;

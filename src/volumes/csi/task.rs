@@ -51,11 +51,7 @@ impl CsiVolumesInner {
             }
             let (facts, read_again_at) = self.facts(&volume).await;
             self.follow_attach(&volume, &facts, &mut attach).await;
-            let next = volume
-                .state
-                .lock()
-                .machine
-                .evaluate(&facts, clock::instant());
+            let next = volume.state.lock().machine.evaluate(&facts, clock::instant());
             let retry_at = match next {
                 Next::Do(step) => {
                     self.run_step(&volume, step).await;
@@ -66,12 +62,7 @@ impl CsiVolumesInner {
                 Next::Wait(wait) => wait.retry_at,
                 Next::Idle => None,
             };
-            let times = [
-                retry_at,
-                read_again_at,
-                attach.check_at(),
-                Some(republish_at),
-            ];
+            let times = [retry_at, read_again_at, attach.check_at(), Some(republish_at)];
             let wake_at = times.into_iter().flatten().min().unwrap_or(republish_at);
             // No sender is ever dropped while this runs; if one were, the timer would still wake the task.
             tokio::select! {
@@ -131,17 +122,9 @@ impl CsiVolumesInner {
         let is_migrated = volume.is_migrated();
         let mut state = volume.state.lock();
         let [set_up, tear_down, unstage] = if volume.identity.is_block() {
-            [
-                StorageOperation::Map,
-                StorageOperation::Unmap,
-                StorageOperation::UnmapDevice,
-            ]
+            [StorageOperation::Map, StorageOperation::Unmap, StorageOperation::UnmapDevice]
         } else {
-            [
-                StorageOperation::Mount,
-                StorageOperation::Unmount,
-                StorageOperation::UnmountDevice,
-            ]
+            [StorageOperation::Mount, StorageOperation::Unmount, StorageOperation::UnmountDevice]
         };
         let operation = match step {
             // Most do not call the driver. Those that do are recorded where they do.
@@ -250,8 +233,7 @@ impl CsiVolumesInner {
         if is_required {
             let mut state = volume.state.lock();
             let uids: Vec<_> = state.machine.pods().keys().cloned().collect();
-            uids.iter()
-                .for_each(|uid| state.machine.request_republish(uid));
+            uids.iter().for_each(|uid| state.machine.request_republish(uid));
         }
     }
 }

@@ -84,8 +84,7 @@ impl CsiVolumesInner {
             target_path: text(&directory.target())?,
         };
         let called = client.unpublish(request).await;
-        self.check_undone(volume, called, directory.target())
-            .await?;
+        self.check_undone(volume, called, directory.target()).await?;
         self.clean_up(volume, VolumeDir::Publish(directory)).await?;
         self.sources.tokens.forget(uid);
         Ok(())
@@ -102,8 +101,7 @@ impl CsiVolumesInner {
                 staging_target_path: text(&directory.target())?,
             };
             let called = client.unstage(request).await;
-            self.check_undone(volume, called, directory.target())
-                .await?;
+            self.check_undone(volume, called, directory.target()).await?;
         }
         self.clean_up(volume, VolumeDir::Stage(directory)).await
     }
@@ -217,9 +215,7 @@ fn unmount_leftover(mounter: &dyn Mounter, target: &Path, driver: &str) -> anyho
         }
         let path = target.display();
         tracing::warn!(driverName = driver, %path, "The CSI driver has left a mount; unmounting it");
-        mounter
-            .unmount(target)
-            .with_context(|| format!("cannot unmount {path}"))?;
+        mounter.unmount(target).with_context(|| format!("cannot unmount {path}"))?;
     }
     anyhow::bail!("{} is still mounted", target.display())
 }

@@ -55,10 +55,7 @@ impl CsiVolumes {
         }
         let calls = due.into_iter().filter_map(|(driver, pods)| {
             let is_first = !pods.is_empty() && self.0.measuring.lock().insert(driver.clone());
-            let call = is_first.then(|| DriverCall {
-                volumes: self.clone(),
-                driver,
-            })?;
+            let call = is_first.then(|| DriverCall { volumes: self.clone(), driver })?;
             Some(spawn(PanicScope::Stats, call.measure(pods)))
         });
         let _: Result<_, _> = timeout(TIMEOUT, join_all(calls)).await;
@@ -129,20 +126,14 @@ impl DriverCall {
         // A driver may return megabytes.
         why.truncate(why.floor_char_boundary(MAX_CONDITION));
         let text = format!("Volume {}: {why}", request.volume);
-        let (events, reason) = (
-            &self.volumes.0.sources.events,
-            event::VOLUME_CONDITION_ABNORMAL,
-        );
+        let (events, reason) = (&self.volumes.0.sources.events, event::VOLUME_CONDITION_ABNORMAL);
         events.warning(&request.pod.reference(), reason, text);
     }
 }
 
 pub(super) fn usage(stats: &VolumeStats, at: SystemTime) -> ReportedUsage {
     let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (bytes, inodes) = (
-        stats.bytes.unwrap_or_default(),
-        stats.inodes.unwrap_or_default(),
-    );
+    let (bytes, inodes) = (stats.bytes.unwrap_or_default(), stats.inodes.unwrap_or_default());
     ReportedUsage {
         at: i64::try_from(at.as_nanos()).unwrap_or(i64::MAX),
         capacity_bytes: bytes.total,
@@ -151,9 +142,6 @@ pub(super) fn usage(stats: &VolumeStats, at: SystemTime) -> ReportedUsage {
         inodes: inodes.total,
         inodes_free: inodes.available,
         inodes_used: inodes.used,
-        is_abnormal: stats
-            .condition
-            .as_ref()
-            .map(|(is_abnormal, _)| *is_abnormal),
+        is_abnormal: stats.condition.as_ref().map(|(is_abnormal, _)| *is_abnormal),
     }
 }

@@ -114,9 +114,7 @@ pub fn write_block(directory: &StageDir, data: &PublishData) -> io::Result<()> {
 fn write(path: &Path, fields: &[(&str, &str)], selinux: Option<&str>) -> io::Result<()> {
     let selinux = selinux.filter(|context| !context.is_empty());
     let fields = fields.iter().copied();
-    let fields: BTreeMap<_, _> = fields
-        .chain(selinux.map(|context| (SELINUX, context)))
-        .collect();
+    let fields: BTreeMap<_, _> = fields.chain(selinux.map(|context| (SELINUX, context))).collect();
     let mut text = serde_json::to_vec(&fields)?;
     text.push(b'\n');
     atomic_file::write_synced(path, &text, MODE)
@@ -270,16 +268,10 @@ mod tests {
     fn the_files_are_upstreams() {
         let (_base, root) = root();
         let directory = staged(&root);
-        let data = StageData {
-            identity: volume(),
-            selinux: None,
-        };
+        let data = StageData { identity: volume(), selinux: None };
         write_staged(&directory, &data).unwrap();
         let text = fs::read_to_string(directory.vol_data()).unwrap();
-        assert_eq!(
-            text,
-            "{\"driverName\":\"d.example\",\"volumeHandle\":\"h1\"}\n"
-        );
+        assert_eq!(text, "{\"driverName\":\"d.example\",\"volumeHandle\":\"h1\"}\n");
         let mode = fs::metadata(directory.vol_data()).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o644);
         let name = sha256_hex(&["h1"]);
@@ -302,10 +294,7 @@ mod tests {
             "seLinuxMountContext": "system_u:object_r:container_file_t:s0",
         });
         assert_eq!(text, expected);
-        assert_eq!(
-            read_published(&directory, &"u1".into(), "pv1"),
-            Ok(Some(data))
-        );
+        assert_eq!(read_published(&directory, &"u1".into(), "pv1"), Ok(Some(data)));
     }
 
     #[test]
@@ -368,27 +357,15 @@ mod tests {
             ("{\"driverName\":\"d.ex", "vol_data.json is invalid"),
             ("[]", "vol_data.json is invalid"),
             ("{}", "vol_data.json has no driverName"),
-            (
-                r#"{"driverName":"d.example","volumeHandle":1}"#,
-                "vol_data.json has no volumeHandle",
-            ),
-            (
-                r#"{"driverName":"..","volumeHandle":"h1"}"#,
-                "vol_data.json has an invalid name",
-            ),
-            (
-                r#"{"driverName":"e","volumeHandle":"h1"}"#,
-                "vol_data.json is of another driver",
-            ),
+            (r#"{"driverName":"d.example","volumeHandle":1}"#, "vol_data.json has no volumeHandle"),
+            (r#"{"driverName":"..","volumeHandle":"h1"}"#, "vol_data.json has an invalid name"),
+            (r#"{"driverName":"e","volumeHandle":"h1"}"#, "vol_data.json is of another driver"),
             (
                 r#"{"driverName":"d.example","volumeHandle":"h2"}"#,
                 "vol_data.json is of another volume",
             ),
             (&large, "vol_data.json is larger than"),
-            (
-                r#"{"driverName":"d.example","volumeHandle":"h1","new":{}}"#,
-                "read",
-            ),
+            (r#"{"driverName":"d.example","volumeHandle":"h1","new":{}}"#, "read"),
         ] {
             fs::write(directory.vol_data(), text).unwrap();
             assert!(read().starts_with(why), "{why}: {}", read());

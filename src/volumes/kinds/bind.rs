@@ -29,18 +29,12 @@ const WALK_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The output of a program that was killed because its pod has ended is dropped.
 pub(super) fn ended_or(ended: &CancellationToken, error: VolumeError) -> VolumeError {
-    if ended.is_cancelled() {
-        VolumeError::Cancelled
-    } else {
-        error
-    }
+    if ended.is_cancelled() { VolumeError::Cancelled } else { error }
 }
 
 /// Whether the path is a mount point, as the kernel lists it: the path itself may hang.
 pub(super) fn is_mounted(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
-    let mounts = mounter
-        .list()
-        .with_context(cannot("read the mounts of", target))?;
+    let mounts = mounter.list().with_context(cannot("read the mounts of", target))?;
     Ok(mounts.iter().any(|mount| mount.mount_point == target))
 }
 
@@ -95,10 +89,8 @@ pub(super) async fn bind(
 /// The text of `mount`.
 pub(super) async fn remount(attempt: &Attempt, args: &[String]) -> Result<(), String> {
     let (mounter, ended) = (&attempt.manager.mounter, &attempt.pod.volumes.ended);
-    let program = Program {
-        ended: ended.clone(),
-        ..Program::new(programs::MOUNT, args, BIND_LIMIT)
-    };
+    let program =
+        Program { ended: ended.clone(), ..Program::new(programs::MOUNT, args, BIND_LIMIT) };
     let end = mounter.execute(program).await;
     programs::success(programs::MOUNT, end).map_err(|failure| failure.of_mount(args))
 }

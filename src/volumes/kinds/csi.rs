@@ -49,10 +49,7 @@ fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
             None => return Ok(None),
         },
     };
-    Ok(Some(Arc::new(InlineCsiVolume {
-        spec: Arc::new(spec),
-        owner: planning.owner()?,
-    })))
+    Ok(Some(Arc::new(InlineCsiVolume { spec: Arc::new(spec), owner: planning.owner()? })))
 }
 
 impl Kind for InlineCsiVolume {
@@ -68,11 +65,7 @@ impl Kind for InlineCsiVolume {
         Box::pin(async move {
             let (spec, read_only) = (self.spec.clone(), self.spec.read_only);
             let path = publish(&attempt, spec, read_only, self.owner).await?;
-            let path = VolumePath {
-                managed: !read_only,
-                read_only,
-                ..VolumePath::of(path)
-            };
+            let path = VolumePath { managed: !read_only, read_only, ..VolumePath::of(path) };
             Ok(path.into())
         })
     }

@@ -23,11 +23,8 @@ use rustix::{
 };
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-pub(super) const KIND: KindRow = KindRow {
-    plugins: &[VolumePlugin::EMPTY_DIR],
-    plan,
-    ..KindRow::NONE
-};
+pub(super) const KIND: KindRow =
+    KindRow { plugins: &[VolumePlugin::EMPTY_DIR], plan, ..KindRow::NONE };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::volumes) struct EmptyDir {
@@ -105,10 +102,9 @@ impl EmptyDir {
         let marker = pod.empty_dir_marker(&attempt.name)?;
         let mounted = match medium {
             Medium::Disk => true,
-            Medium::Memory { .. } | Medium::HugePages { .. } => manager
-                .mounter
-                .is_mounted(&directory)
-                .with_context(cannot("read", &directory))?,
+            Medium::Memory { .. } | Medium::HugePages { .. } => {
+                manager.mounter.is_mounted(&directory).with_context(cannot("read", &directory))?
+            }
         };
         let quota = manager.quotas.as_ref().zip(self.quota);
         let project = if mounted && marker.join("ready").exists() && directory.is_dir() {
@@ -128,11 +124,7 @@ impl EmptyDir {
             write_marker(pod, &marker, b"", 0o644)?;
             project
         };
-        let path = VolumePath {
-            managed: true,
-            project,
-            ..VolumePath::of(directory)
-        };
+        let path = VolumePath { managed: true, project, ..VolumePath::of(directory) };
         Ok(path.into())
     }
 
@@ -152,12 +144,10 @@ impl EmptyDir {
 fn medium(planning: &Planning<'_>, source: &EmptyDirVolumeSource) -> anyhow::Result<Medium> {
     match source.medium.as_deref().unwrap_or_default() {
         "" => Ok(Medium::Disk),
-        "Memory" => Ok(Medium::Memory {
-            size: planning.memory_size(source.size_limit.as_ref())?,
-        }),
-        huge if huge.starts_with("HugePages") => Ok(Medium::HugePages {
-            page: huge_page_size(planning.pod, huge)?,
-        }),
+        "Memory" => Ok(Medium::Memory { size: planning.memory_size(source.size_limit.as_ref())? }),
+        huge if huge.starts_with("HugePages") => {
+            Ok(Medium::HugePages { page: huge_page_size(planning.pod, huge)? })
+        }
         other => Err(Unsupported(format!("emptyDir medium {other:?}")).into()),
     }
 }
@@ -176,29 +166,19 @@ fn project_quota(
     let own = empty_dir.size_limit.as_ref();
     let own = own.and_then(|limit| Quantity::from_api(limit).ok());
     let of_pod = requests::of_pod::<Quantity>(pod)?.limit(requests::EPHEMERAL_STORAGE);
-    let is_limited = [own, of_pod]
-        .iter()
-        .flatten()
-        .any(|limit| limit.value() > 0);
-    Ok(Some(if is_limited {
-        ProjectQuota::OutOfReach
-    } else {
-        ProjectQuota::Unlimited
-    }))
+    let is_limited = [own, of_pod].iter().flatten().any(|limit| limit.value() > 0);
+    Ok(Some(if is_limited { ProjectQuota::OutOfReach } else { ProjectQuota::Unlimited }))
 }
 
 /// The page size in bytes: that of the medium (`HugePages-2Mi`), or the only one that the pod requests (upstream's
 /// `getPageSizeMountOption`).
 fn huge_page_size(pod: &Pod, medium: &str) -> anyhow::Result<u64> {
     let bytes = |text: &str| Quantity::parse(text).map(Quantity::value).unwrap_or(0);
-    let mut requested = requests::of_pod_level::<Quantity>(pod)
-        .map_err(VolumeError::from)?
-        .requests;
+    let mut requested =
+        requests::of_pod_level::<Quantity>(pod).map_err(VolumeError::from)?.requests;
     for container in pod.containers().iter().chain(pod.init_containers()) {
         requested.extend(
-            requests::of_container::<Quantity>(container)
-                .map_err(VolumeError::from)?
-                .requests,
+            requests::of_container::<Quantity>(container).map_err(VolumeError::from)?.requests,
         );
     }
     let mut sizes: BTreeSet<i64> = requested

@@ -61,9 +61,7 @@ fn name_of(source: &FCVolumeSource) -> anyhow::Result<(FcName, String)> {
             (FcName::Units(written), FcName::Units(units.to_vec()))
         }
         _ => {
-            return Err(anyhow!(
-                "fc: no fc disk information found. failed to make a new mounter"
-            ));
+            return Err(anyhow!("fc: no fc disk information found. failed to make a new mounter"));
         }
     };
     let directory = name.directory();
@@ -126,12 +124,7 @@ struct FcVolume {
 }
 
 fn dir(name: &FcName, is_block: bool) -> DiskDir {
-    DiskDir {
-        plugin: DiskPlugin::Fc,
-        is_block,
-        iface: None,
-        name: name.directory(),
-    }
+    DiskDir { plugin: DiskPlugin::Fc, is_block, iface: None, name: name.directory() }
 }
 
 fn plan(planning: &Planning<'_>) -> anyhow::Result<PlannedKind> {
@@ -250,10 +243,7 @@ mod tests {
                 json!({"targetWWNs": ["500a", "500b"], "lun": 0}),
                 Some(("500a-500b-lun-0", "kubernetes.io/fc/[500a 500b]:0")),
             ),
-            (
-                json!({"wwids": ["VENDOR 1"]}),
-                Some(("VENDOR_1", "kubernetes.io/fc/[VENDOR 1]")),
-            ),
+            (json!({"wwids": ["VENDOR 1"]}), Some(("VENDOR_1", "kubernetes.io/fc/[VENDOR 1]"))),
             (
                 json!({"targetWWNs": ["500a"], "wwids": ["3600"]}),
                 Some(("3600", "kubernetes.io/fc/[3600]")),

@@ -11,10 +11,7 @@ use std::sync::Arc;
 /// Upstream's text; the gate is locked.
 const DISABLED: &str = "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`";
 
-pub(super) const KIND: KindRow = KindRow {
-    plan,
-    ..KindRow::NONE
-};
+pub(super) const KIND: KindRow = KindRow { plan, ..KindRow::NONE };
 
 #[derive(Debug, PartialEq, Eq)]
 struct GitRepo;

@@ -23,11 +23,7 @@ use std::{
     sync::Arc,
 };
 
-pub(super) const KIND: KindRow = KindRow {
-    plan,
-    resolve,
-    ..KindRow::NONE
-};
+pub(super) const KIND: KindRow = KindRow { plan, resolve, ..KindRow::NONE };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPath {
@@ -73,10 +69,7 @@ impl Kind for HostPath {
             } else {
                 threads.run(path.clone(), &[], &ended, work).await??;
             }
-            let path = VolumePath {
-                check,
-                ..VolumePath::of(path)
-            };
+            let path = VolumePath { check, ..VolumePath::of(path) };
             Ok(path.into())
         })
     }
@@ -145,11 +138,7 @@ pub(in crate::volumes) fn check_path(path: &Path, check: HostPathCheck) -> anyho
         Check::CharDevice => found.is_char_device(),
         Check::BlockDevice => found.is_block_device(),
     };
-    if matches {
-        Ok(())
-    } else {
-        Err(not_expected(path, check))
-    }
+    if matches { Ok(()) } else { Err(not_expected(path, check)) }
 }
 
 /// The path does not exist: the `…OrCreate` types create it, the others fail.

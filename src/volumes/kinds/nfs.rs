@@ -68,11 +68,7 @@ impl NfsMount {
         if server.is_empty() || server.starts_with('-') {
             return Err(anyhow!("nfs.server {server:?} is not the name of a server"));
         }
-        Ok(Self {
-            server: server.to_owned(),
-            path: path.to_owned(),
-            options,
-        })
+        Ok(Self { server: server.to_owned(), path: path.to_owned(), options })
     }
 
     /// The arguments of `mount`.
@@ -125,18 +121,8 @@ impl Kind for NfsVolume {
     fn set_up(self: Arc<Self>, attempt: Attempt) -> SetUp {
         Box::pin(async move {
             let target = attempt.pod.directory.volume(PLUGIN, &attempt.name)?;
-            mount(
-                &attempt,
-                &attempt.name,
-                &self.mount,
-                self.read_only,
-                &target,
-            )
-            .await?;
-            let path = VolumePath {
-                read_only: self.read_only,
-                ..VolumePath::of(target)
-            };
+            mount(&attempt, &attempt.name, &self.mount, self.read_only, &target).await?;
+            let path = VolumePath { read_only: self.read_only, ..VolumePath::of(target) };
             Ok(path.into())
         })
     }
@@ -151,10 +137,7 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     }
     let mount = NfsMount::new(&nfs.server, &nfs.path, source.options.clone());
     let mount = mount.map_err(|error| VolumeError::set_up(source.name, error))?;
-    Ok(Some(NodePath {
-        measured: true,
-        ..source.path_of_kind(KEY, json!(mount))
-    }))
+    Ok(Some(NodePath { measured: true, ..source.path_of_kind(KEY, json!(mount)) }))
 }
 
 async fn set_up_claim(claim: ClaimAttempt) -> Result<ReadyVolume, VolumeError> {
@@ -243,9 +226,7 @@ async fn mount(
 
 /// Whether the path is a mount point, as the kernel lists it: the path itself may hang.
 fn is_mounted(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
-    let mounts = mounter
-        .list()
-        .with_context(cannot("read the mounts of", target))?;
+    let mounts = mounter.list().with_context(cannot("read the mounts of", target))?;
     Ok(mounts.iter().any(|mount| mount.mount_point == target))
 }
 
@@ -267,9 +248,7 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
         }
         let mounts = mounter.list();
         let mounts = mounts.map_err(io_error("list the mounts below", &directory))?;
-        let mounts = mounts
-            .into_iter()
-            .filter(|mount| mount.is_beneath(&directory));
+        let mounts = mounts.into_iter().filter(|mount| mount.is_beneath(&directory));
         let found: Vec<_> = mounts.map(|mount| mount.mount_point).rev().collect();
         if !found.is_empty() {
             unmount_beneath(&pod.sub_paths(), mounter.as_ref())?;
@@ -291,15 +270,8 @@ async fn unmount(mounter: &Arc<dyn Mounter>, name: &str, target: &Path) -> Resul
     let path = target.to_string_lossy().into_owned();
     let unmount = |args: &[String]| mounter.execute(Program::new("umount", args, UNMOUNT_LIMIT));
     let mut ended = unmount(std::slice::from_ref(&path)).await;
-    if ended
-        .as_ref()
-        .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
-    {
-        tracing::warn!(
-            volume = name,
-            path,
-            "umount has not ended in time; unmounting by force"
-        );
+    if ended.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        tracing::warn!(volume = name, path, "umount has not ended in time; unmounting by force");
         ended = unmount(&["-f".to_owned(), path.clone()]).await;
     }
     let why = match ended {
@@ -316,10 +288,7 @@ async fn unmount(mounter: &Arc<dyn Mounter>, name: &str, target: &Path) -> Resul
     if matches!(is_mounted, Ok(false)) {
         return Ok(());
     }
-    Err(VolumeError::TearDown {
-        volume: name.to_owned(),
-        why,
-    })
+    Err(VolumeError::TearDown { volume: name.to_owned(), why })
 }
 
 #[cfg(test)]
@@ -331,12 +300,7 @@ mod tests {
         for (server, options, read_only, expected) in [
             ("s", &[][..], false, "-t nfs s:/e /t"),
             ("s", &[], true, "-t nfs -o ro s:/e /t"),
-            (
-                "s",
-                &["vers=4.1", "hard"],
-                true,
-                "-t nfs -o hard,ro,vers=4.1 s:/e /t",
-            ),
+            ("s", &["vers=4.1", "hard"], true, "-t nfs -o hard,ro,vers=4.1 s:/e /t"),
             ("s", &["ro"], true, "-t nfs -o ro s:/e /t"),
             ("10.0.0.1", &[], false, "-t nfs 10.0.0.1:/e /t"),
             ("fd00::1", &[], false, "-t nfs [fd00::1]:/e /t"),

@@ -29,14 +29,7 @@ pub fn plan(
     let volumes = volumes.filter(|volume| volume.image.is_none());
     let planned = volumes.filter_map(|volume| {
         let (is_mounted, is_mapped) = uses(pod, &volume.name);
-        let planning = Planning {
-            pod,
-            volume,
-            node,
-            certificates,
-            is_mounted,
-            is_mapped,
-        };
+        let planning = Planning { pod, volume, node, certificates, is_mounted, is_mapped };
         let kind = (is_mounted || is_mapped).then(|| planning.kind())?;
         let kind = kind.map_err(|error| VolumeError::set_up(&volume.name, error));
         let name = volume.name.clone();
@@ -71,17 +64,13 @@ pub fn check(
     };
     for PlannedVolume { name, kind } in planned {
         if !kind.is_supported() {
-            check.errors.push(format!(
-                "volume {name}: its kind is not supported by this kubelet"
-            ));
+            check.errors.push(format!("volume {name}: its kind is not supported by this kubelet"));
         }
         let Some(key) = kind.claim() else { continue };
         if let Some(volume) = bound(key)
             && let Err(error) = kind.check_claim(&name, &volume, node)
         {
-            check
-                .errors
-                .push(format!("volume {name}: {}", error_chain(&error)));
+            check.errors.push(format!("volume {name}: {}", error_chain(&error)));
         }
         check.claims.push((name, key.clone()));
     }
@@ -91,8 +80,7 @@ pub fn check(
 /// What has to be looked up for these volumes.
 pub(in crate::volumes) fn keys(plan: &[PlannedVolume]) -> VolumeKeys {
     let mut keys = VolumeKeys::default();
-    plan.iter()
-        .for_each(|volume| volume.kind.add_keys(&mut keys));
+    plan.iter().for_each(|volume| volume.kind.add_keys(&mut keys));
     keys
 }
 
@@ -142,10 +130,7 @@ impl Planning<'_> {
 
     /// The pod's `fsGroup`.
     pub(super) fn group(&self) -> anyhow::Result<VolumeGroup> {
-        let security = self
-            .pod
-            .spec()
-            .and_then(|spec| spec.security_context.as_ref());
+        let security = self.pod.spec().and_then(|spec| spec.security_context.as_ref());
         match security.and_then(|context| context.fs_group) {
             None => Ok(VolumeGroup(None)),
             Some(group) => u32::try_from(group)
@@ -156,10 +141,7 @@ impl Planning<'_> {
 
     /// The pod's `fsGroup` and `fsGroupChangePolicy`.
     pub(super) fn owner(&self) -> anyhow::Result<(VolumeGroup, ChangePolicy)> {
-        let security = self
-            .pod
-            .spec()
-            .and_then(|spec| spec.security_context.as_ref());
+        let security = self.pod.spec().and_then(|spec| spec.security_context.as_ref());
         let policy = security.and_then(|context| context.fs_group_change_policy.as_deref());
         let policy = match policy {
             Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,

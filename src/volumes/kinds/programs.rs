@@ -39,14 +39,10 @@ pub(super) fn run(mounter: &dyn Mounter, program: Program) -> Result<ProgramEnd,
 pub(super) fn success(program: &str, end: io::Result<ProgramEnd>) -> Result<(), ProgramFailure> {
     match end {
         Ok(end) if end.code == Some(0) => Ok(()),
-        Ok(end) => Err(ProgramFailure {
-            status: status(&end),
-            output: output(&end),
-        }),
-        Err(error) => Err(ProgramFailure {
-            status: not_run(program, &error),
-            output: String::new(),
-        }),
+        Ok(end) => Err(ProgramFailure { status: status(&end), output: output(&end) }),
+        Err(error) => {
+            Err(ProgramFailure { status: not_run(program, &error), output: String::new() })
+        }
     }
 }
 
@@ -57,10 +53,7 @@ pub(super) fn mount(
     limit: Duration,
     ended: &CancellationToken,
 ) -> Result<(), String> {
-    let program = Program {
-        ended: ended.clone(),
-        ..Program::new(MOUNT, args, limit)
-    };
+    let program = Program { ended: ended.clone(), ..Program::new(MOUNT, args, limit) };
     let mounted = success(MOUNT, mounter.run(program));
     mounted.map_err(|failure| failure.of_mount(args))
 }

@@ -78,9 +78,8 @@ async fn release_listed(
 ) -> bool {
     match devices.list(manager.clone()).await {
         Ok(listed) => {
-            let releases = listed
-                .into_iter()
-                .map(|device| release_device(manager.clone(), devices, device));
+            let releases =
+                listed.into_iter().map(|device| release_device(manager.clone(), devices, device));
             join_all(releases).await;
             true
         }
@@ -138,12 +137,7 @@ async fn try_release<D: MountedDevices>(
     };
     let (kind, device) = (devices.kind(), devices.lock_key(manager, device));
     let why = format!("{error:#}");
-    tracing::warn!(
-        kind,
-        device,
-        err = why,
-        "Failed to release the device of a volume"
-    );
+    tracing::warn!(kind, device, err = why, "Failed to release the device of a volume");
     false
 }
 

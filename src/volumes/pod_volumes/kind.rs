@@ -130,10 +130,7 @@ pub(in crate::volumes) struct ReadyVolume {
 
 impl From<VolumePath> for ReadyVolume {
     fn from(path: VolumePath) -> Self {
-        Self {
-            path,
-            ..Self::default()
-        }
+        Self { path, ..Self::default() }
     }
 }
 

@@ -152,11 +152,7 @@ impl PodVolumes {
         if let Some(binds) = self.binds.lock().get_mut(volume) {
             binds.container = Some(container.to_owned());
         }
-        BindGuard {
-            pod: self.clone(),
-            volume: volume.to_owned(),
-            _lock: lock,
-        }
+        BindGuard { pod: self.clone(), volume: volume.to_owned(), _lock: lock }
     }
 
     pub(super) fn set_outdated(&self, outdated: bool) {
@@ -166,11 +162,7 @@ impl PodVolumes {
     /// Waits until configmaps, secrets or tokens may have changed.
     pub(super) async fn outdated(&self) {
         // Fails only without a sender, which this owns.
-        let _ = self
-            .outdated
-            .subscribe()
-            .wait_for(|outdated| *outdated)
-            .await;
+        let _ = self.outdated.subscribe().wait_for(|outdated| *outdated).await;
     }
 
     /// Notifies of state changes.
@@ -209,9 +201,7 @@ impl PodVolumes {
             };
             volume.started_at = clock::instant();
             volume.error = None;
-            volume
-                .state
-                .waits(planned.kind.waits_for(), clock::timestamp());
+            volume.state.waits(planned.kind.waits_for(), clock::timestamp());
             if work == VolumeWork::Refresh {
                 ready = volume.ready_volume.clone();
             }
@@ -315,9 +305,7 @@ impl PodVolumes {
     /// The volumes that are set up.
     pub(super) fn ready(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
         let ready = self.tracked().into_iter();
-        ready
-            .filter_map(|(planned, path)| Some((planned, path?)))
-            .collect()
+        ready.filter_map(|(planned, path)| Some((planned, path?))).collect()
     }
 
     /// All volumes, with the paths of those that are set up.

@@ -67,8 +67,7 @@ impl Cluster {
         let mut request = posts()[number - 1].1.clone();
         request["status"] = status;
         let name = format!("req-{number}");
-        self.server
-            .put("podcertificaterequests", "ns", &name, request);
+        self.server.put("podcertificaterequests", "ns", &name, request);
     }
 }
 
@@ -155,21 +154,15 @@ async fn a_pod_has_its_key_and_certificate_once_they_are_issued() {
 async fn a_key_that_has_an_owner_is_for_its_owner_alone() {
     let cluster = cluster(3607).await;
     cluster.store_requests();
-    let mut pod = certified(
-        "u1",
-        json!({"signerName": "x/y", "keyType": "ED25519", "keyPath": "k"}),
-    );
+    let mut pod =
+        certified("u1", json!({"signerName": "x/y", "keyType": "ED25519", "keyPath": "k"}));
     let user = rustix::process::getuid().as_raw();
     let context = serde_json::from_value(json!({"runAsUser": user})).unwrap();
     pod.spec.as_mut().unwrap().security_context = Some(context);
     let (prepared, ()) = tokio::join!(cluster.prepare(&pod), cluster.decide(1, issued(1, 3600)));
     let volume = prepared.unwrap().paths["v"].host_path.clone();
-    let names = fs::read_dir(&volume)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name());
-    let names: Vec<_> = names
-        .filter(|name| !name.to_str().unwrap().starts_with('.'))
-        .collect();
+    let names = fs::read_dir(&volume).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<_> = names.filter(|name| !name.to_str().unwrap().starts_with('.')).collect();
     assert_eq!(names, ["k"]);
     let of_key = fs::metadata(volume.join("k")).unwrap();
     assert_eq!((of_key.mode() & 0o7777, of_key.uid()), (0o600, user));
@@ -187,9 +180,7 @@ async fn a_certificate_is_replaced_in_time_and_the_old_one_stays_until_then() {
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert_eq!(prepared.update_errors.len(), 0);
     assert_eq!(read(&prepared.paths, "key.pem"), first);
-    cluster
-        .server
-        .delete("podcertificaterequests", "ns", "req-2");
+    cluster.server.delete("podcertificaterequests", "ns", "req-2");
     cluster.decide(3, issued(3, 3600)).await;
     changed(&cluster).await;
     let prepared = cluster.prepare(&pod).await.unwrap();

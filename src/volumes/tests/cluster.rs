@@ -66,10 +66,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         .without_jitter(),
         claims: ApiPersistentVolumeClaims::new(api, objects.pods_to_sync()),
         node: object.subscribe(),
-        csi: CsiSources {
-            api: of_csi,
-            ..super::csi_sources()
-        },
+        csi: CsiSources { api: of_csi, ..super::csi_sources() },
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {
@@ -90,20 +87,10 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     let node = tokio::sync::watch::Sender::new(None).subscribe();
     let api = cluster.server.client().await;
     let (certificates, _) = PodCertificates::new(api, objects.pods_to_sync(), node);
-    let of = super::super::ClusterSources {
-        certificates,
-        ..Default::default()
-    };
+    let of = super::super::ClusterSources { certificates, ..Default::default() };
     let root = cluster.manager.root().clone();
     let mounter = cluster.node.mounter.clone();
-    VolumeManager::new(
-        root,
-        cluster.manager.shared.node.clone(),
-        objects,
-        of,
-        None,
-        mounter,
-    )
+    VolumeManager::new(root, cluster.manager.shared.node.clone(), objects, of, None, mounter)
 }
 
 /// The pod with the volume that the API server adds to pods.
@@ -160,10 +147,7 @@ async fn the_volume_of_the_api_servers_access_has_token_authority_and_namespace(
     assert_eq!(mode_of(&file(&prepared, "token")), 0o644);
     let posts = cluster.server.posts();
     assert_eq!(posts.len(), 1);
-    assert_eq!(
-        posts[0].0,
-        "/api/v1/namespaces/ns/serviceaccounts/robot/token"
-    );
+    assert_eq!(posts[0].0, "/api/v1/namespaces/ns/serviceaccounts/robot/token");
     assert_eq!(
         posts[0].1["spec"],
         json!({"audiences": [], "expirationSeconds": 3607,
@@ -179,10 +163,7 @@ async fn the_volume_of_the_api_servers_access_has_token_authority_and_namespace(
     // Another pod has another token, and nothing is kept of one that is gone.
     let mut other = api_pod();
     other.metadata.uid = Some("u2".into());
-    assert_eq!(
-        read(&cluster.prepare(&other).await.unwrap(), "token"),
-        "token-2"
-    );
+    assert_eq!(read(&cluster.prepare(&other).await.unwrap(), "token"), "token-2");
     for pod in [&pod, &other] {
         cluster.manager.teardown(&pod.uid()).await.unwrap();
     }
@@ -197,10 +178,7 @@ fn mode_of(path: &Path) -> u32 {
 async fn a_token_is_its_users_or_its_groups_alone() {
     let cluster = cluster(3607).await;
     cluster.authority("ca");
-    let (user, group) = (
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     for (uid, context, mode) in [
         ("a", json!({"runAsUser": user}), 0o600),
         ("b", json!({"fsGroup": group}), 0o640),
@@ -235,10 +213,7 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     assert_eq!(read(&prepared, "token"), "token-1");
     let started_at = clock::instant();
     assert_eq!(cluster.changed().await, HashSet::from(["u1".into()]));
-    assert!(
-        clock::since(started_at) < Duration::from_secs(3),
-        "{started_at:?}"
-    );
+    assert!(clock::since(started_at) < Duration::from_secs(3), "{started_at:?}");
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert_eq!(read(&prepared, "token"), "token-2");
     cluster.server.set(Mode::Refusing(500));
@@ -293,8 +268,7 @@ pub(super) fn pod_with_claim(read_only: bool) -> Pod {
 impl Cluster {
     pub(super) fn claim(&self, phase: &str) {
         let claim = json!({"metadata": {"uid": "c1"}, "spec": {"volumeName": "pv1"}, "status": {"phase": phase}});
-        self.server
-            .put("persistentvolumeclaims", "ns", "data", claim);
+        self.server.put("persistentvolumeclaims", "ns", "data", claim);
     }
 
     pub(super) fn volume(&self, mut spec: serde_json::Value) {
@@ -337,15 +311,9 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         project: None,
     };
     assert_eq!(prepared.paths["v"], expected(true, false));
-    let claim = ClaimRef {
-        namespace: "ns".into(),
-        name: "data".into(),
-    };
+    let claim = ClaimRef { namespace: "ns".into(), name: "data".into() };
     let claims = cluster.manager.claims();
-    let measured: Vec<_> = claims
-        .iter()
-        .map(|(claim, volume)| (claim, &volume.path))
-        .collect();
+    let measured: Vec<_> = claims.iter().map(|(claim, volume)| (claim, &volume.path)).collect();
     assert_eq!(measured, [(&claim, &at.path().to_owned())]);
     // An API server that is away takes nothing from a pod that has its volumes.
     cluster.server.set(Mode::Refusing(503));
@@ -376,12 +344,8 @@ async fn the_first_pod_of_a_local_volume_gives_it_to_its_group_once() {
     fs::create_dir(&directory).unwrap();
     fs::write(&file, "").unwrap();
     fs::write(&secret, "").unwrap();
-    for (path, mode) in [
-        (at.path(), 0o700),
-        (&directory, 0o755),
-        (&file, 0o600),
-        (&secret, 0o600),
-    ] {
+    for (path, mode) in [(at.path(), 0o700), (&directory, 0o755), (&file, 0o600), (&secret, 0o600)]
+    {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     symlink(&secret, &link).unwrap();

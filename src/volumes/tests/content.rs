@@ -70,14 +70,8 @@ async fn what_is_missing_is_an_error_in_upstreams_words_unless_it_is_optional() 
     node.put("secrets/ns/db/a", "1");
     let key = json!([{"key": "zz", "path": "p"}]);
     for (source, text) in [
-        (
-            json!({"configMap": {"name": "none"}}),
-            "configmap \"none\" not found",
-        ),
-        (
-            json!({"secret": {"secretName": "none"}}),
-            "secret \"none\" not found",
-        ),
+        (json!({"configMap": {"name": "none"}}), "configmap \"none\" not found"),
+        (json!({"secret": {"secretName": "none"}}), "secret \"none\" not found"),
         (
             json!({"configMap": {"name": "app", "items": key}}),
             "configmap references non-existent config key: zz",
@@ -132,24 +126,19 @@ async fn without_local_objects_the_text_is_that_of_a_kubelet_without_an_api_serv
     );
     let pod = pod(json!([{"name": "v", "secret": {"secretName": "db", "optional": true}}]));
     let error = error_chain(&manager.prepare(&pod, &never()).await.unwrap_err());
-    assert!(
-        error.ends_with("couldn't get secret ns/db, no kubeClient defined"),
-        "{error}"
-    );
+    assert!(error.ends_with("couldn't get secret ns/db, no kubeClient defined"), "{error}");
 }
 
 fn downward(labels: Value) -> Pod {
-    let mut pod = pod(
-        json!([{"name": "d", "downwardAPI": {"defaultMode": 0o644, "items": [
-            {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
-            {"path": "one/label", "fieldRef": {"fieldPath": "metadata.labels['app']"}},
-            {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o400},
-            {"path": "cpu", "resourceFieldRef": {
-                "containerName": "c", "resource": "limits.cpu", "divisor": "1m"}},
-            {"path": "memory", "resourceFieldRef": {
-                "containerName": "c", "resource": "requests.memory", "divisor": "1Mi"}},
-        ]}}]),
-    );
+    let mut pod = pod(json!([{"name": "d", "downwardAPI": {"defaultMode": 0o644, "items": [
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "one/label", "fieldRef": {"fieldPath": "metadata.labels['app']"}},
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o400},
+        {"path": "cpu", "resourceFieldRef": {
+            "containerName": "c", "resource": "limits.cpu", "divisor": "1m"}},
+        {"path": "memory", "resourceFieldRef": {
+            "containerName": "c", "resource": "requests.memory", "divisor": "1Mi"}},
+    ]}}]));
     pod.metadata.labels = serde_json::from_value(labels).unwrap();
     pod.spec.as_mut().unwrap().containers[0].resources =
         serde_json::from_value(json!({"requests": {"memory": "64Mi"}})).unwrap();
@@ -178,9 +167,7 @@ async fn a_downward_volume_says_what_the_pod_is_and_follows_its_labels() {
     node.prepare(&pod).await.unwrap();
     let link = || fs::read_link(paths["d"].host_path.join("..data")).unwrap();
     assert_eq!(link(), before, "nothing changed, nothing is written");
-    node.prepare(&downward(json!({"app": "other"})))
-        .await
-        .unwrap();
+    node.prepare(&downward(json!({"app": "other"}))).await.unwrap();
     assert_eq!(read(&paths, "d", "labels"), "app=\"other\"");
     assert_eq!(read(&paths, "d", "one/label"), "other");
     assert_eq!(node.mounter.0.lock().tmpfs.len(), 1);
@@ -215,15 +202,13 @@ async fn a_projected_volume_joins_its_sources_and_later_ones_win() {
     node.put("configmaps/ns/app/a", "map");
     node.put("configmaps/ns/app/b", "map");
     node.put("secrets/ns/db/b", "secret");
-    let pod = pod(
-        json!([{"name": "v", "projected": {"defaultMode": 0o600, "sources": [
-            {"configMap": {"name": "app"}},
-            {"secret": {"name": "db"}},
-            {"downwardAPI": {"items": [
-                {"path": "pod/uid", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
-            {"secret": {"name": "none", "optional": true}},
-        ]}}]),
-    );
+    let pod = pod(json!([{"name": "v", "projected": {"defaultMode": 0o600, "sources": [
+        {"configMap": {"name": "app"}},
+        {"secret": {"name": "db"}},
+        {"downwardAPI": {"items": [
+            {"path": "pod/uid", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
+        {"secret": {"name": "none", "optional": true}},
+    ]}}]));
     let paths = node.prepare(&pod).await.unwrap();
     let place = "kubelet/pods/u1/volumes/kubernetes.io~projected/v";
     assert_eq!(paths["v"].host_path, node.base.join(place));
@@ -265,9 +250,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
     }
     // Another specification needs another volume.
     let other = json!([{"name": "s", "secret": {"secretName": "other"}}]);
-    let error = manager(&node.base, &node.mounter)
-        .prepare(&super::pod(other), &never())
-        .await;
+    let error = manager(&node.base, &node.mounter).prepare(&super::pod(other), &never()).await;
     assert!(error_chain(&error.unwrap_err()).ends_with("secret \"other\" not found"));
     node.put("secrets/ns/db/a", "3");
     node.prepare(&pod).await.unwrap();
@@ -293,12 +276,7 @@ async fn a_volume_is_kept_when_the_pod_changes_while_its_object_is_away() {
     for manager in [node.manager.clone(), manager(&node.base, &node.mounter)] {
         let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
-        assert_eq!(
-            prepared.update_errors.len(),
-            1,
-            "{:?}",
-            prepared.update_errors
-        );
+        assert_eq!(prepared.update_errors.len(), 1, "{:?}", prepared.update_errors);
         assert_eq!(read(&paths, "v", "a"), "1");
     }
 }
@@ -334,12 +312,7 @@ async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_
     fs::remove_dir_all(node.base.join("objects/configmaps")).unwrap();
     fs::remove_dir_all(node.base.join("objects/secrets")).unwrap();
     let prepared = node.manager.prepare(&pod, &never()).await.unwrap();
-    assert_eq!(
-        prepared.update_errors.len(),
-        1,
-        "{:?}",
-        prepared.update_errors
-    );
+    assert_eq!(prepared.update_errors.len(), 1, "{:?}", prepared.update_errors);
     assert!(error_chain(&prepared.update_errors[0]).ends_with("configmap \"app\" not found"));
     // Another pod gets what it says now.
     node.put("secrets/ns/db/a", "4");
@@ -393,10 +366,7 @@ async fn what_is_not_watched_is_updated_after_a_while_and_nothing_is_set_up() {
         let volumes = node.base.join("kubelet/pods/u1/volumes");
         let text = |path: &str| fs::read_to_string(volumes.join(path)).unwrap_or_default();
         let updated = async {
-            let files = [
-                "kubernetes.io~configmap/v/key",
-                "kubernetes.io~downward-api/about/a",
-            ];
+            let files = ["kubernetes.io~configmap/v/key", "kubernetes.io~downward-api/about/a"];
             while files.map(text) != [value; 2] {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

@@ -26,10 +26,7 @@ async fn set_up(manager: &VolumeManager, pod: &Pod) -> Result<(), VolumeError> {
         sub_path: "password".into(),
     }];
     let uid = pod.uid();
-    manager
-        .prepare_sub_paths(&uid, "c", requests, &never())
-        .await
-        .map(drop)
+    manager.prepare_sub_paths(&uid, "c", requests, &never()).await.map(drop)
 }
 
 fn assert_nothing_left(node: &Node) {
@@ -109,10 +106,7 @@ async fn volumes_are_written_down_before_they_are_made() {
     let written: Value = serde_json::from_str(&text).unwrap();
     let names: Vec<_> = written["volumes"].as_array().unwrap().iter().collect();
     assert_eq!(names.len(), 5);
-    assert_eq!(
-        *names[3],
-        json!({"name": "s", "plugin": "kubernetes.io/secret", "mounted": true})
-    );
+    assert_eq!(*names[3], json!({"name": "s", "plugin": "kubernetes.io/secret", "mounted": true}));
     assert!(!text.contains("hush"));
     node.mounter.0.lock().left = None;
     node.manager.teardown(&pod.uid()).await.unwrap();
@@ -122,10 +116,7 @@ async fn volumes_are_written_down_before_they_are_made() {
 #[tokio::test]
 async fn a_pod_without_volumes_of_the_kubelets_costs_neither_record_nor_mount_table() {
     let node = node();
-    for pod in [
-        pod(json!([])),
-        pod(json!([{"name": "h", "hostPath": {"path": "/"}}])),
-    ] {
+    for pod in [pod(json!([])), pod(json!([{"name": "h", "hostPath": {"path": "/"}}]))] {
         node.prepare(&pod).await.unwrap();
         node.manager.teardown(&pod.uid()).await.unwrap();
         assert!(!node.base.join("kubelet/pods/u1/volumes.json").exists());

@@ -28,17 +28,9 @@ async fn a_pod_with_a_hostile_uid_touches_nothing() {
     let node = node();
     let mut hostile = pod(json!([{"name": "v", "emptyDir": {}}]));
     hostile.metadata.uid = Some("../../escape".into());
-    assert!(matches!(
-        node.prepare(&hostile).await,
-        Err(VolumeError::Name(_))
-    ));
+    assert!(matches!(node.prepare(&hostile).await, Err(VolumeError::Name(_))));
     assert!(node.manager.teardown(&hostile.uid()).await.is_err());
-    assert!(
-        node.manager
-            .remove_pod_dir(&PodUid::from(".."))
-            .await
-            .is_err()
-    );
+    assert!(node.manager.remove_pod_dir(&PodUid::from("..")).await.is_err());
     assert!(!node.base.join("escape").exists());
 }
 
@@ -72,18 +64,12 @@ fn termination_logs_of_instances_that_are_gone_are_removed() {
     let directory = pod.path().join("containers/c");
     for count in 0..50_u32 {
         let other_restart_counts: Vec<u32> = count.checked_sub(1).into_iter().collect();
-        let wanted = pod_dirs::TerminationLog {
-            restart_count: count,
-            other_restart_counts,
-        };
+        let wanted = pod_dirs::TerminationLog { restart_count: count, other_restart_counts };
         pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     }
     // Of the Go kubelet, which names them so.
     fs::write(directory.join("01234567"), "").unwrap();
-    let wanted = pod_dirs::TerminationLog {
-        restart_count: 50,
-        other_restart_counts: vec![49, 7],
-    };
+    let wanted = pod_dirs::TerminationLog { restart_count: 50, other_restart_counts: vec![49, 7] };
     pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     let mut names: Vec<_> = fs::read_dir(&directory)
         .unwrap()

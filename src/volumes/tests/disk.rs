@@ -14,9 +14,7 @@ impl Disk {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 << 20).unwrap();
         let path = image.path().to_str().unwrap();
-        let attached = Command::new("losetup")
-            .args(["-f", "--show", path])
-            .output();
+        let attached = Command::new("losetup").args(["-f", "--show", path]).output();
         match attached {
             Ok(output) if output.status.success() => Some(Self {
                 device: String::from_utf8(output.stdout).unwrap().trim().to_owned(),

@@ -6,9 +6,7 @@ async fn an_empty_dir_is_open_to_all_and_keeps_its_content_over_a_restart_of_the
     let pod = pod(json!([{"name": "v", "emptyDir": {}}]));
     let paths = node.prepare(&pod).await.unwrap();
     let volume = &paths["v"];
-    let expected = node
-        .base
-        .join("kubelet/pods/u1/volumes/kubernetes.io~empty-dir/v");
+    let expected = node.base.join("kubelet/pods/u1/volumes/kubernetes.io~empty-dir/v");
     assert_eq!(volume.host_path, expected);
     assert!(volume.managed);
     assert_eq!(fs::metadata(&expected).unwrap().mode() & 0o7777, 0o777);
@@ -47,18 +45,12 @@ async fn a_volume_in_memory_is_mounted_once_with_the_least_of_its_bounds() {
         let node = node();
         let medium = json!({"medium": "Memory", "sizeLimit": limit});
         let mut pod = pod(json!([{"name": "v", "emptyDir": medium}]));
-        let resources = if memory.is_null() {
-            json!({})
-        } else {
-            json!({"limits": {"memory": memory}})
-        };
+        let resources =
+            if memory.is_null() { json!({}) } else { json!({"limits": {"memory": memory}}) };
         pod.spec.as_mut().unwrap().containers[0].resources =
             serde_json::from_value(resources).unwrap();
         node.prepare(&pod).await.unwrap();
-        manager(&node.base, &node.mounter)
-            .prepare(&pod, &never())
-            .await
-            .unwrap();
+        manager(&node.base, &node.mounter).prepare(&pod, &never()).await.unwrap();
         let mounted = node.mounter.0.lock().tmpfs.clone();
         assert_eq!(mounted.len(), 1);
         assert_eq!(mounted[0].1, size, "{limit} {memory}");
@@ -71,10 +63,7 @@ async fn a_volume_in_memory_that_is_no_longer_mounted_is_mounted_again() {
     let pod = pod(json!([{"name": "v", "emptyDir": {"medium": "Memory"}}]));
     node.prepare(&pod).await.unwrap();
     node.mounter.0.lock().mounts.clear();
-    manager(&node.base, &node.mounter)
-        .prepare(&pod, &never())
-        .await
-        .unwrap();
+    manager(&node.base, &node.mounter).prepare(&pod, &never()).await.unwrap();
     assert_eq!(node.mounter.0.lock().tmpfs.len(), 2);
 }
 
@@ -105,23 +94,13 @@ async fn a_volume_of_huge_pages_has_pages_of_the_size_that_the_pod_asks_for() {
         ("HugePages", &one, Ok(2 << 20)),
         ("HugePages-2Mi", &one, Ok(2 << 20)),
         ("HugePages-1Gi", &two, Ok(1 << 30)),
-        (
-            "HugePages",
-            &json!({}),
-            Err(format!("medium HugePages: {none}")),
-        ),
-        (
-            "HugePages-1Gi",
-            &one,
-            Err(format!("medium HugePages-1Gi: {none}")),
-        ),
+        ("HugePages", &json!({}), Err(format!("medium HugePages: {none}"))),
+        ("HugePages-1Gi", &one, Err(format!("medium HugePages-1Gi: {none}"))),
         (
             "HugePages",
             &two,
-            Err(
-                "medium: HugePages can't be used if container requests multiple huge page sizes"
-                    .into(),
-            ),
+            Err("medium: HugePages can't be used if container requests multiple huge page sizes"
+                .into()),
         ),
     ] {
         let node = node();

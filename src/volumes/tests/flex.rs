@@ -71,10 +71,8 @@ fn names(base: &Path) -> Vec<String> {
 }
 
 fn flex_pod(uid: &str) -> Pod {
-    let mut pod = pod(
-        json!([{"name": "v", "flexVolume": {"driver": "acme/disk", "fsType": "ext4",
-        "options": {"share": "a"}}}]),
-    );
+    let mut pod = pod(json!([{"name": "v", "flexVolume": {"driver": "acme/disk", "fsType": "ext4",
+        "options": {"share": "a"}}}]));
     pod.metadata.uid = Some(uid.into());
     pod
 }
@@ -104,18 +102,13 @@ async fn a_driver_mounts_a_volume_for_its_pod_and_unmounts_it() {
         "kubernetes.io/pod.name": "p", "kubernetes.io/pod.namespace": "ns", "kubernetes.io/pod.uid": "u1",
         "kubernetes.io/serviceAccount.name": "default", "share": "a",
     });
-    let expected = [
-        ("init".to_owned(), json!({})),
-        (format!("mount {}", target.display()), options),
-    ];
+    let expected =
+        [("init".to_owned(), json!({})), (format!("mount {}", target.display()), options)];
     assert_eq!(calls(base), expected);
     // The next kubelet finds what is to be undone on disk.
     let restarted = manager(base, &node.mounter);
     end(&restarted, "u1").await;
-    assert_eq!(
-        names(base),
-        ["init".to_owned(), format!("unmount {}", target.display())]
-    );
+    assert_eq!(names(base), ["init".to_owned(), format!("unmount {}", target.display())]);
     assert!(!target.exists());
 }
 
@@ -125,39 +118,22 @@ async fn a_call_that_fails_is_an_event_and_a_driver_is_found_once_it_is_installe
     let (base, pod) = (&node.base, flex_pod("u1"));
     let prefix = "MountVolume.SetUp failed for volume \"v\" : ";
     let error = error_chain(&node.prepare(&pod).await.unwrap_err());
-    assert_eq!(
-        error,
-        format!("{prefix}flexVolume driver acme/disk is not installed")
-    );
+    assert_eq!(error, format!("{prefix}flexVolume driver acme/disk is not installed"));
     install(base);
     without_attach(base);
-    answer(
-        base,
-        "mount",
-        json!({"status": "Failure", "message": "no disk"}),
-    );
+    answer(base, "mount", json!({"status": "Failure", "message": "no disk"}));
     let error = error_chain(&node.prepare(&pod).await.unwrap_err());
-    assert_eq!(
-        error,
-        format!("{prefix}mount command failed, status: Failure, reason: no disk")
-    );
+    assert_eq!(error, format!("{prefix}mount command failed, status: Failure, reason: no disk"));
     assert!(!target(&node.manager, "u1", "v").exists());
     answer(base, "mount", json!({"status": "Not supported"}));
     let error = error_chain(&node.prepare(&pod).await.unwrap_err());
-    assert_eq!(
-        error,
-        format!("{prefix}the driver neither mounts volumes nor attaches them")
-    );
+    assert_eq!(error, format!("{prefix}the driver neither mounts volumes nor attaches them"));
     fs::remove_file(base.join("answer-mount")).unwrap();
     // Another executable is initialised again.
     fs::remove_file(base.join("flex/acme~disk/disk")).unwrap();
     install(base);
     node.prepare(&pod).await.unwrap();
-    answer(
-        base,
-        "unmount",
-        json!({"status": "Failure", "message": "busy"}),
-    );
+    answer(base, "unmount", json!({"status": "Failure", "message": "busy"}));
     let error = error_chain(&node.manager.teardown(&"u1".into()).await.unwrap_err());
     assert_eq!(
         error,
@@ -179,10 +155,8 @@ async fn a_call_ends_with_its_pod_and_is_undone() {
     let unmount = format!("unmount {}", target.display());
     let init = "init".to_owned();
     // Until it hangs, the call has done nothing at first, and has made a file in the directory then.
-    for (make, expected) in [
-        (":", vec![init, mount.clone()]),
-        ("touch file", vec![mount, unmount]),
-    ] {
+    for (make, expected) in [(":", vec![init, mount.clone()]), ("touch file", vec![mount, unmount])]
+    {
         fs::write(base.join("do-mount"), make).unwrap();
         fs::write(base.join("do-unmount"), "rm file").unwrap();
         let manager = node.manager.clone();
@@ -219,17 +193,11 @@ async fn a_volume_that_is_not_torn_down_keeps_no_other_volume() {
     without_attach(base);
     let flex = |name: &str| json!({"name": name, "flexVolume": {"driver": "acme/disk"}});
     let nfs = |name: &str| json!({"name": name, "nfs": {"server": "s", "path": "/e"}});
-    node.prepare(&pod(json!([nfs("n1"), nfs("n2"), flex("f1"), flex("f2")])))
-        .await
-        .unwrap();
+    node.prepare(&pod(json!([nfs("n1"), nfs("n2"), flex("f1"), flex("f2")]))).await.unwrap();
     calls(base);
     std::mem::take(&mut node.mounter.0.lock().ran);
     node.mounter.0.lock().code = 16;
-    fs::write(
-        base.join("do-unmount"),
-        "case $PWD in */f1) touch file;; esac",
-    )
-    .unwrap();
+    fs::write(base.join("do-unmount"), "case $PWD in */f1) touch file;; esac").unwrap();
     let error = error_chain(&node.manager.teardown(&"u1".into()).await.unwrap_err());
     let ran = std::mem::take(&mut node.mounter.0.lock().ran);
     assert_eq!(ran.len(), 2, "{ran:?}");
@@ -297,10 +265,7 @@ async fn the_volume_of_a_claim_has_the_options_of_its_persistent_volume() {
     let prepared = cluster.prepare(&pod_with_claim(true)).await.unwrap();
     let target = target(&cluster.manager, "u1", "pv1");
     let path = &prepared.paths["v"];
-    assert_eq!(
-        (&path.host_path, path.read_only, path.measured),
-        (&target, true, true)
-    );
+    assert_eq!((&path.host_path, path.read_only, path.measured), (&target, true, true));
     let (call, options) = calls(base).pop().unwrap();
     assert_eq!(call, format!("mount {}", target.display()));
     assert_eq!(
@@ -310,16 +275,9 @@ async fn the_volume_of_a_claim_has_the_options_of_its_persistent_volume() {
     assert_eq!(options["kubernetes.io/pvOrVolumeName"], "pv1");
     // Options may be secret.
     let markers = cluster.manager.root().pod(&"u1".into()).unwrap().plugins();
-    let records = Command::new("grep")
-        .args(["-r", "acme/disk"])
-        .arg(&markers)
-        .output()
-        .unwrap();
+    let records = Command::new("grep").args(["-r", "acme/disk"]).arg(&markers).output().unwrap();
     let records = String::from_utf8(records.stdout).unwrap();
-    assert!(
-        records.contains("acme/disk") && !records.contains("hush"),
-        "{records}"
-    );
+    assert!(records.contains("acme/disk") && !records.contains("hush"), "{records}");
     end(&cluster.manager, "u1").await;
 }
 
@@ -338,13 +296,7 @@ async fn attaching() -> Attaching {
     let (in_use, object) = (VolumesInUse::default(), watch::Sender::new(None));
     let facts = node.manager.shared.node.clone();
     let manager = cluster_manager(&node, facts, &server, &in_use, &object).await;
-    Attaching {
-        node,
-        manager,
-        in_use,
-        object,
-        server,
-    }
+    Attaching { node, manager, in_use, object, server }
 }
 
 impl Attaching {
@@ -379,8 +331,7 @@ impl Attaching {
         until("the volume is in use", || self.is_in_use()).await;
         let attached = json!({"metadata": {"resourceVersion": "7"},
             "status": {"volumesAttached": [{"name": NAME, "devicePath": device}]}});
-        self.object
-            .send_replace(Some(Arc::new(serde_json::from_value(attached).unwrap())));
+        self.object.send_replace(Some(Arc::new(serde_json::from_value(attached).unwrap())));
         self.in_use.confirm([NAME], "7");
         prepare
     }
@@ -410,9 +361,7 @@ impl Attaching {
     }
 
     fn device(&self) -> PathBuf {
-        self.manager
-            .root()
-            .flex_device(&FlexDevice::new("acme/disk", "v"))
+        self.manager.root().flex_device(&FlexDevice::new("acme/disk", "v"))
     }
 }
 
@@ -434,19 +383,13 @@ async fn the_device_of_an_attached_volume_is_mounted_once_and_in_use_until_it_is
     assert_eq!(names(base), expected);
     it.node.mounter.add(&device, "ext4");
     let of_b = it.prepare("b").await.unwrap();
-    let expected = [
-        "waitforattach /dev/x".to_owned(),
-        format!("mount {}", of_b.display()),
-    ];
+    let expected = ["waitforattach /dev/x".to_owned(), format!("mount {}", of_b.display())];
     assert_eq!(names(base), expected);
     end(&it.manager, "a").await;
     assert_eq!(names(base), [format!("unmount {}", of_a.display())]);
     assert!(it.is_in_use());
     end(&it.manager, "b").await;
-    let expected = [
-        format!("unmount {}", of_b.display()),
-        format!("unmountdevice {shown}"),
-    ];
+    let expected = [format!("unmount {}", of_b.display()), format!("unmountdevice {shown}")];
     assert_eq!(names(base), expected);
     assert!(!it.is_in_use() && !device.exists());
 }
@@ -454,28 +397,16 @@ async fn the_device_of_an_attached_volume_is_mounted_once_and_in_use_until_it_is
 #[tokio::test]
 async fn what_a_driver_leaves_to_the_kubelet_is_done_by_programs_of_the_node() {
     let it = attaching().await;
-    it.leave_to_the_kubelet(&[
-        "waitforattach",
-        "mountdevice",
-        "mount",
-        "unmount",
-        "unmountdevice",
-    ]);
+    it.leave_to_the_kubelet(&["waitforattach", "mountdevice", "mount", "unmount", "unmountdevice"]);
     // What `blkid` prints has no form, so nothing may be formatted.
     let error = it.prepare("a").await.unwrap_err();
-    assert!(
-        error.starts_with("MountVolume.MountDevice failed for volume \"v\" : "),
-        "{error}"
-    );
+    assert!(error.starts_with("MountVolume.MountDevice failed for volume \"v\" : "), "{error}");
     let ran = it.ran();
     assert_eq!(ran, ["blkid -p -s TYPE -s PTTYPE -o export /dev/x"]);
     let device = it.device();
     it.node.mounter.add(&device, "ext4");
     let target = it.prepare("a").await.unwrap();
-    assert_eq!(
-        it.node.mounter.0.lock().bound.pop(),
-        Some((device.clone(), target.clone()))
-    );
+    assert_eq!(it.node.mounter.0.lock().bound.pop(), Some((device.clone(), target.clone())));
     end(&it.manager, "a").await;
     let unmounted = it.node.mounter.0.lock().unmounted.clone();
     assert_eq!(unmounted, [target, device.clone()]);
@@ -492,11 +423,7 @@ async fn a_device_that_an_earlier_kubelet_left_is_in_use_until_it_is_unmounted()
     let listed = tokio::task::spawn_blocking(move || csi.read_flex_devices());
     assert_eq!(listed.await.unwrap().unwrap().len(), 1);
     assert!(it.is_in_use());
-    answer(
-        &it.node.base,
-        "unmountdevice",
-        json!({"status": "Not supported"}),
-    );
+    answer(&it.node.base, "unmountdevice", json!({"status": "Not supported"}));
     it.manager.release_leftovers();
     it.is_released().await;
 }
@@ -564,8 +491,7 @@ async fn the_nodes_list_is_kept_while_devices_cannot_be_listed_at_the_start() {
     let wanted = || it.in_use.wanted().borrow().clone();
     let before = wanted();
     let known = json!({"status": {"volumesInUse": [NAME, "kubernetes.io/csi/d^h"]}});
-    it.object
-        .send_replace(Some(Arc::new(serde_json::from_value(known).unwrap())));
+    it.object.send_replace(Some(Arc::new(serde_json::from_value(known).unwrap())));
     until("the Node is known", || wanted() != before).await;
     assert!(it.is_in_use());
     assert_eq!(wanted().unwrap().len(), 1);
@@ -643,12 +569,7 @@ async fn a_bind_mount_that_cannot_be_made_read_only_is_unmounted() {
     for volume in pod.spec.as_mut().unwrap().volumes.iter_mut().flatten() {
         volume.flex_volume.as_mut().unwrap().read_only = Some(true);
     }
-    let error = it
-        .begin_pod(pod, "/dev/x")
-        .await
-        .await
-        .unwrap()
-        .unwrap_err();
+    let error = it.begin_pod(pod, "/dev/x").await.await.unwrap().unwrap_err();
     assert!(error.contains("mount failed: exit status 32"), "{error}");
     let target = target(&it.manager, "a", "v");
     assert_eq!(mounter.0.lock().unmounted, std::slice::from_ref(&target));

@@ -3,11 +3,8 @@ use super::*;
 #[tokio::test]
 async fn host_paths_are_what_their_type_says() {
     let node = node();
-    let (dir, file, missing) = (
-        node.base.join("dir"),
-        node.base.join("file"),
-        node.base.join("missing"),
-    );
+    let (dir, file, missing) =
+        (node.base.join("dir"), node.base.join("file"), node.base.join("missing"));
     fs::create_dir(&dir).unwrap();
     fs::write(&file, "").unwrap();
     let socket = node.base.join("socket");

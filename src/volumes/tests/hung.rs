@@ -5,11 +5,7 @@ use super::{kinds::local::RELEASE_TIMEOUT, *};
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Waits for something that threads do, also on a paused clock.
-#[expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "threads take real time"
-)]
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "threads take real time")]
 pub(super) async fn wait_until(what: &str, fact: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !fact() {
@@ -87,11 +83,7 @@ async fn a_mount_that_hangs_keeps_a_few_threads_and_holds_up_no_other() {
         })
         .collect();
     wait_until("some hang", || node.mounter.0.lock().waiting == 4).await;
-    for (path, kind) in [
-        (&healthy, "Directory"),
-        (&new, "DirectoryOrCreate"),
-        (&dead, ""),
-    ] {
+    for (path, kind) in [(&healthy, "Directory"), (&new, "DirectoryOrCreate"), (&dead, "")] {
         node.prepare(&pod(host_path(path, kind))).await.unwrap();
     }
     assert_eq!(node.mounter.0.lock().waiting, 4);

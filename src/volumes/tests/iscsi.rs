@@ -70,10 +70,7 @@ fn iscsi_pod(uid: &str, lun: i32, more: Value) -> Pod {
 }
 
 fn global(manager: &VolumeManager, lun: i32) -> PathBuf {
-    let all = manager
-        .root()
-        .path()
-        .join("plugins/kubernetes.io/iscsi/iface-default");
+    let all = manager.root().path().join("plugins/kubernetes.io/iscsi/iface-default");
     all.join(format!("10.0.0.1:3260-{IQN}-lun-{lun}"))
 }
 
@@ -89,10 +86,7 @@ pub(super) async fn end(manager: &VolumeManager, uid: &str) {
 
 fn logout(iface: &str) -> [String; 2] {
     let node = format!("-m node -p 10.0.0.1:3260 -T {IQN}");
-    [
-        format!("{node} --logout -I {iface}"),
-        format!("{node} -o delete -I {iface}"),
-    ]
+    [format!("{node} --logout -I {iface}"), format!("{node} -o delete -I {iface}")]
 }
 
 #[tokio::test]
@@ -104,9 +98,7 @@ async fn a_disk_is_attached_and_mounted_once_and_detached_after_the_last_pod() {
     assert_eq!(paths["v"].host_path, of_a);
     assert!(paths["v"].managed && !paths["v"].read_only);
     let login = format!("iscsiadm -m node -p 10.0.0.1:3260 -T {IQN} -I default");
-    let link = base.join(format!(
-        "dev/disk/by-path/ip-10.0.0.1:3260-iscsi-{IQN}-lun-0"
-    ));
+    let link = base.join(format!("dev/disk/by-path/ip-10.0.0.1:3260-iscsi-{IQN}-lun-0"));
     let device = link.display();
     let expected = [
         "iscsiadm -m iface -I default -o show".to_owned(),
@@ -122,20 +114,11 @@ async fn a_disk_is_attached_and_mounted_once_and_detached_after_the_last_pod() {
     let scanned = fs::read_to_string(base.join("sys/class/scsi_host/host4/scan"));
     assert_eq!(scanned.unwrap(), "0 0 0");
     let ran = std::mem::take(&mut node.mounter.0.lock().ran);
-    assert_eq!(
-        ran,
-        [format!(
-            "mount -t ext4 -o defaults {device} {}",
-            global.display()
-        )]
-    );
+    assert_eq!(ran, [format!("mount -t ext4 -o defaults {device} {}", global.display())]);
     let bound = node.mounter.0.lock().bound.clone();
     assert_eq!(bound, [(global.clone(), of_a.clone())]);
     let file = fs::read_to_string(global.join("iscsi.json")).unwrap();
-    assert!(
-        file.starts_with(r#"{"VolName":"v","Portals":["10.0.0.1:3260"],"#),
-        "{file}"
-    );
+    assert!(file.starts_with(r#"{"VolName":"v","Portals":["10.0.0.1:3260"],"#), "{file}");
     let measured = manager.measurable(&"a".into());
     assert_eq!(measured[0].source, UsageSource::Filesystem);
 
@@ -201,13 +184,8 @@ async fn after_a_reboot_a_disk_is_attached_again_and_what_nobody_wants_is_remove
     }
     calls(base);
     let restarted = manager(base, &node.mounter);
-    let prepared = restarted
-        .prepare(&iscsi_pod("a", 0, json!({})), &never())
-        .await;
-    assert_eq!(
-        prepared.unwrap().paths["v"].host_path,
-        target(&restarted, "a", "v")
-    );
+    let prepared = restarted.prepare(&iscsi_pod("a", 0, json!({})), &never()).await;
+    assert_eq!(prepared.unwrap().paths["v"].host_path, target(&restarted, "a", "v"));
     let logged_in = |calls: &[String]| calls.iter().any(|call| call.ends_with("--login"));
     assert!(logged_in(&admin_calls(base)));
     end(&restarted, "b").await;
@@ -249,16 +227,9 @@ async fn authenticating() -> Cluster {
         "node.session.auth.password",
         "other",
     ];
-    let data = keys.map(|key| {
-        (
-            key.to_owned(),
-            json!(STANDARD.encode(format!("hush-{key}"))),
-        )
-    });
+    let data = keys.map(|key| (key.to_owned(), json!(STANDARD.encode(format!("hush-{key}")))));
     let data: serde_json::Map<_, _> = data.into_iter().collect();
-    cluster
-        .server
-        .put("secrets", "storage", "chap", json!({"data": data}));
+    cluster.server.put("secrets", "storage", "chap", json!({"data": data}));
     cluster
 }
 
@@ -277,10 +248,8 @@ async fn a_claim_authenticates_with_its_own_initiator_and_no_secret_is_shown() {
     calls(base);
     cluster.prepare(&pod_with_claim(false)).await.unwrap();
     let iface = "10.0.0.1:3260:pv1";
-    let (record, node) = (
-        format!("{RECORD} {iface}"),
-        format!("-m node -p 10.0.0.1:3260 -T {IQN} -I {iface}"),
-    );
+    let (record, node) =
+        (format!("{RECORD} {iface}"), format!("-m node -p 10.0.0.1:3260 -T {IQN} -I {iface}"));
     let expected = [
         "-m iface -I default -o show".to_owned(),
         format!("-m iface -I {iface} -o new"),
@@ -309,14 +278,8 @@ async fn a_claim_authenticates_with_its_own_initiator_and_no_secret_is_shown() {
     assert_eq!(admin_calls(base), expected);
     let of_pod = target(manager, "u1", "pv1");
     let ran = std::mem::take(&mut cluster.node.mounter.0.lock().ran);
-    assert!(
-        ran[0].starts_with("mount -t ext4 -o noatime,defaults "),
-        "{ran:?}"
-    );
-    assert!(
-        ran[1].starts_with("mount -o bind,remount,noatime "),
-        "{ran:?}"
-    );
+    assert!(ran[0].starts_with("mount -t ext4 -o noatime,defaults "), "{ran:?}");
+    assert!(ran[1].starts_with("mount -o bind,remount,noatime "), "{ran:?}");
     let path = cluster.prepare(&pod_with_claim(false)).await.unwrap().paths["v"].clone();
     assert_eq!(
         (&path.host_path, path.plugin, path.managed),
@@ -324,17 +287,11 @@ async fn a_claim_authenticates_with_its_own_initiator_and_no_secret_is_shown() {
     );
     let claims: Vec<_> = manager.claims().into_values().collect();
     assert_eq!(claims[0].source, UsageSource::Filesystem);
-    let found = Command::new("grep")
-        .args(["-r", "hush"])
-        .arg(manager.root().path())
-        .output();
+    let found = Command::new("grep").args(["-r", "hush"]).arg(manager.root().path()).output();
     assert_eq!(String::from_utf8(found.unwrap().stdout).unwrap(), "");
     end(manager, "u1").await;
     let [logout, delete] = logout(iface);
-    assert_eq!(
-        admin_calls(base),
-        [logout, delete, format!("-m iface -I {iface} -o delete")]
-    );
+    assert_eq!(admin_calls(base), [logout, delete, format!("-m iface -I {iface} -o delete")]);
 }
 
 #[tokio::test]
@@ -377,13 +334,8 @@ async fn a_login_that_hangs_holds_up_its_pod_alone_and_ends_with_it() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let reasons = node.manager.pending(&"a".into());
-    assert_eq!(
-        reasons[0].reason,
-        format!("waits for the iSCSI target {IQN}")
-    );
-    node.prepare(&super::pod(json!([{"name": "v", "emptyDir": {}}])))
-        .await
-        .unwrap();
+    assert_eq!(reasons[0].reason, format!("waits for the iSCSI target {IQN}"));
+    node.prepare(&super::pod(json!([{"name": "v", "emptyDir": {}}]))).await.unwrap();
     calls(&base);
     end(&node.manager, "a").await;
     assert!(prepare.await.unwrap().is_err());
@@ -411,10 +363,8 @@ async fn a_disk_that_cannot_be_detached_stays_in_use_until_it_can() {
 async fn a_disk_is_in_use_by_its_unique_name_and_attached_before_the_login() {
     let (node, server) = (iscsi_node(), Stored::start().await);
     let (in_use, object) = (VolumesInUse::default(), watch::Sender::new(None));
-    let facts = Arc::new(NodeFacts {
-        controller_attach: true,
-        ..(*node.manager.shared.node).clone()
-    });
+    let facts =
+        Arc::new(NodeFacts { controller_attach: true, ..(*node.manager.shared.node).clone() });
     let start = async || cluster_manager(&node, facts.clone(), &server, &in_use, &object).await;
     let names = || {
         let wanted = in_use.wanted().borrow().clone().unwrap();
@@ -439,10 +389,7 @@ async fn a_disk_is_in_use_by_its_unique_name_and_attached_before_the_login() {
     let restarted = start().await;
     let with_port = format!("kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:0");
     assert_eq!(names(), [with_port, name.clone()]);
-    restarted
-        .prepare(&iscsi_pod("a", 0, json!({})), &never())
-        .await
-        .unwrap();
+    restarted.prepare(&iscsi_pod("a", 0, json!({})), &never()).await.unwrap();
     assert_eq!(names(), only);
     end(&restarted, "a").await;
     assert_eq!(names(), [""; 0]);
@@ -533,28 +480,15 @@ async fn a_disk_of_mode_block_is_mapped_for_each_pod_and_detached_after_the_last
     symlink(&disk.device, names.join(&name)).unwrap();
     let all = global(&cluster.manager, 0);
     let plugin = all.parent().unwrap().parent().unwrap();
-    let maps = plugin
-        .join("volumeDevices/iface-default")
-        .join(all.file_name().unwrap());
+    let maps = plugin.join("volumeDevices/iface-default").join(all.file_name().unwrap());
     for uid in ["a", "b"] {
         let prepared = cluster.prepare(&claimant(uid)).await.unwrap();
         let path = &prepared.paths["v"];
         assert!(path.is_device && !path.managed, "{path:?}");
         let pods = cluster.manager.root().pods_dir().join(uid);
-        assert_eq!(
-            path.host_path,
-            pods.join("volumeDevices/kubernetes.io~iscsi/pv1")
-        );
-        assert_eq!(
-            fs::read_link(&path.host_path).unwrap(),
-            Path::new(&disk.device)
-        );
-        assert!(
-            fs::metadata(maps.join(uid))
-                .unwrap()
-                .file_type()
-                .is_block_device()
-        );
+        assert_eq!(path.host_path, pods.join("volumeDevices/kubernetes.io~iscsi/pv1"));
+        assert_eq!(fs::read_link(&path.host_path).unwrap(), Path::new(&disk.device));
+        assert!(fs::metadata(maps.join(uid)).unwrap().file_type().is_block_device());
     }
     assert!(maps.join("iscsi.json").exists());
     calls(&base);

@@ -8,19 +8,9 @@ use std::process::Command;
 /// A manager that really mounts, on a node with a mebibyte of memory.
 pub(super) fn real(base: &Path) -> VolumeManager {
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
-    let facts = NodeFacts {
-        allocatable_memory_bytes: 1 << 20,
-        ..NodeFacts::default()
-    };
+    let facts = NodeFacts { allocatable_memory_bytes: 1 << 20, ..NodeFacts::default() };
     let objects = ConfigMapSecretReader::new(Some(base.join("objects")), None);
-    VolumeManager::new(
-        root,
-        Arc::new(facts),
-        objects,
-        ClusterSources::default(),
-        None,
-        HostMounter,
-    )
+    VolumeManager::new(root, Arc::new(facts), objects, ClusterSources::default(), None, HostMounter)
 }
 
 async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<VolumePaths> {
@@ -42,11 +32,7 @@ async fn left(manager: &VolumeManager, pod: &Pod) -> Vec<PathBuf> {
     mounts.retain(|m| m.is_beneath(manager.root().path()));
     let dirs = fs::read_dir(manager.root().pods_dir()).unwrap();
     let dirs = dirs.map(|entry| entry.unwrap().path());
-    mounts
-        .into_iter()
-        .map(|m| m.mount_point)
-        .chain(dirs)
-        .collect()
+    mounts.into_iter().map(|m| m.mount_point).chain(dirs).collect()
 }
 
 #[tokio::test]
@@ -62,11 +48,7 @@ async fn the_kernel_mounts_bounds_and_unmounts_a_volume_in_memory() {
     let overfull = fs::write(volume.join("big"), vec![0; 2 << 20]);
     let requests = request(volume, "part");
     let uid = pod.uid();
-    let bind = async || {
-        manager
-            .prepare_sub_paths(&uid, "c", requests.clone(), &never())
-            .await
-    };
+    let bind = async || manager.prepare_sub_paths(&uid, "c", requests.clone(), &never()).await;
     let (first, second) = (bind().await, bind().await);
     assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
     assert!(overfull.is_err(), "the size is a bound");
@@ -92,19 +74,15 @@ async fn a_secret_is_on_a_tmpfs_and_a_part_of_it_outlives_its_update() {
     };
     let volume = paths["s"].host_path.clone();
     let requests = request(&volume, "password");
-    let bound = manager
-        .prepare_sub_paths(&pod.uid(), "c", requests, &never())
-        .await;
+    let bound = manager.prepare_sub_paths(&pod.uid(), "c", requests, &never()).await;
     let bound = bound.unwrap()[&3].clone();
     let table = mount::list().unwrap();
     let of = |path: &Path| table.iter().rfind(|m| m.mount_point == path).cloned();
     let kinds = [&volume, &paths["p"].host_path].map(|path| of(path).unwrap().fs_type);
     fs::write(secret.join("password"), "two").unwrap();
     manager.prepare(&pod, &never()).await.unwrap();
-    let texts = (
-        fs::read_to_string(volume.join("password")).unwrap(),
-        fs::read_to_string(&bound).unwrap(),
-    );
+    let texts =
+        (fs::read_to_string(volume.join("password")).unwrap(), fs::read_to_string(&bound).unwrap());
     assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
     assert_eq!(kinds, ["tmpfs", "tmpfs"]);
     assert_eq!(texts, ("two".to_string(), "one".to_string()));
@@ -227,14 +205,7 @@ async fn a_real_nfs_server_is_mounted_and_holds_up_nobody_when_it_is_silent() {
     let hung = nfs_pod("d", &export, false);
     let (of_hung, pod) = (manager.clone(), hung.clone());
     let prepare = tokio::spawn(async move { of_hung.prepare(&pod, &never()).await.map(drop) });
-    let helper = || {
-        Command::new("pgrep")
-            .arg("mount.nfs")
-            .output()
-            .unwrap()
-            .status
-            .success()
-    };
+    let helper = || Command::new("pgrep").arg("mount.nfs").output().unwrap().status.success();
     while !helper() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -249,9 +220,7 @@ async fn a_real_nfs_server_is_mounted_and_holds_up_nobody_when_it_is_silent() {
     manager.teardown(&read.uid()).await.unwrap();
     drop(silence);
     let mounts = mount::list().unwrap();
-    let mounts: Vec<_> = mounts
-        .iter()
-        .filter(|it| it.fs_type.starts_with("nfs") && it.is_beneath(&base))
-        .collect();
+    let mounts: Vec<_> =
+        mounts.iter().filter(|it| it.fs_type.starts_with("nfs") && it.is_beneath(&base)).collect();
     assert!(mounts.is_empty(), "{mounts:?}");
 }

@@ -44,22 +44,14 @@ async fn a_directory_with_options_is_bound_and_then_given_them() {
         let prepared = cluster.prepare(&pod).await.unwrap();
         assert_eq!(prepared.paths["v"].host_path, target);
         assert_eq!(
-            cluster
-                .manager
-                .claims()
-                .into_values()
-                .next()
-                .map(|volume| volume.path),
+            cluster.manager.claims().into_values().next().map(|volume| volume.path),
             Some(target.clone())
         );
         let bound = cluster.node.mounter.0.lock().bound.pop();
         assert_eq!(bound, Some((at.clone(), target.clone())));
         let options = if read_only { "noexec,ro" } else { "noexec" };
-        let expected = format!(
-            "mount -o bind,remount,{options} {} {}",
-            at.display(),
-            target.display()
-        );
+        let expected =
+            format!("mount -o bind,remount,{options} {} {}", at.display(), target.display());
         assert_eq!(cluster.ran(), [expected]);
         // Neither another sync nor a kubelet that starts mounts it again.
         cluster.prepare(&pod).await.unwrap();
@@ -97,10 +89,7 @@ async fn options_that_are_refused_leave_nothing_bound_and_what_was_cut_short_is_
     cluster.node.mounter.add(&target, "ext4");
     cluster.ran();
     cluster.prepare(&pod).await.unwrap();
-    assert_eq!(
-        cluster.node.mounter.0.lock().unmounted.last(),
-        Some(&target)
-    );
+    assert_eq!(cluster.node.mounter.0.lock().unmounted.last(), Some(&target));
     assert_eq!(cluster.node.mounter.0.lock().mounts.len(), 1);
     assert_eq!(cluster.ran().len(), 1);
     cluster.end("a").await;
@@ -128,10 +117,7 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
         cancel.cancel();
     };
     assert!(tokio::join!(prepare, waits).0.is_err());
-    assert_eq!(
-        cluster.manager.shared.local_threads.available_permits(),
-        MAX_LOCAL
-    );
+    assert_eq!(cluster.manager.shared.local_threads.available_permits(), MAX_LOCAL);
     cluster.end("a").await;
     drop(lock);
     // The attempt finds its pod gone.
@@ -197,10 +183,7 @@ async fn an_empty_device_is_formatted_once_and_mounted_until_its_last_pod_has_en
     assert!(fs::write(read_only.join("made"), "").is_err());
     assert_eq!(cluster.mounts(), [DEVICE, OF_A, OF_B]);
     let device = cluster.manager.root().path().join(DEVICE);
-    let of_device = mount::list()
-        .unwrap()
-        .into_iter()
-        .find(|it| it.mount_point == device);
+    let of_device = mount::list().unwrap().into_iter().find(|it| it.mount_point == device);
     assert_eq!(of_device.unwrap().fs_type, "ext4");
     assert!(options_of(&path.host_path).starts_with("rw,noatime"));
     assert!(options_of(&read_only).starts_with("ro,noatime"));
@@ -258,10 +241,7 @@ async fn a_device_that_has_something_on_it_is_never_formatted() {
     cluster.volume(json!({"local": {"path": disk.device, "fsType": "nosuch"}}));
     let error = error_chain(&cluster.prepare(&claimant("a", false)).await.unwrap_err());
     assert!(error.contains("type:(\"nosuch\")"), "{error}");
-    assert!(
-        error.contains("\"mkfs.nosuch\": executable file not found"),
-        "{error}"
-    );
+    assert!(error.contains("\"mkfs.nosuch\": executable file not found"), "{error}");
     cluster.end("a").await;
     assert_eq!(cluster.mounts(), [""; 0]);
     assert!(!device.exists());
@@ -279,11 +259,7 @@ async fn a_device_is_given_to_the_group_of_its_first_pod() {
         pod.spec.as_mut().unwrap().security_context = serde_json::from_value(context).unwrap();
         let prepared = cluster.prepare(&pod).await.unwrap();
         let found = fs::metadata(&prepared.paths["v"].host_path).unwrap();
-        assert_eq!(
-            (found.gid(), found.mode() & 0o7777),
-            (expected, 0o2775),
-            "{uid}"
-        );
+        assert_eq!((found.gid(), found.mode() & 0o7777), (expected, 0o2775), "{uid}");
     }
     for uid in ["a", "b"] {
         cluster.end(uid).await;

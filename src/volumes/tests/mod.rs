@@ -145,11 +145,7 @@ impl FakeMounter {
         let is_empty = name == "blkid" && fake.format == EMPTY_DISK;
         Ok(ProgramEnd {
             code: Some(if is_empty { 2 } else { fake.code }),
-            stdout: if name == "blkid" && !is_empty {
-                fake.format.clone()
-            } else {
-                String::new()
-            },
+            stdout: if name == "blkid" && !is_empty { fake.format.clone() } else { String::new() },
             stderr: if is_empty { "" } else { "scripted" }.into(),
         })
     }
@@ -167,11 +163,7 @@ impl FakeMounter {
         let mut fake = self.0.lock();
         let name = target.file_name().unwrap_or_default();
         fake.waiting += 1;
-        while fake
-            .hanging
-            .as_deref()
-            .is_some_and(|hanging| name == hanging)
-        {
+        while fake.hanging.as_deref().is_some_and(|hanging| name == hanging) {
             self.1.wait(&mut fake);
         }
         fake.waiting -= 1;
@@ -340,23 +332,14 @@ fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap();
     let mounter = FakeMounter(Arc::default(), Arc::default(), base.clone());
-    Node {
-        manager: manager(&base, &mounter),
-        mounter,
-        base,
-        _dir: dir,
-    }
+    Node { manager: manager(&base, &mounter), mounter, base, _dir: dir }
 }
 
 impl Node {
     async fn prepare(&self, pod: &Pod) -> Result<VolumePaths, VolumeError> {
         let prepared = self.manager.prepare(pod, &never()).await;
         let prepared = prepared.map_err(|error| *error.first)?;
-        assert!(
-            prepared.update_errors.is_empty(),
-            "{:?}",
-            prepared.update_errors
-        );
+        assert!(prepared.update_errors.is_empty(), "{:?}", prepared.update_errors);
         Ok(prepared.paths)
     }
 
@@ -413,18 +396,14 @@ async fn cluster_manager(
         node.mounter.clone(),
     );
     let csi = manager.csi().clone();
-    tokio::task::spawn_blocking(move || csi.recover())
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || csi.recover()).await.unwrap();
     manager
 }
 
 /// A pod whose one container mounts every volume.
 fn pod(volumes: Value) -> Pod {
     let names = volumes.as_array().unwrap().iter();
-    let mounts: Vec<Value> = names
-        .map(|v| json!({"name": v["name"], "mountPath": "/x"}))
-        .collect();
+    let mounts: Vec<Value> = names.map(|v| json!({"name": v["name"], "mountPath": "/x"})).collect();
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u1",
             "annotations": {"kubernetes.io/config.source": "file"}},

@@ -35,10 +35,7 @@ async fn an_nfs_volume_is_mounted_for_its_pod_and_unmounted_with_it() {
         let options = if read_only { "-o ro " } else { "" };
         let expected = format!("mount -t nfs {options}s:/e {}", target.display());
         assert_eq!(ran(&node), [expected]);
-        assert_eq!(
-            fs::metadata(&target).unwrap().permissions().mode() & 0o777,
-            0o750
-        );
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o750);
         let measured = node.manager.measurable(&"u1".into());
         assert_eq!(measured[0].source, UsageSource::Filesystem);
         // A kubelet that starts keeps the mount.
@@ -74,15 +71,8 @@ async fn the_volume_of_a_claim_has_its_options_and_is_mounted_again_after_a_rebo
         let prepared = cluster.prepare(&pod).await.unwrap();
         let path = &prepared.paths["v"];
         assert_eq!(path.host_path, target);
-        assert_eq!(
-            (path.read_only, path.plugin),
-            (read_only, Some("kubernetes.io/nfs"))
-        );
-        let options = if read_only {
-            "hard,ro,vers=3"
-        } else {
-            "hard,vers=3"
-        };
+        assert_eq!((path.read_only, path.plugin), (read_only, Some("kubernetes.io/nfs")));
+        let options = if read_only { "hard,ro,vers=3" } else { "hard,vers=3" };
         let expected = format!("mount -t nfs -o {options} s:/e {}", target.display());
         assert_eq!(ran(&cluster.node), [expected]);
         let claims: Vec<_> = cluster.manager.claims().into_values().collect();
@@ -113,10 +103,7 @@ async fn a_mount_that_fails_has_its_output_in_the_event_and_leaves_nothing() {
     end(&node.manager).await;
     let odd = pod(json!([{"name": "v", "nfs": {"server": "--bind", "path": "/e"}}]));
     let error = error_chain(&node.prepare(&odd).await.unwrap_err());
-    assert!(
-        error.ends_with("nfs.server \"--bind\" is not the name of a server"),
-        "{error}"
-    );
+    assert!(error.ends_with("nfs.server \"--bind\" is not the name of a server"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,10 +140,7 @@ async fn a_volume_that_cannot_be_unmounted_in_time_is_unmounted_by_force() {
     end(&node.manager).await;
     let target = target(&node.manager, "v");
     let target = target.display();
-    assert_eq!(
-        ran(&node),
-        [format!("umount {target}"), format!("umount -f {target}")]
-    );
+    assert_eq!(ran(&node), [format!("umount {target}"), format!("umount -f {target}")]);
 }
 
 #[tokio::test]

@@ -26,34 +26,17 @@ fn group(path: &Path) -> u32 {
 fn a_walk_changes_only_what_differs_follows_no_link_and_crosses_no_mount() {
     let base = tempfile::tempdir().unwrap();
     let path = |name: &str| base.path().join(name);
-    for directory in [
-        "volume",
-        "volume/below",
-        "volume/mounted",
-        "outside",
-        "other",
-    ] {
+    for directory in ["volume", "volume/below", "volume/mounted", "outside", "other"] {
         fs::create_dir(path(directory)).unwrap();
     }
-    for file in [
-        "volume/file",
-        "volume/below/file",
-        "outside/file",
-        "other/file",
-    ] {
+    for file in ["volume/file", "volume/below/file", "outside/file", "other/file"] {
         fs::write(path(file), "").unwrap();
     }
     symlink(path("outside"), path("volume/link")).unwrap();
     let mounted = mount::bind(&path("other"), &path("volume/mounted")).is_ok();
     let volume = path("volume");
     always(&volume, 4321);
-    let inside = [
-        "volume",
-        "volume/file",
-        "volume/below",
-        "volume/below/file",
-        "volume/link",
-    ];
+    let inside = ["volume", "volume/file", "volume/below", "volume/below/file", "volume/link"];
     assert!(inside.iter().all(|name| group(&path(name)) == 4321));
     let outside = ["outside", "outside/file", "other", "other/file"];
     assert!(outside.iter().all(|name| group(&path(name)) != 4321));
@@ -77,9 +60,7 @@ fn a_walk_changes_only_what_differs_follows_no_link_and_crosses_no_mount() {
 #[test]
 fn a_walk_that_is_cut_short_is_repeated_also_for_the_group_of_before() {
     let base = tempfile::tempdir().unwrap();
-    let files: Vec<_> = (0..5000)
-        .map(|number| base.path().join(number.to_string()))
-        .collect();
+    let files: Vec<_> = (0..5000).map(|number| base.path().join(number.to_string())).collect();
     for file in &files {
         fs::write(file, "").unwrap();
     }
@@ -97,12 +78,7 @@ fn a_walk_that_is_cut_short_is_repeated_also_for_the_group_of_before() {
                 walk.cancel();
             }
         });
-        let is_whole = set(
-            base.path(),
-            group_of_before + 1,
-            ChangePolicy::Always,
-            &walk,
-        );
+        let is_whole = set(base.path(), group_of_before + 1, ChangePolicy::Always, &walk);
         cancelling.join().unwrap();
         if !is_whole {
             break;

@@ -87,10 +87,7 @@ async fn the_tear_down_waits_for_what_is_being_created_and_nothing_is_created_la
     let volumes = node.manager.shared.of(&"u1".into()).unwrap();
     let manager = node.manager.clone();
     let down = tokio::spawn(async move { manager.teardown(&"u1".into()).await });
-    wait_until("nothing more is created", || {
-        volumes.creation_guard().is_err()
-    })
-    .await;
+    wait_until("nothing more is created", || volumes.creation_guard().is_err()).await;
     assert!(!down.is_finished(), "the volume is being created");
     node.mounter.release();
     down.await.unwrap().unwrap();
@@ -155,10 +152,7 @@ async fn a_sub_path_that_hangs_holds_one_thread_and_its_volume_is_named_however_
         wait_until("it hangs", || node.mounter.0.lock().waiting == 1).await;
         tokio::time::advance(TIMEOUT + std::time::Duration::from_millis(1)).await;
         let error = bound.await.unwrap_err();
-        assert_eq!(
-            error_chain(&error),
-            "sub-paths of volume \"v\" are not ready after 123 s"
-        );
+        assert_eq!(error_chain(&error), "sub-paths of volume \"v\" are not ready after 123 s");
         assert_eq!(node.mounter.0.lock().waiting, 1, "attempt {attempt}");
     }
     let binds = Some("binding sub-paths for container c".to_owned());

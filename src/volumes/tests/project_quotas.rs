@@ -90,10 +90,7 @@ async fn what_an_empty_dir_takes_up_is_counted_for_its_project_until_it_is_torn_
         for pod in [&next, &again] {
             successor.teardown(&pod.uid()).await.unwrap();
         }
-        assert_eq!(
-            (&*etc("projects"), &*etc("projid")),
-            ("7:/home\ngarbage\n", "")
-        );
+        assert_eq!((&*etc("projects"), &*etc("projid")), ("7:/home\ngarbage\n", ""));
     }
 }
 
@@ -157,18 +154,8 @@ fn only_volumes_on_disk_of_pods_in_user_namespaces_have_a_quota() {
         (Some(true), json!({"sizeLimit": "1Gi"}), None, None),
         (Some(false), json!({"medium": "Memory"}), None, None),
         (Some(false), json!({}), None, Some(Unlimited)),
-        (
-            Some(false),
-            json!({"sizeLimit": "0"}),
-            None,
-            Some(Unlimited),
-        ),
-        (
-            Some(false),
-            json!({"sizeLimit": "1Gi"}),
-            None,
-            Some(OutOfReach),
-        ),
+        (Some(false), json!({"sizeLimit": "0"}), None, Some(Unlimited)),
+        (Some(false), json!({"sizeLimit": "1Gi"}), None, Some(OutOfReach)),
         (Some(false), json!({}), Some("1Gi"), Some(OutOfReach)),
     ] {
         let mut pod = pod(json!([{"name": "v", "emptyDir": volume}]));

@@ -64,10 +64,7 @@ async fn path_of(manager: &VolumeManager, pod: &Pod) -> PathBuf {
 
 async fn a_disk_is_shared_kept_and_detached(base: &Path) {
     let manager = real(base);
-    let (a, b) = (
-        real_pod("a", 1, json!({})),
-        real_pod("b", 1, json!({"readOnly": true})),
-    );
+    let (a, b) = (real_pod("a", 1, json!({})), real_pod("b", 1, json!({"readOnly": true})));
     let path = path_of(&manager, &a).await;
     fs::write(path.join("file"), "data").unwrap();
     assert!(!sessions().contains("-lun-2"), "{}", sessions());
@@ -81,11 +78,7 @@ async fn a_disk_is_shared_kept_and_detached(base: &Path) {
     path_of(&next, &other).await;
     end(&next, "a").await;
     end(&next, "b").await;
-    assert!(
-        sessions().contains("-lun-2") && !sessions().contains("-lun-1"),
-        "{}",
-        sessions()
-    );
+    assert!(sessions().contains("-lun-2") && !sessions().contains("-lun-1"), "{}", sessions());
     end(&next, "c").await;
     nothing_is_left(base).await;
     // A disk with data is not formatted.
@@ -104,35 +97,21 @@ async fn a_password_is_needed_and_not_shown(cluster: &Cluster) {
     let put = |password: &str| {
         let data = json!({"node.session.auth.username": STANDARD.encode("user"),
             "node.session.auth.password": STANDARD.encode(password)});
-        cluster
-            .server
-            .put("secrets", "ns", "chap", json!({"data": data}));
+        cluster.server.put("secrets", "ns", "chap", json!({"data": data}));
     };
     put("wrong-wrong-1");
     let error = error_chain(&cluster.prepare(&pod_with_claim(false)).await.unwrap_err());
-    assert!(
-        error.contains("failed to attach disk") && !error.contains("wrong-wrong"),
-        "{error}"
-    );
+    assert!(error.contains("failed to attach disk") && !error.contains("wrong-wrong"), "{error}");
     put(PASSWORD);
     let prepared = cluster.prepare(&pod_with_claim(false)).await;
     let path = prepared.unwrap().paths["v"].host_path.clone();
     fs::write(path.join("file"), "data").unwrap();
-    let shown = Command::new("iscsiadm")
-        .args(["-m", "session", "-P", "1"])
-        .output()
-        .unwrap();
+    let shown = Command::new("iscsiadm").args(["-m", "session", "-P", "1"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(
-        shown.contains("Iface Initiatorname: iqn.2001-04.com.example:me"),
-        "{shown}"
-    );
+    assert!(shown.contains("Iface Initiatorname: iqn.2001-04.com.example:me"), "{shown}");
     end(&cluster.manager, "u1").await;
     nothing_is_left(base).await;
-    let ifaces = Command::new("iscsiadm")
-        .args(["-m", "iface"])
-        .output()
-        .unwrap();
+    let ifaces = Command::new("iscsiadm").args(["-m", "iface"]).output().unwrap();
     let ifaces = String::from_utf8(ifaces.stdout).unwrap();
     assert!(!ifaces.contains("pv1"), "{ifaces}");
 }
@@ -159,14 +138,8 @@ async fn two_paths_are_one_disk(base: &Path) {
     let path = path_of(&manager, &pod).await;
     assert_eq!(fs::read_to_string(path.join("file")).unwrap(), "data");
     let mounts = HostMounter.list().unwrap();
-    let mount = mounts
-        .iter()
-        .find(|mount| mount.mount_point == path)
-        .unwrap();
-    assert!(
-        mount.source.contains("/dm-") || mount.source.contains("/mapper/"),
-        "{mount:?}"
-    );
+    let mount = mounts.iter().find(|mount| mount.mount_point == path).unwrap();
+    assert!(mount.source.contains("/dm-") || mount.source.contains("/mapper/"), "{mount:?}");
     end(&manager, "a").await;
     nothing_is_left(base).await;
 }

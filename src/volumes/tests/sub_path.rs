@@ -19,10 +19,7 @@ async fn a_sub_path_is_made_like_its_volume_and_bound_afresh_each_time() {
     let uid = PodUid::from("u1");
     for round in 1..=2 {
         let requests = request(&volume, "a/b");
-        let bound = node
-            .manager
-            .prepare_sub_paths(&uid, "c", requests, &never())
-            .await;
+        let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never()).await;
         let target = node.base.join("kubelet/pods/u1/volume-subpaths/pv/c/3");
         assert_eq!(bound.unwrap()[&3], target);
         let fake = node.mounter.0.lock();
@@ -30,10 +27,7 @@ async fn a_sub_path_is_made_like_its_volume_and_bound_afresh_each_time() {
         assert_eq!(fake.bound[round - 1], (volume.join("a/b"), target));
         assert_eq!(fake.mounts.len(), 1);
     }
-    assert_eq!(
-        fs::metadata(volume.join("a")).unwrap().mode() & 0o7777,
-        0o2775
-    );
+    assert_eq!(fs::metadata(volume.join("a")).unwrap().mode() & 0o7777, 0o2775);
     node.manager.teardown(&uid).await.unwrap();
     assert!(volume.join("a/b").exists());
     assert!(!node.base.join("kubelet/pods/u1/volume-subpaths").exists());
@@ -47,10 +41,7 @@ async fn a_sub_path_may_be_a_file() {
     fs::write(volume.join("file"), "").unwrap();
     let requests = request(&volume, "file");
     let uid = PodUid::from("u1");
-    let bound = node
-        .manager
-        .prepare_sub_paths(&uid, "c", requests, &never())
-        .await;
+    let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never()).await;
     assert!(bound.unwrap()[&3].is_file());
 }
 
@@ -88,21 +79,10 @@ async fn a_sub_path_cannot_leave_its_volume() {
     fs::create_dir(&outside).unwrap();
     symlink(&outside, volume.join("absolute")).unwrap();
     symlink("../outside", volume.join("relative")).unwrap();
-    for path in [
-        "..",
-        "a/../..",
-        "/etc",
-        "absolute",
-        "relative",
-        "absolute/x",
-        "relative/x",
-    ] {
+    for path in ["..", "a/../..", "/etc", "absolute", "relative", "absolute/x", "relative/x"] {
         let requests = request(&volume, path);
         let uid = PodUid::from("u1");
-        let bound = node
-            .manager
-            .prepare_sub_paths(&uid, "c", requests, &never())
-            .await;
+        let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never()).await;
         assert!(bound.is_err(), "{path}");
     }
     assert!(node.mounter.0.lock().bound.is_empty());
@@ -130,10 +110,7 @@ async fn links_that_stay_in_the_volume_are_followed_also_from_the_nodes_root() {
         (&alias, "current", "releases/5"),
     ] {
         let requests = request(base, path);
-        let bound = node
-            .manager
-            .prepare_sub_paths(&uid, "c", requests, &never())
-            .await;
+        let bound = node.manager.prepare_sub_paths(&uid, "c", requests, &never()).await;
         bound.unwrap();
         let (real, _) = node.mounter.0.lock().bound.pop().unwrap();
         assert_eq!(real, volume.join(expected).components().as_path(), "{path}");
@@ -171,11 +148,7 @@ async fn race(node: &Node, link_target: &Path, rounds: usize) -> (usize, usize) 
             _ => "dir/new/er",
         };
         let requests = request(&volume, path);
-        match node
-            .manager
-            .prepare_sub_paths(&uid, "c", requests, &never())
-            .await
-        {
+        match node.manager.prepare_sub_paths(&uid, "c", requests, &never()).await {
             Ok(_) => {
                 let (real, _) = node.mounter.0.lock().bound.pop().unwrap();
                 assert!(real.starts_with(&volume), "bound {}", real.display());
@@ -204,9 +177,5 @@ async fn nor_does_one_that_is_swapped_for_a_link_to_its_twin_outside() {
     fs::create_dir_all(outside.join("sub")).unwrap();
     let (bound, refused) = race(&node, Path::new("../outside"), 6000).await;
     assert!(bound > 0 && refused > 0, "{bound} bound, {refused} refused");
-    assert_eq!(
-        fs::read_dir(&outside).unwrap().count(),
-        1,
-        "nothing is made there"
-    );
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "nothing is made there");
 }

@@ -58,9 +58,7 @@ async fn what_others_mounted_or_left_is_not_touched() {
     let node = node();
     let pod = pod(json!([{"name": "v", "emptyDir": {}}]));
     node.prepare(&pod).await.unwrap();
-    let place = node
-        .base
-        .join("kubelet/pods/u1/volumes/kubernetes.io~csi/pv");
+    let place = node.base.join("kubelet/pods/u1/volumes/kubernetes.io~csi/pv");
     fs::create_dir_all(&place).unwrap();
     fs::write(place.join("precious"), "x").unwrap();
     node.mounter.add(&place, "ext4");

@@ -82,12 +82,7 @@ async fn wait_recovered(cluster: &Cluster, pod: &str) {
     .await;
     cluster.wait("condition=Ready", &format!("node/{NODE}"));
     wait_for("a pod is created", DEADLINE, || async {
-        let create = [
-            "run",
-            pod,
-            "--image=localhost/busybox:dev",
-            "--restart=Never",
-        ];
+        let create = ["run", pod, "--image=localhost/busybox:dev", "--restart=Never"];
         let command = ["--command", "--", "true"];
         cluster.try_kubectl(&[&create[..], &command].concat())
     })
@@ -209,11 +204,8 @@ pub async fn a_kubelet_that_is_killed_again_and_again_loses_and_repeats_nothing(
     let before = instances(&cluster, "app=web");
     for round in 0..kills {
         // Some end by themselves, some are deleted, some stay until the end, some are deleted before they start.
-        for (kind, script) in [
-            ("ends", "sleep 1"),
-            ("goes", "sleep 1000"),
-            ("stays", "sleep 1000"),
-        ] {
+        for (kind, script) in [("ends", "sleep 1"), ("goes", "sleep 1000"), ("stays", "sleep 1000")]
+        {
             cluster.create(&churned(&format!("churn-{kind}-{round}"), script, 1));
         }
         pause().await;

@@ -91,10 +91,9 @@ impl Client<'_> {
         let (from, to) = (dir.join("sent"), dir.join("received"));
         let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         std::fs::write(&from, &bytes).unwrap();
-        for [a, b] in [
-            [from.to_str().unwrap(), "web:/tmp/copy"],
-            ["web:/tmp/copy", to.to_str().unwrap()],
-        ] {
+        for [a, b] in
+            [[from.to_str().unwrap(), "web:/tmp/copy"], ["web:/tmp/copy", to.to_str().unwrap()]]
+        {
             let (code, text) = self.run(&["cp", a, b], "");
             assert_eq!(code, Some(0), "{text}");
         }
@@ -117,10 +116,7 @@ impl Client<'_> {
         output.read_line(&mut line).unwrap();
         let port = line.strip_prefix("Forwarding from 127.0.0.1:");
         let port = port.unwrap_or_else(|| panic!("{line}"));
-        let url = format!(
-            "http://127.0.0.1:{}/passwd",
-            port.split(' ').next().unwrap()
-        );
+        let url = format!("http://127.0.0.1:{}/passwd", port.split(' ').next().unwrap());
         for _ in 0..3 {
             let page = self.cluster.inside(&["busybox", "wget", "-qO-", &url]);
             assert!(page.starts_with("root:"), "{page}");
@@ -152,10 +148,7 @@ pub async fn logs_commands_files_and_ports_of_a_pod_are_within_reach() {
     assert_eq!(cluster.kubectl(&["logs", "web"]), "one\ntwo\n");
     let last = cluster.kubectl(&["logs", "web", "--tail=1", "--timestamps"]);
     assert!(last.ends_with("Z two\n"), "{last}");
-    for (protocol, listener) in [Protocol::WebSockets, Protocol::Spdy]
-        .into_iter()
-        .zip(listeners)
-    {
+    for (protocol, listener) in [Protocol::WebSockets, Protocol::Spdy].into_iter().zip(listeners) {
         let cluster = &cluster;
         let client = Client { cluster, protocol };
         client.exec();
@@ -174,14 +167,7 @@ pub async fn logs_commands_files_and_ports_of_a_pod_are_within_reach() {
 async fn a_pod_is_debugged(cluster: &Cluster) {
     let before = cluster.get(&["pod", "web"])["status"]["containerStatuses"].clone();
     let debug = ["debug", "web", "--image=localhost/busybox:dev"];
-    let target = [
-        "--target=main",
-        "-c",
-        "debugger",
-        "--",
-        "cat",
-        "/proc/1/cmdline",
-    ];
+    let target = ["--target=main", "-c", "debugger", "--", "cat", "/proc/1/cmdline"];
     cluster.kubectl(&[&debug[..], &target].concat());
     let path = "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}=0";
     cluster.wait(path, "pod/web");

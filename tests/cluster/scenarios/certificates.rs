@@ -31,14 +31,8 @@ spec:
       sources:
 ";
 
-const KEY_TYPES: [&str; 6] = [
-    "RSA3072",
-    "RSA4096",
-    "ECDSAP256",
-    "ECDSAP384",
-    "ECDSAP521",
-    "ED25519",
-];
+const KEY_TYPES: [&str; 6] =
+    ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
 fn pod() -> String {
     let source = |kind: &&str| {
@@ -82,12 +76,7 @@ fn sign(cluster: &Cluster, request: &Value) -> String {
     let pki = |name: &str| {
         let names = [format!("pki/{name}"), format!("private/pki/{name}")];
         let mut paths = names.iter().map(|name| cluster.dir().join(name));
-        paths
-            .find(|path| path.exists())
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned()
+        paths.find(|path| path.exists()).unwrap().to_str().unwrap().to_owned()
     };
     let openssl = |args: &[&str]| {
         let mut command = std::process::Command::new("openssl");
@@ -95,20 +84,10 @@ fn sign(cluster: &Cluster, request: &Value) -> String {
     };
     let (authority, key) = (pki("ca.crt"), pki("ca.key"));
     let (stub, made) = (at("stub"), at("made"));
-    let of = [
-        "x509", "-req", "-inform", "DER", "-in", &stub, "-out", &made, "-days", "1",
-    ];
-    openssl(
-        &[
-            &of[..],
-            &["-CA", &authority, "-CAkey", &key, "-set_serial", "7"],
-        ]
-        .concat(),
-    );
+    let of = ["x509", "-req", "-inform", "DER", "-in", &stub, "-out", &made, "-days", "1"];
+    openssl(&[&of[..], &["-CA", &authority, "-CAkey", &key, "-set_serial", "7"]].concat());
     let time = |which: &str| {
-        let text = openssl(&[
-            "x509", "-in", &made, "-noout", which, "-dateopt", "iso_8601",
-        ]);
+        let text = openssl(&["x509", "-in", &made, "-noout", which, "-dateopt", "iso_8601"]);
         let (_, time) = text.trim().split_once('=').unwrap();
         time.replace(' ', "T").parse::<Timestamp>().unwrap()
     };
@@ -134,20 +113,13 @@ pub async fn a_pod_has_the_certificates_of_a_signer_or_an_event_says_why_not() {
     .await;
     wait_for("an event says what is missing", DEADLINE, || async {
         let events = cluster.kubectl(&["events", "--for", "pod/certified"]);
-        holds(
-            events.contains("credential bundle is not issued yet"),
-            events,
-        )
+        holds(events.contains("credential bundle is not issued yet"), events)
     })
     .await;
     for request in pending(&cluster) {
         let spec = &request["spec"];
         assert_eq!(
-            (
-                &spec["podName"],
-                &spec["nodeName"],
-                &spec["serviceAccountName"]
-            ),
+            (&spec["podName"], &spec["nodeName"], &spec["serviceAccountName"]),
             (&json!("certified"), &json!(NODE), &json!("default"))
         );
         sign(&cluster, &request);
@@ -171,15 +143,9 @@ pub async fn a_pod_has_the_certificates_of_a_signer_or_an_event_says_why_not() {
     ));
     wait_for("there is a request", DEADLINE, || async {
         let pending = pending(&cluster);
-        let of_pod = pending
-            .iter()
-            .find(|one| one["spec"]["podName"] == "refused");
+        let of_pod = pending.iter().find(|one| one["spec"]["podName"] == "refused");
         if let Some(request) = of_pod {
-            decide(
-                &cluster,
-                request,
-                &json!({"conditions": condition("Denied")}),
-            );
+            decide(&cluster, request, &json!({"conditions": condition("Denied")}));
         }
         holds(of_pod.is_some(), format!("{pending:?}"))
     })

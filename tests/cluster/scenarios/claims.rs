@@ -107,10 +107,7 @@ pub async fn a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back() {
     cluster.wait("condition=Ready", "pod/second");
     has(&cluster, "second");
     let calls: Vec<_> = driver.calls();
-    let kinds: Vec<_> = calls
-        .iter()
-        .filter_map(|call| call.split(' ').next())
-        .collect();
+    let kinds: Vec<_> = calls.iter().filter_map(|call| call.split(' ').next()).collect();
     assert_eq!(kinds, ["prepare", "unprepare", "prepare"], "{calls:?}");
     cluster.kubectl(&["delete", "pod", "second"]);
     assert_eq!(driver.calls().len(), 4);

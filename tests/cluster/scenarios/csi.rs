@@ -16,10 +16,7 @@ const FORCE: [&str; 2] = ["--grace-period=0", "--force"];
 /// The volumes that the node says to use and those that the controllers say to be attached to it.
 fn of_node(cluster: &Cluster) -> (String, String) {
     let status = cluster.get(&["node", NODE])["status"].take();
-    (
-        status["volumesInUse"].to_string(),
-        status["volumesAttached"].to_string(),
-    )
+    (status["volumesInUse"].to_string(), status["volumesAttached"].to_string())
 }
 
 /// What a command in a pod prints.
@@ -90,11 +87,7 @@ pub async fn claims_get_volumes_that_are_gone_after_every_order_of_deletions() {
         cluster.wait("condition=Ready", &format!("pod/{name}"));
     }
     // The driver's pod is replaced meanwhile.
-    let driver = [
-        "pod",
-        "--namespace=kube-system",
-        "--selector=app=csi-driver",
-    ];
+    let driver = ["pod", "--namespace=kube-system", "--selector=app=csi-driver"];
     delete(&cluster, &driver, &["--wait=false"]);
     delete(&cluster, &["pod/next"], &["--wait=false"]);
     delete(&cluster, &["pvc/data"], &["--wait=false"]);
@@ -196,11 +189,9 @@ pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api
     // A pod comes before its driver.
     let script = "echo x >/data/file; grep -x x /data/file; echo y >/part/file";
     cluster.create(&pod("inline", inline(), script));
-    wait_for(
-        "the inline volume waits for its driver",
-        DEADLINE,
-        || async { says_that_the_driver_is_missing(&cluster, "inline") },
-    )
+    wait_for("the inline volume waits for its driver", DEADLINE, || async {
+        says_that_the_driver_is_missing(&cluster, "inline")
+    })
     .await;
     manifests.put("driver.json", &driver);
     cluster.wait("condition=Ready", "pod/inline");
@@ -240,10 +231,8 @@ pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api
     assert_eq!(records(&cluster).len(), 3, "of inline, own and stays");
 
     // The driver returns while the API server is away: nothing waits for that one.
-    let (published, unstaged) = (
-        done(&cluster, "NodePublishVolume"),
-        done(&cluster, "NodeUnstageVolume"),
-    );
+    let (published, unstaged) =
+        (done(&cluster, "NodePublishVolume"), done(&cluster, "NodeUnstageVolume"));
     cluster.signal("-STOP", "kube-apiserver");
     manifests.put("driver.json", &driver);
     wait_for("what was due is done", DEADLINE, || async {
@@ -252,10 +241,7 @@ pub async fn volumes_wait_for_a_driver_that_comes_goes_and_returns_while_the_api
             && records(&cluster).len() == 2;
         let running = cluster.crictl(&["ps", "--label", "io.kubernetes.pod.name=late"]);
         let runs = running["containers"] != json!([]);
-        holds(
-            is_done && runs,
-            format!("{:#?} {running}", records(&cluster)),
-        )
+        holds(is_done && runs, format!("{:#?} {running}", records(&cluster)))
     })
     .await;
     cluster.signal("-CONT", "kube-apiserver");
@@ -283,8 +269,5 @@ fn says_that_the_driver_is_missing(cluster: &Cluster, pod: &str) -> Result<(), S
         "-o",
         "jsonpath={.items[*].message}",
     ]);
-    holds(
-        events.contains(crate::csi_driver::NAME) && events.contains("regist"),
-        events,
-    )
+    holds(events.contains(crate::csi_driver::NAME) && events.contains("regist"), events)
 }

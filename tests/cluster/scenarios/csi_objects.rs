@@ -38,10 +38,7 @@ pub fn create_objects(cluster: &Cluster) {
         },
     });
     cluster.create(&driver.to_string());
-    for (name, mode) in [
-        ("waiting", "WaitForFirstConsumer"),
-        ("immediate", "Immediate"),
-    ] {
+    for (name, mode) in [("waiting", "WaitForFirstConsumer"), ("immediate", "Immediate")] {
         let class = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
             "provisioner": NAME, "volumeBindingMode": mode, "allowVolumeExpansion": true,
@@ -88,10 +85,7 @@ fn driver_pod(cluster: &Cluster) -> Value {
 }
 
 fn container(name: &str, command: Vec<String>) -> Value {
-    let command = ["chroot", "/host"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(command);
+    let command = ["chroot", "/host"].map(str::to_owned).into_iter().chain(command);
     json!({
         "name": name,
         "image": "localhost/busybox:dev",
@@ -205,10 +199,7 @@ pub fn block_pod(name: &str, volume: Value, script: &str) -> String {
 /// The unique name of the volume that a claim is bound to, as in a Node's status.
 pub fn volume_name(cluster: &Cluster, claim: &str) -> String {
     let claim = cluster.get(&["persistentvolumeclaim", claim]);
-    let volume = cluster.get(&[
-        "persistentvolume",
-        claim["spec"]["volumeName"].as_str().unwrap(),
-    ]);
+    let volume = cluster.get(&["persistentvolume", claim["spec"]["volumeName"].as_str().unwrap()]);
     let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap();
     format!("kubernetes.io/csi/{NAME}^{handle}")
 }

@@ -54,18 +54,10 @@ fn judge(backend: Mounts) {
         "--csi.testnodevolumeattachlimit".to_owned(),
         format!("--ginkgo.json-report={report}"),
     ];
-    let script = format!(
-        "{driver} & until [ -S {socket} ]; do sleep 0.05; done; exec {}",
-        sanity.join(" ")
-    );
+    let script =
+        format!("{driver} & until [ -S {socket} ]; do sleep 0.05; done; exec {}", sanity.join(" "));
     let mut command = Command::new("unshare");
-    command.args([
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child=KILL",
-        "--mount-proc",
-    ]);
+    command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
     let output = run(command.args(["timeout", "300", "sh", "-c", &script]));
     let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -74,17 +66,11 @@ fn judge(backend: Mounts) {
     let report = std::fs::read(&report).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
     let specs = report[0]["SpecReports"].as_array().unwrap();
-    let in_state = |state: &str| {
-        specs
-            .iter()
-            .filter(|spec| spec["State"] == state)
-            .collect::<Vec<_>>()
-    };
+    let in_state =
+        |state: &str| specs.iter().filter(|spec| spec["State"] == state).collect::<Vec<_>>();
     let skipped = in_state("skipped");
-    let reasons: BTreeSet<_> = skipped
-        .iter()
-        .map(|spec| spec["Failure"]["Message"].as_str().unwrap())
-        .collect();
+    let reasons: BTreeSet<_> =
+        skipped.iter().map(|spec| spec["Failure"]["Message"].as_str().unwrap()).collect();
     println!(
         "csi-sanity with {backend:?}: {} specs passed, {} skipped: {reasons:#?}",
         in_state("passed").len(),

@@ -10,10 +10,7 @@ pub async fn a_node_joins_with_a_bootstrap_token() {
     let cluster = Cluster::start_with(Join::Token, std::process::id());
     let requests = cluster.get(&["certificatesigningrequests"]);
     let request = &requests["items"][0];
-    assert_eq!(
-        request["spec"]["signerName"],
-        "kubernetes.io/kube-apiserver-client-kubelet"
-    );
+    assert_eq!(request["spec"]["signerName"], "kubernetes.io/kube-apiserver-client-kubelet");
     assert_eq!(request["status"]["conditions"][0]["type"], "Approved");
     let sent = cluster.requests(Timestamp::MIN);
     let by = |user: &str| counts(sent.iter().filter(|request| request.user == user));

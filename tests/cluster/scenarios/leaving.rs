@@ -25,13 +25,8 @@ pub async fn nothing_is_left_of_a_cluster_whose_owner_is_killed() {
     ]);
     assert_ne!(std::fs::read_to_string(SYSCTL).unwrap().trim(), UNUSUAL);
     let user_namespace = "unshare --user --map-root-user --pid --fork --mount --mount-proc";
-    let user_namespace = user_namespace
-        .split(' ')
-        .chain(["true"])
-        .collect::<Vec<_>>();
-    let outside = Command::new(user_namespace[0])
-        .args(&user_namespace[1..])
-        .status();
+    let user_namespace = user_namespace.split(' ').chain(["true"]).collect::<Vec<_>>();
+    let outside = Command::new(user_namespace[0]).args(&user_namespace[1..]).status();
     if outside.unwrap().success() {
         // Pods with users of their own need it.
         cluster.inside(&user_namespace);
@@ -40,10 +35,7 @@ pub async fn nothing_is_left_of_a_cluster_whose_owner_is_killed() {
     let traces = Traces::of(cluster.dir(), pid);
     let seen = traces.left();
     for kind in ["process", "cgroup", "directory"] {
-        assert!(
-            seen.iter().any(|line| line.starts_with(kind)),
-            "no {kind} in {seen:#?}"
-        );
+        assert!(seen.iter().any(|line| line.starts_with(kind)), "no {kind} in {seen:#?}");
     }
     owner.kill().unwrap();
     owner.wait().unwrap();
@@ -65,17 +57,8 @@ impl Traces {
     /// `inside`: the id of one of its processes.
     fn of(dir: &Path, inside: u32) -> Traces {
         let cgroups = std::fs::read_to_string(format!("/proc/{inside}/cgroup")).unwrap();
-        let path = cgroups
-            .lines()
-            .next()
-            .unwrap()
-            .splitn(3, ':')
-            .nth(2)
-            .unwrap();
-        Traces {
-            dir: dir.to_owned(),
-            cgroup: path.split('/').nth(1).unwrap().to_owned(),
-        }
+        let path = cgroups.lines().next().unwrap().splitn(3, ':').nth(2).unwrap();
+        Traces { dir: dir.to_owned(), cgroup: path.split('/').nth(1).unwrap().to_owned() }
     }
 
     /// Its processes, mounts and cgroups, and its private directory.
@@ -97,9 +80,7 @@ impl Traces {
         let mounts = mounts.lines().filter(|line| line.contains(&dir));
         left.extend(mounts.map(|line| format!("mount {line}")));
         let hierarchies = [vec!["/sys/fs/cgroup".into()], entries("/sys/fs/cgroup")].concat();
-        let cgroups = hierarchies
-            .iter()
-            .map(|hierarchy| hierarchy.join(&self.cgroup));
+        let cgroups = hierarchies.iter().map(|hierarchy| hierarchy.join(&self.cgroup));
         let private = self.dir.join("private");
         let found = cgroups.filter(|path| path.exists());
         left.extend(found.map(|path| format!("cgroup {}", path.display())));

@@ -148,9 +148,7 @@ pub async fn an_empty_disk_is_formatted_for_its_first_pod_and_unmounted_after_it
     printed(&cluster, "third", "first\nsecond\nthird\n").await;
     cluster.kubectl(&["delete", "pod", "third"]);
     cluster.create(REFUSED);
-    let refused = POD
-        .replace("NAME", "refused")
-        .replace("claimName: disk", "claimName: refused");
+    let refused = POD.replace("NAME", "refused").replace("claimName: disk", "claimName: refused");
     cluster.create(&refused);
     wait_for("an event says why", DEADLINE, || async {
         let events = cluster.kubectl(&["events", "--for", "pod/refused"]);

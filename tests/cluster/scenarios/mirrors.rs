@@ -75,10 +75,7 @@ pub async fn a_mirror_follows_its_manifest_and_its_deletion_touches_nothing() {
     manifests.remove("static.yaml");
     cluster.wait("delete", &format!("pod/{MIRROR}"));
     nothing_is_leaked(&cluster).await;
-    assert_eq!(
-        cluster.crictl(&["ps", "-a"])["containers"],
-        Value::Array(vec![])
-    );
+    assert_eq!(cluster.crictl(&["ps", "-a"])["containers"], Value::Array(vec![]));
 }
 
 const RUNTIME_CLASS: &str = "

@@ -42,9 +42,7 @@ fn monitoring_tests() -> Vec<Test<Flavour>> {
     if std::env::var_os("TEST_MONITORING").is_some() {
         return tests;
     }
-    let tests = tests
-        .into_iter()
-        .map(|test| test.left_out("`make test-monitoring` runs it"));
+    let tests = tests.into_iter().map(|test| test.left_out("`make test-monitoring` runs it"));
     tests.collect()
 }
 

@@ -241,27 +241,23 @@ async fn busy_node() -> Cluster {
     ]);
     cluster.wait("condition=Ready", "pod/short");
     cluster.kubectl(&["delete", "pod", "short", "--grace-period=1"]);
-    wait_for(
-        "usage, probes and volumes are measured",
-        MEASURED,
-        || async {
-            let all = served(&cluster);
-            let wanted = [
-                ("/metrics", "kubelet_volume_stats_used_bytes"),
-                ("/metrics/cadvisor", "container_cpu_cfs_periods_total"),
-                ("/metrics/resource", "pod_memory_working_set_bytes"),
-                ("/metrics/probes", "prober_probe_total"),
-            ];
-            let missing: Vec<_> = wanted
-                .into_iter()
-                .filter(|(page, name)| {
-                    let family = all.get(&((*page).to_owned(), (*name).to_owned()));
-                    family.is_none_or(|family| !family.sampled)
-                })
-                .collect();
-            holds(missing.is_empty(), format!("{missing:?}"))
-        },
-    )
+    wait_for("usage, probes and volumes are measured", MEASURED, || async {
+        let all = served(&cluster);
+        let wanted = [
+            ("/metrics", "kubelet_volume_stats_used_bytes"),
+            ("/metrics/cadvisor", "container_cpu_cfs_periods_total"),
+            ("/metrics/resource", "pod_memory_working_set_bytes"),
+            ("/metrics/probes", "prober_probe_total"),
+        ];
+        let missing: Vec<_> = wanted
+            .into_iter()
+            .filter(|(page, name)| {
+                let family = all.get(&((*page).to_owned(), (*name).to_owned()));
+                family.is_none_or(|family| !family.sampled)
+            })
+            .collect();
+        holds(missing.is_empty(), format!("{missing:?}"))
+    })
     .await;
     cluster
 }
@@ -277,9 +273,7 @@ pub async fn families_of_a_busy_node_are_those_of_the_go_kubelet() {
     let keys = |facts: &Facts| facts.keys().cloned().collect::<Vec<_>>();
     match Flavour::current() {
         Flavour::Go => {
-            let new = keys(&served)
-                .into_iter()
-                .filter(|key| !recorded.contains_key(key));
+            let new = keys(&served).into_iter().filter(|key| !recorded.contains_key(key));
             wrong.extend(
                 new.map(|(page, name)| format!("{page} {name} is not recorded; renew the facts")),
             );
@@ -321,10 +315,7 @@ async fn the_public_dashboards_have_data(cluster: &Cluster) {
     wait_for("the expressions have data", MEASURED, || async {
         let expressions = MIXIN.iter().filter(expected).copied();
         let empty = prometheus.without_data(expressions);
-        holds(
-            empty.is_empty(),
-            format!("{empty:#?}\n{}", prometheus.log()),
-        )
+        holds(empty.is_empty(), format!("{empty:#?}\n{}", prometheus.log()))
     })
     .await;
 }

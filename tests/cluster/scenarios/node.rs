@@ -40,10 +40,7 @@ pub async fn a_node_registers_as_it_is_configured_and_then_only_renews_its_lease
         { "type": "Hostname", "address": NODE },
     ]);
     assert_eq!(status["addresses"], addresses);
-    assert_eq!(
-        status["daemonEndpoints"]["kubeletEndpoint"]["Port"],
-        json!(10250)
-    );
+    assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], json!(10250));
     assert_eq!(status["allocatable"]["pods"], "110");
     let version = status["nodeInfo"]["kubeletVersion"].as_str().unwrap();
     assert!(version.starts_with("v1.36."), "{version}");

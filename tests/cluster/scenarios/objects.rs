@@ -83,11 +83,9 @@ pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
     cluster.kubectl(&["patch", "configmap", "settings", "-p", changed]);
     let changed = r#"{"stringData": {"password": "shut"}}"#;
     cluster.kubectl(&["patch", "secret", "later", "-p", changed]);
-    for (path, expected) in [
-        ("/settings/mode", "second"),
-        ("/later/password", "shut"),
-        ("/optional/mode", "second"),
-    ] {
+    for (path, expected) in
+        [("/settings/mode", "second"), ("/later/password", "shut"), ("/optional/mode", "second")]
+    {
         // Sooner than any periodic sync.
         wait_for(&format!("{path} follows"), SOON, || async {
             let args = ["exec", "reader", "--", "cat", path];
@@ -131,14 +129,10 @@ pub async fn a_token_is_renewed_while_its_pod_runs() {
     let read = || cluster.try_kubectl(&["exec", "holder", "--", "cat", "/token/token"]);
     let first = read().unwrap();
     let life = Duration::from_secs(TOKEN_SECONDS);
-    wait_for(
-        "another token before the first one expires",
-        life,
-        || async {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            holds(read()? != first, "the first token")
-        },
-    )
+    wait_for("another token before the first one expires", life, || async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        holds(read()? != first, "the first token")
+    })
     .await;
     let pod = cluster.get(&["pod/holder"]);
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);

@@ -71,9 +71,7 @@ pub async fn a_deployment_becomes_ready_and_the_node_rests() {
     cluster.rolled_out("web");
     let pods = cluster.get(&["pods", "-l", "app=web"]);
     let nodes = pods["items"].as_array().unwrap().iter();
-    let nodes: Vec<_> = nodes
-        .map(|pod| pod["spec"]["nodeName"].as_str().unwrap())
-        .collect();
+    let nodes: Vec<_> = nodes.map(|pod| pod["spec"]["nodeName"].as_str().unwrap()).collect();
     assert_eq!(nodes, [NODE; 3]);
     let lease = ("update".to_owned(), "leases".to_owned());
     wait_for("the node only renews its lease", DEADLINE, || async {
@@ -84,10 +82,7 @@ pub async fn a_deployment_becomes_ready_and_the_node_rests() {
     .await;
     let all = counts(&cluster.requests(Timestamp::MIN));
     let status = all[&("patch".to_owned(), "pods/status".to_owned())];
-    assert!(
-        status >= 3,
-        "three pods became ready without a status: {all:?}"
-    );
+    assert!(status >= 3, "three pods became ready without a status: {all:?}");
     cluster.kubectl(&["delete", "deployment", "web"]);
     wait_for("its pods are gone", DEADLINE, || async {
         let pods = cluster.get(&["pods", "-l", "app=web"])["items"].clone();

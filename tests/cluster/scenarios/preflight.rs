@@ -40,18 +40,13 @@ fn preflight(cluster: &Cluster, front: &[&str], args: &[&str]) -> (Value, i32) {
 fn outcomes(report: &Value) -> BTreeMap<String, String> {
     let pods = report["pods"].as_array().unwrap().iter();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    pods.map(|pod| (text(&pod["name"]), text(&pod["outcome"])))
-        .collect()
+    pods.map(|pod| (text(&pod["name"]), text(&pod["outcome"]))).collect()
 }
 
 /// Runs a preflight, which reports that the node can be moved and that everything that runs is kept.
 fn is_safe(cluster: &Cluster) {
     let (report, code) = preflight(cluster, &[], &[]);
-    assert_eq!(
-        (code, &report["verdict"]),
-        (0, &json!("safe")),
-        "{report:#}"
-    );
+    assert_eq!((code, &report["verdict"]), (0, &json!("safe")), "{report:#}");
     let pods = cluster.get(&["pods", "-A"]);
     let ended = ["Succeeded", "Failed"];
     let expected = items(&pods).map(|pod| {
@@ -70,19 +65,13 @@ pub fn is_safe_and_changes_nothing(cluster: &Cluster) {
     let (before, since) = (snapshot(cluster), Timestamp::now());
     is_safe(cluster);
     let after = snapshot(cluster);
-    let difference = after
-        .lines()
-        .zip(before.lines())
-        .find(|(after, before)| after != before);
+    let difference = after.lines().zip(before.lines()).find(|(after, before)| after != before);
     assert_eq!(difference, None);
     assert_eq!(after.len(), before.len());
     let requests = cluster.requests(since);
     let verbs: BTreeSet<_> = requests.iter().map(|one| one.verb.as_str()).collect();
     assert_eq!(verbs, BTreeSet::from(["get", "list"]), "{requests:#?}");
-    assert!(
-        requests.iter().any(|one| one.resource == "pods"),
-        "{requests:#?}"
-    );
+    assert!(requests.iter().any(|one| one.resource == "pods"), "{requests:#?}");
     cluster.kubelet.resume();
 }
 
@@ -289,11 +278,7 @@ pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {
     .await;
     let mut kept = running(&cluster);
     kept.retain(|one| containers.contains(one));
-    assert_eq!(
-        kept.len() + 1,
-        containers.len(),
-        "only the static pod's container is another one"
-    );
+    assert_eq!(kept.len() + 1, containers.len(), "only the static pod's container is another one");
 
     cluster.manifests().remove("static.yaml");
     cluster.kubectl(&["delete", "deployment/web", "pod/once", "pod/refused"]);

@@ -37,11 +37,7 @@ async fn evicted(cluster: &Cluster, name: &str) -> Value {
         let pod = cluster.get(&["pod", name]);
         let (phase, reason) = (&pod["status"]["phase"], &pod["status"]["reason"]);
         let is = phase == "Failed" && reason == "Evicted";
-        if is {
-            Ok(pod)
-        } else {
-            Err(format!("{}", pod["status"]))
-        }
+        if is { Ok(pod) } else { Err(format!("{}", pod["status"])) }
     })
     .await
 }
@@ -109,14 +105,8 @@ pub async fn a_pod_that_fills_the_disk_goes_and_the_others_stay() {
     cluster.create(&pod("limited", "sizeLimit: 1Mi", &write(4)));
     let limited = evicted(&cluster, "limited").await;
     let message = &limited["status"]["message"];
-    assert_eq!(
-        message,
-        "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". "
-    );
-    assert!(
-        condition(&limited, "DisruptionTarget").is_null(),
-        "{limited}"
-    );
+    assert_eq!(message, "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ");
+    assert!(condition(&limited, "DisruptionTarget").is_null(), "{limited}");
 
     run_on(&cluster, &["modest", "static-node1"]);
     let node = cluster.get(&["node", NODE]);
@@ -186,14 +176,10 @@ pub async fn a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pod
         "--eviction-pressure-transition-period=2s",
         "--volume-stats-agg-period=1s",
     ]);
-    let critical = pod("critical", "", "true").replace(
-        "  containers:",
-        "  priorityClassName: system-node-critical\n  containers:",
-    );
+    let critical = pod("critical", "", "true")
+        .replace("  containers:", "  priorityClassName: system-node-critical\n  containers:");
     cluster.create(&critical);
-    cluster
-        .manifests()
-        .put("static.yaml", &pod("static", "", "true"));
+    cluster.manifests().put("static.yaml", &pod("static", "", "true"));
     for name in ["critical", "static-node1"] {
         cluster.wait("create", &format!("pod/{name}"));
         cluster.wait("condition=Ready", &format!("pod/{name}"));
@@ -203,17 +189,13 @@ pub async fn a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pod
     };
     let since = ready(&cluster);
     for round in 0..rounds {
-        for (kind, volume, pressure) in [
-            ("memory", "medium: Memory", "MemoryPressure"),
-            ("disk", "", "DiskPressure"),
-        ] {
+        for (kind, volume, pressure) in
+            [("memory", "medium: Memory", "MemoryPressure"), ("disk", "", "DiskPressure")]
+        {
             let name = format!("{kind}-{round}");
             cluster.create(&greedy(&name, volume));
             let status = evicted(&cluster, &name).await["status"].to_string();
-            assert!(
-                status.contains("The node was low on resource: "),
-                "{status}"
-            );
+            assert!(status.contains("The node was low on resource: "), "{status}");
             node_condition(&cluster, pressure, "False").await;
             println!("{name}: evicted");
         }
@@ -235,15 +217,7 @@ fn available_memory_mib() -> u64 {
 
 fn meminfo_mib(field: &str) -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let value = info
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    let kib: u64 = value
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let kib: u64 = value.unwrap().split_whitespace().next().unwrap().parse().unwrap();
     kib / 1024
 }

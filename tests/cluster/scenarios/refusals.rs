@@ -144,18 +144,12 @@ pub async fn a_deployment_whose_volume_cannot_be_mounted_has_one_waiting_pod() {
     for (name, _, has_event) in deployments {
         wait_for("its pod waits", DEADLINE, || async {
             let pods = pods(name);
-            let status = pods
-                .first()
-                .map(|pod| pod["status"].clone())
-                .unwrap_or_default();
+            let status = pods.first().map(|pod| pod["status"].clone()).unwrap_or_default();
             let waiting = &status["containerStatuses"][0]["state"]["waiting"];
             holds(waiting["reason"] == "ContainerCreating", status.to_string())
         })
         .await;
-        let pod = pods(name)[0]["metadata"]["name"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let pod = pods(name)[0]["metadata"]["name"].as_str().unwrap().to_owned();
         wait_for("an event says why", DEADLINE, || async {
             let events = cluster.kubectl(&["events", "--for", &format!("pod/{pod}")]);
             holds(!has_event || events.contains("FailedMount"), events)
@@ -172,9 +166,7 @@ pub async fn a_deployment_whose_volume_cannot_be_mounted_has_one_waiting_pod() {
     }
     for (name, ..) in deployments {
         cluster.kubectl(&["delete", "deployment", name]);
-        wait_for("its pod is gone", DEADLINE, || async {
-            holds(pods(name).is_empty(), name)
-        })
-        .await;
+        wait_for("its pod is gone", DEADLINE, || async { holds(pods(name).is_empty(), name) })
+            .await;
     }
 }

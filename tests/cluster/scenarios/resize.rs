@@ -52,13 +52,7 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
     let pod = cluster.get(&["pod", "sized"]);
     let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
     let started = pod["status"]["containerStatuses"][0]["containerID"].clone();
-    let id = started
-        .as_str()
-        .unwrap()
-        .rsplit('/')
-        .next()
-        .unwrap()
-        .to_owned();
+    let id = started.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
     cluster.resize("sized", LARGER);
     let resources = |pod: &Value| pod["status"]["containerStatuses"][0]["resources"].clone();
     wait_for("the pod has what it requests", DEADLINE, || async {
@@ -102,12 +96,8 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
         holds(!text.contains("PodResize"), text)
     })
     .await;
-    let events = cluster.kubectl(&[
-        "get",
-        "events",
-        "--field-selector",
-        "involvedObject.name=sized",
-    ]);
+    let events =
+        cluster.kubectl(&["get", "events", "--field-selector", "involvedObject.name=sized"]);
     for reason in ["ResizeStarted", "ResizeCompleted", "ResizeDeferred"] {
         assert!(events.contains(reason), "{events}");
     }

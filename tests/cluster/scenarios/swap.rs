@@ -74,9 +74,8 @@ spec:
 pub fn running(cluster: &Cluster) -> Vec<String> {
     let list = cluster.crictl(&["ps"]);
     let containers = list["containers"].as_array().unwrap().iter();
-    let mut found: Vec<_> = containers
-        .map(|one| format!("{} {}", one["id"], one["metadata"]))
-        .collect();
+    let mut found: Vec<_> =
+        containers.map(|one| format!("{} {}", one["id"], one["metadata"])).collect();
     found.sort();
     found
 }
@@ -111,23 +110,9 @@ pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restar
     })
     .await;
     // A change reaches a pod that the other kubelet prepared.
-    cluster.kubectl(&[
-        "patch",
-        "configmap",
-        "words",
-        "-p",
-        r#"{"data":{"mode":"second"}}"#,
-    ]);
+    cluster.kubectl(&["patch", "configmap", "words", "-p", r#"{"data":{"mode":"second"}}"#]);
     wait_for("the changed object is in the volume", DEADLINE, || async {
-        let read = [
-            "exec",
-            "deployment/web",
-            "-c",
-            "main",
-            "--",
-            "cat",
-            "/words/mode",
-        ];
+        let read = ["exec", "deployment/web", "-c", "main", "--", "cat", "/words/mode"];
         let shown = cluster.try_kubectl(&read)?;
         holds(shown == "second", shown)
     })
@@ -135,10 +120,7 @@ pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restar
     assert_eq!(running(&cluster), containers);
     assert_eq!(instances(&cluster, "part=all"), before);
     cluster.wait("condition=Ready", "pod/static-node1");
-    assert_eq!(
-        cluster.get(&["pod/static-node1"])["metadata"]["uid"],
-        mirror
-    );
+    assert_eq!(cluster.get(&["pod/static-node1"])["metadata"]["uid"], mirror);
 
     Flavour::Go.make_current();
     cluster.restart_kubelet();
@@ -216,10 +198,7 @@ async fn resize(cluster: &Cluster, cpu: &str) {
     wait_for("the pod is resized", DEADLINE, || async {
         let status = cluster.get(&["pod", "sized"])["status"].clone();
         let has = status["containerStatuses"][0]["resources"]["limits"]["cpu"] == cpu;
-        holds(
-            has && !status.to_string().contains("PodResize"),
-            status.to_string(),
-        )
+        holds(has && !status.to_string().contains("PodResize"), status.to_string())
     })
     .await;
 }
@@ -249,11 +228,8 @@ async fn registered(cluster: &Cluster) -> Plugin {
         directory().ok_or("there is no socket".to_owned())
     })
     .await;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let plugin = {
         let _entered = runtime.enter();
         FakePlugin::listen(&directory, "gpu.sock")
@@ -270,10 +246,7 @@ async fn registered(cluster: &Cluster) -> Plugin {
         holds(amount == "2", amount.to_string())
     })
     .await;
-    Plugin {
-        runtime: Some(runtime),
-        _serving: plugin,
-    }
+    Plugin { runtime: Some(runtime), _serving: plugin }
 }
 
 pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the_kubelet_changes() {
@@ -281,10 +254,7 @@ pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the
     let mut cluster = Cluster::start_with_flags(&FLAGS);
     let mut plugin = registered(&cluster).await;
     let gpu = json!({"limits": {GPU: "1"}});
-    cluster.create(&with_resources(
-        "pinned",
-        &json!({"limits": {"cpu": "1", "memory": "32Mi"}}),
-    ));
+    cluster.create(&with_resources("pinned", &json!({"limits": {"cpu": "1", "memory": "32Mi"}})));
     cluster.create(&with_resources(
         "sized",
         &json!({"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}),
@@ -295,10 +265,7 @@ pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the
         cluster.wait("condition=Ready", &format!("pod/{pod}"));
     }
     resize(&cluster, "150m").await;
-    for (turn, flavour) in [Flavour::Rust, Flavour::Go, Flavour::Rust]
-        .into_iter()
-        .enumerate()
-    {
+    for (turn, flavour) in [Flavour::Rust, Flavour::Go, Flavour::Rust].into_iter().enumerate() {
         let names: Vec<_> = pods.iter().map(String::as_str).collect();
         let (before, containers) = (handed_out(&cluster, &names), running(&cluster));
         assert_eq!(before.cpus[0], "1", "{before:?}");

@@ -61,11 +61,7 @@ struct Seen {
 
 fn seen(cluster: &Cluster, pods: &[String]) -> Seen {
     let read = |pod: &String| {
-        let script = if pod.starts_with(BLOCK) {
-            "head -n 1 /dev/disk"
-        } else {
-            "cat /data/file"
-        };
+        let script = if pod.starts_with(BLOCK) { "head -n 1 /dev/disk" } else { "cat /data/file" };
         let read = cluster.kubectl(&["exec", pod, "--", "sh", "-c", script]);
         assert_eq!(read.trim(), pod, "{script}");
         read
@@ -86,10 +82,7 @@ async fn change_to(cluster: &mut Cluster, flavour: Flavour, pods: &[String]) {
     tokio::time::sleep(Duration::from_secs(12)).await;
     let before = seen(cluster, pods);
     let points: Vec<_> = before.mount_points.windows(2).collect();
-    assert!(
-        points.iter().all(|pair| pair[0] != pair[1]),
-        "mounted twice: {before:#?}"
-    );
+    assert!(points.iter().all(|pair| pair[0] != pair[1]), "mounted twice: {before:#?}");
     if flavour == Flavour::Rust {
         is_safe_and_changes_nothing(cluster);
     }
@@ -110,10 +103,8 @@ async fn change_to(cluster: &mut Cluster, flavour: Flavour, pods: &[String]) {
 async fn delete(cluster: &Cluster, pods: &[String]) {
     let claims = ["get", "pvc", "-o", "jsonpath={.items[*].metadata.name}"];
     let claims = cluster.kubectl(&claims);
-    let claims: Vec<_> = claims
-        .split(' ')
-        .filter(|claim| pods.iter().any(|pod| pod == claim))
-        .collect();
+    let claims: Vec<_> =
+        claims.split(' ').filter(|claim| pods.iter().any(|pod| pod == claim)).collect();
     let prefix = format!("kubernetes.io/csi/{NAME}^");
     let handle = |claim: &&str| volume_name(cluster, claim).replace(&prefix, "");
     let handles: Vec<_> = claims.iter().map(handle).collect();
@@ -122,40 +113,28 @@ async fn delete(cluster: &Cluster, pods: &[String]) {
     let names: Vec<_> = pods.iter().map(String::as_str).collect();
     cluster.kubectl(&[&["delete", "pod"], &names[..]].concat());
     cluster.kubectl(&[&["delete", "pvc"], &claims[..]].concat());
-    wait_for(
-        "the volumes are unpublished, then unstaged",
-        DEADLINE,
-        || async {
-            let lines = journal(cluster);
-            let is_undone = handles.iter().all(|handle| is_undone(&lines, handle));
-            let points = mount_points(cluster);
-            let is_mounted =
-                |uid: &String| points.iter().any(|one| one.contains(uid.trim_matches('"')));
-            let loops = loop_devices();
-            let is_attached = |uid: &String| {
-                let uid = uid.trim_matches('"');
-                loops.iter().any(|backing| backing.contains(uid))
-            };
-            let is_left = |uid: &String| is_mounted(uid) || is_attached(uid);
-            holds(
-                is_undone && !uids.iter().any(is_left),
-                format!("{lines:#?} {points:#?} {loops:#?}"),
-            )
-        },
-    )
+    wait_for("the volumes are unpublished, then unstaged", DEADLINE, || async {
+        let lines = journal(cluster);
+        let is_undone = handles.iter().all(|handle| is_undone(&lines, handle));
+        let points = mount_points(cluster);
+        let is_mounted =
+            |uid: &String| points.iter().any(|one| one.contains(uid.trim_matches('"')));
+        let loops = loop_devices();
+        let is_attached = |uid: &String| {
+            let uid = uid.trim_matches('"');
+            loops.iter().any(|backing| backing.contains(uid))
+        };
+        let is_left = |uid: &String| is_mounted(uid) || is_attached(uid);
+        holds(is_undone && !uids.iter().any(is_left), format!("{lines:#?} {points:#?} {loops:#?}"))
+    })
     .await;
 }
 
 /// What the loop devices of the machine are attached to. A Go kubelet attaches one to each device that it maps.
 fn loop_devices() -> Vec<String> {
-    let entries = std::fs::read_dir("/sys/block")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let backing = entries.map(|entry| entry.path().join("loop/backing_file"));
-    backing
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-        .collect()
+    backing.filter_map(|path| std::fs::read_to_string(path).ok()).collect()
 }
 
 /// Whether the last calls of the node for a volume were unpublish and then unstage.
@@ -167,11 +146,7 @@ fn is_undone(journal: &[String], handle: &str) -> bool {
     let methods: Vec<_> = done.filter_map(|line| line.split(' ').next()).collect();
     // A call may be repeated.
     let last = |method: &str| methods.iter().rposition(|one| *one == method);
-    let orders = [
-        "NodePublishVolume",
-        "NodeUnpublishVolume",
-        "NodeUnstageVolume",
-    ];
+    let orders = ["NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"];
     let [Some(published), Some(unpublished), Some(unstaged)] = orders.map(last) else {
         return false;
     };

@@ -33,24 +33,16 @@ pub async fn metrics_server_shows_what_the_node_and_its_pods_use() {
         let args = ["top", "pod", "busy", "--containers", "--no-headers"];
         let text = cluster.try_kubectl(&args)?;
         let used = |name: &str| {
-            let mut lines = text
-                .lines()
-                .map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let line = lines.find(|words| words.get(1) == Some(&name))?;
             line.get(2)?.strip_suffix('m')?.parse::<u32>().ok()
         };
         let (busy, idle) = (used("main"), used("idle"));
-        holds(
-            busy.is_some_and(|m| (150..=250).contains(&m)) && idle.is_some_and(|m| m < 50),
-            text,
-        )
+        holds(busy.is_some_and(|m| (150..=250).contains(&m)) && idle.is_some_and(|m| m < 50), text)
     })
     .await;
     let node = cluster.kubectl(&["top", "node", NODE, "--no-headers"]);
     let words: Vec<&str> = node.split_whitespace().collect();
     let memory = words.get(3).and_then(|word| word.strip_suffix("Mi"));
-    assert!(
-        memory.is_some_and(|mib| mib.parse::<u64>().is_ok_and(|mib| mib > 0)),
-        "{node}"
-    );
+    assert!(memory.is_some_and(|mib| mib.parse::<u64>().is_ok_and(|mib| mib > 0)), "{node}");
 }

@@ -162,10 +162,7 @@ pub async fn jobs_complete_or_fail_and_sets_keep_names_and_order() {
     cluster.kubectl(&["delete", "pod", "db-0"]);
     cluster.wait("create", "pod/db-0");
     cluster.wait("condition=Ready", "pod/db-0");
-    assert_ne!(
-        cluster.get(&["pod", "db-0"])["metadata"]["uid"],
-        first["metadata"]["uid"]
-    );
+    assert_ne!(cluster.get(&["pod", "db-0"])["metadata"]["uid"], first["metadata"]["uid"]);
     cluster.kubectl(&["delete", "job/good", "job/bad", "daemonset/agent"]);
     cluster.kubectl(&["delete", "statefulset/db"]);
     wait_for("their pods are gone", DEADLINE, || async {

@@ -46,9 +46,7 @@ fn plant(node: &Node, name: &str, source: Option<&str>) {
     let sandbox = write(node.dir(), "sandbox.json", &sandbox);
     let container = write(node.dir(), "container.json", &container);
     let pod = node.runtime.crictl(&["runp", &sandbox]);
-    let id = node
-        .runtime
-        .crictl(&["create", pod.trim(), &container, &sandbox]);
+    let id = node.runtime.crictl(&["create", pod.trim(), &container, &sandbox]);
     node.runtime.crictl(&["start", id.trim()]);
 }
 

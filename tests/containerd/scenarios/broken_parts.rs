@@ -37,20 +37,11 @@ async fn watch_for_flips(node: &Node, more: usize) {
     wait_for("the probe runs on", WAIT_LIMIT, || async {
         for pod in node.kubelet.pods().await.unwrap_or_default() {
             let name = pod.metadata.name.clone().unwrap_or_default();
-            assert_ne!(
-                condition(&pod, "Ready"),
-                Some(false),
-                "{name} flipped: {:?}",
-                pod.status
-            );
+            assert_ne!(condition(&pod, "Ready"), Some(false), "{name} flipped: {:?}", pod.status);
             assert!(restarts(&pod, "c") <= 0, "{name} was restarted");
         }
         let now = probes();
-        if now >= enough {
-            Ok(())
-        } else {
-            Err(format!("{now} of {enough} probes"))
-        }
+        if now >= enough { Ok(()) } else { Err(format!("{now} of {enough} probes")) }
     })
     .await;
 }
@@ -61,11 +52,7 @@ pub async fn a_killed_kubelet_finds_its_pods_as_they_were() {
     let before = node.runtime.containers();
     let ready_since = |pod: &k8s_openapi::api::core::v1::Pod| {
         let conditions = pod.status.clone().unwrap().conditions.unwrap();
-        conditions
-            .into_iter()
-            .find(|c| c.type_ == "Ready")
-            .unwrap()
-            .last_transition_time
+        conditions.into_iter().find(|c| c.type_ == "Ready").unwrap().last_transition_time
     };
     let since = ready_since(&node.ready("probed").await);
     node.kubelet.respawn();
@@ -90,11 +77,7 @@ pub async fn a_restarted_containerd_costs_no_container() {
     let more = node.shared_file("probes").lines().count() + 2;
     wait_for("probes run again", WAIT_LIMIT, || async {
         let now = node.shared_file("probes").lines().count();
-        if now >= more {
-            Ok(())
-        } else {
-            Err(format!("{now} of {more}"))
-        }
+        if now >= more { Ok(()) } else { Err(format!("{now} of {more}")) }
     })
     .await;
     let probed = node.ready("probed").await;

@@ -15,11 +15,7 @@ fn is_v2() -> bool {
 /// The directory of a cgroup below that of all pods: in the hierarchy of a controller for version 1.
 fn directory(node: &Node, controller: &str, path: &str) -> PathBuf {
     let below = format!("{}/kubepods/{path}", node.runtime.name());
-    if is_v2() {
-        Path::new(ROOT).join(below)
-    } else {
-        Path::new(ROOT).join(controller).join(below)
-    }
+    if is_v2() { Path::new(ROOT).join(below) } else { Path::new(ROOT).join(controller).join(below) }
 }
 
 /// What is in a file of a cgroup: `v1` is `CONTROLLER/FILE`.
@@ -97,13 +93,7 @@ pub async fn pods_have_the_cgroups_of_their_classes_with_their_limits() {
         format!("besteffort/pod{}", uid(&node, "e").await),
     ];
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let memory = memory
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024;
+    let memory = memory.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
     let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     let count = std::thread::available_parallelism().unwrap().get();
     let shares = (count * 1000 - 100) * 1024 / 1000;
@@ -112,69 +102,21 @@ pub async fn pods_have_the_cgroups_of_their_classes_with_their_limits() {
     let (all, all_weight) = (shares.to_string(), weight(shares));
     let none_v1 = "9223372036854771712";
     for (path, v1, expected_v1, v2, expected_v2) in [
-        (
-            "",
-            "cpu/cpu.shares",
-            all.as_str(),
-            "cpu.weight",
-            all_weight.as_str(),
-        ),
-        (
-            "",
-            "memory/memory.limit_in_bytes",
-            &all_memory,
-            "memory.max",
-            &all_memory,
-        ),
-        (
-            "",
-            "cpuset/cpuset.cpus",
-            cpus.trim(),
-            "cpuset.cpus",
-            cpus.trim(),
-        ),
+        ("", "cpu/cpu.shares", all.as_str(), "cpu.weight", all_weight.as_str()),
+        ("", "memory/memory.limit_in_bytes", &all_memory, "memory.max", &all_memory),
+        ("", "cpuset/cpuset.cpus", cpus.trim(), "cpuset.cpus", cpus.trim()),
         ("burstable", "cpu/cpu.shares", "51", "cpu.weight", "2"),
         ("besteffort", "cpu/cpu.shares", "2", "cpu.weight", "1"),
         (&g, "cpu/cpu.shares", "102", "cpu.weight", "4"),
-        (
-            &g,
-            "cpu/cpu.cfs_quota_us",
-            "10000",
-            "cpu.max",
-            "10000 100000",
-        ),
-        (
-            &g,
-            "memory/memory.limit_in_bytes",
-            "33554432",
-            "memory.max",
-            "33554432",
-        ),
+        (&g, "cpu/cpu.cfs_quota_us", "10000", "cpu.max", "10000 100000"),
+        (&g, "memory/memory.limit_in_bytes", "33554432", "memory.max", "33554432"),
         (&g, "pids/pids.max", "77", "pids.max", "77"),
         (&b, "cpu/cpu.shares", "51", "cpu.weight", "2"),
-        (
-            &b,
-            "cpu/cpu.cfs_quota_us",
-            "20000",
-            "cpu.max",
-            "20000 100000",
-        ),
-        (
-            &b,
-            "memory/memory.limit_in_bytes",
-            "67108864",
-            "memory.max",
-            "67108864",
-        ),
+        (&b, "cpu/cpu.cfs_quota_us", "20000", "cpu.max", "20000 100000"),
+        (&b, "memory/memory.limit_in_bytes", "67108864", "memory.max", "67108864"),
         (&e, "cpu/cpu.shares", "2", "cpu.weight", "1"),
         (&e, "cpu/cpu.cfs_quota_us", "-1", "cpu.max", "max 100000"),
-        (
-            &e,
-            "memory/memory.limit_in_bytes",
-            none_v1,
-            "memory.max",
-            "max",
-        ),
+        (&e, "memory/memory.limit_in_bytes", none_v1, "memory.max", "max"),
         (&e, "pids/pids.max", "77", "pids.max", "77"),
     ] {
         let expected = if is_v2() { expected_v2 } else { expected_v1 };
@@ -189,10 +131,7 @@ pub async fn pods_have_the_cgroups_of_their_classes_with_their_limits() {
         assert!(memory.unwrap().contains(&parent), "{cgroups}");
     }
     let events = node.events().await;
-    assert!(
-        events.contains("Updated Node Allocatable limit across pods"),
-        "{events}"
-    );
+    assert!(events.contains("Updated Node Allocatable limit across pods"), "{events}");
     for name in ["g", "b", "e"] {
         node.remove(name);
     }
@@ -219,15 +158,11 @@ pub async fn pods_that_go_while_no_kubelet_runs_leave_no_cgroup() {
     }
     node.kubelet.respawn();
     node.gone("goes", WAIT_LIMIT).await;
-    wait_for(
-        "only the cgroup of the pod that stays is left",
-        WAIT_LIMIT,
-        || async {
-            let mut left = of_pods(&node);
-            left.retain(|path| !path.contains(&stays));
-            holds(left.is_empty(), left.join("\n"))
-        },
-    )
+    wait_for("only the cgroup of the pod that stays is left", WAIT_LIMIT, || async {
+        let mut left = of_pods(&node);
+        left.retain(|path| !path.contains(&stays));
+        holds(left.is_empty(), left.join("\n"))
+    })
     .await;
     let ended = lost.try_wait().unwrap();
     assert!(ended.is_some(), "the lost process still runs");
@@ -245,28 +180,19 @@ pub async fn a_pod_from_before_keeps_its_parent_and_is_not_restarted() {
     let before = pid_of(&node, "old");
     let parents = |pid| {
         let cgroups = cgroups_of(pid);
-        let lines = cgroups
-            .lines()
-            .map(|line| line.rsplit_once('/').unwrap().0.to_owned());
+        let lines = cgroups.lines().map(|line| line.rsplit_once('/').unwrap().0.to_owned());
         lines.collect::<Vec<_>>()
     };
     let old_parents = parents(before);
-    node.kubelet
-        .reconfigure("cgroupsPerQOS: false", "cgroupsPerQOS: true");
-    node.kubelet.reconfigure(
-        "enforceNodeAllocatable: []",
-        "enforceNodeAllocatable: [pods]",
-    );
+    node.kubelet.reconfigure("cgroupsPerQOS: false", "cgroupsPerQOS: true");
+    node.kubelet.reconfigure("enforceNodeAllocatable: []", "enforceNodeAllocatable: [pods]");
     node.restart_kubelet().await;
     node.put("new", &sleeper("new", ""));
     uid(&node, "new").await;
     assert_eq!(pid_of(&node, "old"), before, "it is not restarted");
-    let killed = Command::new("kill")
-        .args(["-KILL", &before.to_string()])
-        .status();
+    let killed = Command::new("kill").args(["-KILL", &before.to_string()]).status();
     assert!(killed.unwrap().success());
-    node.pod_when("old", "has restarted", |pod| restarts(pod, "c") == 1)
-        .await;
+    node.pod_when("old", "has restarted", |pod| restarts(pod, "c") == 1).await;
     node.ready("old").await;
     assert_eq!(parents(pid_of(&node, "old")), old_parents);
     assert!(!of_pods(&node).is_empty(), "those of the new pod");
@@ -278,8 +204,7 @@ pub async fn a_pod_from_before_keeps_its_parent_and_is_not_restarted() {
 pub async fn a_cgroup_that_somebody_removed_is_made_again_for_the_next_pod() {
     let node = Node::start().await;
     // Until the next minute the kubelet does not make them by itself.
-    node.says("Updated Node Allocatable limit across pods")
-        .await;
+    node.says("Updated Node Allocatable limit across pods").await;
     // Only below its own directories: others come and go beside them.
     let name = node.runtime.name();
     let script = format!(
@@ -291,12 +216,7 @@ pub async fn a_cgroup_that_somebody_removed_is_made_again_for_the_next_pod() {
     assert!(removed.success() && !directory(&node, "memory", "").exists());
     node.put("e", &sleeper("e", ""));
     let uid = uid(&node, "e").await;
-    let shares = value(
-        &node,
-        &format!("besteffort/pod{uid}"),
-        "cpu/cpu.shares",
-        "cpu.weight",
-    );
+    let shares = value(&node, &format!("besteffort/pod{uid}"), "cpu/cpu.shares", "cpu.weight");
     assert_eq!(shares, if is_v2() { "1" } else { "2" });
     let shares = value(&node, "", "cpu/cpu.shares", "cpu.weight");
     assert!(shares.parse::<u64>().unwrap() > 30, "{shares}");

@@ -34,10 +34,7 @@ containers:
     assert!(second.finished <= main.started, "{second:?} {main:?}");
     let code = |name: &str| {
         let state = container(&pod, name).unwrap().state.clone().unwrap();
-        state
-            .terminated
-            .expect("a finished init container shows as terminated")
-            .exit_code
+        state.terminated.expect("a finished init container shows as terminated").exit_code
     };
     assert_eq!((code("first"), code("second")), (0, 0));
 }
@@ -63,10 +60,8 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 "#,
         shared.display()
     );
-    let text = manifest("side", &spec).replace(
-        "terminationGracePeriodSeconds: 1",
-        "terminationGracePeriodSeconds: 20",
-    );
+    let text = manifest("side", &spec)
+        .replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 20");
     node.put("side", &text);
     node.ready("side").await;
     // Only then are both ready to be signalled.
@@ -98,35 +93,20 @@ pub async fn restart_policies_decide_what_is_started_again() {
         node.put(name, &manifest(name, &spec));
     }
     for name in ["always-ok", "onfailure-bad"] {
-        let pod = node
-            .pod_when(name, "was restarted", |pod| restarts(pod, "c") >= 1)
-            .await;
+        let pod = node.pod_when(name, "was restarted", |pod| restarts(pod, "c") >= 1).await;
         assert_eq!(phase(&pod), "Running", "{name}");
     }
-    for (name, wanted, code) in [
-        ("onfailure-ok", "Succeeded", 0),
-        ("never-ok", "Succeeded", 0),
-        ("never-bad", "Failed", 4),
-    ] {
-        let pod = node
-            .pod_when(name, wanted, |pod| phase(pod) == wanted)
-            .await;
-        let state = container(&pod, "c")
-            .unwrap()
-            .state
-            .clone()
-            .unwrap()
-            .terminated
-            .unwrap();
+    for (name, wanted, code) in
+        [("onfailure-ok", "Succeeded", 0), ("never-ok", "Succeeded", 0), ("never-bad", "Failed", 4)]
+    {
+        let pod = node.pod_when(name, wanted, |pod| phase(pod) == wanted).await;
+        let state = container(&pod, "c").unwrap().state.clone().unwrap().terminated.unwrap();
         assert_eq!((state.exit_code, restarts(&pod, "c")), (code, 0), "{name}");
     }
     // By now the first two have been started again; the others must not have been.
     for name in ["onfailure-ok", "never-ok", "never-bad"] {
         let attempts = node.runtime.containers_of(&format!("{name}-node1"));
-        assert!(
-            attempts.iter().all(|container| container.attempt == 0),
-            "{attempts:?}"
-        );
+        assert!(attempts.iter().all(|container| container.attempt == 0), "{attempts:?}");
     }
 }
 
@@ -154,47 +134,23 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     let waiting = |reason: &'static str| {
         move |pod: &k8s_openapi::api::core::v1::Pod| {
             let state = container(pod, "c").and_then(|status| status.state.clone());
-            state
-                .and_then(|state| state.waiting)
-                .and_then(|waiting| waiting.reason)
-                .as_deref()
+            state.and_then(|state| state.waiting).and_then(|waiting| waiting.reason).as_deref()
                 == Some(reason)
         }
     };
-    let pod = node
-        .pod_when(
-            "crash",
-            "waits in CrashLoopBackOff",
-            waiting("CrashLoopBackOff"),
-        )
-        .await;
+    let pod =
+        node.pod_when("crash", "waits in CrashLoopBackOff", waiting("CrashLoopBackOff")).await;
     assert_eq!(phase(&pod), "Running");
-    let last = container(&pod, "c")
-        .unwrap()
-        .last_state
-        .clone()
-        .unwrap()
-        .terminated
-        .unwrap();
+    let last = container(&pod, "c").unwrap().last_state.clone().unwrap().terminated.unwrap();
     assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
 
     let starts = wait_for("four starts", Duration::from_secs(150), || async {
         let text = node.shared_file("starts");
-        let starts = text
-            .lines()
-            .filter_map(|line| line.parse::<f64>().ok())
-            .collect::<Vec<_>>();
-        if starts.len() >= 4 {
-            Ok(starts)
-        } else {
-            Err(format!("{starts:?}"))
-        }
+        let starts = text.lines().filter_map(|line| line.parse::<f64>().ok()).collect::<Vec<_>>();
+        if starts.len() >= 4 { Ok(starts) } else { Err(format!("{starts:?}")) }
     })
     .await;
-    let gaps = starts
-        .windows(2)
-        .map(|pair| pair[1] - pair[0])
-        .collect::<Vec<_>>();
+    let gaps = starts.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>();
     // Each is over before the next longer one would be, however long a start takes.
     assert!(gaps[0] < 9.9, "the first restart comes at once: {gaps:?}");
     assert!((9.9..19.9).contains(&gaps[1]), "then ten seconds: {gaps:?}");
@@ -214,9 +170,7 @@ containers:
         found.iter().any(|c| c.running)
     })
     .await;
-    let pod = node
-        .pod_when("live", "was restarted", |pod| restarts(pod, "c") == 1)
-        .await;
+    let pod = node.pod_when("live", "was restarted", |pod| restarts(pod, "c") == 1).await;
     assert_eq!(phase(&pod), "Running");
     let last = container(&pod, "c")
         .unwrap()
@@ -225,15 +179,8 @@ containers:
         .unwrap()
         .terminated
         .expect("the first ended");
-    let lived = last
-        .finished_at
-        .unwrap()
-        .0
-        .duration_since(last.started_at.unwrap().0);
-    assert!(
-        lived.as_secs() >= 3,
-        "it was killed before it failed: {lived:?}"
-    );
+    let lived = last.finished_at.unwrap().0.duration_since(last.started_at.unwrap().0);
+    assert!(lived.as_secs() >= 3, "it was killed before it failed: {lived:?}");
     assert_eq!(last.exit_code, 137);
 }
 
@@ -249,9 +196,7 @@ containers:
 - { name: modest, image: "localhost/busybox:dev", command: [sh, -c, "exit 3"], resources: { limits: { memory: 20Mi } } }
 "#;
     node.put("hungry", &manifest("hungry", spec));
-    let pod = node
-        .pod_when("hungry", "failed", |pod| phase(pod) == "Failed")
-        .await;
+    let pod = node.pod_when("hungry", "failed", |pod| phase(pod) == "Failed").await;
     let ended = |name: &str| {
         let state = container(&pod, name).unwrap().state.clone().unwrap();
         let terminated = state.terminated.unwrap();

@@ -51,16 +51,9 @@ async fn snapshot(client: &mut Client) -> Result<Snapshot, tonic::Status> {
         ready: sandbox.state() == v1::PodSandboxState::SandboxReady,
         id: sandbox.id,
         pod: sandbox.metadata.unwrap_or_default().name,
-        version: sandbox
-            .labels
-            .get(VERSION_LABEL)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0),
+        version: sandbox.labels.get(VERSION_LABEL).and_then(|text| text.parse().ok()).unwrap_or(0),
     });
-    Ok(Snapshot {
-        containers: containers.collect(),
-        sandboxes: sandboxes.collect(),
-    })
+    Ok(Snapshot { containers: containers.collect(), sandboxes: sandboxes.collect() })
 }
 
 impl Real<'_> {
@@ -69,10 +62,7 @@ impl Real<'_> {
         if let Some(known) = known.get(id) {
             return *known;
         }
-        let request = v1::ContainerStatusRequest {
-            container_id: id.to_owned(),
-            verbose: false,
-        };
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         let cut_short = match self.client.clone().container_status(request).await {
             // CRI-O reports the time of creation twice for a container that it failed to start.
             Ok(answer) => answer.into_inner().status.is_some_and(|status| {
@@ -87,10 +77,8 @@ impl Real<'_> {
     }
 
     async fn main_process(&self, container: &str) -> Option<Pid> {
-        let request = v1::ContainerStatusRequest {
-            container_id: container.to_owned(),
-            verbose: true,
-        };
+        let request =
+            v1::ContainerStatusRequest { container_id: container.to_owned(), verbose: true };
         let answer = self.client.clone().container_status(request).await.ok()?;
         let info = answer.into_inner().info.remove("info")?;
         let info: serde_json::Value = serde_json::from_str(&info).ok()?;

@@ -53,10 +53,7 @@ pub async fn images_of_three_containers_are_pulled_at_the_same_time() {
     node.put("web", &manifest("web", &format!("containers:\n{spec}")));
     node.ready("web").await;
     let order = node.runtime.containers_of("web-node1");
-    let names: Vec<_> = order
-        .iter()
-        .map(|container| container.name.as_str())
-        .collect();
+    let names: Vec<_> = order.iter().map(|container| container.name.as_str()).collect();
     assert_eq!(names, ["one", "two", "three"]);
     let known = node.runtime.crictl(&["images"]);
     assert!(known.contains(door.image("three").as_str()), "{known}");
@@ -80,11 +77,7 @@ pub async fn a_private_image_is_pulled_once_the_login_is_right() {
     let registry = Registry::private(node.dir()).await;
     let image = registry.push(&node.runtime, BUSYBOX, "team/app:1");
     let config = node.root().join("config.json");
-    std::fs::write(
-        &config,
-        docker_config(&registry.host(), USER, "wrong-password"),
-    )
-    .unwrap();
+    std::fs::write(&config, docker_config(&registry.host(), USER, "wrong-password")).unwrap();
     node.put("web", &manifest("web", &sleeps(&image)));
     // That it failed may be shown for a moment only, if something makes the kubelet look again.
     let held = |pod: &Pod| reason(pod) == "ImagePullBackOff";
@@ -119,14 +112,8 @@ pub async fn a_program_provides_the_login_for_all_images_of_a_registry() {
     let registry = Registry::private(dir.path()).await;
     let provider = credential_provider(dir.path(), &registry.host());
     let args = [
-        format!(
-            "--image-credential-provider-config={}",
-            provider.config.display()
-        ),
-        format!(
-            "--image-credential-provider-bin-dir={}",
-            provider.programs.display()
-        ),
+        format!("--image-credential-provider-config={}", provider.config.display()),
+        format!("--image-credential-provider-bin-dir={}", provider.programs.display()),
     ];
     let node = Node::start_in(dir, "", &args).await;
     for name in ["one", "two"] {
@@ -182,8 +169,7 @@ pub async fn unused_images_go_until_there_is_space_and_used_ones_stay() {
     // Containerd keeps each twice, packed and unpacked; CRI-O only unpacked.
     let copies = if Flavour::current().is_crio() { 1 } else { 2 };
     for name in ["wanted", "first", "second", "third"] {
-        node.runtime
-            .import_filler(&format!("localhost/{name}:1"), (20 << 20) / copies);
+        node.runtime.import_filler(&format!("localhost/{name}:1"), (20 << 20) / copies);
     }
     node.put("runs", &manifest("runs", &sleeps(BUSYBOX)));
     node.ready("runs").await;
@@ -197,14 +183,10 @@ pub async fn unused_images_go_until_there_is_space_and_used_ones_stay() {
         100 - stat.f_bavail * 100 / stat.f_blocks
     };
     let before = used();
-    assert!(
-        before > 60,
-        "{before} % are used; the images were to fill more"
-    );
+    assert!(before > 60, "{before} % are used; the images were to fill more");
     let settings =
         "imageGCHighThresholdPercent: 60\nimageGCLowThresholdPercent: 45\nimageMinimumGCAge: 1ns\n";
-    node.kubelet
-        .reconfigure("imageGCHighThresholdPercent: 100\n", settings);
+    node.kubelet.reconfigure("imageGCHighThresholdPercent: 100\n", settings);
     node.kubelet.respawn();
     node.kubelet.wait_healthy(WAIT_LIMIT).await;
     // crictl asks for the file system first; CRI-O fails there while it removes an image.

@@ -12,16 +12,10 @@ use crate::support::wait::{holds, wait_for};
 fn http_get(address: &str) -> Result<String, String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
     let limit = Some(WAIT_LIMIT);
-    stream
-        .set_read_timeout(limit)
-        .map_err(|error| error.to_string())?;
-    stream
-        .write_all(b"GET / HTTP/1.0\r\n\r\n")
-        .map_err(|error| error.to_string())?;
+    stream.set_read_timeout(limit).map_err(|error| error.to_string())?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").map_err(|error| error.to_string())?;
     let mut answer = String::new();
-    stream
-        .read_to_string(&mut answer)
-        .map_err(|error| error.to_string())?;
+    stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;
     Ok(answer)
 }
 
@@ -42,26 +36,14 @@ containers:
 volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 "#, shared.display())));
     let running = node
-        .containers_when("web", "it runs", WAIT_LIMIT, |found| {
-            found.iter().any(|c| c.running)
-        })
+        .containers_when("web", "it runs", WAIT_LIMIT, |found| found.iter().any(|c| c.running))
         .await;
     // It was signalled, and ignores the signal.
-    node.says("Readiness probe failed: HTTP probe failed with statuscode: 404")
-        .await;
-    node.pod_when("web", "is not ready", |pod| {
-        condition(pod, "Ready") == Some(false)
-    })
-    .await;
+    node.says("Readiness probe failed: HTTP probe failed with statuscode: 404").await;
+    node.pod_when("web", "is not ready", |pod| condition(pod, "Ready") == Some(false)).await;
     std::fs::write(shared.join("go"), "").unwrap();
     let pod = node.ready("web").await;
-    let ip = pod
-        .status
-        .as_ref()
-        .unwrap()
-        .pod_ip
-        .clone()
-        .expect("a pod IP");
+    let ip = pod.status.as_ref().unwrap().pod_ip.clone().expect("a pod IP");
     let mut addresses = vec![format!("{ip}:8080")];
     // hack/crio.sh says why a private CRI-O has no host ports.
     if !Flavour::current().is_crio() {
@@ -103,10 +85,7 @@ volumes:
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let pods = node.kubelet.settings().dir.join("root/pods");
         let pods = pods.display().to_string();
-        let left = mounts
-            .lines()
-            .filter(|line| line.contains(&pods))
-            .collect::<Vec<_>>();
+        let left = mounts.lines().filter(|line| line.contains(&pods)).collect::<Vec<_>>();
         holds(left.is_empty(), left.join("\n"))
     })
     .await;
@@ -126,11 +105,7 @@ containers:
     let pod = node.ready("hostnet").await;
     let status = pod.status.unwrap();
     assert_eq!(status.pod_ip, status.host_ip);
-    assert!(
-        http_get(&format!("127.0.0.1:{port}"))
-            .unwrap()
-            .ends_with("host\n")
-    );
+    assert!(http_get(&format!("127.0.0.1:{port}")).unwrap().ends_with("host\n"));
 }
 
 pub async fn logs_are_where_they_belong_and_crictl_reads_them() {
@@ -153,10 +128,7 @@ containers:
         }
     })
     .await;
-    assert!(
-        text.contains(" stdout F out\n") && text.contains(" stderr F err\n"),
-        "{text}"
-    );
+    assert!(text.contains(" stdout F out\n") && text.contains(" stderr F err\n"), "{text}");
     let id = &node.runtime.containers_of("talk-node1")[0].id;
     assert_eq!(node.runtime.crictl(&["logs", id]), "out\n");
 }
@@ -183,24 +155,16 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     );
     node.put(
         "hooks",
-        &text.replace(
-            "terminationGracePeriodSeconds: 1",
-            "terminationGracePeriodSeconds: 20",
-        ),
+        &text.replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 20"),
     );
     node.ready("hooks").await;
-    wait_for("it is up", WAIT_LIMIT, || async {
-        holds(node.shared_file("story") == "up\n", "no")
-    })
-    .await;
+    wait_for("it is up", WAIT_LIMIT, || async { holds(node.shared_file("story") == "up\n", "no") })
+        .await;
     assert_eq!(node.shared_file("hooks"), "post-start\n");
     node.remove("hooks");
     node.gone("hooks", WAIT_LIMIT).await;
     let story = node.shared_file("story");
-    assert_eq!(
-        story.lines().collect::<Vec<_>>(),
-        ["up", "pre-stop", "term", "bye"]
-    );
+    assert_eq!(story.lines().collect::<Vec<_>>(), ["up", "pre-stop", "term", "bye"]);
     assert!(node.runtime.running().is_empty());
 }
 
@@ -219,10 +183,7 @@ containers:
     );
     node.put(
         "deaf",
-        &text.replace(
-            "terminationGracePeriodSeconds: 1",
-            "terminationGracePeriodSeconds: 4",
-        ),
+        &text.replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 4"),
     );
     node.ready("deaf").await;
     let removed = Instant::now();
@@ -237,9 +198,6 @@ containers:
         "it was killed after {took:?}, before its grace was over"
     );
     // Its own grace, and not that of a pod that names none.
-    assert!(
-        took < Duration::from_secs(30),
-        "it was killed only after {took:?}"
-    );
+    assert!(took < Duration::from_secs(30), "it was killed only after {took:?}");
     node.gone("deaf", WAIT_LIMIT).await;
 }

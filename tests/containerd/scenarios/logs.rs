@@ -35,10 +35,7 @@ const CHATTER: &str = r#"
 "#;
 
 fn options(follow: bool) -> LogOptions {
-    LogOptions {
-        follow,
-        ..LogOptions::default()
-    }
+    LogOptions { follow, ..LogOptions::default() }
 }
 
 /// All that a stream gives.
@@ -80,9 +77,7 @@ fn apart(text: &str) -> (String, Vec<usize>) {
 /// All complete lines of a log file, as the runtime marks them.
 fn complete_lines(text: &str) -> usize {
     let tag = |line: &str| line.split(' ').nth(2).map(str::to_owned);
-    text.lines()
-        .filter(|line| tag(line).as_deref() == Some("F"))
-        .count()
+    text.lines().filter(|line| tag(line).as_deref() == Some("F")).count()
 }
 
 /// The directory with the logs of `main` of a pod.
@@ -102,9 +97,8 @@ async fn log_directory(node: &Node, pod: &str) -> PathBuf {
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -143,16 +137,11 @@ pub async fn a_chatty_container_is_rotated_and_no_line_is_lost() {
     .await;
     end.send(()).unwrap();
     let followed = tokio::time::timeout(WAIT_LIMIT, following).await;
-    let followed = followed
-        .expect("following ends with the container")
-        .unwrap();
+    let followed = followed.expect("following ends with the container").unwrap();
 
     let (stdout, on_stderr) = apart(&followed);
     let on_stdout: Vec<usize> = (0..LINES).filter(|n| !on_stderr.contains(n)).collect();
-    assert!(
-        numbers(&stdout) == on_stdout,
-        "each line comes once and in the order of its stream"
-    );
+    assert!(numbers(&stdout) == on_stdout, "each line comes once and in the order of its stream");
     assert!(rotations.len() >= 3, "{rotations:?}");
     // In the moment after a file was compressed, it is there twice.
     assert!(most <= 4, "{most} files at once");
@@ -163,10 +152,7 @@ pub async fn a_chatty_container_is_rotated_and_no_line_is_lost() {
         async move { holds(packed == [false, true, false], format!("{names:?}")).map(|()| names) }
     })
     .await;
-    let zcat = Command::new("zcat")
-        .arg(directory.join(&names[1]))
-        .output()
-        .unwrap();
+    let zcat = Command::new("zcat").arg(directory.join(&names[1])).output().unwrap();
     assert!(zcat.status.success() && zcat.stdout.len() >= 64 * 1024);
     let packed = String::from_utf8(zcat.stdout).unwrap();
     let tagged = |line: &str| line.contains(" stdout ") || line.contains(" stderr ");
@@ -220,9 +206,7 @@ pub async fn a_log_that_was_moved_away_is_reopened_and_followed_on() {
     };
     let gone_on = tokio::time::timeout(WAIT_LIMIT, going_on).await;
     gone_on.expect("the new log is followed");
-    let found: Vec<usize> = followed
-        .lines()
-        .map(|line| line.split(' ').next().unwrap().parse().unwrap())
-        .collect();
+    let found: Vec<usize> =
+        followed.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
     assert!(found == (0..found.len()).collect::<Vec<_>>(), "{found:?}");
 }

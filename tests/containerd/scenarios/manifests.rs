@@ -11,10 +11,8 @@ const SLEEPER: &str =
 pub async fn one_name_in_two_namespaces_is_two_pods() {
     let node = Node::start().await;
     for namespace in ["blue", "green"] {
-        let text = manifest("twin", SLEEPER).replace(
-            "  name: twin\n",
-            &format!("  name: twin\n  namespace: {namespace}\n"),
-        );
+        let text = manifest("twin", SLEEPER)
+            .replace("  name: twin\n", &format!("  name: twin\n  namespace: {namespace}\n"));
         node.put(namespace, &text);
     }
     wait_for("both are ready", WAIT_LIMIT, || async {
@@ -35,19 +33,11 @@ pub async fn one_name_in_two_namespaces_is_two_pods() {
     let named = |namespace: &str| (namespace.to_owned(), "twin-node1".to_owned());
     assert_eq!(found, [named("blue"), named("green")]);
 
-    let green = node
-        .runtime
-        .containers()
-        .into_iter()
-        .find(|c| c.namespace == "green")
-        .unwrap();
+    let green = node.runtime.containers().into_iter().find(|c| c.namespace == "green").unwrap();
     node.remove("blue");
     wait_for("blue is gone", WAIT_LIMIT, || async {
         let left = node.runtime.sandboxes();
-        holds(
-            left.iter().all(|pod| pod.namespace == "green"),
-            format!("{left:?}"),
-        )
+        holds(left.iter().all(|pod| pod.namespace == "green"), format!("{left:?}"))
     })
     .await;
     assert_eq!(node.runtime.running(), [green]);
@@ -57,14 +47,8 @@ pub async fn broken_manifests_stand_beside_good_ones() {
     let node = Node::start().await;
     let put = |name: &str, text: &str| node.kubelet.manifests.put(name, text);
     put("a-not-yaml.yaml", "{ [ this is : not yaml");
-    put(
-        "b-not-a-pod.yaml",
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: x }\n",
-    );
-    put(
-        "c-no-containers.yaml",
-        "apiVersion: v1\nkind: Pod\nmetadata: { name: empty }\nspec: {}\n",
-    );
+    put("b-not-a-pod.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: x }\n");
+    put("c-no-containers.yaml", "apiVersion: v1\nkind: Pod\nmetadata: { name: empty }\nspec: {}\n");
     put("d-empty.yaml", "");
     put(
         "e-bomb.yaml",
@@ -85,10 +69,7 @@ pub async fn broken_manifests_stand_beside_good_ones() {
     node.put("third", &manifest("third", SLEEPER));
     node.ready("third").await;
     let running = node.runtime.running();
-    assert!(
-        before.iter().all(|c| running.contains(c)),
-        "{before:?} {running:?}"
-    );
+    assert!(before.iter().all(|c| running.contains(c)), "{before:?} {running:?}");
     assert_eq!(phase(&node.ready("good").await), "Running");
 }
 
@@ -118,23 +99,13 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     })
     .await;
     let story = node.shared_file("story");
-    assert_eq!(
-        story.lines().collect::<Vec<_>>(),
-        ["old starts", "old ends", "new starts"]
-    );
-    let new = node
-        .pod_when("change", "is the new one", |pod| {
-            pod.metadata.uid != old.metadata.uid
-        })
-        .await;
+    assert_eq!(story.lines().collect::<Vec<_>>(), ["old starts", "old ends", "new starts"]);
+    let new =
+        node.pod_when("change", "is the new one", |pod| pod.metadata.uid != old.metadata.uid).await;
     assert_ne!(new.metadata.uid, old.metadata.uid);
-    wait_for(
-        "the old sandbox is gone",
-        Duration::from_secs(90),
-        || async {
-            let left = node.runtime.sandboxes();
-            holds(left.len() == 1, format!("{left:?}"))
-        },
-    )
+    wait_for("the old sandbox is gone", Duration::from_secs(90), || async {
+        let left = node.runtime.sandboxes();
+        holds(left.len() == 1, format!("{left:?}"))
+    })
     .await;
 }

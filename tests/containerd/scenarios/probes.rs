@@ -50,16 +50,8 @@ fn servers(shared: &Path, up: impl Fn(&str) -> String, probes: impl Fn(&str) -> 
             "mkdir /www; echo hello > /www/index.html; exec httpd -f -p 8080 -h /www",
             "httpGet: { path: /index.html, port: 8080 }",
         ),
-        (
-            "tcp",
-            "exec nc -ll -p 8081 -e true",
-            "tcpSocket: { port: 8081 }",
-        ),
-        (
-            "grpc",
-            "exec nc -ll -p 8082 -e /shared/grpc",
-            "grpc: { port: 8082, service: any }",
-        ),
+        ("tcp", "exec nc -ll -p 8081 -e true", "tcpSocket: { port: 8081 }"),
+        ("grpc", "exec nc -ll -p 8082 -e /shared/grpc", "grpc: { port: 8082, service: any }"),
     ];
     let containers = containers.map(|(kind, server, probe)| {
         format!(
@@ -106,11 +98,8 @@ pub async fn probes_of_every_kind_ask_the_container() {
     assert_eq!(condition(&pod, "ContainersReady"), Some(false));
     for (at, kind) in kinds.iter().enumerate() {
         std::fs::write(shared.join(format!("{kind}-up")), "").unwrap();
-        let pod = node
-            .pod_when("probed", &format!("has {kind} ready"), |pod| {
-                is_ready(pod, kind)
-            })
-            .await;
+        let pod =
+            node.pod_when("probed", &format!("has {kind} ready"), |pod| is_ready(pod, kind)).await;
         for later in &kinds[at + 1..] {
             assert!(!is_ready(&pod, later), "{later} is not up");
         }
@@ -119,12 +108,9 @@ pub async fn probes_of_every_kind_ask_the_container() {
     // And back again.
     node.sh("probed", "http", "mv /www/index.html /www/other");
     node.sh("probed", "exec", "rm /tmp/well");
-    node.event("Unhealthy", "HTTP probe failed with statuscode: 404")
-        .await;
+    node.event("Unhealthy", "HTTP probe failed with statuscode: 404").await;
     let pod = node
-        .pod_when("probed", "is unready", |pod| {
-            !is_ready(pod, "http") && !is_ready(pod, "exec")
-        })
+        .pod_when("probed", "is unready", |pod| !is_ready(pod, "http") && !is_ready(pod, "exec"))
         .await;
     assert_eq!(condition(&pod, "Ready"), Some(false));
     assert!(is_ready(&pod, "tcp") && is_ready(&pod, "grpc"));
@@ -170,11 +156,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     );
     node.put("slow", &manifest("slow", &spec));
     node.event("Unhealthy", "Startup probe failed").await;
-    node.event(
-        "Killing",
-        "Container c failed startup probe, will be restarted",
-    )
-    .await;
+    node.event("Killing", "Container c failed startup probe, will be restarted").await;
     let pod = node.ready("slow").await;
     assert_eq!(restarts(&pod, "c"), 1);
     let events = node.events().await;
@@ -214,8 +196,7 @@ containers:
     };
     node.event("Unhealthy", expected).await;
     // The pod's own grace would take ten minutes.
-    node.pod_when("hangs", "was restarted", |pod| restarts(pod, "c") >= 1)
-        .await;
+    node.pod_when("hangs", "was restarted", |pod| restarts(pod, "c") >= 1).await;
 }
 
 pub async fn a_removal_shortens_the_stop_that_a_failed_probe_began() {

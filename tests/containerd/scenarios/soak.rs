@@ -57,12 +57,7 @@ struct Left {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            mounts,
-            directories,
-            processes,
-            cgroups,
-        } = self;
+        let Self { mounts, directories, processes, cgroups } = self;
         write!(
             f,
             "{mounts:5} mounts {directories:5} directories {processes:5} processes {cgroups:5} cgroups"
@@ -78,10 +73,7 @@ impl Left {
         let below = format!(" {}/", dir.display());
         let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let of_pods = ["kubelet/root/pods", "kubelet/root/journal", "kubelet/logs"];
-        let mut directories: usize = of_pods
-            .iter()
-            .map(|at| entries(&dir.join(at)).count())
-            .sum();
+        let mut directories: usize = of_pods.iter().map(|at| entries(&dir.join(at)).count()).sum();
         for at in ["state", "root"] {
             for plugin in entries(&dir.join(at)) {
                 directories += named_after(&plugin.path(), ids, 3);
@@ -159,18 +151,9 @@ async fn round(node: &Node, pods: usize, limit: Duration) -> BTreeSet<String> {
         holds(ready == names.len(), format!("{ready} of {}", names.len()))
     })
     .await;
-    let mut ids: BTreeSet<String> = node
-        .runtime
-        .containers()
-        .into_iter()
-        .map(|container| container.id)
-        .collect();
-    ids.extend(
-        node.runtime
-            .crictl(&["pods", "-q", "--no-trunc"])
-            .lines()
-            .map(str::to_owned),
-    );
+    let mut ids: BTreeSet<String> =
+        node.runtime.containers().into_iter().map(|container| container.id).collect();
+    ids.extend(node.runtime.crictl(&["pods", "-q", "--no-trunc"]).lines().map(str::to_owned));
     assert_eq!(ids.len(), 2 * pods, "a sandbox and a container of each");
     let there = Left::count(node, &ids);
     println!("    with {pods} pods: {there}");
@@ -206,10 +189,7 @@ pub async fn pods_come_and_go_and_leave_nothing() {
         wait_for("nothing is left", limit, || async {
             let shown = node.kubelet.pods().await.map_err(|e| e.to_string())?;
             let left = Left::count(&node, &ids);
-            holds(
-                shown.is_empty() && left == before,
-                format!("{left}, {} shown", shown.len()),
-            )
+            holds(shown.is_empty() && left == before, format!("{left}, {} shown", shown.len()))
         })
         .await;
         let (resident, files) = costs(&node);
@@ -218,19 +198,13 @@ pub async fn pods_come_and_go_and_leave_nothing() {
             start.elapsed().as_secs_f64()
         );
         let (after_first, _) = *first.get_or_insert((resident, files));
-        assert!(
-            resident <= after_first + GROWTH_KIB,
-            "from {after_first} KiB to {resident} KiB"
-        );
+        assert!(resident <= after_first + GROWTH_KIB, "from {after_first} KiB to {resident} KiB");
     }
     let (_, files_of_first) = first.unwrap_or_default();
     // Connections and watches come and go; none may stay of each round.
     wait_for("its files are closed", limit, || async {
         let (_, open) = costs(&node);
-        holds(
-            open <= files.max(files_of_first) + 4,
-            format!("{open} open files"),
-        )
+        holds(open <= files.max(files_of_first) + 4, format!("{open} open files"))
     })
     .await;
 }

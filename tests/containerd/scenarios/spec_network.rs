@@ -22,18 +22,12 @@ pub async fn pods_are_called_and_resolve_names_as_they_say() {
             "named",
             "hostname: front\nsubdomain: web\nhostAliases: [{ ip: 10.9.9.9, hostnames: [one, two.test] }]\n",
         ),
-        (
-            "fqdn",
-            "hostname: front\nsubdomain: web\nsetHostnameAsFQDN: true\n",
-        ),
+        ("fqdn", "hostname: front\nsubdomain: web\nsetHostnameAsFQDN: true\n"),
         (
             "other",
             "hostnameOverride: any.other.name\ndnsPolicy: None\ndnsConfig: { nameservers: [192.0.2.9], searches: [a.test, b.test], options: [{ name: ndots, value: '2' }, { name: edns0 }] }\n",
         ),
-        (
-            &long,
-            "dnsPolicy: Default\ndnsConfig: { options: [{ name: rotate, value: '1' }] }\n",
-        ),
+        (&long, "dnsPolicy: Default\ndnsConfig: { options: [{ name: rotate, value: '1' }] }\n"),
         (
             "hostnet",
             "hostNetwork: true\ndnsPolicy: ClusterFirstWithHostNet\nhostAliases: [{ ip: 10.9.9.9, hostnames: [one] }]\n",
@@ -55,35 +49,25 @@ pub async fn pods_are_called_and_resolve_names_as_they_say() {
          {named}\tfront.web.default.svc.cluster.test\tfront\n\n# Entries added by HostAliases.\n10.9.9.9\tone\ttwo.test\n"
     );
     assert_eq!(hosts, expected);
-    assert_eq!(
-        node.sh("named", "c", "hostname -f"),
-        "front.web.default.svc.cluster.test\n"
-    );
+    assert_eq!(node.sh("named", "c", "hostname -f"), "front.web.default.svc.cluster.test\n");
     assert_eq!(
         node.sh("named", "c", "cat /etc/resolv.conf"),
         "search default.svc.cluster.test svc.cluster.test cluster.test corp.test\nnameserver 10.96.0.10\noptions ndots:5\n"
     );
 
-    assert_eq!(
-        node.sh("fqdn", "c", "uname -n"),
-        "front.web.default.svc.cluster.test\n"
-    );
+    assert_eq!(node.sh("fqdn", "c", "uname -n"), "front.web.default.svc.cluster.test\n");
 
     let other = ip(&node.ready("other").await);
     assert_eq!(node.sh("other", "c", "uname -n"), "any.other.name\n");
     assert!(
-        node.sh("other", "c", "cat /etc/hosts")
-            .ends_with(&format!("{other}\tany.other.name\n"))
+        node.sh("other", "c", "cat /etc/hosts").ends_with(&format!("{other}\tany.other.name\n"))
     );
     assert_eq!(
         node.sh("other", "c", "cat /etc/resolv.conf"),
         "search a.test b.test\nnameserver 192.0.2.9\noptions ndots:2 edns0\n"
     );
 
-    assert_eq!(
-        node.sh(&long, "c", "uname -n"),
-        format!("{}\n", "l".repeat(63))
-    );
+    assert_eq!(node.sh(&long, "c", "uname -n"), format!("{}\n", "l".repeat(63)));
     assert_eq!(
         node.sh(&long, "c", "cat /etc/resolv.conf"),
         "search corp.test\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\noptions rotate:1\n"
@@ -104,8 +88,5 @@ pub async fn pods_are_called_and_resolve_names_as_they_say() {
     );
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(node.sh("hostnet", "c", "uname -n"), own);
-    assert!(
-        node.sh("hostnet", "c", "cat /etc/resolv.conf")
-            .contains("nameserver 10.96.0.10\n")
-    );
+    assert!(node.sh("hostnet", "c", "cat /etc/resolv.conf").contains("nameserver 10.96.0.10\n"));
 }

@@ -60,9 +60,7 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
     }
     for round in 0..2 {
         for (name, _, reason, message) in &refused {
-            let pod = node
-                .pod_when(name, "failed", |pod| phase(pod) == "Failed")
-                .await;
+            let pod = node.pod_when(name, "failed", |pod| phase(pod) == "Failed").await;
             let status = pod.status.unwrap();
             assert_eq!(status.reason.as_deref(), Some(*reason));
             let text = format!("Pod was rejected: {message}");
@@ -80,10 +78,7 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
         ("net/core/somaxconn", "2047\n"),
         ("kernel/msgmax", "65530\n"),
     ] {
-        assert_eq!(
-            node.sh("tuned", "c", &format!("cat /proc/sys/{name}")),
-            value
-        );
+        assert_eq!(node.sh("tuned", "c", &format!("cat /proc/sys/{name}")), value);
     }
     if node.runtime.features().supplemental_groups_policy {
         node.ready("strict").await;
@@ -92,25 +87,15 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
         let failed = |pod: &_| phase(pod) == "Failed";
         let pod = node.pod_when("strict", "failed", failed).await;
         let status = pod.status.unwrap();
-        assert_eq!(
-            status.reason.as_deref(),
-            Some("SupplementalGroupsPolicyNotSupported")
-        );
+        assert_eq!(status.reason.as_deref(), Some("SupplementalGroupsPolicyNotSupported"));
         assert_eq!(
             status.message.as_deref(),
             Some("Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node")
         );
     }
-    let of_refused = |name: &str| {
-        refused
-            .iter()
-            .any(|(refused, ..)| name.starts_with(refused))
-    };
+    let of_refused = |name: &str| refused.iter().any(|(refused, ..)| name.starts_with(refused));
     let sandboxes = node.runtime.sandboxes();
-    assert!(
-        !sandboxes.iter().any(|sandbox| of_refused(&sandbox.name)),
-        "{sandboxes:?}"
-    );
+    assert!(!sandboxes.iter().any(|sandbox| of_refused(&sandbox.name)), "{sandboxes:?}");
     // A manifest with smaller requests runs.
     put(&node, "vm", &sysctls(&[("net.ipv4.tcp_syncookies", "1")]));
     node.ready("vm").await;

@@ -15,9 +15,7 @@ fn process(node: &Node, pod: &str, container: &str) -> HashMap<String, String> {
 fn fields(text: &str) -> HashMap<String, String> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    lines
-        .map(|(name, value)| (name.to_owned(), words(value)))
-        .collect()
+    lines.map(|(name, value)| (name.to_owned(), words(value))).collect()
 }
 
 pub async fn users_groups_capabilities_and_profiles_reach_the_process() {
@@ -74,37 +72,22 @@ containers:
     assert_eq!(bound["Seccomp"], "2", "the node's default");
     assert_eq!(bound["CapBnd"], "0000000000000400");
     assert_eq!(bound["CapEff"], "0000000000000000", "not root");
-    let tried = node.sh(
-        "secure",
-        "bound",
-        "touch /x 2>&1; touch /scratch/x && stat -c %g /scratch/x",
-    );
+    let tried =
+        node.sh("secure", "bound", "touch /x 2>&1; touch /scratch/x && stat -c %g /scratch/x");
     assert!(tried.contains("Read-only file system"), "{tried}");
     assert!(tried.ends_with("\n2000\n"), "{tried}");
 
     let root = process(&node, "secure", "root");
-    assert_eq!(
-        (root["Uid"].as_str(), root["NoNewPrivs"].as_str()),
-        ("0 0 0 0", "0")
-    );
+    assert_eq!((root["Uid"].as_str(), root["NoNewPrivs"].as_str()), ("0 0 0 0", "0"));
     assert_eq!(root["Seccomp"], "0");
     let capabilities = u64::from_str_radix(&root["CapEff"], 16).unwrap();
     let has = |bit: u32| capabilities >> bit & 1 == 1;
-    assert!(
-        has(25) && !has(0) && has(1),
-        "SYS_TIME, no CHOWN, DAC_OVERRIDE: {capabilities:x}"
-    );
+    assert!(has(25) && !has(0) && has(1), "SYS_TIME, no CHOWN, DAC_OVERRIDE: {capabilities:x}");
 
     assert_eq!(process(&node, "secure", "profiled")["Seccomp"], "2");
-    let tried = node.sh(
-        "secure",
-        "profiled",
-        "mkdir /scratch/d 2>&1; touch /scratch/f && echo made",
-    );
-    assert!(
-        tried.contains("Operation not permitted") && tried.ends_with("made\n"),
-        "{tried}"
-    );
+    let tried =
+        node.sh("secure", "profiled", "mkdir /scratch/d 2>&1; touch /scratch/f && echo made");
+    assert!(tried.contains("Operation not permitted") && tried.ends_with("made\n"), "{tried}");
 
     let privileged = process(&node, "secure", "privileged");
     let own = fields(&std::fs::read_to_string("/proc/self/status").unwrap());
@@ -118,9 +101,7 @@ containers:
             waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(reason))
         }
     };
-    let pod = node
-        .pod_when("rooted", "is refused", waits("CreateContainerConfigError"))
-        .await;
+    let pod = node.pod_when("rooted", "is refused", waits("CreateContainerConfigError")).await;
     let uid = pod.metadata.uid.clone().unwrap();
     let state = container(&pod, "c").unwrap().state.clone().unwrap();
     assert_eq!(
@@ -129,8 +110,7 @@ containers:
             "container has runAsNonRoot and image will run as root (pod: \"rooted-node1_default({uid})\", container: c)"
         )
     );
-    node.pod_when("missing", "is refused", waits("CreateContainerError"))
-        .await;
+    node.pod_when("missing", "is refused", waits("CreateContainerError")).await;
 }
 
 pub async fn namespaces_are_shared_as_asked() {
@@ -151,9 +131,7 @@ containers:
         node.ready(name).await;
     }
     let of_container = |pod: &str, container: &str, kind: &str| {
-        node.sh(pod, container, &format!("readlink /proc/self/ns/{kind}"))
-            .trim()
-            .to_owned()
+        node.sh(pod, container, &format!("readlink /proc/self/ns/{kind}")).trim().to_owned()
     };
     let of_host = |kind: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
@@ -171,10 +149,7 @@ containers:
         ("host", "net", true, true),
         ("host", "mnt", false, false),
     ] {
-        let (one, two) = (
-            of_container(pod, "one", kind),
-            of_container(pod, "two", kind),
-        );
+        let (one, two) = (of_container(pod, "one", kind), of_container(pod, "two", kind));
         assert_eq!(one == two, with_each_other, "{pod} {kind}");
         assert_eq!(one == of_host(kind), with_host, "{pod} {kind}");
     }
@@ -184,10 +159,7 @@ containers:
     }
     let alone = node.sh("apart", "one", "ps -o args");
     assert!(!alone.contains("5678"), "{alone}");
-    assert_eq!(
-        node.sh("apart", "one", "tr '\\0' ' ' < /proc/1/cmdline"),
-        "sleep 1234 "
-    );
+    assert_eq!(node.sh("apart", "one", "tr '\\0' ' ' < /proc/1/cmdline"), "sleep 1234 ");
 }
 
 pub async fn a_pod_with_ids_of_its_own_keeps_them() {
@@ -221,10 +193,7 @@ volumes: [{ name: scratch, emptyDir: {} }]
     for name in ["first", "second"] {
         let pod = node.ready(name).await;
         let map = node.sh(name, "c", "cat /proc/1/uid_map");
-        let words: Vec<u32> = map
-            .split_whitespace()
-            .map(|word| word.parse().unwrap())
-            .collect();
+        let words: Vec<u32> = map.split_whitespace().map(|word| word.parse().unwrap()).collect();
         let [0, host, 65536] = words[..] else {
             panic!("{map}");
         };
@@ -243,9 +212,7 @@ volumes: [{ name: scratch, emptyDir: {} }]
             node.sh(name, "c", "id -u; stat -c %u:%g /scratch/file /etc/hosts"),
             "0\n0:2000\n0:0\n"
         );
-        let file = root.join(format!(
-            "pods/{uid}/volumes/kubernetes.io~empty-dir/scratch/file"
-        ));
+        let file = root.join(format!("pods/{uid}/volumes/kubernetes.io~empty-dir/scratch/file"));
         use std::os::unix::fs::MetadataExt as _;
         assert_eq!(std::fs::metadata(file).unwrap().uid(), 0);
         maps.push(map);
@@ -255,10 +222,7 @@ volumes: [{ name: scratch, emptyDir: {} }]
     // Killed, the container comes back in the same sandbox and with the same ids.
     let id = node.runtime.containers_of("first-node1")[0].id.clone();
     let _ = node.runtime.try_crictl(&["stop", "-t", "0", &id]);
-    node.pod_when("first", "has restarted", |pod| {
-        crate::node::restarts(pod, "c") >= 1
-    })
-    .await;
+    node.pod_when("first", "has restarted", |pod| crate::node::restarts(pod, "c") >= 1).await;
     node.ready("first").await;
     assert_eq!(node.sh("first", "c", "cat /proc/1/uid_map"), maps[0]);
     for name in ["first", "second"] {

@@ -42,28 +42,19 @@ volumes: [{{ name: shared, emptyDir: {{}} }}]
     }
     node.ready("good").await;
     let all = node.sh("good", "c", "tr '\\0' '|' < /proc/1/environ");
-    for expected in [
-        "GREETING=hello\nworld|",
-        "my.odd name-1=[hello\nworld]|",
-        "LINKED=$FIRST|",
-    ] {
+    for expected in ["GREETING=hello\nworld|", "my.odd name-1=[hello\nworld]|", "LINKED=$FIRST|"] {
         assert!(all.contains(expected), "{expected}: {all}");
     }
     assert!(!all.contains("ABSENT") && !all.contains("ESCAPED"), "{all}");
     for (name, message) in [
-        (
-            "nokey",
-            "environment variable key \"THIRD\" not found in file \"",
-        ),
+        ("nokey", "environment variable key \"THIRD\" not found in file \""),
         (
             "broken",
             "couldn't parse env file: invalid environment variable format at line 1: value must be enclosed in single quotes",
         ),
     ] {
         let pod = node
-            .pod_when(name, "waits", |pod| {
-                waiting(pod).0 == "CreateContainerConfigError"
-            })
+            .pod_when(name, "waits", |pod| waiting(pod).0 == "CreateContainerConfigError")
             .await;
         let text = waiting(&pod).1;
         assert!(text.contains(message) && !text.contains("secret"), "{text}");
@@ -73,10 +64,7 @@ volumes: [{{ name: shared, emptyDir: {{}} }}]
 fn waiting(pod: &Pod) -> (String, String) {
     let state = container(pod, "c").and_then(|c| c.state.clone());
     let waiting = state.and_then(|state| state.waiting).unwrap_or_default();
-    (
-        waiting.reason.unwrap_or_default(),
-        waiting.message.unwrap_or_default(),
-    )
+    (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default())
 }
 
 pub async fn last_words_are_kept_by_policy() {
@@ -109,10 +97,7 @@ containers: [{ name: c, image: "localhost/busybox:dev", command: [sh, -c, "(head
     assert_eq!(message(&pod, "prefers"), "written");
     assert_eq!(message(&pod, "well"), "", "only on error");
     let tail = message(&pod, "fallback");
-    assert!(
-        tail.starts_with("line 21\n") && tail.ends_with("line 100\n"),
-        "{tail}"
-    );
+    assert!(tail.starts_with("line 21\n") && tail.ends_with("line 100\n"), "{tail}");
     let pod = node.pod_when("long", "has ended", ended).await;
     let text = message(&pod, "c");
     assert_eq!((text.len(), text.ends_with("xend")), (4096, true));
@@ -150,8 +135,5 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     } else {
         (Some("SIGUSR1"), "USR1\n")
     };
-    assert_eq!(
-        (shown.as_deref(), node.shared_file("end").as_str()),
-        expected
-    );
+    assert_eq!((shown.as_deref(), node.shared_file("end").as_str()), expected);
 }

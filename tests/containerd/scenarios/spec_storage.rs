@@ -29,10 +29,7 @@ fn propagation(node: &Node, pod: &str, container: &str, at: &str) -> String {
         .find(|line| line.split(' ').nth(4) == Some(at))
         .unwrap_or_else(|| panic!("{at} is not mounted: {text}"));
     let fields = line.split(' ').skip(6).take_while(|field| *field != "-");
-    fields
-        .map(|field| field.split(':').next().unwrap())
-        .collect::<Vec<_>>()
-        .join(" ")
+    fields.map(|field| field.split(':').next().unwrap()).collect::<Vec<_>>().join(" ")
 }
 
 pub async fn mounts_propagate_and_are_read_only_as_asked() {
@@ -88,10 +85,7 @@ volumes: [{{ name: host, hostPath: {{ path: "{host}" }} }}]
     assert_eq!(propagation(&node, "mounts", "c", "/both"), "shared");
     let late = shared.join("late");
     std::fs::create_dir(&late).unwrap();
-    run(
-        "mount",
-        &["-t", "tmpfs", "tmpfs", &late.display().to_string()],
-    );
+    run("mount", &["-t", "tmpfs", "tmpfs", &late.display().to_string()]);
     std::fs::write(late.join("note"), "").unwrap();
     assert_eq!(
         node.sh("mounts", "c", "ls /private/late /slave/late /both/late"),
@@ -102,18 +96,11 @@ volumes: [{{ name: host, hostPath: {{ path: "{host}" }} }}]
         "c",
         "mkdir /both/out && mount -t tmpfs tmpfs /both/out && touch /both/out/note",
     );
-    assert!(
-        shared.join("out/note").exists(),
-        "what it mounts reaches the host"
-    );
+    assert!(shared.join("out/note").exists(), "what it mounts reaches the host");
 
     let recursive = node.runtime.features().recursive_read_only_mounts;
     let write = |path: &str| {
-        node.sh(
-            "mounts",
-            "c",
-            &format!("touch {path}/x 2>/dev/null && echo written; true"),
-        )
+        node.sh("mounts", "c", &format!("touch {path}/x 2>/dev/null && echo written; true"))
     };
     for (path, written) in [
         ("/private", true),
@@ -127,9 +114,7 @@ volumes: [{{ name: host, hostPath: {{ path: "{host}" }} }}]
     }
     let uid = pod.metadata.uid.clone().unwrap();
     let root = node.kubelet.settings().dir.join("root");
-    let part = root.join(format!(
-        "pods/{uid}/volumes/kubernetes.io~empty-dir/scratch/for/me/x"
-    ));
+    let part = root.join(format!("pods/{uid}/volumes/kubernetes.io~empty-dir/scratch/for/me/x"));
     assert!(part.exists());
     let shown = container(&pod, "c").unwrap().volume_mounts.clone().unwrap();
     let of = |path: &str| {
@@ -190,10 +175,7 @@ volumes: [{ name: device, hostPath: { path: /dev/null, type: BlockDevice } }]
     node.ready("devices").await;
     let plain = |script: &str| node.sh("devices", "plain", script);
     let privileged = |script: &str| node.sh("devices", "privileged", script);
-    assert_eq!(
-        plain("[ -c /dev/mine ] && echo x > /dev/mine && echo device"),
-        "device\n"
-    );
+    assert_eq!(plain("[ -c /dev/mine ] && echo x > /dev/mine && echo device"), "device\n");
     let count = |text: String| text.lines().count();
     assert!(
         count(privileged("ls /dev")) > count(plain("ls /dev")),
@@ -202,18 +184,11 @@ volumes: [{ name: device, hostPath: { path: /dev/null, type: BlockDevice } }]
     assert_eq!(plain("[ -c /dev/kmsg ] || echo none"), "none\n");
     // Hidden: a directory is empty, and a file is /dev/null.
     assert_eq!(plain("ls /proc/scsi 2>/dev/null | wc -l"), "0\n");
-    assert_eq!(
-        plain("wc -c < /proc/timer_list 2>/dev/null || echo 0"),
-        "0\n"
-    );
+    assert_eq!(plain("wc -c < /proc/timer_list 2>/dev/null || echo 0"), "0\n");
     let protected = "(echo 1 > /proc/sys/net/ipv4/ip_forward) 2>&1 || true";
     assert!(plain(protected).contains("Read-only file system"));
     assert_eq!(privileged(protected), "");
-    node.event(
-        "FailedMount",
-        "hostPath type check failed: /dev/null is not a block device",
-    )
-    .await;
+    node.event("FailedMount", "hostPath type check failed: /dev/null is not a block device").await;
 }
 
 pub async fn an_image_is_a_volume() {
@@ -230,10 +205,7 @@ volumes: [{{ name: tools, image: {{ reference: "{reference}", pullPolicy: Never 
 "#
         )
     };
-    node.put(
-        "whole",
-        &manifest("whole", &spec("", "localhost/busybox:dev")),
-    );
+    node.put("whole", &manifest("whole", &spec("", "localhost/busybox:dev")));
     node.put("none", &manifest("none", &spec("", "localhost/none:dev")));
     waits(
         &node,
@@ -250,17 +222,11 @@ volumes: [{{ name: tools, image: {{ reference: "{reference}", pullPolicy: Never 
     let part = spec(", subPath: bin", "localhost/busybox:dev");
     node.put("part", &manifest("part", &part));
     let pod = node.ready("whole").await;
-    assert_eq!(
-        node.sh("whole", "c", "ls /tools/bin | grep -c busybox"),
-        "1\n"
-    );
+    assert_eq!(node.sh("whole", "c", "ls /tools/bin | grep -c busybox"), "1\n");
     let tried = node.sh("whole", "c", "touch /tools/x 2>&1; true");
     assert!(tried.contains("Read-only file system"), "{tried}");
     let shown = container(&pod, "c").unwrap().volume_mounts.clone().unwrap();
-    assert_eq!(
-        (shown[0].name.as_str(), shown[0].mount_path.as_str()),
-        ("tools", "/tools")
-    );
+    assert_eq!((shown[0].name.as_str(), shown[0].mount_path.as_str()), ("tools", "/tools"));
     node.ready("part").await;
     assert_eq!(node.sh("part", "c", "ls /tools | grep -c busybox"), "1\n");
     for name in ["whole", "part", "none"] {

@@ -67,19 +67,13 @@ containers:
     ] {
         let status = of(&status[list], name);
         assert_eq!(status["resources"], resources, "{name}");
-        assert_eq!(
-            status["allocatedResources"], resources["requests"],
-            "{name}"
-        );
+        assert_eq!(status["allocatedResources"], resources["requests"], "{name}");
         assert_eq!(status["lastState"], json!({}), "{name}");
     }
     let requests = json!({"cpu": "200m", "ephemeral-storage": "1M", "memory": "183886080"});
     let limits = json!({"cpu": "538m", "memory": "234217728"});
     assert_eq!(status["allocatedResources"], requests);
-    assert_eq!(
-        status["resources"],
-        json!({"requests": requests, "limits": limits})
-    );
+    assert_eq!(status["resources"], json!({"requests": requests, "limits": limits}));
 }
 
 pub async fn an_exit_that_asks_for_it_makes_all_containers_start_over() {

@@ -34,10 +34,7 @@ fn with_volumes(name: &str, volumes: &[(String, String)]) -> String {
 }
 
 fn host_path(path: &Path, kind: &str) -> String {
-    format!(
-        "hostPath: {{ path: \"{}\", type: \"{kind}\" }}",
-        path.display()
-    )
+    format!("hostPath: {{ path: \"{}\", type: \"{kind}\" }}", path.display())
 }
 
 pub async fn host_paths_are_what_their_type_says() {
@@ -94,10 +91,7 @@ pub async fn host_paths_are_what_their_type_says() {
             "socket socket",
         ]
     );
-    assert_eq!(
-        node.sh("good", "c", "stat -c %a /v/made /v/made-file"),
-        "755\n644\n"
-    );
+    assert_eq!(node.sh("good", "c", "stat -c %a /v/made /v/made-file"), "755\n644\n");
     for (name, _, expected) in bad {
         let path = at(name).display().to_string();
         let text = format!(
@@ -111,14 +105,7 @@ pub async fn host_paths_are_what_their_type_says() {
     assert!(!at("none/wrong").exists() && at("file").is_file());
     node.remove("good");
     node.gone("good", WAIT_LIMIT).await;
-    for name in [
-        "directory",
-        "file",
-        "made/deep",
-        "made/file",
-        "socket",
-        "disk",
-    ] {
+    for name in ["directory", "file", "made/deep", "made/file", "socket", "disk"] {
         assert!(at(name).exists(), "{name} is the node's");
     }
 }
@@ -139,11 +126,7 @@ volumes:
     node.put("scratch", &manifest("scratch", spec));
     let pod = node.ready("scratch").await;
     let uid = pod.metadata.uid.unwrap();
-    node.sh(
-        "scratch",
-        "c",
-        "echo kept | tee /disk/f /memory/f && chmod 700 /disk /memory",
-    );
+    node.sh("scratch", "c", "echo kept | tee /disk/f /memory/f && chmod 700 /disk /memory");
     let first = node.runtime.containers_of("scratch-node1")[0].clone();
     node.runtime.kill(node.runtime.main_process(&first.id));
     node.pod_when("scratch", "was restarted", |pod| {
@@ -219,10 +202,7 @@ volumes: [{ name: huge, emptyDir: { medium: HugePages } }]
     }
     node.ready("huge").await;
     let mount = node.sh("huge", "c", "grep ' /huge ' /proc/mounts");
-    assert!(
-        mount.contains(" hugetlbfs ") && mount.contains("pagesize=2M"),
-        "{mount}"
-    );
+    assert!(mount.contains(" hugetlbfs ") && mount.contains("pagesize=2M"), "{mount}");
     node.remove("huge");
     node.gone("huge", WAIT_LIMIT).await;
     node.nothing_left().await;
@@ -361,16 +341,10 @@ pub async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_han
     node.put("web", &with_volumes("web", &[volume]));
     wait_for("its volume hangs", WAIT_LIMIT, || async {
         let report = report(&node, &["explain", "web"])?;
-        holds(
-            report["doing"]["step"] == "setting up volumes",
-            report.to_string(),
-        )
+        holds(report["doing"]["step"] == "setting up volumes", report.to_string())
     })
     .await;
-    node.put(
-        "web",
-        &with_volumes("web", &[("scratch".to_owned(), "emptyDir: {}".to_owned())]),
-    );
+    node.put("web", &with_volumes("web", &[("scratch".to_owned(), "emptyDir: {}".to_owned())]));
     node.ready("web").await;
     node.remove("web");
     node.gone("web", WAIT_LIMIT).await;

@@ -20,11 +20,8 @@ use crate::support::scripts;
 /// Longer than anything takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-const WEB: KubeletDebugParams<'static> = KubeletDebugParams {
-    name: "web-node1",
-    namespace: "default",
-    pod_uid: None,
-};
+const WEB: KubeletDebugParams<'static> =
+    KubeletDebugParams { name: "web-node1", namespace: "default", pod_uid: None };
 
 /// A pod that repeats its input, and a port that echoes.
 const TALKER: &str = r#"
@@ -85,10 +82,7 @@ async fn exit_code(process: &mut AttachedProcess) -> i32 {
 pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
     let (node, bridge) = node_with_web().await;
     let client = client(&bridge);
-    let params = AttachParams::default()
-        .stdin(true)
-        .stdout(true)
-        .stderr(true);
+    let params = AttachParams::default().stdin(true).stdout(true).stderr(true);
     let script = "read x; echo got $x; echo oops >&2; exit 7";
     let run = client.kubelet_node_exec(&WEB, "main", ["sh", "-c", script], &params);
     let mut process = soon("exec", run).await.unwrap();
@@ -100,10 +94,7 @@ pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
 
     // By its UID, and without input: a command that succeeds.
     let pod = node.ready("web").await;
-    let with_uid = KubeletDebugParams {
-        pod_uid: pod.metadata.uid.as_deref(),
-        ..WEB
-    };
+    let with_uid = KubeletDebugParams { pod_uid: pod.metadata.uid.as_deref(), ..WEB };
     let only_stdout = AttachParams::default().stderr(false);
     let run = client.kubelet_node_exec(&with_uid, "main", ["echo", "x+y%20z"], &only_stdout);
     let mut process = soon("exec", run).await.unwrap();
@@ -116,16 +107,10 @@ pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
     let terminal = AttachParams::interactive_tty();
     let run = client.kubelet_node_exec(&WEB, "main", ["sh", "-c", script], &terminal);
     let mut process = soon("exec", run).await.unwrap();
-    let size = TerminalSize {
-        width: 77,
-        height: 33,
-    };
+    let size = TerminalSize { width: 77, height: 33 };
     process.terminal_size().unwrap().try_send(size).unwrap();
     let shown = read_all(process.stdout()).await;
-    assert!(
-        shown.starts_with("/dev/pts/") && shown.ends_with("\r\nsized\r\n"),
-        "{shown:?}"
-    );
+    assert!(shown.starts_with("/dev/pts/") && shown.ends_with("\r\nsized\r\n"), "{shown:?}");
     assert_eq!(exit_code(&mut process).await, 0);
 
     // The container's own process.
@@ -135,16 +120,11 @@ pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
     stdin.write_all(b"this\n").await.unwrap();
     let mut line = String::new();
     let mut stdout = BufReader::new(process.stdout().unwrap());
-    soon("the answer", stdout.read_line(&mut line))
-        .await
-        .unwrap();
+    soon("the answer", stdout.read_line(&mut line)).await.unwrap();
     assert_eq!(line, "heard this\n");
     process.abort();
 
-    let follow = LogParams {
-        follow: true,
-        ..LogParams::default()
-    };
+    let follow = LogParams { follow: true, ..LogParams::default() };
     let logs = client.kubelet_node_logs(&WEB, "main", &follow);
     let mut lines = futures::AsyncBufReadExt::lines(soon("logs", logs).await.unwrap());
     for expected in ["begun", "heard this"] {
@@ -157,9 +137,7 @@ pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
 
 /// What is sent to the pod's port and comes back from it.
 async fn echoed(stream: impl AsyncRead + AsyncWrite, bytes: usize) {
-    let sent: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
-        .take(bytes)
-        .collect();
+    let sent: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(bytes).collect();
     let (mut from, mut to) = tokio::io::split(stream);
     let mut got = vec![0; bytes];
     let both = async {
@@ -230,11 +208,7 @@ pub async fn a_client_of_spdy_runs_commands_and_reaches_ports() {
     let large: Vec<u8> = (0..2_000_000).map(|n| b'a' + (n % 23) as u8).collect();
     let url = format!("{server}/exec/{pod}/main?input=1&output=1&error=1&command=cat");
     let (out, _, code) = ran(&["exec", "-i", &url], &large).await;
-    assert!(
-        out.as_bytes() == large && code == 0,
-        "{} bytes, {code}",
-        out.len()
-    );
+    assert!(out.as_bytes() == large && code == 0, "{} bytes, {code}", out.len());
 
     // The end of its input would hang up the terminal.
     let script = "until%20%5B%20%22$(stty%20size%202%3E/dev/null)%22%20=%20%2233%2077%22%20%5D;%20do%20usleep%2020000;%20done;%20echo%20sized;%20usleep%20500000";

@@ -68,9 +68,7 @@ fn of_pod(summary: &Value, name: &str) -> Value {
 
 /// The value of the first sample of a family with all of these pieces in its labels.
 fn sample(text: &str, family: &str, pieces: &[&str]) -> Option<f64> {
-    let mut lines = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
     let line = lines.find(|line| pieces.iter().all(|piece| line.contains(piece)))?;
     line.rsplit_once("} ")?.1.split(' ').next()?.parse().ok()
 }
@@ -83,11 +81,7 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
     the_series_are_those_of_cadvisor(&node).await;
     the_first_kubelets_form_says_the_same(&node).await;
     let resource = page(&node, "/metrics/resource").await;
-    let whose = [
-        "container=\"c\"",
-        "namespace=\"default\"",
-        "pod=\"busy-node1\"",
-    ];
+    let whose = ["container=\"c\"", "namespace=\"default\"", "pod=\"busy-node1\""];
     for family in [
         "container_cpu_usage_seconds_total",
         "container_memory_working_set_bytes",
@@ -99,25 +93,14 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
     let pod = sample(&resource, "pod_memory_working_set_bytes", &whose[1..]);
     let container = sample(&resource, "container_memory_working_set_bytes", &whose);
     assert!(pod >= container, "{pod:?} {container:?}");
-    assert!(
-        resource.ends_with("\nresource_scrape_error 0\n"),
-        "{resource}"
-    );
+    assert!(resource.ends_with("\nresource_scrape_error 0\n"), "{resource}");
     let probes = page(&node, "/metrics/probes").await;
-    let probed = sample(
-        &probes,
-        "prober_probe_total",
-        &["result=\"successful\"", whose[2]],
-    );
+    let probed = sample(&probes, "prober_probe_total", &["result=\"successful\"", whose[2]]);
     assert!(probed > Some(0.0), "{probes}");
     let mut found = BTreeSet::new();
-    for path in [
-        "/metrics",
-        "/metrics/cadvisor",
-        "/metrics/resource",
-        "/metrics/probes",
-        "/metrics/slis",
-    ] {
+    for path in
+        ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis"]
+    {
         let text = page(&node, path).await;
         found.extend(lint(path, &text));
         found.extend(undocumented(path, &text));
@@ -141,21 +124,11 @@ async fn the_first_kubelets_form_says_the_same(node: &Node) {
     let info = reported("/stats/busy-node1/c".into()).await;
     let sample = &info["stats"][0];
     let spec = &info["spec"];
-    let namespace = if Flavour::current().is_crio() {
-        "cri-o"
-    } else {
-        "containerd"
-    };
+    let namespace = if Flavour::current().is_crio() { "cri-o" } else { "containerd" };
     assert_eq!(info["namespace"], namespace, "{info:#}");
     assert_eq!(spec["memory"]["limit"], 64 << 20, "{info:#}");
-    assert!(
-        sample["cpu"]["usage"]["total"].as_u64() > Some(0),
-        "{info:#}"
-    );
-    assert!(
-        sample["memory"]["working_set"].as_u64() > Some(0),
-        "{info:#}"
-    );
+    assert!(sample["cpu"]["usage"]["total"].as_u64() > Some(0), "{info:#}");
+    assert!(sample["memory"]["working_set"].as_u64() > Some(0), "{info:#}");
     assert!(sample["network"]["name"].is_string(), "{info:#}");
     let uid = spec["labels"]["io.kubernetes.pod.uid"].as_str().unwrap();
     let by_uid = reported(format!("/stats/default/busy-node1/{uid}/c")).await;
@@ -182,11 +155,7 @@ async fn the_summary_is_whole(node: &Node) {
             && container["logs"]["usedBytes"].as_u64() > Some(0)
             // The runtime looks at its images every ten seconds, and is as late as the machine is busy.
             && reported["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0);
-        if whole {
-            Ok(reported)
-        } else {
-            Err(format!("{pod:#}"))
-        }
+        if whole { Ok(reported) } else { Err(format!("{pod:#}")) }
     })
     .await;
     let pod = of_pod(&reported, "busy");
@@ -195,19 +164,10 @@ async fn the_summary_is_whole(node: &Node) {
     let working_set = container["memory"]["workingSetBytes"].as_u64().unwrap();
     let available = container["memory"]["availableBytes"].as_u64().unwrap();
     assert_eq!(working_set + available, 64 << 20);
-    assert!(
-        pod["ephemeral-storage"]["usedBytes"].as_u64() >= Some(4 << 20),
-        "{pod:#}"
-    );
-    assert!(
-        pod["network"]["interfaces"][0]["rxBytes"].is_u64(),
-        "{pod:#}"
-    );
+    assert!(pod["ephemeral-storage"]["usedBytes"].as_u64() >= Some(4 << 20), "{pod:#}");
+    assert!(pod["network"]["interfaces"][0]["rxBytes"].is_u64(), "{pod:#}");
     assert_eq!(pod["network"]["name"], "eth0");
-    assert!(
-        pod["process_stats"]["process_count"].as_u64() >= Some(1),
-        "{pod:#}"
-    );
+    assert!(pod["process_stats"]["process_count"].as_u64() >= Some(1), "{pod:#}");
     let memory = pod["volume"].as_array().unwrap();
     let memory = memory.iter().find(|volume| volume["name"] == "m").unwrap();
     assert_eq!(memory["capacityBytes"], 8 << 20);
@@ -218,21 +178,12 @@ async fn the_summary_is_whole(node: &Node) {
         ("fs", "capacityBytes"),
         ("rlimit", "maxpid"),
     ] {
-        assert!(
-            node_stats[group][field].as_u64() > Some(0),
-            "{group}: {node_stats:#}"
-        );
+        assert!(node_stats[group][field].as_u64() > Some(0), "{group}: {node_stats:#}");
     }
-    assert!(
-        node_stats["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0),
-        "{node_stats:#}"
-    );
+    assert!(node_stats["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0), "{node_stats:#}");
     let less = summary(node, "?only_cpu_and_memory=true").await;
     let pod = of_pod(&less, "busy");
-    assert!(
-        pod["memory"]["workingSetBytes"].as_u64() > Some(0),
-        "{pod:#}"
-    );
+    assert!(pod["memory"]["workingSetBytes"].as_u64() > Some(0), "{pod:#}");
     for absent in ["network", "volume", "ephemeral-storage"] {
         assert!(pod.get(absent).is_none(), "{pod:#}");
     }
@@ -241,11 +192,7 @@ async fn the_summary_is_whole(node: &Node) {
 async fn the_series_are_those_of_cadvisor(node: &Node) {
     let text = page(node, "/metrics/cadvisor").await;
     let pod = ["namespace=\"default\"", "pod=\"busy-node1\""];
-    let container = [
-        &pod[..],
-        &["container=\"c\"", "busybox", "name=\"", "id=\"/"],
-    ]
-    .concat();
+    let container = [&pod[..], &["container=\"c\"", "busybox", "name=\"", "id=\"/"]].concat();
     let expect = |family: &str, pieces: &[&str], holds: &dyn Fn(f64) -> bool| {
         let found = sample(&text, family, pieces);
         assert!(found.is_some_and(holds), "{family} {pieces:?}: {found:?}");
@@ -256,21 +203,11 @@ async fn the_series_are_those_of_cadvisor(node: &Node) {
     expect("container_memory_working_set_bytes", &container, &some);
     expect("container_memory_rss", &container, &some);
     expect("container_processes", &container, &some);
-    expect("container_spec_memory_limit_bytes", &container, &|value| {
-        value == 67_108_864.0
-    });
-    expect("container_spec_cpu_quota", &container, &|value| {
-        value == 50_000.0
-    });
-    expect("container_start_time_seconds", &container, &|value| {
-        value > 1.7e9
-    });
+    expect("container_spec_memory_limit_bytes", &container, &|value| value == 67_108_864.0);
+    expect("container_spec_cpu_quota", &container, &|value| value == 50_000.0);
+    expect("container_start_time_seconds", &container, &|value| value > 1.7e9);
     let sandbox = [&pod[..], &["container=\"\"", "interface=\"eth0\""]].concat();
-    expect(
-        "container_network_receive_bytes_total",
-        &sandbox,
-        &|value| value >= 0.0,
-    );
+    expect("container_network_receive_bytes_total", &sandbox, &|value| value >= 0.0);
     let nameless = [&pod[..], &["container=\"\"", "image=\"\""]].concat();
     let id = ["pods", "-q", "--no-trunc", "--name", "busy-node1"];
     let name = format!("name=\"{}\"", node.runtime.crictl(&id).trim());
@@ -280,11 +217,7 @@ async fn the_series_are_those_of_cadvisor(node: &Node) {
     let of_pod = [&nameless[..], &["name=\"\"", "id=\"/"]].concat();
     expect("container_memory_usage_bytes", &of_pod, &some);
     expect("container_cpu_usage_seconds_total", &["id=\"/\""], &some);
-    expect(
-        "container_fs_limit_bytes",
-        &["id=\"/\"", "device=\""],
-        &some,
-    );
+    expect("container_fs_limit_bytes", &["id=\"/\"", "device=\""], &some);
     expect("machine_memory_bytes", &["boot_id=\""], &some);
 }
 

@@ -32,10 +32,8 @@ volumes: [{ name: scratch, emptyDir: {} }]
             holds(log.contains("done"), &log).map(|()| log)
         })
         .await;
-        let words = log
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>())
-            .collect::<Vec<_>>();
+        let words =
+            log.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect::<Vec<_>>();
         // Root inside owns what it makes.
         assert_eq!((words[0][2], words[0][3]), ("0", "0"), "{log}");
         // First user inside, the same outside, how many.
@@ -44,10 +42,7 @@ volumes: [{ name: scratch, emptyDir: {} }]
         let dir = node.kubelet.settings().dir.join("root/pods").join(uid);
         let made = dir.join("volumes/kubernetes.io~empty-dir/scratch/mine");
         let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&made).unwrap());
-        assert_eq!(
-            owner, 0,
-            "the volume is mapped, not owned by the pod's users"
-        );
+        assert_eq!(owner, 0, "the volume is mapped, not owned by the pod's users");
         first_users.push(words[1][1].parse::<u32>().unwrap());
     }
     assert!(first_users.iter().all(|user| *user >= 65536));

@@ -99,19 +99,12 @@ pub async fn pods_are_shown_as_crictl_has_them() {
     assert_eq!(bad["restarts"].as_u64(), Some(newest.attempt));
     let web = row("web-node1").unwrap();
     assert_eq!(
-        (
-            &web["status"],
-            web["ready"].as_u64(),
-            web["containers"].as_u64()
-        ),
+        (&web["status"], web["ready"].as_u64(), web["containers"].as_u64()),
         (&Value::from("Running"), Some(1), Some(1))
     );
     let pods: Value = serde_json::from_str(&node.runtime.crictl(&["pods", "-o", "json"])).unwrap();
     let items = pods["items"].as_array().unwrap();
-    let sandbox = items
-        .iter()
-        .find(|item| item["metadata"]["name"] == "web-node1")
-        .unwrap();
+    let sandbox = items.iter().find(|item| item["metadata"]["name"] == "web-node1").unwrap();
     assert_eq!(sandbox["metadata"]["uid"], web["uid"]);
     let sandbox = inspect(&node, "inspectp", sandbox["id"].as_str().unwrap());
     assert_eq!(sandbox["status"]["network"]["ip"], web["ip"]);
@@ -140,10 +133,7 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     .await;
     let late = times.started.as_millisecond() - until.as_millisecond();
     // Starting takes the runtime as long as it takes, but not another back-off.
-    assert!(
-        (-200..10_000).contains(&late),
-        "it was started {late} ms late"
-    );
+    assert!((-200..10_000).contains(&late), "it was started {late} ms late");
     // It is reported a moment after it is done.
     wait_for("both starts are reported", WAIT_LIMIT, || async {
         let report = report(&node, &["explain", "bad"])?;

@@ -52,10 +52,8 @@ async fn content_node() -> Node {
     node.object("configmaps/default/app/shape", "round");
     node.object("secrets/default/db/user", "admin");
     node.object("secrets/default/db/password", "hush");
-    let text = manifest("files", CONTENT).replace(
-        "  name: files\n",
-        "  name: files\n  labels: { tier: front }\n",
-    );
+    let text = manifest("files", CONTENT)
+        .replace("  name: files\n", "  name: files\n  labels: { tier: front }\n");
     node.put("files", &text);
     node.ready("files").await;
     node
@@ -80,15 +78,9 @@ pub async fn files_are_what_the_objects_and_the_pod_say() {
             "cat /pod/labels; echo; cat /pod/own/label; echo; cat /pod/cpu",
             "tier=\"front\"\nfront\n500",
         ),
-        (
-            "cat /all/deep/color /all/deep/password /all/name",
-            "bluehushfiles-node1",
-        ),
+        ("cat /all/deep/color /all/deep/password /all/name", "bluehushfiles-node1"),
         ("cat /part/password", "hush"),
-        (
-            "echo $USER $APP_color $APP_shape [$NONE]",
-            "admin blue round []\n",
-        ),
+        ("echo $USER $APP_color $APP_shape [$NONE]", "admin blue round []\n"),
         ("ls /map", "color\nnested\nshape\n"),
         ("readlink /map/color", "..data/color\n"),
         ("id -G", "1000 2000 4242\n"),
@@ -96,65 +88,29 @@ pub async fn files_are_what_the_objects_and_the_pod_say() {
         assert_eq!(sh(&node, script), expected, "{script}");
     }
     // Readable for the group, read-only, in memory where a secret is.
-    assert_eq!(
-        stat(&node, "/map/color /secret/user"),
-        "644 0 4242\n440 0 4242\n"
-    );
-    assert_eq!(
-        stat(&node, "/all/deep/color /all/deep/password"),
-        "440 0 4242\n440 0 4242\n"
-    );
-    assert_eq!(
-        stat(&node, "/map /secret /all/deep"),
-        "2777 0 4242\n3777 0 4242\n2755 0 4242\n"
-    );
+    assert_eq!(stat(&node, "/map/color /secret/user"), "644 0 4242\n440 0 4242\n");
+    assert_eq!(stat(&node, "/all/deep/color /all/deep/password"), "440 0 4242\n440 0 4242\n");
+    assert_eq!(stat(&node, "/map /secret /all/deep"), "2777 0 4242\n3777 0 4242\n2755 0 4242\n");
     assert_eq!(stat(&node, "/scratch /ram"), "2777 0 4242\n3777 0 4242\n");
-    assert_eq!(
-        sh(
-            &node,
-            "touch /scratch/f /ram/f /mine/f && stat -c %u /scratch/f"
-        ),
-        "1000\n"
-    );
+    assert_eq!(sh(&node, "touch /scratch/f /ram/f /mine/f && stat -c %u /scratch/f"), "1000\n");
     assert_eq!(sh(&node, "stat -c %g /scratch/f /ram/f"), "4242\n4242\n");
     assert_eq!(sh(&node, "ls /scratch/admin/dir"), "f\n");
     for path in ["/map", "/secret", "/pod", "/all", "/part/password"] {
         let written = node.exec("files", "c", &["touch", &format!("{path}/x")]);
         assert!(written.is_err(), "{path} is written to");
     }
-    let mounts = sh(
-        &node,
-        "grep -E ' /(map|secret|pod|all|ram|scratch) ' /proc/mounts",
-    );
-    for (at, kind) in [
-        ("/secret", "tmpfs ro"),
-        ("/pod", "tmpfs ro"),
-        ("/all", "tmpfs ro"),
-        ("/ram", "tmpfs rw"),
-    ] {
-        let line = mounts
-            .lines()
-            .find(|line| line.contains(&format!(" {at} ")))
-            .unwrap();
+    let mounts = sh(&node, "grep -E ' /(map|secret|pod|all|ram|scratch) ' /proc/mounts");
+    for (at, kind) in
+        [("/secret", "tmpfs ro"), ("/pod", "tmpfs ro"), ("/all", "tmpfs ro"), ("/ram", "tmpfs rw")]
+    {
+        let line = mounts.lines().find(|line| line.contains(&format!(" {at} "))).unwrap();
         assert!(line.contains(&format!("{at} {kind}")), "{line}");
-        let size = if at == "/ram" {
-            "size=1024k"
-        } else {
-            "size=131072k"
-        };
+        let size = if at == "/ram" { "size=1024k" } else { "size=131072k" };
         assert!(line.contains(size), "{line}");
     }
-    assert!(
-        mounts
-            .lines()
-            .any(|l| l.contains(" /map ") && !l.contains("tmpfs")),
-        "{mounts}"
-    );
-    let filled = node.exec(
-        "files",
-        "c",
-        &["dd", "if=/dev/zero", "of=/ram/big", "bs=1M", "count=2"],
-    );
+    assert!(mounts.lines().any(|l| l.contains(" /map ") && !l.contains("tmpfs")), "{mounts}");
+    let filled =
+        node.exec("files", "c", &["dd", "if=/dev/zero", "of=/ram/big", "bs=1M", "count=2"]);
     assert!(filled.is_err(), "the size is a bound");
     // Nothing of what a secret says is in the log.
     assert!(!node.kubelet.log().contains("hush"));
@@ -247,9 +203,7 @@ pub async fn a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans() {
     // Killed sooner and later in the start of three pods.
     for (round, delay) in [0_u64, 15, 30, 60, 120, 250].into_iter().enumerate() {
         let names: Vec<_> = (0..3).map(|n| format!("p{round}-{n}")).collect();
-        names
-            .iter()
-            .for_each(|name| node.put(name, &manifest(name, CONTENT)));
+        names.iter().for_each(|name| node.put(name, &manifest(name, CONTENT)));
         wait_for("the first directory is made", WAIT_LIMIT, || async {
             holds(!node.left_of_pods().is_empty(), "none")
         })

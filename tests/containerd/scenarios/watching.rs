@@ -51,11 +51,9 @@ fn only(node: &Node, pod: &str) -> Container {
 }
 
 async fn runs_again(node: &Node, pod: &str) {
-    node.pod_when(pod, "was started again", |pod| restarts(pod, "c") == 1)
-        .await;
+    node.pod_when(pod, "was started again", |pod| restarts(pod, "c") == 1).await;
     let running = |found: &[Container]| found.iter().any(|c| c.attempt == 1 && c.running);
-    node.containers_when(pod, "the second one runs", WAIT_LIMIT, running)
-        .await;
+    node.containers_when(pod, "the second one runs", WAIT_LIMIT, running).await;
 }
 
 /// Lists of everything, counted from a moment when the kubelet had stopped listing every second.
@@ -67,10 +65,8 @@ struct Lists {
 impl Lists {
     /// Waits until nothing was listed for longer than the period without events.
     async fn rare(node: &Node) -> Lists {
-        let mut lists = Lists {
-            since: Instant::now(),
-            before: node.count("list_containers").await,
-        };
+        let mut lists =
+            Lists { since: Instant::now(), before: node.count("list_containers").await };
         loop {
             let now = node.count("list_containers").await;
             if now != lists.before {
@@ -120,8 +116,7 @@ pub async fn deaths_and_removals_are_seen_without_a_list() {
     node.remove("goes");
     node.gone("goes", WAIT_LIMIT).await;
     let collected = |found: &[Container]| found.is_empty();
-    node.containers_when("goes", "they are collected", WAIT_LIMIT, collected)
-        .await;
+    node.containers_when("goes", "they are collected", WAIT_LIMIT, collected).await;
     // An unknown id is listed after a second.
     let requested = node.count("status").await;
     status_requested(&node, requested + 1).await;
@@ -166,8 +161,7 @@ pub async fn a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens(
         holds(opened >= 3, format!("{opened} streams"))
     })
     .await;
-    node.runtime
-        .kill(node.runtime.main_process(&only(&node, "one").id));
+    node.runtime.kill(node.runtime.main_process(&only(&node, "one").id));
     runs_again(&node, "one").await;
     let requested = node.count("status").await;
     status_requested(&node, requested + 2).await;
@@ -214,16 +208,12 @@ pub async fn a_list_too_large_for_one_message_is_read_all_the_same() {
     for name in names {
         node.ready(name).await;
     }
-    assert!(
-        node.runtime.try_crictl(&["ps", "-a"]).is_err(),
-        "the list fits into a message"
-    );
+    assert!(node.runtime.try_crictl(&["ps", "-a"]).is_err(), "the list fits into a message");
     let before = names.map(|name| only(&node, name));
     node.kubelet.respawn();
     node.kubelet.wait_healthy(WAIT_LIMIT).await;
     // It is in charge of them, so it has found them.
-    node.runtime
-        .crictl(&["stop", "--timeout", "0", &before[0].id]);
+    node.runtime.crictl(&["stop", "--timeout", "0", &before[0].id]);
     runs_again(&node, "one").await;
     for (name, container) in names.iter().zip(before).skip(1) {
         assert_eq!(only(&node, name), container);
@@ -246,9 +236,7 @@ pub async fn streamed_lists_show_what_plain_ones_show() {
         streamed.extend(part.containers);
     }
     let by_id = |list: Vec<_>| {
-        let pairs = list
-            .into_iter()
-            .map(|c: kubelet::cri::v1::Container| (c.id.clone(), c));
+        let pairs = list.into_iter().map(|c: kubelet::cri::v1::Container| (c.id.clone(), c));
         pairs.collect::<BTreeMap<_, _>>()
     };
     assert_eq!(streamed.len(), 2);
@@ -256,19 +244,13 @@ pub async fn streamed_lists_show_what_plain_ones_show() {
 
     let plain = client.list_pod_sandboxes(None).await.unwrap();
     let request = StreamPodSandboxesRequest { filter: None };
-    let mut stream = raw
-        .stream_pod_sandboxes(request)
-        .await
-        .unwrap()
-        .into_inner();
+    let mut stream = raw.stream_pod_sandboxes(request).await.unwrap().into_inner();
     let mut streamed = Vec::new();
     while let Some(part) = stream.message().await.unwrap() {
         streamed.extend(part.pod_sandboxes);
     }
     let by_id = |list: Vec<_>| {
-        let pairs = list
-            .into_iter()
-            .map(|s: kubelet::cri::v1::PodSandbox| (s.id.clone(), s));
+        let pairs = list.into_iter().map(|s: kubelet::cri::v1::PodSandbox| (s.id.clone(), s));
         pairs.collect::<BTreeMap<_, _>>()
     };
     assert_eq!(streamed.len(), 2);

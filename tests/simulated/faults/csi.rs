@@ -31,12 +31,8 @@ const DRIVERS: [(&str, bool, bool); 3] = [
 ];
 /// Volumes of each driver.
 const VOLUMES: usize = 3;
-const CALLS: [&str; 4] = [
-    "NodeStageVolume",
-    "NodePublishVolume",
-    "NodeUnpublishVolume",
-    "NodeUnstageVolume",
-];
+const CALLS: [&str; 4] =
+    ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"];
 
 /// A pod as the API server once had it.
 struct KnownPod {
@@ -67,10 +63,7 @@ struct CsiEpisode {
 }
 
 async fn live(plan: Plan) -> Sum {
-    let dir = tempfile::Builder::new()
-        .prefix("faults")
-        .tempdir()
-        .expect("a directory");
+    let dir = tempfile::Builder::new().prefix("faults").tempdir().expect("a directory");
     let drivers = DRIVERS.iter().map(|(name, attach, stage)| NodeDriver {
         block: false,
         name,
@@ -144,11 +137,7 @@ impl CsiEpisode {
         let Plan { seed, number, .. } = self.plan;
         let path = directory.join(format!("failed-csi-{seed}-{number}.log"));
         let findings = &self.findings;
-        println!(
-            "{}, of CSI volumes: {findings:#?}\n  see {}",
-            self.plan.again(),
-            path.display()
-        );
+        println!("{}, of CSI volumes: {findings:#?}\n  see {}", self.plan.again(), path.display());
         let calls = self.node.drivers.iter().map(|driver| {
             let entries = driver.journal.entries();
             let calls = entries.iter().filter(|call| !call.volume.is_empty());
@@ -276,10 +265,7 @@ impl CsiEpisode {
         self.note(format!("create {name} {uid} {claims:?} {inline:?}"));
         let claims: Vec<_> = claims.iter().map(String::as_str).collect();
         let pod = pod(name, &uid, &claims, inline);
-        let known = KnownPod {
-            name: name.to_owned(),
-            is_disturbed: false,
-        };
+        let known = KnownPod { name: name.to_owned(), is_disturbed: false };
         self.pods.insert(uid, known);
         self.sum.changes += 1;
         self.node.api.put(&path(name), pod);
@@ -357,17 +343,8 @@ impl CsiEpisode {
 
 #[test]
 fn no_csi_volume_is_lost_or_left_by_faults_under_churn() {
-    let settings = Settings::read(
-        ("FAULTS_CSI_KILLS", KILLS),
-        ("FAULTS_CSI_OTHERS", &[]),
-        EACH,
-    );
-    let pace = |plan: Plan| Plan {
-        names: 7,
-        gap: 0..300,
-        life: 300..4000,
-        ..plan
-    };
+    let settings = Settings::read(("FAULTS_CSI_KILLS", KILLS), ("FAULTS_CSI_OTHERS", &[]), EACH);
+    let pace = |plan: Plan| Plan { names: 7, gap: 0..300, life: 300..4000, ..plan };
     let sums = in_lanes(&settings, settings.plans(pace), live);
     let missed = summarize("simulated-csi", &settings, &sums);
     assert_eq!(missed, [""; 0], "FAULTS_SEED={}", settings.seed);

@@ -123,9 +123,7 @@ impl Side for Simulated {
     fn history(&self) -> String {
         let mut text = format!("twins: {:#?}\n", self.0.overlaps());
         let calls = self.0.calls();
-        for call in calls
-            .iter()
-            .filter(|call| call.rpc.is_mutating() || call.rpc == Rpc::ExecSync)
+        for call in calls.iter().filter(|call| call.rpc.is_mutating() || call.rpc == Rpc::ExecSync)
         {
             let line = format!(
                 "{:?} {:?} {:?} {} {:?} {:?}\n",
@@ -147,10 +145,7 @@ fn exec(call: &ExecCall) -> ExecOutcome {
     match command.as_slice() {
         ["test", "-e", path] => ExecOutcome::code(i32::from(!Path::new(path).exists())),
         ["test", "!", "-e", path] => ExecOutcome::code(i32::from(Path::new(path).exists())),
-        _ => ExecOutcome {
-            delay: Duration::from_millis(30),
-            ..ExecOutcome::default()
-        },
+        _ => ExecOutcome { delay: Duration::from_millis(30), ..ExecOutcome::default() },
     }
 }
 
@@ -182,10 +177,7 @@ impl SmallRoot {
         let mut mount = Command::new("mount");
         let args = ["-t", "tmpfs", "-o", ROOT_SIZE, "faults"];
         let status = mount.args(args).arg(path).status();
-        assert!(
-            status.expect("run mount").success(),
-            "cannot mount, which needs root"
-        );
+        assert!(status.expect("run mount").success(), "cannot mount, which needs root");
         SmallRoot(path.to_owned())
     }
 }
@@ -197,25 +189,13 @@ impl Drop for SmallRoot {
 }
 
 async fn live(plan: Plan) -> Sum {
-    let dir = tempfile::Builder::new()
-        .prefix("faults")
-        .tempdir()
-        .expect("a directory");
+    let dir = tempfile::Builder::new().prefix("faults").tempdir().expect("a directory");
     let home = dir.path().join("kubelet");
     let _small = (plan.fault == Fault::DiskFull).then(|| SmallRoot::mount(&home.join("root")));
-    let features = if plan.rng().bool() {
-        Features::default()
-    } else {
-        Features::old()
-    };
+    let features = if plan.rng().bool() { Features::default() } else { Features::old() };
     let fake = runtime(features).await;
     let mut kubelet = KubeletProcess::start(KubeletSettings::new(&home, &fake.endpoint())).await;
-    let episode = Episode::new(
-        plan,
-        Simulated(fake),
-        &mut kubelet,
-        &dir.path().join("shared"),
-    );
+    let episode = Episode::new(plan, Simulated(fake), &mut kubelet, &dir.path().join("shared"));
     episode.run(&target().join("faults/simulated")).await
 }
 
@@ -223,11 +203,7 @@ async fn live(plan: Plan) -> Sum {
 fn pace(plan: Plan) -> Plan {
     match plan.fault {
         Fault::Kill => plan,
-        _ => Plan {
-            lasts: 100..1500,
-            life: 300..1500,
-            ..plan
-        },
+        _ => Plan { lasts: 100..1500, life: 300..1500, ..plan },
     }
 }
 
@@ -246,15 +222,9 @@ fn in_lanes<F: Future<Output = Sum>>(
                 return;
             };
             let fault = plan.fault;
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let sum = runtime.expect("a runtime").block_on(live(plan));
-            sums.lock()
-                .expect("no panic")
-                .entry(fault)
-                .or_default()
-                .add(sum);
+            sums.lock().expect("no panic").entry(fault).or_default().add(sum);
         }
     };
     std::thread::scope(|scope| {
@@ -267,12 +237,7 @@ fn in_lanes<F: Future<Output = Sum>>(
 
 #[test]
 fn nothing_is_harmed_by_faults_under_churn() {
-    let others = [
-        Fault::RuntimeAway,
-        Fault::DiskFull,
-        Fault::Garbage,
-        Fault::HangingStatus,
-    ];
+    let others = [Fault::RuntimeAway, Fault::DiskFull, Fault::Garbage, Fault::HangingStatus];
     let settings = Settings::read(("FAULTS_KILLS", KILLS), ("FAULTS_OTHERS", &others), EACH);
     let sums = in_lanes(&settings, settings.plans(pace), live);
     let missed = summarize("simulated", &settings, &sums);

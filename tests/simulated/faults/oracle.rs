@@ -6,10 +6,7 @@ use crate::support::faults::oracle::{Container, Oracle, Sandbox, Snapshot, State
 use crate::support::faults::pods::{Kind, Version};
 use crate::support::faults::{Goal, Ledger};
 
-const VERSION: Version = Version {
-    kind: Kind::Plain,
-    number: 1,
-};
+const VERSION: Version = Version { kind: Kind::Plain, number: 1 };
 
 struct Story {
     started_at: Instant,
@@ -22,11 +19,7 @@ impl Story {
         let started_at = Instant::now();
         let mut ledger = Ledger::default();
         ledger.want(started_at, "web", Some(VERSION));
-        Story {
-            started_at,
-            oracle: Oracle::default(),
-            ledger,
-        }
+        Story { started_at, oracle: Oracle::default(), ledger }
     }
 
     fn at(&self, seconds: u64) -> Instant {
@@ -55,12 +48,7 @@ impl Story {
 }
 
 fn sandbox(id: &str) -> Sandbox {
-    Sandbox {
-        id: id.to_owned(),
-        pod: "web-node1".to_owned(),
-        version: VERSION.number,
-        ready: true,
-    }
+    Sandbox { id: id.to_owned(), pod: "web-node1".to_owned(), version: VERSION.number, ready: true }
 }
 
 #[test]
@@ -103,39 +91,24 @@ fn a_container_that_is_gone_has_ended() {
 fn a_container_that_never_started_may_go() {
     let mut story = Story::new();
     story.sees(10, &[("a", "main", State::Created)]);
-    story.sees(
-        20,
-        &[("b", "main", State::Running), ("c", "job", State::CutShort)],
-    );
-    story.sees(
-        30,
-        &[("b", "main", State::Running), ("d", "job", State::Running)],
-    );
+    story.sees(20, &[("b", "main", State::Running), ("c", "job", State::CutShort)]);
+    story.sees(30, &[("b", "main", State::Running), ("d", "job", State::Running)]);
     assert_eq!(story.goals(), [Goal::StartCutShort]);
 }
 
 #[test]
 fn two_running_containers_of_one_name_are_found_also_when_one_has_ended_since() {
     let mut story = Story::new();
-    story.sees(
-        10,
-        &[("a", "main", State::Running), ("b", "main", State::Running)],
-    );
+    story.sees(10, &[("a", "main", State::Running), ("b", "main", State::Running)]);
     story.ledger.crash("a");
-    story.sees(
-        20,
-        &[("b", "main", State::Running), ("c", "side", State::Running)],
-    );
+    story.sees(20, &[("b", "main", State::Running), ("c", "side", State::Running)]);
     assert_eq!(story.goals(), [Goal::Duplicate]);
 }
 
 #[test]
 fn two_sandboxes_of_one_pod_are_found() {
     let mut story = Story::new();
-    let snapshot = Snapshot {
-        sandboxes: vec![sandbox("s"), sandbox("t")],
-        containers: Vec::new(),
-    };
+    let snapshot = Snapshot { sandboxes: vec![sandbox("s"), sandbox("t")], containers: Vec::new() };
     story.oracle.observe(story.at(10), snapshot);
     assert_eq!(story.goals(), [Goal::Duplicate]);
 }
@@ -145,10 +118,7 @@ fn a_job_may_run_as_often_as_it_was_wanted() {
     let mut story = Story::new();
     story.sees(10, &[("a", "job", State::Exited)]);
     assert_eq!(story.goals(), []);
-    story.sees(
-        20,
-        &[("a", "job", State::Exited), ("b", "job", State::Running)],
-    );
+    story.sees(20, &[("a", "job", State::Exited), ("b", "job", State::Running)]);
     assert_eq!(story.goals(), [Goal::RunAgain]);
     story.ledger.want(story.at(12), "web", None);
     story.ledger.want(story.at(13), "web", Some(VERSION));

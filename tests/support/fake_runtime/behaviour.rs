@@ -33,10 +33,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         Behaviour {
             exit: None,
-            on_term: OnTerm::Exit {
-                after: Duration::ZERO,
-                code: 0,
-            },
+            on_term: OnTerm::Exit { after: Duration::ZERO, code: 0 },
             start_error: None,
             output: Vec::new(),
             termination_message: None,
@@ -53,34 +50,22 @@ impl Behaviour {
 
     /// Ends by itself.
     pub fn exits(after: Duration, code: i32) -> Self {
-        Behaviour {
-            exit: Some((after, code)),
-            ..Self::default()
-        }
+        Behaviour { exit: Some((after, code)), ..Self::default() }
     }
 
     /// Runs and does not listen to SIGTERM.
     pub fn ignores_term() -> Self {
-        Behaviour {
-            on_term: OnTerm::Ignore,
-            ..Self::default()
-        }
+        Behaviour { on_term: OnTerm::Ignore, ..Self::default() }
     }
 
     /// Exits some time after the stop signal.
     pub fn ends_slowly(after: Duration, code: i32) -> Self {
-        Behaviour {
-            on_term: OnTerm::Exit { after, code },
-            ..Self::default()
-        }
+        Behaviour { on_term: OnTerm::Exit { after, code }, ..Self::default() }
     }
 
     /// Cannot be started.
     pub fn fails_to_start(message: &str) -> Self {
-        Behaviour {
-            start_error: Some(message.to_owned()),
-            ..Self::default()
-        }
+        Behaviour { start_error: Some(message.to_owned()), ..Self::default() }
     }
 
     pub fn with_output(mut self, lines: &[&str]) -> Self {
@@ -128,14 +113,7 @@ impl Behaviours {
     pub fn set(&mut self, word: &str, lives: Vec<Behaviour>) {
         assert!(!lives.is_empty(), "a container needs a behaviour");
         self.rules.retain(|rule| rule.word != word);
-        self.rules.insert(
-            0,
-            Rule {
-                word: word.to_owned(),
-                lives,
-                used: 0,
-            },
-        );
+        self.rules.insert(0, Rule { word: word.to_owned(), lives, used: 0 });
     }
 
     /// The behaviour of the container that is being started.

@@ -105,12 +105,7 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn new(keep: usize) -> Self {
-        Recorder {
-            keep,
-            next: 0,
-            calls: VecDeque::new(),
-            counts: BTreeMap::new(),
-        }
+        Recorder { keep, next: 0, calls: VecDeque::new(), counts: BTreeMap::new() }
     }
 
     pub fn begin(&mut self, rpc: Rpc, subject: Subject, detail: String) -> u64 {
@@ -122,15 +117,7 @@ impl Recorder {
         }
         if self.keep > 0 {
             let at = Instant::now();
-            self.calls.push_back(Call {
-                seq,
-                rpc,
-                subject,
-                detail,
-                at,
-                took: None,
-                code: None,
-            });
+            self.calls.push_back(Call { seq, rpc, subject, detail, at, took: None, code: None });
         }
         seq
     }

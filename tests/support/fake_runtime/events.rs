@@ -22,10 +22,7 @@ impl Subscribers {
     }
 
     pub fn len(&self) -> usize {
-        self.senders
-            .iter()
-            .filter(|sender| !sender.is_closed())
-            .count()
+        self.senders.iter().filter(|sender| !sender.is_closed()).count()
     }
 
     pub fn subscribe(&mut self) -> mpsc::Receiver<Result<ContainerEventResponse, Status>> {

@@ -26,10 +26,7 @@ pub struct ExecOutcome {
 impl ExecOutcome {
     /// Ends with this code, silently and at once.
     pub fn code(exit_code: i32) -> Self {
-        ExecOutcome {
-            exit_code,
-            ..Self::default()
-        }
+        ExecOutcome { exit_code, ..Self::default() }
     }
 }
 

@@ -27,13 +27,7 @@ pub struct Fault {
 
 impl Fault {
     fn new(rpc: Rpc, kind: Kind) -> Self {
-        Fault {
-            rpc,
-            word: None,
-            kind,
-            left: None,
-            release: None,
-        }
+        Fault { rpc, word: None, kind, left: None, release: None }
     }
 
     /// The call is answered later.
@@ -54,10 +48,7 @@ impl Fault {
     /// The call does not go on until `release` or `clear_faults`.
     pub fn hang(rpc: Rpc) -> Self {
         let (release, hung) = watch::channel(false);
-        Fault {
-            release: Some(release),
-            ..Self::new(rpc, Kind::Hang(hung))
-        }
+        Fault { release: Some(release), ..Self::new(rpc, Kind::Hang(hung)) }
     }
 
     /// Only calls about this pod, container, `pod/container`, uid or id.
@@ -105,12 +96,7 @@ impl Faults {
     pub fn hitting(&mut self, rpc: Rpc, subject: &Subject) -> Hits {
         let mut hits = Hits::default();
         for fault in &mut self.faults {
-            if fault.rpc != rpc
-                || fault
-                    .word
-                    .as_ref()
-                    .is_some_and(|word| !subject.matches(word))
-            {
+            if fault.rpc != rpc || fault.word.as_ref().is_some_and(|word| !subject.matches(word)) {
                 continue;
             }
             match &mut fault.left {

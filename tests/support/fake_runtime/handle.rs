@@ -60,10 +60,7 @@ pub struct FakeRuntime {
 impl FakeRuntime {
     /// Starts on a socket of its own.
     pub async fn start(options: Options) -> FakeRuntime {
-        let dir = tempfile::Builder::new()
-            .prefix("cri")
-            .tempdir()
-            .expect("a temporary directory");
+        let dir = tempfile::Builder::new().prefix("cri").tempdir().expect("a temporary directory");
         let socket = dir.path().join("cri.sock");
         let mut fake = Self::start_at(&socket, options);
         fake._dir = Some(Arc::new(dir));
@@ -75,9 +72,7 @@ impl FakeRuntime {
         let mut world = world::World::default();
         world.write_logs = options.write_logs;
         for image in &options.images {
-            world
-                .images
-                .insert(images::normalize(image), images::make_image(image));
+            world.images.insert(images::normalize(image), images::make_image(image));
         }
         let shared = Arc::new(Shared {
             world: Mutex::new(world),
@@ -88,22 +83,14 @@ impl FakeRuntime {
             exec: Mutex::new(exec::succeed()),
             streams: Mutex::new(exec::no_streams()),
             pulls: Mutex::default(),
-            conditions: Mutex::new(Conditions {
-                runtime: Ok(()),
-                network: Ok(()),
-            }),
+            conditions: Mutex::new(Conditions { runtime: Ok(()), network: Ok(()) }),
             features: Mutex::new(options.features),
             version: watch::channel(0).0,
             epoch: (SystemTime::now(), Instant::now()),
         });
         let server = server::Server::listen(&shared, socket).expect("a socket to listen on");
         let server = Arc::new(Mutex::new(Some(server)));
-        FakeRuntime {
-            shared,
-            server,
-            socket: socket.to_owned(),
-            _dir: None,
-        }
+        FakeRuntime { shared, server, socket: socket.to_owned(), _dir: None }
     }
 
     /// Path and `traceparent` of every call that came with one.
@@ -152,11 +139,7 @@ impl FakeRuntime {
 
     /// Puts an image there without a pull.
     pub fn add_image(&self, image: &str) {
-        self.shared
-            .world
-            .lock()
-            .images
-            .insert(images::normalize(image), images::make_image(image));
+        self.shared.world.lock().images.insert(images::normalize(image), images::make_image(image));
     }
 
     /// Takes all images away.
@@ -168,12 +151,7 @@ impl FakeRuntime {
 
     /// The process of the newest running container that `word` (`pod/container` or container) means ends.
     pub fn exit(&self, word: &str, code: i32) -> bool {
-        match self
-            .find(word)
-            .into_iter()
-            .rev()
-            .find(ContainerView::is_running)
-        {
+        match self.find(word).into_iter().rev().find(ContainerView::is_running) {
             Some(container) => self.shared.end(&container.id, code),
             None => false,
         }
@@ -181,20 +159,13 @@ impl FakeRuntime {
 
     /// Appends a line to the log of the newest running container that `word` means.
     pub fn log(&self, word: &str, stream: &str, line: &str) {
-        let Some(found) = self
-            .find(word)
-            .into_iter()
-            .rev()
-            .find(ContainerView::is_running)
-        else {
+        let Some(found) = self.find(word).into_iter().rev().find(ContainerView::is_running) else {
             return;
         };
         let now = self.shared.now();
         let mut world = self.shared.world.lock();
-        if let Some(log) = world
-            .containers
-            .get_mut(&found.id)
-            .and_then(|container| container.log.as_mut())
+        if let Some(log) =
+            world.containers.get_mut(&found.id).and_then(|container| container.log.as_mut())
         {
             log.line(now, stream, line);
         }
@@ -202,15 +173,8 @@ impl FakeRuntime {
 
     /// The sandbox of this pod dies by itself, its containers with it.
     pub fn kill_sandbox(&self, pod: &str) {
-        for view in self
-            .pods()
-            .into_iter()
-            .filter(|view| view.name == pod && view.ready)
-        {
-            self.shared
-                .world
-                .lock()
-                .stop_sandbox(&view.id, self.shared.now());
+        for view in self.pods().into_iter().filter(|view| view.name == pod && view.ready) {
+            self.shared.world.lock().stop_sandbox(&view.id, self.shared.now());
         }
         self.shared.changed();
     }
@@ -326,11 +290,8 @@ impl FakeRuntime {
     /// All sandboxes, the oldest first, each with its containers, the oldest first.
     pub fn pods(&self) -> Vec<PodView> {
         let world = self.shared.world.lock();
-        let mut pods = world
-            .sandboxes
-            .values()
-            .map(|sandbox| pod_view(&world, sandbox))
-            .collect::<Vec<_>>();
+        let mut pods =
+            world.sandboxes.values().map(|sandbox| pod_view(&world, sandbox)).collect::<Vec<_>>();
         pods.sort_by_key(|pod| (pod.name.clone(), pod.namespace.clone(), pod.attempt));
         pods
     }
@@ -371,10 +332,7 @@ impl FakeRuntime {
 
     /// The kept calls of one kind in order.
     pub fn calls_of(&self, rpc: Rpc) -> Vec<Call> {
-        self.calls()
-            .into_iter()
-            .filter(|call| call.rpc == rpc)
-            .collect()
+        self.calls().into_iter().filter(|call| call.rpc == rpc).collect()
     }
 
     /// How often each call was made.
@@ -388,11 +346,7 @@ impl FakeRuntime {
 
     /// How many calls were made that can change something.
     pub fn mutations(&self) -> u64 {
-        self.counts()
-            .iter()
-            .filter(|(rpc, _)| rpc.is_mutating())
-            .map(|(_, n)| n)
-            .sum()
+        self.counts().iter().filter(|(rpc, _)| rpc.is_mutating()).map(|(_, n)| n).sum()
     }
 
     /// All containers that were ever started, in order.
@@ -456,8 +410,7 @@ impl FakeRuntime {
         deadline: Duration,
         mut fact: impl FnMut(&[Call]) -> bool,
     ) {
-        self.wait_until(what, deadline, |fake| fact(&fake.calls()))
-            .await;
+        self.wait_until(what, deadline, |fake| fact(&fake.calls())).await;
     }
 }
 

@@ -65,9 +65,7 @@ fn digest(name: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let mut rng = fastrand::Rng::with_seed(hasher.finish());
-    let hex = (0..4)
-        .map(|_| format!("{:016x}", rng.u64(..)))
-        .collect::<String>();
+    let hex = (0..4).map(|_| format!("{:016x}", rng.u64(..))).collect::<String>();
     format!("sha256:{hex}")
 }
 
@@ -80,34 +78,22 @@ pub fn image_id(name: &str) -> String {
 pub fn make_image(name: &str) -> v1::Image {
     let full = normalize(name);
     let repository = full.split(['@']).next().unwrap_or(&full);
-    let repository = repository
-        .rsplit_once(':')
-        .map_or(repository, |(before, _)| before);
+    let repository = repository.rsplit_once(':').map_or(repository, |(before, _)| before);
     v1::Image {
         id: digest(&full),
-        repo_tags: if full.contains('@') {
-            Vec::new()
-        } else {
-            vec![full.clone()]
-        },
+        repo_tags: if full.contains('@') { Vec::new() } else { vec![full.clone()] },
         repo_digests: vec![format!("{repository}@{}", digest(repository))],
         size: 1_000_000,
         uid: None,
         username: String::new(),
-        spec: Some(v1::ImageSpec {
-            image: full,
-            ..Default::default()
-        }),
+        spec: Some(v1::ImageSpec { image: full, ..Default::default() }),
         pinned: false,
     }
 }
 
 fn image_subject(image: &Option<v1::ImageSpec>) -> (String, Subject) {
     let name = image.clone().unwrap_or_default().image;
-    let subject = Subject {
-        id: name.clone(),
-        ..Subject::default()
-    };
+    let subject = Subject { id: name.clone(), ..Subject::default() };
     (name, subject)
 }
 
@@ -116,9 +102,8 @@ pub struct Images(pub Arc<Shared>);
 impl Images {
     fn matching(&self, filter: Option<&v1::ImageFilter>) -> Vec<v1::Image> {
         let world = self.0.world.lock();
-        let wanted = filter
-            .and_then(|filter| filter.image.as_ref())
-            .map(|spec| spec.image.as_str());
+        let wanted =
+            filter.and_then(|filter| filter.image.as_ref()).map(|spec| spec.image.as_str());
         match wanted {
             Some(name) if !name.is_empty() => world.image(name).cloned().into_iter().collect(),
             _ => world.images.values().cloned().collect(),
@@ -162,14 +147,8 @@ impl ImageService for Images {
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
         let filter = request.into_inner().filter;
-        let work = async {
-            Ok(v1::ListImagesResponse {
-                images: self.matching(filter.as_ref()),
-            })
-        };
-        self.0
-            .call(Rpc::ListImages, Subject::default(), String::new(), work)
-            .await
+        let work = async { Ok(v1::ListImagesResponse { images: self.matching(filter.as_ref()) }) };
+        self.0.call(Rpc::ListImages, Subject::default(), String::new(), work).await
     }
 
     async fn stream_images(
@@ -180,14 +159,11 @@ impl ImageService for Images {
         let filter = request.into_inner().filter;
         let work = async {
             let chunks = super::chunks(self.matching(filter.as_ref()));
-            let items = chunks
-                .map(|images| Ok(v1::StreamImagesResponse { images }))
-                .collect::<Vec<_>>();
+            let items =
+                chunks.map(|images| Ok(v1::StreamImagesResponse { images })).collect::<Vec<_>>();
             Ok(tokio_stream::iter(items))
         };
-        self.0
-            .call(Rpc::StreamImages, Subject::default(), String::new(), work)
-            .await
+        self.0.call(Rpc::StreamImages, Subject::default(), String::new(), work).await
     }
 
     async fn image_status(
@@ -197,14 +173,9 @@ impl ImageService for Images {
         let (name, subject) = image_subject(&request.into_inner().image);
         let work = async {
             let image = self.0.world.lock().image(&name).cloned();
-            Ok(v1::ImageStatusResponse {
-                image,
-                info: Default::default(),
-            })
+            Ok(v1::ImageStatusResponse { image, info: Default::default() })
         };
-        self.0
-            .call(Rpc::ImageStatus, subject, name.clone(), work)
-            .await
+        self.0.call(Rpc::ImageStatus, subject, name.clone(), work).await
     }
 
     async fn pull_image(
@@ -214,14 +185,7 @@ impl ImageService for Images {
         let request = request.into_inner();
         let (name, subject) = image_subject(&request.image);
         let detail = format!("{name} auth={}", request.auth.is_some());
-        self.0
-            .call(
-                Rpc::PullImage,
-                subject,
-                detail,
-                self.pull(name, request.auth),
-            )
-            .await
+        self.0.call(Rpc::PullImage, subject, detail, self.pull(name, request.auth)).await
     }
 
     async fn remove_image(
@@ -236,9 +200,7 @@ impl ImageService for Images {
             }
             Ok(v1::RemoveImageResponse {})
         };
-        self.0
-            .call(Rpc::RemoveImage, subject, name.clone(), work)
-            .await
+        self.0.call(Rpc::RemoveImage, subject, name.clone(), work).await
     }
 
     async fn image_fs_info(
@@ -246,19 +208,10 @@ impl ImageService for Images {
         _: Request<v1::ImageFsInfoRequest>,
     ) -> Answer<v1::ImageFsInfoResponse> {
         let work = async {
-            let used = self
-                .0
-                .world
-                .lock()
-                .images
-                .values()
-                .map(|image| image.size)
-                .sum();
+            let used = self.0.world.lock().images.values().map(|image| image.size).sum();
             let usage = v1::FilesystemUsage {
                 timestamp: self.0.now(),
-                fs_id: Some(v1::FilesystemIdentifier {
-                    mountpoint: "/".to_owned(),
-                }),
+                fs_id: Some(v1::FilesystemIdentifier { mountpoint: "/".to_owned() }),
                 used_bytes: Some(v1::UInt64Value { value: used }),
                 inodes_used: Some(v1::UInt64Value { value: 1 }),
             };
@@ -268,8 +221,6 @@ impl ImageService for Images {
                 container_filesystems: containers,
             })
         };
-        self.0
-            .call(Rpc::ImageFsInfo, Subject::default(), String::new(), work)
-            .await
+        self.0.call(Rpc::ImageFsInfo, Subject::default(), String::new(), work).await
     }
 }

@@ -70,10 +70,7 @@ impl Default for Features {
                 recursive_read_only_mounts: true,
                 user_namespaces: true,
             },
-            runtime: v1::RuntimeFeatures {
-                supplemental_groups_policy: true,
-                ..Default::default()
-            },
+            runtime: v1::RuntimeFeatures { supplemental_groups_policy: true, ..Default::default() },
         }
     }
 }
@@ -108,10 +105,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             features: Features::default(),
-            images: vec![
-                "localhost/busybox:dev".to_owned(),
-                "localhost/pause:dev".to_owned(),
-            ],
+            images: vec!["localhost/busybox:dev".to_owned(), "localhost/pause:dev".to_owned()],
             write_logs: true,
             keep_calls: 100_000,
         }
@@ -129,20 +123,14 @@ impl Conditions {
         let condition = |name: &str, fact: &Result<(), String>| v1::RuntimeCondition {
             r#type: name.to_owned(),
             status: fact.is_ok(),
-            reason: fact
-                .as_ref()
-                .err()
-                .map_or_else(String::new, |_| format!("{name}False")),
+            reason: fact.as_ref().err().map_or_else(String::new, |_| format!("{name}False")),
             message: fact.as_ref().err().cloned().unwrap_or_default(),
         };
         let conditions = vec![
             condition("RuntimeReady", &self.runtime),
             condition("NetworkReady", &self.network),
         ];
-        let handler = v1::RuntimeHandler {
-            name: String::new(),
-            features: Some(features.handler),
-        };
+        let handler = v1::RuntimeHandler { name: String::new(), features: Some(features.handler) };
         v1::StatusResponse {
             status: Some(v1::RuntimeStatus { conditions }),
             info: Default::default(),
@@ -173,9 +161,7 @@ impl Shared {
     /// Nanoseconds since 1970, moving with tokio's clock.
     fn now(&self) -> i64 {
         let now = self.epoch.0 + self.epoch.1.elapsed();
-        let since = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     }
 
@@ -188,9 +174,7 @@ impl Shared {
         if there {
             Ok(())
         } else {
-            Err(Status::unimplemented(
-                "unknown method of service runtime.v1",
-            ))
+            Err(Status::unimplemented("unknown method of service runtime.v1"))
         }
     }
 
@@ -205,11 +189,7 @@ impl Shared {
         let mut hits = self.faults.lock().hitting(rpc, &subject);
         let seq = self.recorder.lock().begin(rpc, subject, detail);
         self.changed();
-        let mut record = Record {
-            shared: self,
-            seq,
-            code: Code::Cancelled,
-        };
+        let mut record = Record { shared: self, seq, code: Code::Cancelled };
         let result = async {
             hits.before().await?;
             let answer = work.await?;

@@ -32,48 +32,26 @@ impl Runtime {
 
     fn sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
         let mut items = views::list_sandboxes(&self.0.world.lock(), filter);
-        self.0
-            .distortions
-            .lock()
-            .iter()
-            .for_each(|distort| items.bend(distort));
+        self.0.distortions.lock().iter().for_each(|distort| items.bend(distort));
         items
     }
 
     fn containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
         let mut items = views::list_containers(&self.0.world.lock(), filter);
-        self.0
-            .distortions
-            .lock()
-            .iter()
-            .for_each(|distort| items.bend(distort));
+        self.0.distortions.lock().iter().for_each(|distort| items.bend(distort));
         items
     }
 
     fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatusResponse, Status> {
         let mut status = views::sandbox_status(self.0.world.lock().sandbox(id)?);
-        self.0
-            .distortions
-            .lock()
-            .iter()
-            .for_each(|distort| status.bend(distort));
-        Ok(v1::PodSandboxStatusResponse {
-            status: Some(status),
-            ..Default::default()
-        })
+        self.0.distortions.lock().iter().for_each(|distort| status.bend(distort));
+        Ok(v1::PodSandboxStatusResponse { status: Some(status), ..Default::default() })
     }
 
     fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse, Status> {
         let mut status = views::container_status(self.0.world.lock().container(id)?);
-        self.0
-            .distortions
-            .lock()
-            .iter()
-            .for_each(|distort| status.bend(distort));
-        Ok(v1::ContainerStatusResponse {
-            status: Some(status),
-            info: Default::default(),
-        })
+        self.0.distortions.lock().iter().for_each(|distort| status.bend(distort));
+        Ok(v1::ContainerStatusResponse { status: Some(status), info: Default::default() })
     }
 
     fn start(&self, id: &str) -> Result<v1::StartContainerResponse, Status> {
@@ -96,19 +74,13 @@ impl Runtime {
             }
             let first = timeout > 0 && !container.asked_to_end;
             container.asked_to_end |= first;
-            (
-                container.ended.clone(),
-                first.then_some(container.life.on_term),
-            )
+            (container.ended.clone(), first.then_some(container.life.on_term))
         };
         if let Some(OnTerm::Exit { after, code }) = reaction {
             self.0.end_later(id, after, code);
         }
         let grace = Duration::from_secs(timeout.max(0).unsigned_abs());
-        if tokio::time::timeout(grace, ended.cancelled())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(grace, ended.cancelled()).await.is_err() {
             self.0.end(id, 137);
         }
         Ok(v1::StopContainerResponse {})
@@ -122,15 +94,9 @@ impl Runtime {
         let id = request.container_id;
         let state = self.0.world.lock().container(&id)?.state;
         if state != v1::ContainerState::ContainerRunning {
-            return Err(Status::unknown(format!(
-                "container is in {} state",
-                state.as_str_name()
-            )));
+            return Err(Status::unknown(format!("container is in {} state", state.as_str_name())));
         }
-        let call = ExecCall {
-            subject,
-            command: request.cmd,
-        };
+        let call = ExecCall { subject, command: request.cmd };
         let script = self.0.exec.lock().clone();
         let outcome = script(&call);
         let timeout = Duration::from_secs(request.timeout.max(0).unsigned_abs());
@@ -143,11 +109,7 @@ impl Runtime {
         }
         tokio::time::sleep(outcome.delay).await;
         let (stdout, stderr) = (outcome.stdout.into_bytes(), outcome.stderr.into_bytes());
-        Ok(v1::ExecSyncResponse {
-            stdout,
-            stderr,
-            exit_code: outcome.exit_code,
-        })
+        Ok(v1::ExecSyncResponse { stdout, stderr, exit_code: outcome.exit_code })
     }
 
     fn stream(&self, call: StreamCall) -> Result<String, Status> {
@@ -191,9 +153,7 @@ impl RuntimeService for Runtime {
                 runtime_api_version: "v1".to_owned(),
             })
         };
-        self.0
-            .call(Rpc::Version, Subject::default(), String::new(), work)
-            .await
+        self.0.call(Rpc::Version, Subject::default(), String::new(), work).await
     }
 
     async fn run_pod_sandbox(
@@ -201,16 +161,8 @@ impl RuntimeService for Runtime {
         r: Request<v1::RunPodSandboxRequest>,
     ) -> Answer<v1::RunPodSandboxResponse> {
         let request = r.into_inner();
-        let metadata = request
-            .config
-            .clone()
-            .unwrap_or_default()
-            .metadata
-            .unwrap_or_default();
-        let detail = format!(
-            "attempt={} handler={}",
-            metadata.attempt, request.runtime_handler
-        );
+        let metadata = request.config.clone().unwrap_or_default().metadata.unwrap_or_default();
+        let detail = format!("attempt={} handler={}", metadata.attempt, request.runtime_handler);
         let subject = Subject {
             namespace: metadata.namespace,
             pod: metadata.name,
@@ -233,14 +185,7 @@ impl RuntimeService for Runtime {
             self.0.world.lock().stop_sandbox(&id, self.0.now());
             Ok(v1::StopPodSandboxResponse {})
         };
-        self.0
-            .call(
-                Rpc::StopPodSandbox,
-                self.sandbox_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::StopPodSandbox, self.sandbox_subject(&id), String::new(), work).await
     }
 
     async fn remove_pod_sandbox(
@@ -252,14 +197,7 @@ impl RuntimeService for Runtime {
             self.0.world.lock().remove_sandbox(&id, self.0.now());
             Ok(v1::RemovePodSandboxResponse {})
         };
-        self.0
-            .call(
-                Rpc::RemovePodSandbox,
-                self.sandbox_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::RemovePodSandbox, self.sandbox_subject(&id), String::new(), work).await
     }
 
     async fn pod_sandbox_status(
@@ -268,14 +206,7 @@ impl RuntimeService for Runtime {
     ) -> Answer<v1::PodSandboxStatusResponse> {
         let id = r.into_inner().pod_sandbox_id;
         let work = async { self.sandbox_status(&id) };
-        self.0
-            .call(
-                Rpc::PodSandboxStatus,
-                self.sandbox_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::PodSandboxStatus, self.sandbox_subject(&id), String::new(), work).await
     }
 
     async fn list_pod_sandbox(
@@ -283,17 +214,10 @@ impl RuntimeService for Runtime {
         r: Request<v1::ListPodSandboxRequest>,
     ) -> Answer<v1::ListPodSandboxResponse> {
         let filter = r.into_inner().filter;
-        let detail = filter
-            .as_ref()
-            .map_or_else(String::new, |filter| format!("{filter:?}"));
-        let work = async {
-            Ok(v1::ListPodSandboxResponse {
-                items: self.sandboxes(filter.as_ref()),
-            })
-        };
-        self.0
-            .call(Rpc::ListPodSandbox, Subject::default(), detail, work)
-            .await
+        let detail = filter.as_ref().map_or_else(String::new, |filter| format!("{filter:?}"));
+        let work =
+            async { Ok(v1::ListPodSandboxResponse { items: self.sandboxes(filter.as_ref()) }) };
+        self.0.call(Rpc::ListPodSandbox, Subject::default(), detail, work).await
     }
 
     async fn stream_pod_sandboxes(
@@ -308,14 +232,7 @@ impl RuntimeService for Runtime {
                 chunks.map(|pod_sandboxes| Ok(v1::StreamPodSandboxesResponse { pod_sandboxes }));
             Ok(tokio_stream::iter(items.collect::<Vec<_>>()))
         };
-        self.0
-            .call(
-                Rpc::StreamPodSandboxes,
-                Subject::default(),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::StreamPodSandboxes, Subject::default(), String::new(), work).await
     }
 
     async fn create_container(
@@ -324,25 +241,14 @@ impl RuntimeService for Runtime {
     ) -> Answer<v1::CreateContainerResponse> {
         let request = r.into_inner();
         let mut subject = self.sandbox_subject(&request.pod_sandbox_id);
-        subject.container = request
-            .config
-            .clone()
-            .unwrap_or_default()
-            .metadata
-            .unwrap_or_default()
-            .name;
+        subject.container =
+            request.config.clone().unwrap_or_default().metadata.unwrap_or_default().name;
         let detail = command_text(request.config.as_ref());
         let work = async {
-            let container_id = self
-                .0
-                .world
-                .lock()
-                .create_container(request, self.0.now())?;
+            let container_id = self.0.world.lock().create_container(request, self.0.now())?;
             Ok(v1::CreateContainerResponse { container_id })
         };
-        self.0
-            .call(Rpc::CreateContainer, subject, detail, work)
-            .await
+        self.0.call(Rpc::CreateContainer, subject, detail, work).await
     }
 
     async fn start_container(
@@ -351,24 +257,14 @@ impl RuntimeService for Runtime {
     ) -> Answer<v1::StartContainerResponse> {
         let id = r.into_inner().container_id;
         let work = async { self.start(&id) };
-        self.0
-            .call(
-                Rpc::StartContainer,
-                self.container_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::StartContainer, self.container_subject(&id), String::new(), work).await
     }
 
     async fn stop_container(
         &self,
         r: Request<v1::StopContainerRequest>,
     ) -> Answer<v1::StopContainerResponse> {
-        let v1::StopContainerRequest {
-            container_id: id,
-            timeout,
-        } = r.into_inner();
+        let v1::StopContainerRequest { container_id: id, timeout } = r.into_inner();
         let work = self.stop(&id, timeout);
         self.0
             .call(
@@ -389,14 +285,7 @@ impl RuntimeService for Runtime {
             self.0.world.lock().remove_container(&id, self.0.now());
             Ok(v1::RemoveContainerResponse {})
         };
-        self.0
-            .call(
-                Rpc::RemoveContainer,
-                self.container_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::RemoveContainer, self.container_subject(&id), String::new(), work).await
     }
 
     async fn list_containers(
@@ -404,17 +293,11 @@ impl RuntimeService for Runtime {
         r: Request<v1::ListContainersRequest>,
     ) -> Answer<v1::ListContainersResponse> {
         let filter = r.into_inner().filter;
-        let detail = filter
-            .as_ref()
-            .map_or_else(String::new, |filter| format!("{filter:?}"));
+        let detail = filter.as_ref().map_or_else(String::new, |filter| format!("{filter:?}"));
         let work = async {
-            Ok(v1::ListContainersResponse {
-                containers: self.containers(filter.as_ref()),
-            })
+            Ok(v1::ListContainersResponse { containers: self.containers(filter.as_ref()) })
         };
-        self.0
-            .call(Rpc::ListContainers, Subject::default(), detail, work)
-            .await
+        self.0.call(Rpc::ListContainers, Subject::default(), detail, work).await
     }
 
     async fn stream_containers(
@@ -428,14 +311,7 @@ impl RuntimeService for Runtime {
             let items = chunks.map(|containers| Ok(v1::StreamContainersResponse { containers }));
             Ok(tokio_stream::iter(items.collect::<Vec<_>>()))
         };
-        self.0
-            .call(
-                Rpc::StreamContainers,
-                Subject::default(),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::StreamContainers, Subject::default(), String::new(), work).await
     }
 
     async fn container_status(
@@ -444,14 +320,7 @@ impl RuntimeService for Runtime {
     ) -> Answer<v1::ContainerStatusResponse> {
         let id = r.into_inner().container_id;
         let work = async { self.container_status(&id) };
-        self.0
-            .call(
-                Rpc::ContainerStatus,
-                self.container_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::ContainerStatus, self.container_subject(&id), String::new(), work).await
     }
 
     async fn update_container_resources(
@@ -470,9 +339,7 @@ impl RuntimeService for Runtime {
             }
             Ok(v1::UpdateContainerResourcesResponse {})
         };
-        self.0
-            .call(Rpc::UpdateContainerResources, subject, detail, work)
-            .await
+        self.0.call(Rpc::UpdateContainerResources, subject, detail, work).await
     }
 
     async fn reopen_container_log(
@@ -485,23 +352,14 @@ impl RuntimeService for Runtime {
             if world.container(&id)?.state != v1::ContainerState::ContainerRunning {
                 return Err(Status::unknown("container is not running"));
             }
-            if let Some(log) = world
-                .containers
-                .get_mut(&id)
-                .and_then(|container| container.log.as_mut())
+            if let Some(log) =
+                world.containers.get_mut(&id).and_then(|container| container.log.as_mut())
             {
                 log.reopen();
             }
             Ok(v1::ReopenContainerLogResponse {})
         };
-        self.0
-            .call(
-                Rpc::ReopenContainerLog,
-                self.container_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::ReopenContainerLog, self.container_subject(&id), String::new(), work).await
     }
 
     async fn exec_sync(&self, r: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
@@ -517,10 +375,8 @@ impl RuntimeService for Runtime {
         let subject = self.container_subject(&request.container_id);
         let (stdin, stdout) = (request.stdin, request.stdout);
         let (stderr, tty) = (request.stderr, request.tty);
-        let detail = format!(
-            "{:?} stdin={stdin} stdout={stdout} stderr={stderr} tty={tty}",
-            request.cmd
-        );
+        let detail =
+            format!("{:?} stdin={stdin} stdout={stdout} stderr={stderr} tty={tty}", request.cmd);
         let call = StreamCall {
             subject: subject.clone(),
             rpc: Rpc::Exec,
@@ -585,14 +441,7 @@ impl RuntimeService for Runtime {
             let stats = stats::of_container(self.0.world.lock().container(&id)?, self.0.now());
             Ok(v1::ContainerStatsResponse { stats: Some(stats) })
         };
-        self.0
-            .call(
-                Rpc::ContainerStats,
-                self.container_subject(&id),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::ContainerStats, self.container_subject(&id), String::new(), work).await
     }
 
     async fn list_container_stats(
@@ -604,14 +453,7 @@ impl RuntimeService for Runtime {
             let stats = stats::list(&self.0.world.lock(), filter, self.0.now());
             Ok(v1::ListContainerStatsResponse { stats })
         };
-        self.0
-            .call(
-                Rpc::ListContainerStats,
-                Subject::default(),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::ListContainerStats, Subject::default(), String::new(), work).await
     }
 
     async fn stream_container_stats(
@@ -647,14 +489,7 @@ impl RuntimeService for Runtime {
         _: Request<v1::UpdateRuntimeConfigRequest>,
     ) -> Answer<v1::UpdateRuntimeConfigResponse> {
         let work = async { Ok(v1::UpdateRuntimeConfigResponse {}) };
-        self.0
-            .call(
-                Rpc::UpdateRuntimeConfig,
-                Subject::default(),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::UpdateRuntimeConfig, Subject::default(), String::new(), work).await
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
@@ -662,9 +497,7 @@ impl RuntimeService for Runtime {
             let features = self.0.features.lock().clone();
             Ok(self.0.conditions.lock().answer(&features))
         };
-        self.0
-            .call(Rpc::Status, Subject::default(), String::new(), work)
-            .await
+        self.0.call(Rpc::Status, Subject::default(), String::new(), work).await
     }
 
     async fn checkpoint_container(
@@ -679,9 +512,7 @@ impl RuntimeService for Runtime {
             Ok(v1::CheckpointContainerResponse {})
         };
         let subject = self.container_subject(&request.container_id);
-        self.0
-            .call(Rpc::CheckpointContainer, subject, detail, work)
-            .await
+        self.0.call(Rpc::CheckpointContainer, subject, detail, work).await
     }
 
     async fn get_container_events(
@@ -696,18 +527,9 @@ impl RuntimeService for Runtime {
             if features.event_streams_end {
                 return Ok(ReceiverStream::new(mpsc::channel(1).1));
             }
-            Ok(ReceiverStream::new(
-                self.0.world.lock().subscribers.subscribe(),
-            ))
+            Ok(ReceiverStream::new(self.0.world.lock().subscribers.subscribe()))
         };
-        self.0
-            .call(
-                Rpc::GetContainerEvents,
-                Subject::default(),
-                String::new(),
-                work,
-            )
-            .await
+        self.0.call(Rpc::GetContainerEvents, Subject::default(), String::new(), work).await
     }
 
     async fn list_metric_descriptors(
@@ -739,14 +561,10 @@ impl RuntimeService for Runtime {
             let Some(driver) = self.0.features.lock().cgroup_driver else {
                 return unsupported("RuntimeConfig").map(Response::into_inner);
             };
-            let linux = v1::LinuxRuntimeConfiguration {
-                cgroup_driver: driver.into(),
-            };
+            let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
             Ok(v1::RuntimeConfigResponse { linux: Some(linux) })
         };
-        self.0
-            .call(Rpc::RuntimeConfig, Subject::default(), String::new(), work)
-            .await
+        self.0.call(Rpc::RuntimeConfig, Subject::default(), String::new(), work).await
     }
 
     async fn update_pod_sandbox_resources(
@@ -761,9 +579,7 @@ impl RuntimeService for Runtime {
             Ok(v1::UpdatePodSandboxResourcesResponse {})
         };
         let subject = self.sandbox_subject(&id);
-        self.0
-            .call(Rpc::UpdatePodSandboxResources, subject, detail, work)
-            .await
+        self.0.call(Rpc::UpdatePodSandboxResources, subject, detail, work).await
     }
 }
 
@@ -774,19 +590,15 @@ fn merge(known: &mut v1::LinuxContainerResources, new: v1::LinuxContainerResourc
         (&mut known.cpu_quota, new.cpu_quota),
         (&mut known.cpu_shares, new.cpu_shares),
         (&mut known.memory_limit_in_bytes, new.memory_limit_in_bytes),
-        (
-            &mut known.memory_swap_limit_in_bytes,
-            new.memory_swap_limit_in_bytes,
-        ),
+        (&mut known.memory_swap_limit_in_bytes, new.memory_swap_limit_in_bytes),
     ] {
         if new != 0 {
             *known = new;
         }
     }
-    for (known, new) in [
-        (&mut known.cpuset_cpus, new.cpuset_cpus),
-        (&mut known.cpuset_mems, new.cpuset_mems),
-    ] {
+    for (known, new) in
+        [(&mut known.cpuset_cpus, new.cpuset_cpus), (&mut known.cpuset_mems, new.cpuset_mems)]
+    {
         if !new.is_empty() {
             *known = new;
         }

@@ -41,11 +41,7 @@ impl Both {
             .max_encoding_message_size(MESSAGE_LIMIT);
         let images = ImageServiceServer::new(Images(shared.clone()))
             .max_encoding_message_size(MESSAGE_LIMIT);
-        Both {
-            shared: shared.clone(),
-            runtime,
-            images,
-        }
+        Both { shared: shared.clone(), runtime, images }
     }
 }
 
@@ -64,11 +60,7 @@ impl Service<http::Request<Incoming>> for Both {
             let path = request.uri().path().to_owned();
             self.shared.traced.lock().push((path, parent));
         }
-        if request
-            .uri()
-            .path()
-            .starts_with("/runtime.v1.ImageService/")
-        {
+        if request.uri().path().starts_with("/runtime.v1.ImageService/") {
             Box::pin(self.images.call(request))
         } else {
             Box::pin(self.runtime.call(request))
@@ -100,10 +92,7 @@ impl Server {
                 });
             }
         });
-        Ok(Server {
-            connections,
-            accepting,
-        })
+        Ok(Server { connections, accepting })
     }
 
     pub fn drop_connections(&self) {

@@ -11,10 +11,7 @@ fn value(value: u64) -> Option<v1::UInt64Value> {
 
 /// One hundredth of a core and eight megabytes since the start.
 pub fn of_container(container: &Container, now: i64) -> v1::ContainerStats {
-    let age = now
-        .saturating_sub(container.started_at)
-        .max(0)
-        .unsigned_abs();
+    let age = now.saturating_sub(container.started_at).max(0).unsigned_abs();
     v1::ContainerStats {
         attributes: Some(v1::ContainerAttributes {
             id: container.id.clone(),
@@ -46,9 +43,7 @@ pub fn list(
     now: i64,
 ) -> Vec<v1::ContainerStats> {
     let filter = filter.unwrap_or_default();
-    let running = v1::ContainerStateValue {
-        state: v1::ContainerState::ContainerRunning.into(),
-    };
+    let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() };
     let filter = v1::ContainerFilter {
         id: filter.id,
         pod_sandbox_id: filter.pod_sandbox_id,
@@ -56,8 +51,5 @@ pub fn list(
         state: Some(running),
     };
     let containers = views::select_containers(world, Some(&filter));
-    containers
-        .into_iter()
-        .map(|container| of_container(container, now))
-        .collect()
+    containers.into_iter().map(|container| of_container(container, now)).collect()
 }

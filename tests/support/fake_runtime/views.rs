@@ -9,11 +9,7 @@ use super::world::{Container, Sandbox, UID_LABEL, World};
 
 pub fn sandbox_status(sandbox: &Sandbox) -> v1::PodSandboxStatus {
     let ready = sandbox.state == v1::PodSandboxState::SandboxReady;
-    let options = sandbox
-        .config
-        .linux
-        .as_ref()
-        .and_then(|linux| linux.security_context.as_ref());
+    let options = sandbox.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let options = options.and_then(|context| context.namespace_options.clone());
     v1::PodSandboxStatus {
         id: sandbox.id.clone(),
@@ -21,16 +17,10 @@ pub fn sandbox_status(sandbox: &Sandbox) -> v1::PodSandboxStatus {
         state: sandbox.state.into(),
         created_at: sandbox.created_at,
         network: Some(v1::PodSandboxNetworkStatus {
-            ip: if ready {
-                sandbox.ip.clone()
-            } else {
-                String::new()
-            },
+            ip: if ready { sandbox.ip.clone() } else { String::new() },
             additional_ips: Vec::new(),
         }),
-        linux: Some(v1::LinuxPodSandboxStatus {
-            namespaces: Some(v1::Namespace { options }),
-        }),
+        linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
         labels: sandbox.config.labels.clone(),
         annotations: sandbox.config.annotations.clone(),
         runtime_handler: sandbox.handler.clone(),
@@ -69,10 +59,7 @@ pub fn container_status(container: &Container) -> v1::ContainerStatus {
         resources: container
             .resources
             .clone()
-            .map(|linux| v1::ContainerResources {
-                linux: Some(linux),
-                windows: None,
-            }),
+            .map(|linux| v1::ContainerResources { linux: Some(linux), windows: None }),
         image_id: container.image_id.clone(),
         user: None,
         stop_signal: container.config.stop_signal,
@@ -95,9 +82,7 @@ fn container_item(container: &Container) -> v1::Container {
 }
 
 fn selected(labels: &HashMap<String, String>, selector: &HashMap<String, String>) -> bool {
-    selector
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// The matching sandboxes; a filter by id or pod uid costs only that pod.
@@ -106,10 +91,7 @@ pub fn list_sandboxes(world: &World, filter: Option<&v1::PodSandboxFilter>) -> V
     let filter = filter.unwrap_or(&none);
     let matches = |sandbox: &&Sandbox| {
         (filter.id.is_empty() || filter.id == sandbox.id)
-            && filter
-                .state
-                .as_ref()
-                .is_none_or(|state| state.state() == sandbox.state)
+            && filter.state.as_ref().is_none_or(|state| state.state() == sandbox.state)
             && selected(&sandbox.config.labels, &filter.label_selector)
     };
     if !filter.id.is_empty() {
@@ -130,20 +112,12 @@ pub fn list_sandboxes(world: &World, filter: Option<&v1::PodSandboxFilter>) -> V
             .map(sandbox_item)
             .collect();
     }
-    world
-        .sandboxes
-        .values()
-        .filter(matches)
-        .map(sandbox_item)
-        .collect()
+    world.sandboxes.values().filter(matches).map(sandbox_item).collect()
 }
 
 /// The matching containers; a filter by id, sandbox or pod uid costs only that pod.
 pub fn list_containers(world: &World, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
-    select_containers(world, filter)
-        .into_iter()
-        .map(container_item)
-        .collect()
+    select_containers(world, filter).into_iter().map(container_item).collect()
 }
 
 pub fn select_containers<'w>(
@@ -155,19 +129,11 @@ pub fn select_containers<'w>(
     let matches = |container: &&Container| {
         (filter.id.is_empty() || filter.id == container.id)
             && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == container.sandbox)
-            && filter
-                .state
-                .as_ref()
-                .is_none_or(|state| state.state() == container.state)
+            && filter.state.as_ref().is_none_or(|state| state.state() == container.state)
             && selected(&container.config.labels, &filter.label_selector)
     };
     if !filter.id.is_empty() {
-        return world
-            .containers
-            .get(&filter.id)
-            .into_iter()
-            .filter(matches)
-            .collect();
+        return world.containers.get(&filter.id).into_iter().filter(matches).collect();
     }
     let sandboxes = if !filter.pod_sandbox_id.is_empty() {
         vec![filter.pod_sandbox_id.clone()]
@@ -176,14 +142,8 @@ pub fn select_containers<'w>(
     } else {
         return world.containers.values().filter(matches).collect();
     };
-    let ids = sandboxes
-        .iter()
-        .flat_map(|sandbox| world.containers_of(sandbox))
-        .collect::<Vec<_>>();
-    ids.iter()
-        .filter_map(|id| world.containers.get(id))
-        .filter(matches)
-        .collect()
+    let ids = sandboxes.iter().flat_map(|sandbox| world.containers_of(sandbox)).collect::<Vec<_>>();
+    ids.iter().filter_map(|id| world.containers.get(id)).filter(matches).collect()
 }
 
 /// Bends answers.
@@ -221,10 +181,9 @@ impl Bend for Vec<v1::PodSandbox> {
             Distortion::EmptyLists => self.clear(),
             Distortion::HalfLists => keep_every_second(self),
             Distortion::DuplicateNames => {
-                let overlaps = self.iter().map(|item| v1::PodSandbox {
-                    id: other_id(&item.id),
-                    ..item.clone()
-                });
+                let overlaps = self
+                    .iter()
+                    .map(|item| v1::PodSandbox { id: other_id(&item.id), ..item.clone() });
                 let overlaps = overlaps.collect::<Vec<_>>();
                 self.extend(overlaps);
             }
@@ -245,16 +204,15 @@ impl Bend for Vec<v1::Container> {
             Distortion::EmptyLists => self.clear(),
             Distortion::HalfLists => keep_every_second(self),
             Distortion::DuplicateNames => {
-                let overlaps = self.iter().map(|item| v1::Container {
-                    id: other_id(&item.id),
-                    ..item.clone()
-                });
+                let overlaps = self
+                    .iter()
+                    .map(|item| v1::Container { id: other_id(&item.id), ..item.clone() });
                 let overlaps = overlaps.collect::<Vec<_>>();
                 self.extend(overlaps);
             }
-            Distortion::WrongUid(uid) => self
-                .iter_mut()
-                .for_each(|item| bend_labels(&mut item.labels, uid)),
+            Distortion::WrongUid(uid) => {
+                self.iter_mut().for_each(|item| bend_labels(&mut item.labels, uid))
+            }
             Distortion::State(state) => self.iter_mut().for_each(|item| item.state = *state),
             Distortion::NoIp => {}
         }

@@ -100,17 +100,11 @@ impl World {
         request: v1::RunPodSandboxRequest,
         now: i64,
     ) -> Result<String, Status> {
-        let config = request
-            .config
-            .ok_or_else(|| Status::invalid_argument("no sandbox config"))?;
+        let config = request.config.ok_or_else(|| Status::invalid_argument("no sandbox config"))?;
         let metadata = config.metadata.clone().unwrap_or_default();
         let id = self.new_id();
         self.reserve("sandbox", &sandbox_name(&metadata), &id)?;
-        let ip = if on_host_network(&config) {
-            String::new()
-        } else {
-            self.new_ip()
-        };
+        let ip = if on_host_network(&config) { String::new() } else { self.new_ip() };
         let uid = uid_of(&config);
         self.note_twins(&Subject {
             id: id.clone(),
@@ -119,20 +113,10 @@ impl World {
             uid: uid.clone(),
             ..Subject::default()
         });
-        self.sandboxes_by_uid
-            .entry(uid)
-            .or_default()
-            .insert(id.clone());
+        self.sandboxes_by_uid.entry(uid).or_default().insert(id.clone());
         let handler = request.runtime_handler;
         let state = PodSandboxState::SandboxReady;
-        let sandbox = Sandbox {
-            id: id.clone(),
-            config,
-            handler,
-            state,
-            created_at: now,
-            ip,
-        };
+        let sandbox = Sandbox { id: id.clone(), config, handler, state, created_at: now, ip };
         self.sandboxes.insert(id.clone(), sandbox);
         self.emit(Event::ContainerCreatedEvent, &id, &id, now);
         self.emit(Event::ContainerStartedEvent, &id, &id, now);
@@ -179,9 +163,8 @@ impl World {
         request: v1::CreateContainerRequest,
         now: i64,
     ) -> Result<String, Status> {
-        let config = request
-            .config
-            .ok_or_else(|| Status::invalid_argument("no container config"))?;
+        let config =
+            request.config.ok_or_else(|| Status::invalid_argument("no container config"))?;
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         if sandbox.state != PodSandboxState::SandboxReady {
             return Err(Status::failed_precondition(format!(
@@ -205,17 +188,11 @@ impl World {
         self.reserve("container", &container_name(&config, &pod), &id)?;
         let has_log = self.write_logs && !log_path.as_os_str().is_empty();
         let log = has_log.then(|| LogFile::open(log_path.clone()));
-        self.containers_by_sandbox
-            .entry(sandbox_id.clone())
-            .or_default()
-            .insert(id.clone());
+        self.containers_by_sandbox.entry(sandbox_id.clone()).or_default().insert(id.clone());
         let container = Container {
             id: id.clone(),
             sandbox: sandbox_id.clone(),
-            resources: config
-                .linux
-                .as_ref()
-                .and_then(|linux| linux.resources.clone()),
+            resources: config.linux.as_ref().and_then(|linux| linux.resources.clone()),
             config,
             state: ContainerState::ContainerCreated,
             created_at: now,
@@ -241,9 +218,7 @@ impl World {
         let container = self.container(id)?;
         if container.state != ContainerState::ContainerCreated {
             let state = container.state.as_str_name();
-            return Err(Status::failed_precondition(format!(
-                "container is in {state} state"
-            )));
+            return Err(Status::failed_precondition(format!("container is in {state} state")));
         }
         let sandbox_id = container.sandbox.clone();
         let image = container.config.image.clone().unwrap_or_default();
@@ -259,10 +234,7 @@ impl World {
             )));
         }
         let life = self.behaviours.next(&subject, &image, &command);
-        self.note_twins(&Subject {
-            id: sandbox_id.clone(),
-            ..subject.clone()
-        });
+        self.note_twins(&Subject { id: sandbox_id.clone(), ..subject.clone() });
         let Some(container) = self.containers.get_mut(id) else {
             return Err(no_container(id));
         };
@@ -366,21 +338,11 @@ impl World {
     }
 
     pub fn containers_of(&self, sandbox: &str) -> Vec<String> {
-        self.containers_by_sandbox
-            .get(sandbox)
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+        self.containers_by_sandbox.get(sandbox).into_iter().flatten().cloned().collect()
     }
 
     pub fn sandboxes_of(&self, uid: &str) -> Vec<String> {
-        self.sandboxes_by_uid
-            .get(uid)
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+        self.sandboxes_by_uid.get(uid).into_iter().flatten().cloned().collect()
     }
 
     pub fn image(&self, name: &str) -> Option<&v1::Image> {
@@ -393,10 +355,7 @@ impl World {
     }
 
     pub fn subject_of_sandbox(&self, id: &str) -> Subject {
-        let mut subject = Subject {
-            id: id.to_owned(),
-            ..Subject::default()
-        };
+        let mut subject = Subject { id: id.to_owned(), ..Subject::default() };
         if let Some(sandbox) = self.sandboxes.get(id) {
             let metadata = sandbox.config.metadata.clone().unwrap_or_default();
             subject.namespace = metadata.namespace;
@@ -408,10 +367,7 @@ impl World {
 
     pub fn subject_of_container(&self, id: &str) -> Subject {
         let Some(container) = self.containers.get(id) else {
-            return Subject {
-                id: id.to_owned(),
-                ..Subject::default()
-            };
+            return Subject { id: id.to_owned(), ..Subject::default() };
         };
         Subject {
             id: id.to_owned(),
@@ -429,10 +385,7 @@ impl World {
             container_id: id.to_owned(),
             container_event_type: event.into(),
             created_at: now,
-            pod_sandbox_status: self
-                .sandboxes
-                .get(sandbox)
-                .map(super::views::sandbox_status),
+            pod_sandbox_status: self.sandboxes.get(sandbox).map(super::views::sandbox_status),
             containers_statuses: containers
                 .iter()
                 .filter_map(|id| self.containers.get(id))
@@ -444,9 +397,7 @@ impl World {
 }
 
 fn no_container(id: &str) -> Status {
-    Status::not_found(format!(
-        "an error occurred when try to find container \"{id}\": not found"
-    ))
+    Status::not_found(format!("an error occurred when try to find container \"{id}\": not found"))
 }
 
 pub fn uid_of(config: &v1::PodSandboxConfig) -> String {
@@ -471,32 +422,20 @@ fn sandbox_name(m: &v1::PodSandboxMetadata) -> String {
 
 fn container_name(config: &v1::ContainerConfig, pod: &v1::PodSandboxMetadata) -> String {
     let m = config.metadata.clone().unwrap_or_default();
-    format!(
-        "{}_{}_{}_{}_{}",
-        m.name, pod.name, pod.namespace, pod.uid, m.attempt
-    )
+    format!("{}_{}_{}_{}_{}", m.name, pod.name, pod.namespace, pod.uid, m.attempt)
 }
 
 fn on_host_network(config: &v1::PodSandboxConfig) -> bool {
-    let options = config
-        .linux
-        .as_ref()
-        .and_then(|linux| linux.security_context.as_ref());
+    let options = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let options = options.and_then(|context| context.namespace_options.as_ref());
     options.is_some_and(|options| options.network() == v1::NamespaceMode::Node)
 }
 
 /// The kubelet mounts a host file over the termination message path.
 fn write_termination_message(config: &v1::ContainerConfig, message: &str) {
-    let path = config
-        .annotations
-        .get("io.kubernetes.container.terminationMessagePath");
+    let path = config.annotations.get("io.kubernetes.container.terminationMessagePath");
     let path = path.map_or("/dev/termination-log", String::as_str);
-    if let Some(mount) = config
-        .mounts
-        .iter()
-        .find(|mount| mount.container_path == path)
-    {
+    if let Some(mount) = config.mounts.iter().find(|mount| mount.container_path == path) {
         let _ = std::fs::write(Path::new(&mount.host_path), message);
     }
 }

@@ -59,9 +59,7 @@ impl<S: Side> Episode<'_, S> {
 
     pub(super) fn put(&self, name: &str, version: Version) {
         self.set_ready(name, true);
-        self.ledger
-            .borrow_mut()
-            .want(Instant::now(), name, Some(version));
+        self.ledger.borrow_mut().want(Instant::now(), name, Some(version));
         self.write(name, version);
     }
 
@@ -84,10 +82,7 @@ impl<S: Side> Episode<'_, S> {
             let oracle = self.oracle.borrow();
             let lasting = |container: &&&Container| !ends_by_itself(&container.name);
             let running = oracle.latest().running(name);
-            running
-                .iter()
-                .find(lasting)
-                .map(|container| container.id.clone())
+            running.iter().find(lasting).map(|container| container.id.clone())
         };
         if let Some(id) = running {
             self.note(format!("crash {name} {id}"));
@@ -98,12 +93,7 @@ impl<S: Side> Episode<'_, S> {
     }
 
     fn sicken(&self, name: &str, kind: Kind) {
-        let is_sick = self
-            .ledger
-            .borrow()
-            .sick()
-            .iter()
-            .any(|(sick, _)| sick == name);
+        let is_sick = self.ledger.borrow().sick().iter().any(|(sick, _)| sick == name);
         if kind == Kind::Probed && !is_sick {
             self.note(format!("sicken {name}"));
             self.ledger.borrow_mut().sicken(Instant::now(), name);

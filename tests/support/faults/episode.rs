@@ -174,12 +174,7 @@ impl<'k, S: Side> Episode<'k, S> {
         }
         if !sum.missed().is_empty() {
             self.write_story("failed", stories);
-        } else if sum
-            .settled
-            .iter()
-            .chain(&sum.emptied)
-            .any(|took| *took > LONG)
-        {
+        } else if sum.settled.iter().chain(&sum.emptied).any(|took| *took > LONG) {
             self.write_story("slow", stories);
         }
         sum
@@ -187,15 +182,10 @@ impl<'k, S: Side> Episode<'k, S> {
 
     fn write_story(&self, word: &str, directory: &Path) {
         std::fs::create_dir_all(directory).expect("the directory");
-        let path = directory.join(format!(
-            "{word}-{}-{}.log",
-            self.plan.seed, self.plan.number
-        ));
+        let path = directory.join(format!("{word}-{}-{}.log", self.plan.seed, self.plan.number));
         let findings = self.findings.borrow();
-        let findings: Vec<_> = findings
-            .iter()
-            .map(|f| format!("{:?}: {}", f.goal, f.text))
-            .collect();
+        let findings: Vec<_> =
+            findings.iter().map(|f| format!("{:?}: {}", f.goal, f.text)).collect();
         let findings = findings.join("\n");
         println!(
             "{} {:?}:\n{findings}\n  see {}",
@@ -242,8 +232,7 @@ impl<'k, S: Side> Episode<'k, S> {
         self.kills.borrow_mut().push(Instant::now());
         self.kubelet.borrow_mut().kill();
         let away = self.random(self.plan.lasts.clone());
-        self.churn_until(Instant::now() + Duration::from_millis(away))
-            .await;
+        self.churn_until(Instant::now() + Duration::from_millis(away)).await;
         self.note("start".to_owned());
         self.kubelet.borrow_mut().respawn();
         self.recover().await;
@@ -303,20 +292,13 @@ impl<'k, S: Side> Episode<'k, S> {
                 self.find(Goal::ShownWrong, format!("{name} is not shown"));
                 return false;
             };
-            let well = if kind == Kind::Job {
-                pod.succeeded
-            } else {
-                pod.ready
-            };
+            let well = if kind == Kind::Job { pod.succeeded } else { pod.ready };
             if !well {
                 self.find(Goal::ShownWrong, format!("{name} is shown as {pod:?}"));
             }
             let oracle = self.oracle.borrow();
             let running = oracle.latest().running(name);
-            right &= well
-                && running
-                    .iter()
-                    .all(|container| pod.running.contains(&container.id));
+            right &= well && running.iter().all(|container| pod.running.contains(&container.id));
         }
         right
     }
@@ -392,18 +374,11 @@ impl<'k, S: Side> Episode<'k, S> {
     }
 
     fn left_on_disk(&self) -> Vec<String> {
-        let directories = [
-            self.root.join("pods"),
-            self.root.join("journal"),
-            self.logs.clone(),
-        ];
+        let directories = [self.root.join("pods"), self.root.join("journal"), self.logs.clone()];
         let entries = directories
             .iter()
             .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten());
-        entries
-            .flatten()
-            .map(|entry| entry.path().display().to_string())
-            .collect()
+        entries.flatten().map(|entry| entry.path().display().to_string()).collect()
     }
 
     fn judge(&self) {

@@ -84,10 +84,7 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(goal: Goal, text: impl Into<String>) -> Finding {
-        Finding {
-            goal,
-            text: text.into(),
-        }
+        Finding { goal, text: text.into() }
     }
 }
 

@@ -109,9 +109,7 @@ impl Ledger {
         let is_it = |version: &Option<Version>| version.is_some_and(|v| v.number == number);
         let before = changes.iter().rfind(|(at, _)| *at <= from);
         before.is_some_and(|(_, version)| !is_it(version))
-            || changes
-                .iter()
-                .any(|(at, version)| *at > from && *at <= to && !is_it(version))
+            || changes.iter().any(|(at, version)| *at > from && *at <= to && !is_it(version))
     }
 
     /// Whether the liveness of a pod failed at some moment of that time, or shortly before it.

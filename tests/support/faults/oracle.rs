@@ -133,9 +133,8 @@ impl Oracle {
     /// What ended, started or ran beside something else and should not have.
     pub fn judge(&self, ledger: &Ledger) -> Vec<Finding> {
         let duplicates = self.duplicates.iter().cloned();
-        let mut findings: Vec<_> = duplicates
-            .map(|text| Finding::new(Goal::Duplicate, text))
-            .collect();
+        let mut findings: Vec<_> =
+            duplicates.map(|text| Finding::new(Goal::Duplicate, text)).collect();
         let started = || self.tracks.iter().filter(|(_, track)| track.started);
         for (id, track) in started() {
             if let Some(ended) = track.ended
@@ -152,20 +151,13 @@ impl Oracle {
         let mut runs: BTreeMap<_, usize> = BTreeMap::new();
         for (_, track) in started().filter(|(_, track)| runs_once(&track.name)) {
             // A job ends for good, with its pod; an init container as long as its sandbox lasts.
-            let sandbox = if track.name == "job" {
-                ""
-            } else {
-                &track.sandbox
-            };
+            let sandbox = if track.name == "job" { "" } else { &track.sandbox };
             let key = (&track.pod, track.version, &track.name, sandbox);
             *runs.entry(key).or_default() += 1;
         }
         for ((pod, version, name, sandbox), times) in runs {
-            let allowed = if sandbox.is_empty() {
-                ledger.times_wanted(pod, version).max(1)
-            } else {
-                1
-            };
+            let allowed =
+                if sandbox.is_empty() { ledger.times_wanted(pod, version).max(1) } else { 1 };
             if times > allowed {
                 let text = format!("{name} of {pod} version {version} ran {times} times");
                 findings.push(Finding::new(Goal::RunAgain, text));

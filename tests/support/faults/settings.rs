@@ -61,9 +61,7 @@ impl Plan {
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    let Ok(value) = text.parse() else {
-        panic!("{name} is not a number: {text}")
-    };
+    let Ok(value) = text.parse() else { panic!("{name} is not a number: {text}") };
     Some(value)
 }
 

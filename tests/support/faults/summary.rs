@@ -20,13 +20,7 @@ pub fn summarize(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>
         })
     });
     let missed: Vec<_> = missed.collect();
-    let tables = || {
-        [
-            counts(runtime, settings, sums),
-            times(sums),
-            machine(settings),
-        ]
-    };
+    let tables = || [counts(runtime, settings, sums), times(sums), machine(settings)];
     if settings.is_measured {
         report::write("faults", &format!("{runtime}.md"), &tables());
     } else if !missed.is_empty() {
@@ -50,21 +44,13 @@ fn counts(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>) -> Ta
     let mut table = Table::new(&title, &head(&["counted", "goal"], sums));
     table.row(row(&["faults", ""], sums, |sum| sum.faults.to_string()));
     table.row(row(&["nodes", ""], sums, |sum| sum.episodes.to_string()));
-    table.row(row(&["changes of manifests", ""], sums, |sum| {
-        sum.changes.to_string()
-    }));
-    table.row(row(&["containers started", ""], sums, |sum| {
-        sum.starts.to_string()
-    }));
+    table.row(row(&["changes of manifests", ""], sums, |sum| sum.changes.to_string()));
+    table.row(row(&["containers started", ""], sums, |sum| sum.starts.to_string()));
     for goal in Goal::ALL {
         let wanted = if goal.is_informational() { "" } else { "0" };
         let is_counted = !settings.uncounted.contains(goal);
         let count = |sum: &Sum| {
-            if is_counted {
-                sum.count(*goal).to_string()
-            } else {
-                "-".to_owned()
-            }
+            if is_counted { sum.count(*goal).to_string() } else { "-".to_owned() }
         };
         table.row(row(&[goal.text(), wanted], sums, count));
     }
@@ -86,18 +72,10 @@ fn spread(times: &[Duration]) -> String {
 fn times(sums: &BTreeMap<Fault, Sum>) -> Table {
     let mut table = Table::new("Times in ms (mid/99%/max)", &head(&["time"], sums));
     let seen = |sum: &Sum| format!("{} of {}", sum.recoveries.len(), sum.faults);
-    table.row(row(&["until the statuses are right"], sums, |sum| {
-        spread(&sum.recoveries)
-    }));
+    table.row(row(&["until the statuses are right"], sums, |sum| spread(&sum.recoveries)));
     table.row(row(&["seen before the next fault"], sums, seen));
-    table.row(row(&["until all is settled after the last"], sums, |sum| {
-        spread(&sum.settled)
-    }));
-    table.row(row(
-        &["until nothing is left of removed pods"],
-        sums,
-        |sum| spread(&sum.emptied),
-    ));
+    table.row(row(&["until all is settled after the last"], sums, |sum| spread(&sum.settled)));
+    table.row(row(&["until nothing is left of removed pods"], sums, |sum| spread(&sum.emptied)));
     table
 }
 
@@ -116,22 +94,9 @@ fn machine(settings: &Settings) -> Table {
     let mut line = |what: &str, is: String| table.row(vec![what.to_owned(), is]);
     line("seed", settings.seed.to_string());
     line("episodes at once", settings.lanes.to_string());
-    line(
-        "kubelet",
-        format!(
-            "{}/{}",
-            directory.unwrap_or_default().display(),
-            name.display()
-        ),
-    );
-    line(
-        "CPUs",
-        format!("{cpus} of {}", value(&read("/proc/cpuinfo"), "model name")),
-    );
+    line("kubelet", format!("{}/{}", directory.unwrap_or_default().display(), name.display()));
+    line("CPUs", format!("{cpus} of {}", value(&read("/proc/cpuinfo"), "model name")));
     line("memory", value(&read("/proc/meminfo"), "MemTotal"));
-    line(
-        "kernel",
-        read("/proc/sys/kernel/osrelease").trim().to_owned(),
-    );
+    line("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned());
     table
 }

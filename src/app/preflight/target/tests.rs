@@ -21,10 +21,7 @@ fn unit(program: &str, args: &str) -> UnitCommand {
     UnitCommand {
         program: program.to_owned(),
         args: words(args),
-        place: Place {
-            path: "/u".into(),
-            line: 4,
-        },
+        place: Place { path: "/u".into(), line: 4 },
         variables: [("HTTPS_PROXY".to_owned(), "http://p".to_owned())].into(),
         directory: "/w".into(),
     }
@@ -67,10 +64,7 @@ fn the_flags_are_those_given_else_those_of_the_process_else_those_of_the_unit() 
         (false, false, false, None),
     ] {
         let found = Found {
-            processes: has_process
-                .then(|| process(7, "--root-dir=/p"))
-                .into_iter()
-                .collect(),
+            processes: has_process.then(|| process(7, "--root-dir=/p")).into_iter().collect(),
             unit: has_unit.then(|| unit("/usr/bin/kubelet", "--root-dir=/u")),
             ..Found::default()
         };
@@ -83,15 +77,7 @@ fn the_flags_are_those_given_else_those_of_the_process_else_those_of_the_unit() 
 
 #[test]
 fn two_kubelets_are_not_safe_and_one_that_was_replaced_or_cannot_be_read_is_said() {
-    let with = |processes| {
-        choose(
-            Found {
-                processes,
-                ..Found::default()
-            },
-            None,
-        )
-    };
+    let with = |processes| choose(Found { processes, ..Found::default() }, None);
     let two = with(vec![process(1, "--v=1"), process(2, "--v=2")]);
     assert_eq!(levels(&two, "process"), [Level::Error, Level::Ok]);
     assert_eq!(levels(&two, "unit"), [Level::Warning]);
@@ -130,44 +116,28 @@ fn proxies_are_those_of_the_process_and_a_unit_with_others_is_reported() {
         (None, false, None, &[][..]),
         (Some("http://p"), true, Some("http://p"), &[Level::Ok]),
         (Some("http://q"), false, Some("http://q"), &[Level::Ok]),
-        (
-            Some("http://q"),
-            true,
-            Some("http://q"),
-            &[Level::Ok, Level::Unknown],
-        ),
+        (Some("http://q"), true, Some("http://q"), &[Level::Ok, Level::Unknown]),
         (None, true, None, &[Level::Unknown]),
     ] {
         let mut process = process(7, "");
         let value = of_process.map(|value| ("HTTPS_PROXY".to_owned(), value.into()));
         process.proxies = value.into_iter().collect();
-        let found = Found {
-            processes: vec![process],
-            unit: has_unit.then(unit),
-            ..Found::default()
-        };
+        let found =
+            Found { processes: vec![process], unit: has_unit.then(unit), ..Found::default() };
         let target = choose(found, None);
         assert_eq!(proxy(&target).as_deref(), expected);
         assert_eq!(levels(&target, "proxies"), levels_expected, "{target:?}");
     }
     // No kubelet runs.
-    let found = Found {
-        unit: Some(unit()),
-        ..Found::default()
-    };
+    let found = Found { unit: Some(unit()), ..Found::default() };
     let target = choose(found, None);
     assert_eq!(proxy(&target).as_deref(), Some("http://p"));
     assert_eq!(target.directory.as_deref(), Some(Path::new("/w")));
     // The manager of units has set one.
     let mut process = process(7, "");
     process.proxies = [("no_proxy".to_owned(), "x".into())].into();
-    let found = proxy_findings(
-        Some(&process),
-        Some(&UnitCommand {
-            variables: [].into(),
-            ..unit()
-        }),
-    );
+    let found =
+        proxy_findings(Some(&process), Some(&UnitCommand { variables: [].into(), ..unit() }));
     assert_eq!(found.last().unwrap().level, Level::Warning);
 }
 
@@ -175,21 +145,13 @@ fn proxies_are_those_of_the_process_and_a_unit_with_others_is_reported() {
 fn credentials_in_flags_are_not_shown() {
     let args = words("--manifest-url=https://u:p@h --manifest_url_header A:b --v=2");
     let shown = without_secrets(&args).join(" ");
-    assert_eq!(
-        shown,
-        "--manifest-url=<masked> --manifest_url_header <masked> --v=2"
-    );
+    assert_eq!(shown, "--manifest-url=<masked> --manifest_url_header <masked> --v=2");
 }
 
 #[test]
 fn a_unit_that_would_start_other_flags_than_the_process_has_is_not_safe() {
     for (program, args, level, said) in [
-        (
-            "/usr/bin/kubelet",
-            "--v=1 --a=b",
-            Level::Ok,
-            "starts the flags of process 7",
-        ),
+        ("/usr/bin/kubelet", "--v=1 --a=b", Level::Ok, "starts the flags of process 7"),
         (
             "/usr/bin/kubelet",
             "--v=2 --a=b",
@@ -218,10 +180,6 @@ fn unknown_flags_are_left_out_and_said() {
     ] {
         let (flags, found) = lenient_flags(&words(args));
         let flags = flags.map(|flags| flags.root_dir.display().to_string());
-        assert_eq!(
-            (flags.as_deref(), found.len()),
-            (root, problems),
-            "{args}: {found:?}"
-        );
+        assert_eq!((flags.as_deref(), found.len()), (root, problems), "{args}: {found:?}");
     }
 }

@@ -4,10 +4,7 @@ use super::*;
 use crate::app::Level;
 
 fn file(path: &str, text: &str) -> UnitFile {
-    UnitFile {
-        path: path.into(),
-        text: text.to_owned(),
-    }
+    UnitFile { path: path.into(), text: text.to_owned() }
 }
 
 fn command(files: &[(&str, &str)], environment: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
@@ -92,46 +89,22 @@ fn words_quotes_variables_and_specifiers_are_as_systemd_reads_them() {
 #[test]
 fn what_cannot_be_interpreted_is_said_with_file_and_line() {
     for (text, expected) in [
-        (
-            "[Service]\nExecStart=/k \"a\n",
-            "/u:2: ExecStart=: a quote is not closed",
-        ),
+        ("[Service]\nExecStart=/k \"a\n", "/u:2: ExecStart=: a quote is not closed"),
         (
             "[Service]\n\nExecStart=/k %t/x\n",
             "/u:3: ExecStart=: the specifier %t is not interpreted",
         ),
-        (
-            "[Service]\nExecStart=/k a\\qb\n",
-            "/u:2: ExecStart=: the escape \\q is not interpreted",
-        ),
-        (
-            "[Service]\nExecStart=-\n",
-            "/u:2: ExecStart=: there is no program",
-        ),
-        (
-            "[Service]\nEnvironment='A=b\n",
-            "/u:2: Environment=: a quote is not closed",
-        ),
-        (
-            "[Service]\nEnvironment=A\n",
-            "/u:2: Environment=: a word is no assignment",
-        ),
-        (
-            "[Service]\nRootDirectory=/r\n",
-            "/u:2: RootDirectory= is not interpreted",
-        ),
+        ("[Service]\nExecStart=/k a\\qb\n", "/u:2: ExecStart=: the escape \\q is not interpreted"),
+        ("[Service]\nExecStart=-\n", "/u:2: ExecStart=: there is no program"),
+        ("[Service]\nEnvironment='A=b\n", "/u:2: Environment=: a quote is not closed"),
+        ("[Service]\nEnvironment=A\n", "/u:2: Environment=: a word is no assignment"),
+        ("[Service]\nRootDirectory=/r\n", "/u:2: RootDirectory= is not interpreted"),
         (
             "[Service]\nEnvironmentFile=-/etc/kubelet/*.env\n",
             "/u:2: EnvironmentFile= is not interpreted",
         ),
-        (
-            "[Service]\nWorkingDirectory=~\n",
-            "/u:2: WorkingDirectory= is not interpreted",
-        ),
-        (
-            "[Service]\nwords\n",
-            "/u:2: the line is no setting, and systemd ignores it",
-        ),
+        ("[Service]\nWorkingDirectory=~\n", "/u:2: WorkingDirectory= is not interpreted"),
+        ("[Service]\nwords\n", "/u:2: the line is no setting, and systemd ignores it"),
         (
             "[Service]\nExecStart=/k\nExecStart=/l\n",
             "/u:3: ExecStart= is given here and at /u:2; systemd refuses the unit",
@@ -142,24 +115,14 @@ fn what_cannot_be_interpreted_is_said_with_file_and_line() {
     }
     let broken = [("/e", "A='b\n"), ("/f", "export\n")];
     let (_, problems) = command(&[("/u", UNIT)], &broken);
-    assert_eq!(
-        problems,
-        [
-            "/e:1: a quote is not closed",
-            "/f:1: the line is no assignment"
-        ]
-    );
+    assert_eq!(problems, ["/e:1: a quote is not closed", "/f:1: the line is no assignment"]);
 }
 
 #[test]
 fn drop_ins_that_contradict_one_another_are_said_and_the_last_one_counts() {
     let set = |value: &str| format!("[Service]\nEnvironment=EXTRA=--v={value}\n");
     let unit = "[Service]\nExecStart=/k $EXTRA\n";
-    let files = [
-        ("/u", unit),
-        ("/u.d/1.conf", &set("1")),
-        ("/u.d/2.conf", &set("2")),
-    ];
+    let files = [("/u", unit), ("/u.d/1.conf", &set("1")), ("/u.d/2.conf", &set("2"))];
     let (args, problems) = command(&files, &[]);
     assert_eq!(args, ["/k", "--v=2"]);
     assert_eq!(
@@ -171,11 +134,7 @@ fn drop_ins_that_contradict_one_another_are_said_and_the_last_one_counts() {
         "[Install]\nExecStart=/x\n[Service]\nEnvironment=\nExecStart=\nExecStart=/k $EXTRA a\n";
     let (args, problems) = command(&[files[0], files[1], ("/u.d/3.conf", reset)], &[]);
     assert_eq!((args.join(" ").as_str(), problems.len()), ("/k a", 0));
-    assert!(
-        Service::of(&[file("/u", "[Service]\n")])
-            .command("h")
-            .is_none()
-    );
+    assert!(Service::of(&[file("/u", "[Service]\n")]).command("h").is_none());
 }
 
 #[test]

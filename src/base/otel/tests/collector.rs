@@ -102,11 +102,7 @@ impl TestCollector {
                 open.spawn(serve(stream, service.clone()));
             }
         });
-        Self {
-            endpoint,
-            shared,
-            accepting,
-        }
+        Self { endpoint, shared, accepting }
     }
 
     /// As the configuration wants it.
@@ -147,17 +143,12 @@ impl TestCollector {
         };
         let waited = tokio::time::timeout(WAIT_LIMIT, wait).await;
         let spans = self.spans().into_iter().map(|span| span.name);
-        assert!(
-            waited.is_ok(),
-            "not {what}: {:?}",
-            spans.collect::<Vec<_>>()
-        );
+        assert!(waited.is_ok(), "not {what}: {:?}", spans.collect::<Vec<_>>());
     }
 
     /// Waits for spans of which this holds, and returns them.
     pub(crate) async fn wait(&self, what: &str, wanted: impl Fn(&Span) -> bool) -> Vec<Span> {
-        self.until(what, |all| all.spans().iter().any(&wanted))
-            .await;
+        self.until(what, |all| all.spans().iter().any(&wanted)).await;
         let spans = self.spans().into_iter();
         spans.filter(|span| wanted(span)).collect()
     }
@@ -209,9 +200,7 @@ impl TraceService for Script {
                 });
             }
         }
-        Ok(Response::new(ExportTraceServiceResponse {
-            partial_success,
-        }))
+        Ok(Response::new(ExportTraceServiceResponse { partial_success }))
     }
 }
 

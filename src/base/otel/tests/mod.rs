@@ -24,10 +24,8 @@ const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 /// A tracer and what it counts.
 pub(crate) fn tracer(endpoint: &str, rate: u32) -> (Tracer, Metrics) {
     let metrics = Metrics::new();
-    let settings = TracingSettings {
-        collector: endpoint.parse().unwrap(),
-        sampling_rate_per_million: rate,
-    };
+    let settings =
+        TracingSettings { collector: endpoint.parse().unwrap(), sampling_rate_per_million: rate };
     let tracer = Tracer::new(&settings, "node1", &metrics).unwrap();
     (tracer, metrics)
 }
@@ -60,14 +58,10 @@ async fn spans_arrive_as_opentelemetry_has_them() {
     let collector = TestCollector::start().await;
     let (tracer, metrics) = tracer(collector.endpoint(), 0);
     let before = nanos();
-    let theirs = SpanContext::of_headers(&headers(&[
-        (headers::PARENT, PARENT),
-        (headers::STATE, "a=1"),
-    ]));
+    let theirs =
+        SpanContext::of_headers(&headers(&[(headers::PARENT, PARENT), (headers::STATE, "a=1")]));
     let remote = Parent::Remote(theirs.clone());
-    let mut server = tracer
-        .start(TraceSpanKind::Server, remote, || "outer".into())
-        .unwrap();
+    let mut server = tracer.start(TraceSpanKind::Server, remote, || "outer".into()).unwrap();
     server.set_attributes(|| [("text", "a".into()), ("number", (-7).into())]);
     let work = async {
         let mut client = tracer.start(TraceSpanKind::Client, Parent::Current, || "inner".into());
@@ -83,30 +77,18 @@ async fn spans_arrive_as_opentelemetry_has_them() {
     assert_eq!(resource("service.name").as_deref(), Some("kubelet"));
     assert_eq!(resource("host.name").as_deref(), Some("node1"));
     assert_eq!(batches[0].scope.name, "kubelet");
-    let (outer, inner) = (
-        of_name(&batches[0].spans, "outer"),
-        of_name(&batches[0].spans, "inner"),
-    );
+    let (outer, inner) = (of_name(&batches[0].spans, "outer"), of_name(&batches[0].spans, "inner"));
     assert_eq!(outer.kind(), SpanKind::Server);
     assert_eq!(inner.kind(), SpanKind::Client);
     let (trace, id) = ids(&outer);
     assert_eq!(trace, "0af7651916cd43dd8448eb211c80319c");
-    assert_eq!(
-        outer.parent_span_id,
-        0xb7ad_6b71_6920_3331_u64.to_be_bytes()
-    );
-    assert_eq!(
-        (ids(&inner).0, &inner.parent_span_id),
-        (trace, &outer.span_id)
-    );
+    assert_eq!(outer.parent_span_id, 0xb7ad_6b71_6920_3331_u64.to_be_bytes());
+    assert_eq!((ids(&inner).0, &inner.parent_span_id), (trace, &outer.span_id));
     assert_ne!(ids(&inner).1, id);
     assert_eq!((&*outer.trace_state, &*inner.trace_state), ("a=1", "a=1"));
     assert_eq!((outer.flags, inner.flags), (0x301, 0x101));
     assert_eq!(attribute(&outer.attributes, "text").as_deref(), Some("a"));
-    assert_eq!(
-        attribute(&outer.attributes, "number").as_deref(),
-        Some("-7")
-    );
+    assert_eq!(attribute(&outer.attributes, "number").as_deref(), Some("-7"));
     assert_eq!(outer.status, None);
     let status = inner.status.as_ref().unwrap();
     assert_eq!(status.code(), StatusCode::Error);
@@ -115,10 +97,7 @@ async fn spans_arrive_as_opentelemetry_has_them() {
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano);
         // Durations are of the clock that only goes forward.
         let slack = 50_000_000;
-        assert!(
-            span.start_time_unix_nano + slack >= *within.start(),
-            "{span:?}"
-        );
+        assert!(span.start_time_unix_nano + slack >= *within.start(), "{span:?}");
         assert!(span.end_time_unix_nano <= *within.end() + slack, "{span:?}");
     }
     assert_eq!(counted(&metrics, "exported"), 2);
@@ -147,9 +126,7 @@ async fn a_request_of_somebody_without_credentials_begins_a_trace_of_its_own_wit
     let span = of_name(&collector.spans(), "linked");
     assert_eq!((span.parent_span_id.len(), span.flags), (0, 0x101));
     assert_ne!(ids(&span).0, "0af7651916cd43dd8448eb211c80319c");
-    let [link] = &span.links[..] else {
-        panic!("{:?}", span.links)
-    };
+    let [link] = &span.links[..] else { panic!("{:?}", span.links) };
     assert_eq!(link.span_id, 0xb7ad_6b71_6920_3331_u64.to_be_bytes());
     assert_eq!((link.trace_id[0], link.flags), (0x0a, 0x301));
 }
@@ -159,13 +136,9 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let unnamed = || panic!("nobody wants a name");
-    let root = tracer
-        .start(TraceSpanKind::Internal, Parent::Current, unnamed)
-        .unwrap();
+    let root = tracer.start(TraceSpanKind::Internal, Parent::Current, unnamed).unwrap();
     let below = async {
-        let mut span = tracer
-            .start(TraceSpanKind::Client, Parent::Current, unnamed)
-            .unwrap();
+        let mut span = tracer.start(TraceSpanKind::Client, Parent::Current, unnamed).unwrap();
         span.set_attributes(|| -> [(&'static str, AttributeValue); 0] {
             panic!("computed for a span without a record")
         });
@@ -186,9 +159,7 @@ async fn a_tracer_that_is_off_makes_nothing() {
     let tracer = Tracer::disabled();
     assert!(!tracer.is_on());
     let parent = SpanContext::of_headers(&headers(&[(headers::PARENT, PARENT)]));
-    let span = tracer.start(TraceSpanKind::Server, Parent::Remote(parent), || {
-        panic!("a name")
-    });
+    let span = tracer.start(TraceSpanKind::Server, Parent::Remote(parent), || panic!("a name"));
     assert!(span.is_none());
     let seen = traced(span, async { current() }, |_| panic!("a failure")).await;
     assert_eq!(seen, None);
@@ -220,9 +191,7 @@ async fn the_task_sends_what_ends_and_makes_no_connection_before() {
     assert_eq!(collector.connections(), 0);
     for round in 1..=2 {
         drop(begin(&tracer, "one"));
-        collector
-            .until("sent", |all| all.spans().len() == round)
-            .await;
+        collector.until("sent", |all| all.spans().len() == round).await;
     }
     assert_eq!(collector.connections(), 1);
     shutdown.cancel();
@@ -232,23 +201,16 @@ async fn the_task_sends_what_ends_and_makes_no_connection_before() {
 #[tokio::test]
 async fn a_collector_that_is_away_for_a_while_gets_everything_once() {
     let collector = TestCollector::start().await;
-    collector.answer([
-        Answer::Refuse(Code::Unavailable),
-        Answer::Refuse(Code::Aborted),
-    ]);
+    collector.answer([Answer::Refuse(Code::Unavailable), Answer::Refuse(Code::Aborted)]);
     let (tracer, metrics) = tracer(collector.endpoint(), ALL);
     tokio::spawn(tracer.clone().run(CancellationToken::new()));
     drop(begin(&tracer, "one"));
     collector.until("asked", |all| all.requests() == 1).await;
     drop(begin(&tracer, "two"));
-    collector
-        .until("told of both", |all| all.spans().len() == 2)
-        .await;
+    collector.until("told of both", |all| all.spans().len() == 2).await;
     let names: Vec<_> = collector.spans().into_iter().map(|s| s.name).collect();
     assert_eq!(names, ["one", "two"]);
-    collector
-        .until("counted", |_| counted(&metrics, "exported") == 2)
-        .await;
+    collector.until("counted", |_| counted(&metrics, "exported") == 2).await;
     assert_eq!((counted(&metrics, "failed"), collector.requests()), (0, 4));
 }
 
@@ -259,19 +221,12 @@ async fn what_the_collector_does_not_want_is_counted_and_not_sent_again() {
     let (tracer, metrics) = tracer(collector.endpoint(), ALL);
     tokio::spawn(tracer.clone().run(CancellationToken::new()));
     drop(begin(&tracer, "refused"));
-    collector
-        .until("refused", |_| counted(&metrics, "failed") == 1)
-        .await;
+    collector.until("refused", |_| counted(&metrics, "failed") == 1).await;
     for name in ["rejected", "taken"] {
         drop(begin(&tracer, name));
     }
-    collector
-        .until("rejected", |_| counted(&metrics, "failed") == 2)
-        .await;
-    assert_eq!(
-        (counted(&metrics, "exported"), collector.requests()),
-        (1, 2)
-    );
+    collector.until("rejected", |_| counted(&metrics, "failed") == 2).await;
+    assert_eq!((counted(&metrics, "exported"), collector.requests()), (1, 2));
 }
 
 #[tokio::test]

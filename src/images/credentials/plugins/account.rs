@@ -27,11 +27,7 @@ impl PodAccount {
 
     /// The cache key of a response: the account and its annotations, and with `by_token` its token.
     pub(super) fn cache_key(&self, by_token: bool) -> String {
-        let ImagePullServiceAccount {
-            uid,
-            namespace,
-            name,
-        } = &self.account;
+        let ImagePullServiceAccount { uid, namespace, name } = &self.account;
         // Hashed, because the token is a secret and long.
         let token = by_token.then(|| hex(&Sha256::digest(&self.token.0)));
         let key = (namespace, name, uid, &self.annotations, token);
@@ -57,10 +53,7 @@ pub(super) struct ServiceAccounts {
 
 impl ServiceAccounts {
     pub(super) fn new(api: Option<ApiServer>) -> Self {
-        Self {
-            tokens: IssuedTokens::new(api.clone()),
-            api,
-        }
+        Self { tokens: IssuedTokens::new(api.clone()), api }
     }
 
     /// What a provider with these attributes receives for a pod; `None` for a pod without a service account.
@@ -85,10 +78,7 @@ impl ServiceAccounts {
         let namespace = pod.namespace();
         let account = api.get::<ServiceAccount>(ResourcePath::namespaced(namespace, name));
         let account = account.await.map_err(|error| {
-            let text = format!(
-                "get service account {namespace}/{name}: {}",
-                error_chain(&error)
-            );
+            let text = format!("get service account {namespace}/{name}: {}", error_chain(&error));
             ProviderNotCalled::Failed(text)
         })?;
         let annotations =
@@ -137,9 +127,7 @@ mod tests {
     #[test]
     fn only_annotations_that_are_named_are_given_and_the_required_ones_have_to_be_there() {
         let known = |names: &[&str]| {
-            let known = names
-                .iter()
-                .map(|name| ((*name).to_owned(), "v".to_owned()));
+            let known = names.iter().map(|name| ((*name).to_owned(), "v".to_owned()));
             known.collect::<BTreeMap<_, _>>()
         };
         let attributes = TokenAttributes {

@@ -56,15 +56,11 @@ impl Cache {
         now: Instant,
     ) -> Option<Arc<Auths>> {
         let key = |key_type| (CacheKey::of(key_type, image), account.clone());
-        [
-            CacheKeyType::Image,
-            CacheKeyType::Registry,
-            CacheKeyType::Global,
-        ]
-        .into_iter()
-        .filter_map(|key_type| self.responses.get(&key(key_type)))
-        .find(|(_, until)| now <= *until)
-        .map(|(auths, _)| auths.clone())
+        [CacheKeyType::Image, CacheKeyType::Registry, CacheKeyType::Global]
+            .into_iter()
+            .filter_map(|key_type| self.responses.get(&key(key_type)))
+            .find(|(_, until)| now <= *until)
+            .map(|(auths, _)| auths.clone())
     }
 
     /// Caches the response to a request for `image`, and removes expired responses.
@@ -80,8 +76,7 @@ impl Cache {
         // At most a year, because a longer duration may overflow the clock.
         let year = Duration::from_secs(365 * 86_400);
         let until = now + cache_duration.min(year);
-        self.responses
-            .insert((CacheKey::of(key_type, image), account), (auths, until));
+        self.responses.insert((CacheKey::of(key_type, image), account), (auths, until));
     }
 }
 
@@ -105,11 +100,7 @@ mod tests {
         for (key_type, image, expected) in table {
             let mut cache = Cache::default();
             cache.insert((key_type, None), "r.io/a", Arc::default(), MINUTE, now);
-            assert_eq!(
-                cache.find(image, &None, now).is_some(),
-                expected,
-                "{key_type:?} {image}"
-            );
+            assert_eq!(cache.find(image, &None, now).is_some(), expected, "{key_type:?} {image}");
         }
     }
 
@@ -118,13 +109,7 @@ mod tests {
         let now = clock::instant();
         let mut cache = Cache::default();
         let [one, two] = ["one", "two"].map(|account| Some(account.to_owned()));
-        cache.insert(
-            (CacheKeyType::Global, one.clone()),
-            "a",
-            Arc::default(),
-            MINUTE,
-            now,
-        );
+        cache.insert((CacheKeyType::Global, one.clone()), "a", Arc::default(), MINUTE, now);
         assert!(cache.find("a", &one, now).is_some());
         assert!(cache.find("a", &two, now).is_none());
         assert!(cache.find("a", &None, now).is_none());
@@ -134,23 +119,11 @@ mod tests {
     fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
         let now = clock::instant();
         let mut cache = Cache::default();
-        cache.insert(
-            (CacheKeyType::Image, None),
-            "a",
-            Arc::default(),
-            MINUTE,
-            now,
-        );
+        cache.insert((CacheKeyType::Image, None), "a", Arc::default(), MINUTE, now);
         assert!(cache.find("a", &None, now + MINUTE).is_some());
         let later = now + MINUTE + Duration::from_millis(1);
         assert!(cache.find("a", &None, later).is_none());
-        cache.insert(
-            (CacheKeyType::Image, None),
-            "b",
-            Arc::default(),
-            Duration::MAX,
-            later,
-        );
+        cache.insert((CacheKeyType::Image, None), "b", Arc::default(), Duration::MAX, later);
         assert_eq!(cache.responses.len(), 1);
     }
 }

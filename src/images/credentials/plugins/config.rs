@@ -99,10 +99,7 @@ pub(super) fn read(path: &Path, account_tokens: bool) -> anyhow::Result<(Vec<Pro
         let path_text = file.display().to_string();
         let bytes = read_head_or_empty(&file, MAX_FILE + 1)
             .with_context(|| format!("cannot read {path_text}"))?;
-        anyhow::ensure!(
-            bytes.len() <= MAX_FILE,
-            "{path_text} is longer than {MAX_FILE} bytes"
-        );
+        anyhow::ensure!(bytes.len() <= MAX_FILE, "{path_text} is longer than {MAX_FILE} bytes");
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(&bytes);
         let text =
@@ -117,60 +114,40 @@ pub(super) fn read(path: &Path, account_tokens: bool) -> anyhow::Result<(Vec<Pro
         let found = check(provider, account_tokens);
         problems.extend(found.into_iter().map(|what| format!("{field}.{what}")));
         if !names.insert(&provider.name) {
-            problems.push(format!(
-                "{field}.name: Duplicate value: {:?}",
-                provider.name
-            ));
+            problems.push(format!("{field}.name: Duplicate value: {:?}", provider.name));
         }
     }
     if providers.is_empty() {
         problems.push("providers: Required value: at least 1 item in plugins is required".into());
     }
     anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
-    let providers = providers
-        .into_iter()
-        .map(|(_, provider)| provider)
-        .collect();
-    Ok((
-        providers,
-        format!("sha256:{}", crate::base::hex(&hash.finalize())),
-    ))
+    let providers = providers.into_iter().map(|(_, provider)| provider).collect();
+    Ok((providers, format!("sha256:{}", crate::base::hex(&hash.finalize()))))
 }
 
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let path_text = path.display();
-    let metadata = path
-        .metadata()
-        .with_context(|| format!("unable to access path {path_text}"))?;
+    let metadata = path.metadata().with_context(|| format!("unable to access path {path_text}"))?;
     if !metadata.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
     let mut files = Vec::new();
     let entries = path.read_dir();
     for entry in entries.with_context(|| format!("unable to read directory {path_text}"))? {
-        let file = entry
-            .with_context(|| format!("unable to read directory {path_text}"))?
-            .path();
+        let file = entry.with_context(|| format!("unable to read directory {path_text}"))?.path();
         let extension = file.extension().and_then(|extension| extension.to_str());
         if matches!(extension, Some("json" | "yaml" | "yml")) && !file.is_dir() {
             files.push(file);
         }
     }
     files.sort();
-    anyhow::ensure!(
-        !files.is_empty(),
-        "no configuration files found in directory {path_text}"
-    );
+    anyhow::ensure!(!files.is_empty(), "no configuration files found in directory {path_text}");
     Ok(files)
 }
 
 fn decode(path: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
     let document: ConfigDocument = decode_secret(text).with_context(|| path.to_owned())?;
-    anyhow::ensure!(
-        document.kind == KIND,
-        "{path}: kind: {:?} is not {KIND}",
-        document.kind
-    );
+    anyhow::ensure!(document.kind == KIND, "{path}: kind: {:?} is not {KIND}", document.kind);
     let (group, version) = document.api_version.split_once('/').unwrap_or_default();
     anyhow::ensure!(
         group == GROUP && VERSIONS.contains(&version),
@@ -184,11 +161,8 @@ fn decode(path: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
 fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     let mut found = Vec::new();
     let name = &provider.name;
-    let mut bad_name = |what| {
-        found.push(format!(
-            "name: Invalid value: {name:?}: provider name {what}"
-        ))
-    };
+    let mut bad_name =
+        |what| found.push(format!("name: Invalid value: {name:?}: provider name {what}"));
     match name.as_str() {
         "" => bad_name("cannot be empty"),
         "." => bad_name("cannot be '.'"),
@@ -205,23 +179,15 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
         _ => found.push(format!(
             "apiVersion: Unsupported value: {:?}: supported values: {}",
             provider.api_version,
-            VERSIONS
-                .map(|v| format!("\"{PLUGIN_API_GROUP}/{v}\""))
-                .join(", ")
+            VERSIONS.map(|v| format!("\"{PLUGIN_API_GROUP}/{v}\"")).join(", ")
         )),
     }
     if provider.match_images.is_empty() {
         found
             .push("matchImages: Required value: at least 1 item in matchImages is required".into());
     }
-    for image in provider
-        .match_images
-        .iter()
-        .filter(|image| RegistryPath::parse(image).is_none())
-    {
-        found.push(format!(
-            "matchImages: Invalid value: {image:?}: match image is invalid"
-        ));
+    for image in provider.match_images.iter().filter(|image| RegistryPath::parse(image).is_none()) {
+        found.push(format!("matchImages: Invalid value: {image:?}: match image is invalid"));
     }
     match provider.default_cache_duration {
         None => found.push("defaultCacheDuration: Required value".into()),
@@ -243,11 +209,7 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
             found.push("tokenAttributes: Forbidden: tokenAttributes is not supported when KubeletServiceAccountTokenForCredentialProviders feature gate is disabled".into());
         }
         let found_here = check_token(token, version == Some("v1"));
-        found.extend(
-            found_here
-                .into_iter()
-                .map(|what| format!("tokenAttributes{what}")),
-        );
+        found.extend(found_here.into_iter().map(|what| format!("tokenAttributes{what}")));
     }
     found
 }

@@ -67,10 +67,7 @@ impl Program {
             "plugin binary executable {} did not exist",
             path.display()
         );
-        Ok(Program {
-            path,
-            timeout: EXEC_TIMEOUT,
-        })
+        Ok(Program { path, timeout: EXEC_TIMEOUT })
     }
 
     #[cfg(test)]
@@ -86,11 +83,7 @@ impl Program {
         image: &str,
         account: Option<&PodAccount>,
     ) -> Result<Vec<u8>, ExecError> {
-        tracing::debug!(
-            plugin = provider.name,
-            image,
-            "Running an image credential provider"
-        );
+        tracing::debug!(plugin = provider.name, image, "Running an image credential provider");
         let none = BTreeMap::new();
         let request = ProviderRequest {
             kind: "CredentialProviderRequest",
@@ -139,11 +132,7 @@ impl RunningProgram {
         let (response, message, ()) =
             tokio::try_join!(read_all(output), read_message(stderr), run)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
-        if status.success() {
-            Ok(response)
-        } else {
-            Err(ExecError::Failed(status, message))
-        }
+        if status.success() { Ok(response) } else { Err(ExecError::Failed(status, message)) }
     }
 }
 
@@ -165,11 +154,7 @@ async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Exe
         let read = output.read_to_end(&mut bytes).await;
         read.map_err(ExecError::Pipe)?;
     }
-    if bytes.len() > MAX_RESPONSE {
-        Err(ExecError::TooLong)
-    } else {
-        Ok(bytes)
-    }
+    if bytes.len() > MAX_RESPONSE { Err(ExecError::TooLong) } else { Ok(bytes) }
 }
 
 /// The beginning of the standard error of a plugin.
@@ -204,19 +189,13 @@ mod tests {
     async fn the_question_is_json_on_standard_input_with_arguments_and_environment() {
         let dir = tempfile::tempdir().unwrap();
         script(dir.path(), "plugin", "cat; echo \"$1 $2 $OWN $HOME\"");
-        let var = |name: &str, value: &str| EnvVar {
-            name: name.into(),
-            value: value.into(),
-        };
+        let var = |name: &str, value: &str| EnvVar { name: name.into(), value: value.into() };
         let own = Provider {
             args: vec!["one".into(), "two words".into()],
             env: vec![var("OWN", "value"), var("HOME", "/other")],
             ..provider("plugin")
         };
-        let response = Program::find(dir.path(), "plugin")
-            .unwrap()
-            .run(&own, "r.io/x", None)
-            .await;
+        let response = Program::find(dir.path(), "plugin").unwrap().run(&own, "r.io/x", None).await;
         let text = String::from_utf8(response.unwrap()).unwrap();
         let request = format!(
             "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"{V1}\",\"image\":\"r.io/x\"}}\n"
@@ -246,10 +225,7 @@ mod tests {
         let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
         let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = clock::instant();
-        let error = slow
-            .run(&provider("plugin"), "r.io/x", None)
-            .await
-            .unwrap_err();
+        let error = slow.run(&provider("plugin"), "r.io/x", None).await.unwrap_err();
         assert!(matches!(error, ExecError::TimedOut(_)), "{error}");
         assert!(clock::since(begin) < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();
@@ -260,10 +236,7 @@ mod tests {
             Err(_) => true,
         };
         while !is_gone() {
-            assert!(
-                clock::since(begin) < Duration::from_secs(60),
-                "the child lives"
-            );
+            assert!(clock::since(begin) < Duration::from_secs(60), "the child lives");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -38,11 +38,7 @@ impl PluginMetrics {
 
     /// Starts the measurement of one execution.
     pub(super) fn run(&self, name: &str) -> ProviderRun<'_> {
-        ProviderRun {
-            metrics: self,
-            name: name.to_owned(),
-            begin: clock::instant(),
-        }
+        ProviderRun { metrics: self, name: name.to_owned(), begin: clock::instant() }
     }
 }
 

@@ -79,11 +79,7 @@ impl CredentialPlugins {
         metrics: &Metrics,
     ) -> anyhow::Result<CredentialPlugins> {
         let about = "--image-credential-provider-bin-dir";
-        anyhow::ensure!(
-            bin_dir.is_dir(),
-            "{about}: {} is not a directory",
-            bin_dir.display()
-        );
+        anyhow::ensure!(bin_dir.is_dir(), "{about}: {} is not a directory", bin_dir.display());
         let (providers, hash) =
             config::read(config, account_tokens).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
@@ -97,15 +93,10 @@ impl CredentialPlugins {
                 permits: Semaphore::new(MAX_CONCURRENT),
                 metrics: metrics.clone(),
             };
-            Ok(LoadedProvider {
-                inner: Arc::new(inner),
-                flights: SingleFlight::default(),
-            })
+            Ok(LoadedProvider { inner: Arc::new(inner), flights: SingleFlight::default() })
         };
         let providers = providers.into_iter().map(load);
-        Ok(CredentialPlugins {
-            providers: providers.collect::<anyhow::Result<_>>()?,
-        })
+        Ok(CredentialPlugins { providers: providers.collect::<anyhow::Result<_>>()? })
     }
 
     /// The logins of all providers that match the image (full name without tag). A provider that fails is logged and
@@ -147,12 +138,7 @@ impl LoadedProvider {
             Ok(account) => account,
             Err(ProviderNotCalled::NotApplicable(reason)) => {
                 let plugin = &self.inner.provider.name;
-                tracing::debug!(
-                    plugin,
-                    image,
-                    reason,
-                    "Skipping an image credential provider"
-                );
+                tracing::debug!(plugin, image, reason, "Skipping an image credential provider");
                 return Ok(None);
             }
             Err(ProviderNotCalled::Failed(error)) => return Err(error),

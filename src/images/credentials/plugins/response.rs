@@ -85,11 +85,7 @@ pub(super) fn decode(
     let mut auths = Auths::default();
     for (registry, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
         // An entry that is not a valid registry matches no image.
-        let login = Login {
-            username,
-            password,
-            account: account.cloned(),
-        };
+        let login = Login { username, password, account: account.cloned() };
         auths.add(&registry, login);
     }
     Ok(Response {
@@ -124,10 +120,7 @@ mod tests {
         assert_eq!((&*login[0].username, &*login[0].password), ("u", "p"));
         let more = r#", "cacheKeyType": "Global", "cacheDuration": null, "auth": null"#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!(
-            (read.key_type, read.cache_duration),
-            (CacheKeyType::Global, None)
-        );
+        assert_eq!((read.key_type, read.cache_duration), (CacheKeyType::Global, None));
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "0s""#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!(read.cache_duration, Some(Duration::ZERO));
@@ -149,18 +142,9 @@ mod tests {
             ),
             (kind, "is not a CredentialProviderResponse"),
             (response(""), "valid cacheKeyType: "),
-            (
-                response(r#", "cacheKeyType": "Node""#),
-                "valid cacheKeyType: Node",
-            ),
-            (
-                response(r#", "cacheKeyType": "Image", "token": "hunter2""#),
-                "error decoding",
-            ),
-            (
-                response(r#", "cacheKeyType": "Image", "auth": {"r": "hunter2"}"#),
-                "error decoding",
-            ),
+            (response(r#", "cacheKeyType": "Node""#), "valid cacheKeyType: Node"),
+            (response(r#", "cacheKeyType": "Image", "token": "hunter2""#), "error decoding"),
+            (response(r#", "cacheKeyType": "Image", "auth": {"r": "hunter2"}"#), "error decoding"),
             (
                 response(r#", "cacheKeyType": "Image", "cacheDuration": "hunter2""#),
                 "error decoding",

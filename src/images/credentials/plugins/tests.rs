@@ -22,12 +22,7 @@ pub(super) fn script(dir: &Path, name: &str, body: &str) {
         .spawn()
         .unwrap();
     let text = format!("#!/bin/sh\n{body}\n");
-    writer
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(writer.wait().unwrap().success());
 }
 
@@ -75,13 +70,7 @@ impl World {
     pub(in crate::images) fn load(&self) -> anyhow::Result<CredentialPlugins> {
         let config = self.dir.path().join("config.yaml");
         fs::write(&config, &self.config).unwrap();
-        CredentialPlugins::load(
-            &config,
-            self.dir.path(),
-            true,
-            self.api.clone(),
-            &self.metrics,
-        )
+        CredentialPlugins::load(&config, self.dir.path(), true, self.api.clone(), &self.metrics)
     }
 
     fn runs(&self) -> usize {
@@ -133,18 +122,8 @@ async fn an_answer_is_used_as_widely_and_as_long_as_it_says() {
         ("Image", "", ["r.io/a", "r.io/a", "r.io/b"], 2),
         ("Registry", "", ["r.io/a", "r.io/b", "q.io/b"], 2),
         ("Global", "", ["r.io/a", "r.io/b", "q.io/b"], 1),
-        (
-            "Global",
-            r#", "cacheDuration": "0s""#,
-            ["r.io/a", "r.io/a", "r.io/a"],
-            3,
-        ),
-        (
-            "Global",
-            r#", "cacheDuration": "1h""#,
-            ["r.io/a", "r.io/a", "r.io/a"],
-            1,
-        ),
+        ("Global", r#", "cacheDuration": "0s""#, ["r.io/a", "r.io/a", "r.io/a"], 3),
+        ("Global", r#", "cacheDuration": "1h""#, ["r.io/a", "r.io/a", "r.io/a"], 1),
     ];
     for (scope, more, images, runs) in table {
         let world = World::new().provider("p", &answer(scope, "u", more), "");
@@ -202,11 +181,7 @@ async fn a_failed_run_is_counted_and_tried_again_with_the_next_pull() {
         let sample = format!(
             "kubelet_credential_provider_plugin_errors_total{{plugin_name=\"p\"}} {runs}\n"
         );
-        assert!(
-            world.metrics.text().contains(&sample),
-            "{}",
-            world.metrics.text()
-        );
+        assert!(world.metrics.text().contains(&sample), "{}", world.metrics.text());
     }
 }
 
@@ -224,10 +199,7 @@ fn a_provider_without_a_program_keeps_the_kubelet_from_starting() {
         &Metrics::new(),
     );
     let error = format!("{:#}", nowhere.err().unwrap());
-    assert!(
-        error.contains("/does/not/exist is not a directory"),
-        "{error}"
-    );
+    assert!(error.contains("/does/not/exist is not a directory"), "{error}");
 }
 
 /// A pod of the API server, with this service account.
@@ -251,12 +223,7 @@ pub(in crate::images) async fn issuer() -> Stored {
             _ => json!({}),
         };
         let metadata = json!({"uid": format!("uid-of-{account}"), "annotations": annotations});
-        server.put(
-            "serviceaccounts",
-            "ns",
-            account,
-            json!({"metadata": metadata}),
-        );
+        server.put("serviceaccounts", "ns", account, json!({"metadata": metadata}));
     }
     let issued = AtomicUsize::new(0);
     server.on_post(move |_, body| {
@@ -285,10 +252,8 @@ async fn a_provider_is_given_a_token_and_annotations_of_the_service_account() {
     );
     let mut world = World::new().provider("p", "", &more);
     world.api = Some(server.client().await);
-    let (answer, seen) = (
-        answer("Image", "u", "").replace("V1", V1),
-        world.dir.path().join("seen"),
-    );
+    let (answer, seen) =
+        (answer("Image", "u", "").replace("V1", V1), world.dir.path().join("seen"));
     let body = format!("cat >> {}\ncat <<'E'\n{answer}\nE", seen.display());
     script(world.dir.path(), "p", &body);
     let plugins = world.load().unwrap();
@@ -312,19 +277,13 @@ async fn a_provider_is_given_a_token_and_annotations_of_the_service_account() {
     );
     let posts = server.posts();
     let (path, body) = &posts[0];
-    assert!(
-        path.ends_with("/namespaces/ns/serviceaccounts/puller/token"),
-        "{path}"
-    );
+    assert!(path.ends_with("/namespaces/ns/serviceaccounts/puller/token"), "{path}");
     assert_eq!(body["spec"]["audiences"], json!(["registry"]));
     assert_eq!(body["spec"]["boundObjectRef"]["uid"], "web");
     // Neither a pod without the annotation nor one without an account is served.
     for other in ["plain", ""] {
         let pod = pod_with_account("other", other);
-        assert!(
-            users_of(&plugins, "r.io/x", &pod).await.is_empty(),
-            "{other}"
-        );
+        assert!(users_of(&plugins, "r.io/x", &pod).await.is_empty(), "{other}");
     }
     assert_eq!(fs::read_to_string(&seen).unwrap().lines().count(), 1);
 }
@@ -337,12 +296,9 @@ async fn an_answer_serves_a_token_or_all_tokens_of_a_service_account() {
         let mut world = World::new().provider("p", &answer("Global", "u", ""), &more);
         world.api = Some(server.client().await);
         let plugins = world.load().unwrap();
-        for (pod, account) in [
-            ("one", "puller"),
-            ("one", "puller"),
-            ("two", "puller"),
-            ("three", ""),
-        ] {
+        for (pod, account) in
+            [("one", "puller"), ("one", "puller"), ("two", "puller"), ("three", "")]
+        {
             let pod = pod_with_account(pod, account);
             assert_eq!(users_of(&plugins, "r.io/x", &pod).await, ["u"], "{cache}");
         }

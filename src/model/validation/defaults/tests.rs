@@ -73,11 +73,7 @@ fn the_pull_policy_follows_the_tag() {
         ("busybox:latest@sha256:0123", "Always"),
     ] {
         let spec = json!({"containers": [{"name": "c", "image": image}]});
-        assert_eq!(
-            at(&spec, "/spec/containers/0/imagePullPolicy"),
-            policy,
-            "{image}"
-        );
+        assert_eq!(at(&spec, "/spec/containers/0/imagePullPolicy"), policy, "{image}");
     }
 }
 
@@ -146,14 +142,8 @@ fn volumes_and_env_are_completed() {
     assert_eq!(at("/spec/volumes/1/hostPath/type"), "");
     assert_eq!(at("/spec/volumes/1/emptyDir"), Value::Null);
     assert_eq!(at("/spec/volumes/2/secret/defaultMode"), 0o644);
-    assert_eq!(
-        at("/spec/containers/0/env/0/valueFrom/fieldRef/apiVersion"),
-        "v1"
-    );
-    assert_eq!(
-        at("/spec/containers/0/env/1/valueFrom/resourceFieldRef/divisor"),
-        "0"
-    );
+    assert_eq!(at("/spec/containers/0/env/0/valueFrom/fieldRef/apiVersion"), "v1");
+    assert_eq!(at("/spec/containers/0/env/1/valueFrom/resourceFieldRef/divisor"), "0");
 }
 
 #[test]
@@ -184,10 +174,7 @@ fn quantities_are_printed_in_their_canonical_spelling_and_in_whole_thousandths()
     assert_eq!(at(&spec, "/spec/volumes/0/emptyDir/sizeLimit"), "1Mi");
     let odd = json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "lots"}}}]});
     let shown = at(&odd, &format!("{container}/resources/limits/cpu"));
-    assert_eq!(
-        shown, "lots",
-        "what cannot be read is for validation to refuse"
-    );
+    assert_eq!(shown, "lots", "what cannot be read is for validation to refuse");
 }
 
 #[test]

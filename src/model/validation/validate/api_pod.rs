@@ -33,15 +33,9 @@ fn spec_names(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let ephemeral = spec.ephemeral_containers.iter().flatten();
     let volumes = spec.volumes.iter().flatten();
     let lists: [(&str, Vec<&String>); 4] = [
-        (
-            "containers",
-            spec.containers.iter().map(|it| &it.name).collect(),
-        ),
+        ("containers", spec.containers.iter().map(|it| &it.name).collect()),
         ("initContainers", init.map(|it| &it.name).collect()),
-        (
-            "ephemeralContainers",
-            ephemeral.map(|it| &it.name).collect(),
-        ),
+        ("ephemeralContainers", ephemeral.map(|it| &it.name).collect()),
         ("volumes", volumes.map(|it| &it.name).collect()),
     ];
     for (list, given) in lists {
@@ -59,10 +53,7 @@ mod tests {
 
     fn errors(pod: &Value) -> Vec<String> {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-        api_pod_names(&pod)
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        api_pod_names(&pod).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -81,10 +72,7 @@ mod tests {
             ("/metadata/uid", "metadata.uid"),
             ("/spec/containers/0/name", "spec.containers[0].name"),
             ("/spec/initContainers/0/name", "spec.initContainers[0].name"),
-            (
-                "/spec/ephemeralContainers/0/name",
-                "spec.ephemeralContainers[0].name",
-            ),
+            ("/spec/ephemeralContainers/0/name", "spec.ephemeralContainers[0].name"),
             ("/spec/volumes/0/name", "spec.volumes[0].name"),
         ] {
             for wrong in ["../../etc", "", "a/b", "a\u{0}b"] {

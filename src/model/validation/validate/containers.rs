@@ -88,10 +88,7 @@ fn enumerations(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     }
     let policy = container.restart_policy.as_deref();
     errors.one_of(&path.child("restartPolicy"), policy, &RESTART_POLICIES);
-    let rules = container
-        .restart_policy_rules
-        .as_deref()
-        .unwrap_or_default();
+    let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     if !rules.is_empty() && policy.is_none() {
         let detail = "must specify restartPolicy when restart rules are used";
         errors.required(&path.child("restartPolicy"), detail);
@@ -123,16 +120,8 @@ fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut E
 
 fn lifecycle(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mut Errors) {
     for (field, probe, role) in [
-        (
-            "livenessProbe",
-            &container.liveness_probe,
-            ProbeKind::Liveness,
-        ),
-        (
-            "readinessProbe",
-            &container.readiness_probe,
-            ProbeKind::Readiness,
-        ),
+        ("livenessProbe", &container.liveness_probe, ProbeKind::Liveness),
+        ("readinessProbe", &container.readiness_probe, ProbeKind::Readiness),
         ("startupProbe", &container.startup_probe, ProbeKind::Startup),
     ] {
         if let Some(probe) = probe {
@@ -213,11 +202,7 @@ fn validate_port(port: &ContainerPort, host_network: bool, path: &Path<'_>, erro
     let protocol = text(port.protocol.as_ref());
     match protocol {
         "" => errors.required(&path.child("protocol"), ""),
-        _ => errors.one_of(
-            &path.child("protocol"),
-            Some(protocol),
-            &["SCTP", "TCP", "UDP"],
-        ),
+        _ => errors.one_of(&path.child("protocol"), Some(protocol), &["SCTP", "TCP", "UDP"]),
     }
     let ip = text(port.host_ip.as_ref());
     if !ip.is_empty() && ip.parse::<IpAddr>().is_err() {
@@ -234,11 +219,7 @@ fn host_port_conflicts<'a>(
     let list = path.child("ports");
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let number = port.host_port.unwrap_or_default();
-        let key = (
-            text(port.protocol.as_ref()),
-            text(port.host_ip.as_ref()),
-            number,
-        );
+        let key = (text(port.protocol.as_ref()), text(port.host_ip.as_ref()), number);
         if number != 0 && !seen.insert(key) {
             let shown = format!("{}/{}/{}", key.0, key.1, key.2);
             let at = list.index(index);

@@ -14,10 +14,7 @@ pub(super) fn validate(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let values = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     errors.one_of(&path.child("dnsPolicy"), policy, &values);
     let at = path.child("dnsConfig");
-    let nameservers = spec
-        .dns_config
-        .iter()
-        .flat_map(|c| c.nameservers.iter().flatten());
+    let nameservers = spec.dns_config.iter().flat_map(|c| c.nameservers.iter().flatten());
     if policy == Some("None") && nameservers.count() == 0 {
         let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
         match spec.dns_config {

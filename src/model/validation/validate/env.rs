@@ -65,11 +65,7 @@ fn validate_variable(variable: &EnvVar, path: &Path<'_>, errors: &mut Errors) {
         return;
     };
     let at = path.child("valueFrom");
-    if variable
-        .value
-        .as_ref()
-        .is_some_and(|value| !value.is_empty())
-    {
+    if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
         errors.invalid(&at, "", "may not be specified when `value` is not empty");
     }
     let sources = [
@@ -109,11 +105,7 @@ fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors
     match given.iter().filter(|given| **given).count() {
         0 => errors.invalid(path, "", format!("must specify one of: {names}")),
         1 => {}
-        _ => errors.invalid(
-            path,
-            "",
-            "may not have more than one field specified at a time",
-        ),
+        _ => errors.invalid(path, "", "may not have more than one field specified at a time"),
     }
 }
 
@@ -130,11 +122,7 @@ fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors
     let at = path.child("volumeName");
     let name = file.volume_name.as_str();
     errors.check_required(&at, name, names::dns_label);
-    let volume = spec
-        .volumes
-        .iter()
-        .flatten()
-        .find(|volume| volume.name == name);
+    let volume = spec.volumes.iter().flatten().find(|volume| volume.name == name);
     match volume {
         None => errors.not_found(&at, name),
         Some(volume) if volume.empty_dir.is_none() => {
@@ -161,12 +149,10 @@ pub(super) fn validate_field(
         errors.required(&at, "");
         return;
     }
-    let key = ["metadata.labels", "metadata.annotations"]
-        .into_iter()
-        .find_map(|map| {
-            let subscript = wanted.strip_prefix(map)?;
-            subscript.strip_prefix("['")?.strip_suffix("']")
-        });
+    let key = ["metadata.labels", "metadata.annotations"].into_iter().find_map(|map| {
+        let subscript = wanted.strip_prefix(map)?;
+        subscript.strip_prefix("['")?.strip_suffix("']")
+    });
     match key {
         Some(key) => {
             if let Some(wrong) = names::qualified(&key.to_ascii_lowercase()) {

@@ -30,10 +30,7 @@ mod tests {
         let mut pod = Pod::default();
         let key = keys::MAX_RESTART_PERIOD.to_string();
         pod.metadata.annotations = Some([(key, value.to_string())].into());
-        validate_kubelet_annotations(&pod)
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        validate_kubelet_annotations(&pod).iter().map(ToString::to_string).collect()
     }
 
     #[test]

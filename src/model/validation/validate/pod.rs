@@ -27,15 +27,8 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
 fn validate_spec(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let volumes = volumes::validate(spec, &path.child("volumes"), errors);
     containers::validate(spec, &volumes, path, errors);
-    if spec
-        .ephemeral_containers
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
-        errors.forbidden(
-            &path.child("ephemeralContainers"),
-            "cannot be set on create",
-        );
+    if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
+        errors.forbidden(&path.child("ephemeralContainers"), "cannot be set on create");
     }
     resources::validate_pod(spec, &path.child("resources"), errors);
     enumerations(spec, path, errors);
@@ -50,22 +43,14 @@ fn validate_spec(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         let list = path.child("tolerations");
         validate_toleration(toleration, &list.index(index), errors);
     }
-    if spec
-        .scheduling_gates
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
+    if spec.scheduling_gates.as_ref().is_some_and(|list| !list.is_empty()) {
         let detail = "a pod that has a node may not have scheduling gates";
         errors.forbidden(&path.child("schedulingGates"), detail);
     }
     for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
         let list = path.child("readinessGates");
         let at = list.index(index);
-        errors.check(
-            &at.child("conditionType"),
-            &gate.condition_type,
-            names::qualified,
-        );
+        errors.check(&at.child("conditionType"), &gate.condition_type, names::qualified);
     }
 }
 
@@ -94,11 +79,7 @@ fn enumerations(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         ("priorityClassName", &spec.priority_class_name),
         ("serviceAccountName", &spec.service_account_name),
     ] {
-        errors.check_optional(
-            &path.child(field),
-            text(name.as_ref()),
-            names::dns_subdomain,
-        );
+        errors.check_optional(&path.child(field), text(name.as_ref()), names::dns_subdomain);
     }
 }
 
@@ -138,10 +119,9 @@ fn hostname_override(spec: &PodSpec, name: &str, path: &Path<'_>, errors: &mut E
     if name.len() > MAX_HOSTNAME {
         errors.too_long(path, MAX_HOSTNAME);
     }
-    for (field, given) in [
-        ("hostNetwork", spec.host_network),
-        ("setHostnameAsFQDN", spec.set_hostname_as_fqdn),
-    ] {
+    for (field, given) in
+        [("hostNetwork", spec.host_network), ("setHostnameAsFQDN", spec.set_hostname_as_fqdn)]
+    {
         if given == Some(true) {
             errors.forbidden(path, format!("may not be specified when {field} is true"));
         }

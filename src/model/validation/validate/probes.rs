@@ -121,21 +121,13 @@ fn validate_http(http: &HTTPGetAction, path: &Path<'_>, errors: &mut Errors) {
         errors.required(&path.child("path"), "");
     }
     validate_port(&http.port, &path.child("port"), errors);
-    errors.one_of(
-        &path.child("scheme"),
-        http.scheme.as_deref(),
-        &["HTTP", "HTTPS"],
-    );
+    errors.one_of(&path.child("scheme"), http.scheme.as_deref(), &["HTTP", "HTTPS"]);
     for (index, header) in http.http_headers.iter().flatten().enumerate() {
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         let list = path.child("httpHeaders");
         let at = list.index(index);
         if header.name.is_empty() || !header.name.chars().all(token) {
-            errors.invalid(
-                &at.child("name"),
-                &header.name,
-                "must be an HTTP header name",
-            );
+            errors.invalid(&at.child("name"), &header.name, "must be an HTTP header name");
         }
         if header.value.contains(['\r', '\n', '\0']) {
             errors.invalid(&at.child("value"), "", "must be one line of text");

@@ -18,11 +18,7 @@ pub enum LocalConfigMapsAndSecrets {
 impl LocalConfigMapsAndSecrets {
     /// `Files` if a directory of config maps and secrets is configured.
     pub fn new(has_directory: bool) -> Self {
-        if has_directory {
-            Self::Files
-        } else {
-            Self::None
-        }
+        if has_directory { Self::Files } else { Self::None }
     }
 }
 
@@ -61,11 +57,7 @@ fn spec_references(
     for (index, _) in spec.image_pull_secrets.iter().flatten().enumerate() {
         forbid(&list.index(index), "secrets", errors);
     }
-    if spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
+    if spec.resource_claims.as_ref().is_some_and(|list| !list.is_empty()) {
         forbid(&path.child("resourceClaims"), "resourceclaims", errors);
     }
     let init = spec.init_containers.as_deref().unwrap_or_default();
@@ -118,24 +110,12 @@ fn volume_references(
 ) {
     let no_local_source = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
     for (field, given, what) in [
-        (
-            "configMap",
-            no_local_source && volume.config_map.is_some(),
-            "configmaps",
-        ),
-        (
-            "secret",
-            no_local_source && volume.secret.is_some(),
-            "secrets",
-        ),
+        ("configMap", no_local_source && volume.config_map.is_some(), "configmaps"),
+        ("secret", no_local_source && volume.secret.is_some(), "secrets"),
         ("csi", volume.csi.is_some(), "csidrivers"),
         ("glusterfs", volume.glusterfs.is_some(), "endpoints"),
         ("azureFile", volume.azure_file.is_some(), "secrets"),
-        (
-            "ephemeral",
-            volume.ephemeral.is_some(),
-            "persistentvolumeclaims",
-        ),
+        ("ephemeral", volume.ephemeral.is_some(), "persistentvolumeclaims"),
         (
             "persistentVolumeClaim",
             volume.persistent_volume_claim.is_some(),
@@ -157,12 +137,7 @@ fn volume_references(
         forbid(&at.child("secretRef"), "secrets", errors);
     }
     if let Some(projected) = &volume.projected {
-        projected_references(
-            projected,
-            config_maps_and_secrets,
-            &path.child("projected"),
-            errors,
-        );
+        projected_references(projected, config_maps_and_secrets, &path.child("projected"), errors);
     }
 }
 
@@ -177,31 +152,11 @@ fn projected_references(
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = list.index(index);
         for (field, given, what) in [
-            (
-                "configMap",
-                no_local_source && source.config_map.is_some(),
-                "configmaps",
-            ),
-            (
-                "secret",
-                no_local_source && source.secret.is_some(),
-                "secrets",
-            ),
-            (
-                "serviceAccountToken",
-                source.service_account_token.is_some(),
-                "serviceaccounts",
-            ),
-            (
-                "clusterTrustBundle",
-                source.cluster_trust_bundle.is_some(),
-                "clustertrustbundles",
-            ),
-            (
-                "podCertificate",
-                source.pod_certificate.is_some(),
-                "podcertificates",
-            ),
+            ("configMap", no_local_source && source.config_map.is_some(), "configmaps"),
+            ("secret", no_local_source && source.secret.is_some(), "secrets"),
+            ("serviceAccountToken", source.service_account_token.is_some(), "serviceaccounts"),
+            ("clusterTrustBundle", source.cluster_trust_bundle.is_some(), "clustertrustbundles"),
+            ("podCertificate", source.pod_certificate.is_some(), "podcertificates"),
         ] {
             if given {
                 forbid(&at.child(field), what, errors);

@@ -34,10 +34,7 @@ pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors)
             }
         }
     }
-    let amounts = ResourceRequirements {
-        claims: None,
-        ..own.clone()
-    };
+    let amounts = ResourceRequirements { claims: None, ..own.clone() };
     validate(&amounts, &[], path, errors);
     within_pod(spec, own, path, errors);
 }
@@ -75,10 +72,7 @@ fn within_pod(spec: &PodSpec, own: &ResourceRequirements, path: &Path<'_>, error
         }
     }
     for (index, container) in spec.containers.iter().enumerate() {
-        let limits = container
-            .resources
-            .iter()
-            .flat_map(|own| own.limits.iter().flatten());
+        let limits = container.resources.iter().flat_map(|own| own.limits.iter().flatten());
         for (name, shown) in limits {
             let Ok(limit) = Quantity::from_api(shown) else {
                 continue;

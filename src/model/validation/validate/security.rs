@@ -58,21 +58,9 @@ pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors)
     for_windows(spec, context.windows_options.is_some(), &path, errors);
     ids(context, &path, errors);
     for (field, value, values) in [
-        (
-            "fsGroupChangePolicy",
-            &context.fs_group_change_policy,
-            ["Always", "OnRootMismatch"],
-        ),
-        (
-            "supplementalGroupsPolicy",
-            &context.supplemental_groups_policy,
-            ["Merge", "Strict"],
-        ),
-        (
-            "seLinuxChangePolicy",
-            &context.se_linux_change_policy,
-            ["MountOption", "Recursive"],
-        ),
+        ("fsGroupChangePolicy", &context.fs_group_change_policy, ["Always", "OnRootMismatch"]),
+        ("supplementalGroupsPolicy", &context.supplemental_groups_policy, ["Merge", "Strict"]),
+        ("seLinuxChangePolicy", &context.se_linux_change_policy, ["MountOption", "Recursive"]),
     ] {
         errors.one_of(&path.child(field), value.as_deref(), &values);
     }
@@ -100,11 +88,7 @@ fn id(path: &Path<'_>, value: Option<i64>, errors: &mut Errors) {
     if let Some(value) = value
         && !(0..=MAX_ID).contains(&value)
     {
-        errors.invalid_raw(
-            path,
-            value,
-            format!("must be between 0 and {MAX_ID}, inclusive"),
-        );
+        errors.invalid_raw(path, value, format!("must be between 0 and {MAX_ID}, inclusive"));
     }
 }
 
@@ -158,10 +142,7 @@ fn local_profile(
 ) {
     let values = ["Localhost", "RuntimeDefault", "Unconfined"];
     match kind {
-        "" => errors.required(
-            &path.child("type"),
-            format!("type is required when {field} is set"),
-        ),
+        "" => errors.required(&path.child("type"), format!("type is required when {field} is set")),
         _ => errors.one_of(&path.child("type"), Some(kind), &values),
     }
     let at = path.child("localhostProfile");
@@ -188,10 +169,9 @@ pub(super) fn app_armor_agrees(
     let at_pod = spec.security_context.as_ref();
     let at_pod = at_pod.and_then(|context| context.app_armor_profile.as_ref());
     let init = spec.init_containers.as_deref().unwrap_or_default();
-    for (field, containers) in [
-        ("containers", spec.containers.as_slice()),
-        ("initContainers", init),
-    ] {
+    for (field, containers) in
+        [("containers", spec.containers.as_slice()), ("initContainers", init)]
+    {
         for (index, container) in containers.iter().enumerate() {
             let own = container.security_context.as_ref();
             let own = own.and_then(|context| context.app_armor_profile.as_ref());
@@ -203,12 +183,7 @@ pub(super) fn app_armor_agrees(
             let list = path.child(field);
             let container = list.index(index);
             let context = container.child("securityContext");
-            profiles_agree(
-                profile,
-                annotation,
-                &context.child("appArmorProfile"),
-                errors,
-            );
+            profiles_agree(profile, annotation, &context.child("appArmorProfile"), errors);
         }
     }
 }
@@ -285,11 +260,7 @@ pub(super) fn validate_container(
     id(&path.child("runAsUser"), context.run_as_user, errors);
     id(&path.child("runAsGroup"), context.run_as_group, errors);
     let proc_mount = context.proc_mount.as_deref();
-    errors.one_of(
-        &path.child("procMount"),
-        proc_mount,
-        &["Default", "Unmasked"],
-    );
+    errors.one_of(&path.child("procMount"), proc_mount, &["Default", "Unmasked"]);
     if proc_mount == Some("Unmasked") && spec.host_users != Some(false) {
         let detail = "`hostUsers` must be false to use `Unmasked`";
         errors.invalid(&path.child("procMount"), "Unmasked", detail);
@@ -305,10 +276,7 @@ pub(super) fn validate_container(
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errors.invalid_raw(path, "privileged", detail);
         }
-        let added = context
-            .capabilities
-            .iter()
-            .flat_map(|c| c.add.iter().flatten());
+        let added = context.capabilities.iter().flat_map(|c| c.add.iter().flatten());
         if added.into_iter().any(|name| name == "CAP_SYS_ADMIN") {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.invalid_raw(path, "CAP_SYS_ADMIN", detail);

@@ -134,11 +134,7 @@ fn host_path(source: &HostPathVolumeSource, path: &Path<'_>, errors: &mut Errors
     } else if !source.path.starts_with('/') {
         errors.invalid(&at, &source.path, "must be an absolute path");
     }
-    errors.one_of(
-        &path.child("type"),
-        source.type_.as_deref(),
-        &HOST_PATH_TYPES,
-    );
+    errors.one_of(&path.child("type"), source.type_.as_deref(), &HOST_PATH_TYPES);
 }
 
 fn empty_dir(source: &EmptyDirVolumeSource, path: &Path<'_>, errors: &mut Errors) {
@@ -159,11 +155,7 @@ fn image(source: &ImageVolumeSource, path: &Path<'_>, errors: &mut Errors) {
     if text(source.reference.as_ref()).is_empty() {
         errors.required(&path.child("reference"), "");
     }
-    pull_policy(
-        text(source.pull_policy.as_ref()),
-        &path.child("pullPolicy"),
-        errors,
-    );
+    pull_policy(text(source.pull_policy.as_ref()), &path.child("pullPolicy"), errors);
 }
 
 fn nfs(source: &NFSVolumeSource, path: &Path<'_>, errors: &mut Errors) {
@@ -206,12 +198,7 @@ pub(super) fn validate_mounts(
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let at = list.index(index);
         validate_mount(container, mount, volumes, &at, errors);
-        unique(
-            &mut targets,
-            &mount.mount_path,
-            &at.child("mountPath"),
-            errors,
-        );
+        unique(&mut targets, &mount.mount_path, &at.child("mountPath"), errors);
     }
 }
 

@@ -63,12 +63,8 @@ async fn a_driver_that_goes_leaves_the_table_at_once_and_the_objects_after_the_g
     registered.await;
     assert_eq!(*world.table.registered.lock(), [("e".to_owned(), 2)]);
     assert_eq!(world.api.lock().drivers(), ["d", "e"]);
-    world
-        .until(|world| world.api.lock().drivers() == ["e"])
-        .await;
-    world
-        .until(|world| world.node_ids() == r#"{"e":"i"}"#)
-        .await;
+    world.until(|world| world.api.lock().drivers() == ["e"]).await;
+    world.until(|world| world.node_ids() == r#"{"e":"i"}"#).await;
 }
 
 #[tokio::test]
@@ -88,9 +84,7 @@ async fn an_update_of_a_driver_writes_nothing_and_leaves_no_gap() {
     assert_eq!(history, [vec![], vec!["d".to_owned()]]);
     assert_eq!(*world.table.registered.lock(), [("d".to_owned(), 3)]);
     third.await;
-    world
-        .until(|world| world.api.lock().drivers().is_empty())
-        .await;
+    world.until(|world| world.api.lock().drivers().is_empty()).await;
 }
 
 #[tokio::test]
@@ -117,11 +111,7 @@ async fn a_registration_that_fails_takes_the_driver_out_of_the_table_again() {
     world.api.lock().node["metadata"]["labels"][ZONE] = json!("w");
     world.set_info("collides", info("i", 0, &[(ZONE, "v")]));
     world.set_info("anonymous", info("", 0, &[]));
-    world
-        .table
-        .infos
-        .lock()
-        .insert("fails".into(), Err("rpc error".into()));
+    world.table.infos.lock().insert("fails".into(), Err("rpc error".into()));
     for (driver, expected) in [
         (
             "collides",
@@ -149,11 +139,7 @@ async fn conflicts_are_retried_and_other_drivers_are_not_lost() {
     world.set_info("d", info("i", 0, &[]));
     world.set_info("e", info("k", 0, &[]));
     let conflict = || Reply::status(409, "Conflict");
-    world
-        .api
-        .lock()
-        .faults
-        .extend([conflict(), conflict(), conflict()]);
+    world.api.lock().faults.extend([conflict(), conflict(), conflict()]);
     let (first, second) = tokio::join!(world.register("d"), world.register("e"));
     assert!(first.is_ok() && second.is_ok());
     let mut drivers = world.api.lock().drivers();
@@ -164,10 +150,7 @@ async fn conflicts_are_retried_and_other_drivers_are_not_lost() {
     world.api.lock().faults.extend(refused);
     world.set_info("f", info("l", 0, &[]));
     let error = world.register("f").await.err().unwrap();
-    assert!(
-        error.starts_with("error updating Node object with CSI driver node info: "),
-        "{error}"
-    );
+    assert!(error.starts_with("error updating Node object with CSI driver node info: "), "{error}");
     assert_eq!(world.api.lock().drivers().len(), 2);
 }
 
@@ -179,9 +162,7 @@ async fn for_another_node_object_the_csi_node_is_made_anew_with_the_registered_d
     let before = world.api.lock().csi_node.clone().unwrap()["metadata"]["uid"].clone();
     world.api.lock().node = node_object("uid-2");
     world.know_node();
-    world
-        .until(|world| world.node_ids() == r#"{"d":"i"}"#)
-        .await;
+    world.until(|world| world.node_ids() == r#"{"d":"i"}"#).await;
     assert_eq!(world.api.lock().node["metadata"]["labels"][ZONE], "a");
     assert_eq!(world.entry("d")["nodeID"], "i");
     let csi_node = world.api.lock().csi_node.clone().unwrap();
@@ -230,10 +211,7 @@ async fn while_no_api_server_responds_a_known_driver_registers_and_a_new_one_wai
         world.server.set_away(false);
         // Any request that is answered ends the wait.
         let api = crate::apiserver::ResourcePath::cluster("n");
-        let node = world
-            .client()
-            .get::<k8s_openapi::api::core::v1::Node>(api)
-            .await;
+        let node = world.client().get::<k8s_openapi::api::core::v1::Node>(api).await;
         assert!(node.is_ok());
     };
     let started_at = clock::instant();
@@ -268,19 +246,11 @@ async fn the_limit_of_a_full_driver_is_read_again_if_its_object_has_a_period() {
     world.rest().await;
     assert_eq!(world.entry("d")["allocatable"]["count"], 5);
     let spec = json!({"nodeAllocatableUpdatePeriodSeconds": 3600});
-    world
-        .objects
-        .put("csidrivers", "", "d", json!({ "spec": spec }));
+    world.objects.put("csidrivers", "", "d", json!({ "spec": spec }));
     world.rest().await;
     world.full.mark("d".into());
-    world
-        .until(|world| world.entry("d")["allocatable"]["count"] == 3)
-        .await;
-    assert_eq!(
-        world.writes(),
-        [POST, PATCH, PUT, PUT],
-        "the Node object is not touched"
-    );
+    world.until(|world| world.entry("d")["allocatable"]["count"] == 3).await;
+    assert_eq!(world.writes(), [POST, PATCH, PUT, PUT], "the Node object is not touched");
     // Nothing has changed.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let calls = *world.table.calls.lock();
@@ -294,14 +264,10 @@ async fn the_limit_of_a_full_driver_is_read_again_if_its_object_has_a_period() {
 async fn the_limit_is_updated_periodically() {
     let world = World::ready(LONG).await;
     let spec = json!({"nodeAllocatableUpdatePeriodSeconds": 10});
-    world
-        .objects
-        .put("csidrivers", "", "d", json!({ "spec": spec }));
+    world.objects.put("csidrivers", "", "d", json!({ "spec": spec }));
     world.set_info("d", info("i", 5, &[]));
     let _registered = world.register("d").await.unwrap();
     world.set_info("d", info("i", 0, &[]));
-    world
-        .until(|world| world.entry("d").get("allocatable").is_none())
-        .await;
+    world.until(|world| world.entry("d").get("allocatable").is_none()).await;
     assert_eq!(*world.table.calls.lock(), 2);
 }

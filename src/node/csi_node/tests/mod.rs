@@ -19,8 +19,6 @@ fn info(node_id: &str, limit: i64, topology: &[(&str, &str)]) -> NodeInfo {
     NodeInfo {
         node_id: node_id.into(),
         max_volumes_per_node: limit,
-        topology: topology
-            .map(|(key, value)| ((*key).into(), (*value).into()))
-            .collect(),
+        topology: topology.map(|(key, value)| ((*key).into(), (*value).into())).collect(),
     }
 }

@@ -5,10 +5,7 @@ use crate::base::clock;
 use k8s_openapi::api::{core::v1::Node, storage::v1::CSINode};
 
 const ZONE: &str = "topology.example.com/zone";
-const OWNER: NodeOwner<'static> = NodeOwner {
-    name: "n",
-    uid: "uid-1",
-};
+const OWNER: NodeOwner<'static> = NodeOwner { name: "n", uid: "uid-1" };
 
 fn facts(node_id: &str, limit: i64, topology: &[(&str, &str)]) -> DriverFacts {
     DriverFacts::checked("d", info(node_id, limit, topology)).unwrap()
@@ -16,9 +13,7 @@ fn facts(node_id: &str, limit: i64, topology: &[(&str, &str)]) -> DriverFacts {
 
 fn wanted(drivers: &[(&str, DriverFacts)]) -> WantedDrivers {
     let drivers = drivers.iter();
-    drivers
-        .map(|(name, facts)| ((*name).to_owned(), facts.clone()))
-        .collect()
+    drivers.map(|(name, facts)| ((*name).to_owned(), facts.clone())).collect()
 }
 
 fn step(existing: Option<&CSINode>, wanted: &WantedDrivers, removed: Option<&str>) -> CsiNodeStep {
@@ -115,14 +110,8 @@ fn an_object_of_another_node_object_is_deleted_and_one_without_an_owner_gets_it(
     object.metadata.owner_references = None;
     object.metadata.annotations = None;
     let object = updated(&object, &none, None);
-    assert_eq!(
-        object.metadata.owner_references,
-        created(&none).metadata.owner_references
-    );
-    assert_eq!(
-        object.metadata.annotations,
-        created(&none).metadata.annotations
-    );
+    assert_eq!(object.metadata.owner_references, created(&none).metadata.owner_references);
+    assert_eq!(object.metadata.annotations, created(&none).metadata.annotations);
 }
 
 #[test]
@@ -130,12 +119,7 @@ fn a_changed_driver_moves_to_the_end_and_the_others_stay_where_they_are() {
     let (a, b, c) = (facts("a", 1, &[]), facts("b", 0, &[]), facts("c", 0, &[]));
     let object = created(&wanted(&[("a", a.clone()), ("b", b.clone())]));
     let names = |object: &CSINode| -> Vec<String> {
-        object
-            .spec
-            .drivers
-            .iter()
-            .map(|driver| driver.name.clone())
-            .collect()
+        object.spec.drivers.iter().map(|driver| driver.name.clone()).collect()
     };
     let limited = wanted(&[("a", facts("a", 2, &[])), ("b", b.clone())]);
     let object = updated(&object, &limited, None);
@@ -145,20 +129,15 @@ fn a_changed_driver_moves_to_the_end_and_the_others_stay_where_they_are() {
     assert_eq!(names(&object), ["b", "a", "c"]);
     let object = updated(&object, &WantedDrivers::new(), Some("b"));
     assert_eq!(names(&object), ["a", "c"]);
-    assert_eq!(
-        step(Some(&object), &WantedDrivers::new(), Some("b")),
-        CsiNodeStep::Done
-    );
+    assert_eq!(step(Some(&object), &WantedDrivers::new(), Some("b")), CsiNodeStep::Done);
 }
 
 #[test]
 fn an_entry_with_another_node_id_or_topology_is_removed_before_it_is_added_again() {
     let before = facts("i", 1, &[(ZONE, "a")]);
-    for after in [
-        facts("j", 1, &[(ZONE, "a")]),
-        facts("i", 1, &[("other", "a")]),
-        facts("i", 2, &[]),
-    ] {
+    for after in
+        [facts("j", 1, &[(ZONE, "a")]), facts("i", 1, &[("other", "a")]), facts("i", 2, &[])]
+    {
         let object = created(&wanted(&[("d", before.clone())]));
         let wanted = wanted(&[("d", after)]);
         let object = updated(&object, &wanted, None);
@@ -222,11 +201,7 @@ fn the_node_gets_the_drivers_id_and_its_topology() {
 #[test]
 fn a_label_with_another_value_is_a_collision() {
     let labels = json!({ZONE: "w", "k": "v"});
-    let error = node_patch(
-        &node(None, labels),
-        "d",
-        &facts("i", 0, &[(ZONE, "v"), ("k", "v")]),
-    );
+    let error = node_patch(&node(None, labels), "d", &facts("i", 0, &[(ZONE, "v"), ("k", "v")]));
     let expected = "detected topology value collision: driver reported \
         \"topology.example.com/zone\":\"v\" but existing label is \"topology.example.com/zone\":\"w\"";
     assert_eq!(error.unwrap_err(), expected);
@@ -242,10 +217,7 @@ fn the_node_loses_the_drivers_id_and_keeps_its_topology() {
     for (ids, expected) in [
         (None, Value::Null),
         (Some(r#"{"c":"x"}"#), Value::Null),
-        (
-            Some(r#"{"d":"i"}"#),
-            json!({"annotations": annotation(Value::Null), "uid": "uid-1"}),
-        ),
+        (Some(r#"{"d":"i"}"#), json!({"annotations": annotation(Value::Null), "uid": "uid-1"})),
         (
             Some(r#"{"c":"x","d":"i"}"#),
             json!({"annotations": annotation(json!(r#"{"c":"x"}"#)), "uid": "uid-1"}),
@@ -266,10 +238,7 @@ async fn a_driver_is_removed_a_grace_after_its_last_registration_ended() {
     assert!(!all.end("d", first, grace, now));
     assert_eq!(all.next_removal(), None);
     assert!(all.end("d", second, grace, now));
-    assert!(
-        !all.end("d", second, grace, now + grace),
-        "it has ended before"
-    );
+    assert!(!all.end("d", second, grace, now + grace), "it has ended before");
     assert_eq!(all.next_removal(), Some(now + grace));
     assert_eq!(all.due_removals(now + grace / 2), [""; 0]);
     assert_eq!(all.wanted().len(), 1, "it stays in the object");

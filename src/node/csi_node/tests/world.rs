@@ -116,27 +116,17 @@ impl Api {
     }
 
     pub(super) fn drivers(&self) -> Vec<String> {
-        let drivers = self
-            .csi_node
-            .as_ref()
-            .map(|it| it["spec"]["drivers"].clone());
+        let drivers = self.csi_node.as_ref().map(|it| it["spec"]["drivers"].clone());
         let drivers = drivers.unwrap_or_default();
         let drivers = drivers.as_array().cloned().unwrap_or_default();
-        drivers
-            .iter()
-            .map(|it| it["name"].as_str().unwrap().to_owned())
-            .collect()
+        drivers.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
     }
 }
 
 /// The API server lets only the limit of an entry change.
 fn has_changed_entry(before: &Value, after: &Value) -> bool {
-    let entries = |object: &Value| {
-        object["spec"]["drivers"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default()
-    };
+    let entries =
+        |object: &Value| object["spec"]["drivers"].as_array().cloned().unwrap_or_default();
     let after = entries(after);
     entries(before).iter().any(|old| {
         let new = after.iter().find(|new| new["name"] == old["name"]);
@@ -159,11 +149,7 @@ pub(super) struct Table {
 
 impl DriverTable for Table {
     fn validate(&self, plugin: &RegisteredPlugin) -> Result<(), String> {
-        if plugin.versions.is_empty() {
-            Err("no versions".into())
-        } else {
-            Ok(())
-        }
+        if plugin.versions.is_empty() { Err("no versions".into()) } else { Ok(()) }
     }
 
     fn register(&self, plugin: &RegisteredPlugin) -> Result<u64, String> {
@@ -185,9 +171,7 @@ impl DriverTable for Table {
     }
 
     fn deregister(&self, driver: &str, id: u64) {
-        self.registered
-            .lock()
-            .retain(|one| *one != (driver.to_owned(), id));
+        self.registered.lock().retain(|one| *one != (driver.to_owned(), id));
     }
 }
 
@@ -218,11 +202,7 @@ pub(super) fn node_object(uid: &str) -> Value {
 impl World {
     /// With a grace of this many milliseconds, and a Node object that the kubelet does not know yet.
     pub(super) async fn start(grace: u64, csi_node: Option<Value>) -> Self {
-        let api = Api {
-            node: node_object("uid-1"),
-            csi_node,
-            ..Api::default()
-        };
+        let api = Api { node: node_object("uid-1"), csi_node, ..Api::default() };
         let api = Arc::new(Mutex::new(api));
         let script = api.clone();
         let server = Scripted::serve(move |request| script.lock().reply(request)).await;
@@ -247,17 +227,7 @@ impl World {
             tokio::spawn(manager.clone().run()),
             tokio::spawn(async move { listing.await.unwrap() }),
         ];
-        Self {
-            api,
-            server,
-            client,
-            objects,
-            node,
-            table,
-            full,
-            manager,
-            tasks,
-        }
+        Self { api, server, client, objects, node, table, full, manager, tasks }
     }
 
     /// One whose CSINode object is there.
@@ -304,10 +274,7 @@ impl World {
 
     pub(super) fn entry(&self, driver: &str) -> Value {
         let api = self.api.lock();
-        let drivers = api
-            .csi_node
-            .as_ref()
-            .map(|it| it["spec"]["drivers"].clone());
+        let drivers = api.csi_node.as_ref().map(|it| it["spec"]["drivers"].clone());
         let drivers = drivers.unwrap_or_default();
         let drivers = drivers.as_array().cloned().unwrap_or_default();
         let mut found = drivers.into_iter().filter(|it| it["name"] == driver);

@@ -15,10 +15,7 @@ fn pod(name: &str, priority: i32, memory: &str) -> Arc<Pod> {
 }
 
 fn usage(memory: u64) -> PodStats {
-    let memory = Some(MemoryStats {
-        working_set_bytes: Some(memory),
-        ..MemoryStats::default()
-    });
+    let memory = Some(MemoryStats { working_set_bytes: Some(memory), ..MemoryStats::default() });
     PodStats {
         containers: vec![ContainerStats {
             name: "c".into(),
@@ -31,39 +28,24 @@ fn usage(memory: u64) -> PodStats {
 }
 
 fn names(candidates: &[Candidate]) -> Vec<&str> {
-    candidates
-        .iter()
-        .map(|candidate| candidate.pod.name())
-        .collect()
+    candidates.iter().map(|candidate| candidate.pod.name()).collect()
 }
 
 fn fs(bytes: u64) -> FsStats {
-    FsStats {
-        used_bytes: Some(bytes),
-        ..FsStats::default()
-    }
+    FsStats { used_bytes: Some(bytes), ..FsStats::default() }
 }
 
-const ALL: FilesOnDisk = FilesOnDisk {
-    layers: true,
-    logs_and_volumes: true,
-};
+const ALL: FilesOnDisk = FilesOnDisk { layers: true, logs_and_volumes: true };
 
 #[test]
 fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have_on_disk() {
     let nothing = PodStatus::default();
     let sandbox = PodStatus {
-        sandboxes: vec![SandboxStatus {
-            ready: true,
-            ..SandboxStatus::default()
-        }],
+        sandboxes: vec![SandboxStatus { ready: true, ..SandboxStatus::default() }],
         ..PodStatus::default()
     };
     let container = |state| PodStatus {
-        containers: vec![ContainerStatus {
-            state,
-            ..ContainerStatus::default()
-        }],
+        containers: vec![ContainerStatus { state, ..ContainerStatus::default() }],
         ..PodStatus::default()
     };
     let running = container(ContainerState::Running);
@@ -82,16 +64,9 @@ fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have
         (None, false, false, false, false),
         (Some(&running), false, true, true, true),
     ] {
-        let candidate = Candidate {
-            pod: pod("a", 0, "100"),
-            usage: has_usage.then(|| usage(1)),
-        };
-        let found = [
-            EvictionResource::Memory,
-            EvictionResource::Pids,
-            EvictionResource::Disk,
-        ]
-        .map(|resource| can_free(&candidate, ran_before, status, resource));
+        let candidate = Candidate { pod: pod("a", 0, "100"), usage: has_usage.then(|| usage(1)) };
+        let found = [EvictionResource::Memory, EvictionResource::Pids, EvictionResource::Disk]
+            .map(|resource| can_free(&candidate, ran_before, status, resource));
         let case = format!("{status:?} {ran_before} {has_usage}");
         assert_eq!(found, [memory, memory, disk], "{case}");
     }
@@ -115,14 +90,7 @@ fn pods_over_their_requests_go_first_then_those_of_lesser_priority_then_the_gree
     rank(&mut candidates, EvictionSignal::MemoryAvailable, ALL);
     assert_eq!(
         names(&candidates),
-        [
-            "unknown",
-            "greedy",
-            "modest",
-            "important",
-            "within and less important",
-            "within"
-        ]
+        ["unknown", "greedy", "modest", "important", "within and less important", "within"]
     );
 }
 
@@ -137,23 +105,12 @@ fn only_files_on_the_scarce_disk_count() {
                 ..ContainerStats::default()
             }],
             volumes: vec![
-                VolumeStats {
-                    name: "scratch".into(),
-                    fs: fs(volume),
-                    ..VolumeStats::default()
-                },
-                VolumeStats {
-                    name: "host".into(),
-                    fs: fs(host),
-                    ..VolumeStats::default()
-                },
+                VolumeStats { name: "scratch".into(), fs: fs(volume), ..VolumeStats::default() },
+                VolumeStats { name: "host".into(), fs: fs(host), ..VolumeStats::default() },
             ],
             ..PodStats::default()
         };
-        Candidate {
-            pod: pod(name, 0, "1"),
-            usage: Some(usage),
-        }
+        Candidate { pod: pod(name, 0, "1"), usage: Some(usage) }
     };
     let all = [
         with("layer", 9000, 0, 0, 0),
@@ -161,36 +118,13 @@ fn only_files_on_the_scarce_disk_count() {
         with("volume", 0, 0, 6000, 0),
         with("host", 0, 0, 0, 99_000),
     ];
-    let (node, images) = (
-        EvictionSignal::NodeFsAvailable,
-        EvictionSignal::ImageFsAvailable,
-    );
+    let (node, images) = (EvictionSignal::NodeFsAvailable, EvictionSignal::ImageFsAvailable);
     for (signal, layout, expected) in [
-        (
-            node,
-            DiskLayout::OneDisk,
-            ["layer", "volume", "log", "host"],
-        ),
-        (
-            node,
-            DiskLayout::DedicatedImages,
-            ["volume", "log", "layer", "host"],
-        ),
-        (
-            images,
-            DiskLayout::DedicatedImages,
-            ["layer", "log", "volume", "host"],
-        ),
-        (
-            node,
-            DiskLayout::SplitImages,
-            ["layer", "volume", "log", "host"],
-        ),
-        (
-            images,
-            DiskLayout::SplitImages,
-            ["layer", "log", "volume", "host"],
-        ),
+        (node, DiskLayout::OneDisk, ["layer", "volume", "log", "host"]),
+        (node, DiskLayout::DedicatedImages, ["volume", "log", "layer", "host"]),
+        (images, DiskLayout::DedicatedImages, ["layer", "log", "volume", "host"]),
+        (node, DiskLayout::SplitImages, ["layer", "volume", "log", "host"]),
+        (images, DiskLayout::SplitImages, ["layer", "log", "volume", "host"]),
     ] {
         let mut candidates = all.to_vec();
         rank(&mut candidates, signal, FilesOnDisk::of(signal, layout));
@@ -201,11 +135,8 @@ fn only_files_on_the_scarce_disk_count() {
 #[test]
 fn a_pod_whose_usage_is_not_fully_known_is_over_its_request() {
     let with = |name, priority, log, volume: Option<FsStats>| {
-        let volume = volume.map(|fs| VolumeStats {
-            name: "scratch".into(),
-            fs,
-            ..VolumeStats::default()
-        });
+        let volume =
+            volume.map(|fs| VolumeStats { name: "scratch".into(), fs, ..VolumeStats::default() });
         let usage = PodStats {
             containers: vec![ContainerStats {
                 name: "c".into(),
@@ -215,57 +146,27 @@ fn a_pod_whose_usage_is_not_fully_known_is_over_its_request() {
             volumes: volume.into_iter().collect(),
             ..PodStats::default()
         };
-        Candidate {
-            pod: pod(name, priority, "1"),
-            usage: Some(usage),
-        }
+        Candidate { pod: pod(name, priority, "1"), usage: Some(usage) }
     };
     let mut candidates = [
         with("known", 0, 500, Some(fs(500))),
         with("not measured yet", 0, 100, None),
         with("unreadable", 0, 50, Some(FsStats::default())),
         with("over", 0, 2000, Some(fs(0))),
-        with(
-            "more",
-            0,
-            10,
-            Some(FsStats {
-                is_partial: true,
-                ..fs(300)
-            }),
-        ),
-        with(
-            "more important",
-            1,
-            10,
-            Some(FsStats {
-                is_partial: true,
-                ..fs(900)
-            }),
-        ),
+        with("more", 0, 10, Some(FsStats { is_partial: true, ..fs(300) })),
+        with("more important", 1, 10, Some(FsStats { is_partial: true, ..fs(900) })),
     ];
     rank(&mut candidates, EvictionSignal::NodeFsAvailable, ALL);
     let order = names(&candidates);
     assert_eq!(
         order,
-        [
-            "over",
-            "more",
-            "not measured yet",
-            "unreadable",
-            "more important",
-            "known"
-        ]
+        ["over", "more", "not measured yet", "unreadable", "more important", "known"]
     );
 }
 
 #[test]
 fn the_pod_with_countless_files_goes_before_one_with_a_few() {
-    let inodes = |count, is_partial| FsStats {
-        inodes_used: Some(count),
-        is_partial,
-        ..fs(0)
-    };
+    let inodes = |count, is_partial| FsStats { inodes_used: Some(count), is_partial, ..fs(0) };
     let with = |name, volume| Candidate {
         pod: pod(name, 0, "1"),
         usage: Some(PodStats {
@@ -277,10 +178,8 @@ fn the_pod_with_countless_files_goes_before_one_with_a_few() {
             ..PodStats::default()
         }),
     };
-    let mut candidates = [
-        with("few", inodes(10, false)),
-        with("countless", inodes(2_000_000, true)),
-    ];
+    let mut candidates =
+        [with("few", inodes(10, false)), with("countless", inodes(2_000_000, true))];
     rank(&mut candidates, EvictionSignal::NodeFsInodesFree, ALL);
     assert_eq!(names(&candidates), ["countless", "few"]);
 }
@@ -308,21 +207,12 @@ fn what_shares_a_disk_follows_from_the_devices() {
 fn processes_count_by_number_and_priority_alone() {
     let with = |name, priority, processes| {
         let usage = PodStats {
-            process_stats: Some(ProcessStats {
-                process_count: Some(processes),
-            }),
+            process_stats: Some(ProcessStats { process_count: Some(processes) }),
             ..PodStats::default()
         };
-        Candidate {
-            pod: pod(name, priority, "1"),
-            usage: Some(usage),
-        }
+        Candidate { pod: pod(name, priority, "1"), usage: Some(usage) }
     };
-    let mut candidates = [
-        with("few", 0, 2),
-        with("many", 0, 900),
-        with("important", 1, 5000),
-    ];
+    let mut candidates = [with("few", 0, 2), with("many", 0, 900), with("important", 1, 5000)];
     rank(&mut candidates, EvictionSignal::PidAvailable, ALL);
     assert_eq!(names(&candidates), ["many", "few", "important"]);
 }
@@ -335,52 +225,31 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
         grace: None,
         min_reclaim: ThresholdValue::Absolute(0),
     };
-    let observed = Observation {
-        available: 52_428_800,
-        capacity: 8 << 30,
-    };
-    let candidate = Candidate {
-        pod: pod("p", 0, "10Mi"),
-        usage: Some(usage(20 << 20)),
-    };
+    let observed = Observation { available: 52_428_800, capacity: 8 << 30 };
+    let candidate = Candidate { pod: pod("p", 0, "10Mi"), usage: Some(usage(20 << 20)) };
     assert_eq!(
         message(&candidate, &threshold, Some(observed)),
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
          Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
     );
-    let decimal = Candidate {
-        pod: pod("p", 0, "1000k"),
-        ..candidate.clone()
-    };
+    let decimal = Candidate { pod: pod("p", 0, "1000k"), ..candidate.clone() };
     let text = message(&decimal, &threshold, None);
     assert!(text.contains("request is 1M,"), "{text}");
-    let modest = Candidate {
-        usage: Some(usage(1)),
-        ..candidate
-    };
-    assert_eq!(
-        message(&modest, &threshold, None),
-        "The node was low on resource: memory. "
-    );
+    let modest = Candidate { usage: Some(usage(1)), ..candidate };
+    assert_eq!(message(&modest, &threshold, None), "The node was low on resource: memory. ");
 }
 
 #[test]
 fn the_annotations_name_the_resource_and_the_containers_over_their_requests() {
     for (used, container, amount) in [(20 << 20, "c", "20Mi"), (1, "", "")] {
-        let candidate = Candidate {
-            pod: pod("p", 0, "10Mi"),
-            usage: Some(usage(used)),
-        };
+        let candidate = Candidate { pod: pod("p", 0, "10Mi"), usage: Some(usage(used)) };
         let expected = [
             ("offending_containers", container),
             ("offending_containers_usage", amount),
             ("starved_resource", "memory"),
         ];
         let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        assert_eq!(
-            annotations(&candidate, EvictionResource::Memory),
-            expected.into()
-        );
+        assert_eq!(annotations(&candidate, EvictionResource::Memory), expected.into());
     }
 }
 
@@ -414,10 +283,7 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
         "The node was low on resource: memory. \
          Pod p was using 20Mi, request is 30Mi, has larger consumption of memory. "
     );
-    let disk = EvictionThreshold {
-        signal: EvictionSignal::NodeFsAvailable,
-        ..threshold
-    };
+    let disk = EvictionThreshold { signal: EvictionSignal::NodeFsAvailable, ..threshold };
     assert_eq!(
         message(&candidate, &disk, None),
         "The node was low on resource: ephemeral-storage. "
@@ -449,10 +315,7 @@ fn a_container_of_which_some_usage_on_disk_is_unknown_is_not_in_the_message() {
             }],
             ..PodStats::default()
         };
-        let candidate = Candidate {
-            pod: pod("p", 0, "1"),
-            usage: Some(usage),
-        };
+        let candidate = Candidate { pod: pod("p", 0, "1"), usage: Some(usage) };
         let text = message(&candidate, &threshold, None);
         assert_eq!(text != low, over, "{layer:?} {log:?}: {text}");
     }

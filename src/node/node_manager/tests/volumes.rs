@@ -100,10 +100,8 @@ async fn the_nodes_list_stays_until_the_volumes_are_known_and_is_then_confirmed_
 
 #[tokio::test]
 async fn volumes_that_are_known_at_the_start_are_confirmed_by_a_response_and_not_by_a_read() {
-    let api = Api {
-        faults: VecDeque::from([Reply::status(500, "InternalError")]),
-        ..with_volumes(&[A])
-    };
+    let api =
+        Api { faults: VecDeque::from([Reply::status(500, "InternalError")]), ..with_volumes(&[A]) };
     let world = World::start_every(api, true, LONG).await;
     world.volumes.set(names(&[A]));
     world.until(|world| world.writes().len() == 1).await;
@@ -131,17 +129,7 @@ async fn after_a_report_without_a_response_a_name_is_confirmed_only_by_the_next_
     // Meanwhile the object that the kubelet knows still has it.
     world.volumes.set(names(&[A, B]));
     let known = world.node.borrow().clone().unwrap();
-    assert_eq!(
-        known
-            .status
-            .as_ref()
-            .unwrap()
-            .volumes_in_use
-            .as_ref()
-            .unwrap()
-            .len(),
-        2
-    );
+    assert_eq!(known.status.as_ref().unwrap().volumes_in_use.as_ref().unwrap().len(), 2);
     assert_eq!(world.confirmed(), [B]);
     world.until_confirmed(&[A, B]).await;
     assert_eq!(world.stored(), json!([A, B]));
@@ -164,10 +152,8 @@ async fn a_removal_names_the_version_that_it_was_made_from_and_is_repeated_after
     world.volumes.set(names(&[B]));
     world.until(|world| world.stored() == json!([B])).await;
     let patches = world.patches();
-    let versions: Vec<_> = patches
-        .iter()
-        .filter(|patch| patch["metadata"].get("resourceVersion").is_some())
-        .collect();
+    let versions: Vec<_> =
+        patches.iter().filter(|patch| patch["metadata"].get("resourceVersion").is_some()).collect();
     assert_eq!(versions.len(), 2, "{patches:?}");
 }
 

@@ -8,26 +8,15 @@ use std::collections::{HashMap, HashSet};
 
 fn sample(path: &str) -> CgroupSample {
     let usage = CgroupUsage {
-        cpu: Some(CpuUsage {
-            total: 2_500_000_000,
-            user: 1_000_000_000,
-            system: 0,
-        }),
+        cpu: Some(CpuUsage { total: 2_500_000_000, user: 1_000_000_000, system: 0 }),
         memory: Some(MemoryUsage {
             usage: 100,
             max_usage: Some(200),
             inactive_file: 300,
             ..MemoryUsage::default()
         }),
-        throttling: Some(Throttling {
-            throttled: 70_000,
-            ..Throttling::default()
-        }),
-        io: vec![DeviceIo {
-            device: (8, 0),
-            read_bytes: 9,
-            ..DeviceIo::default()
-        }],
+        throttling: Some(Throttling { throttled: 70_000, ..Throttling::default() }),
+        io: vec![DeviceIo { device: (8, 0), read_bytes: 9, ..DeviceIo::default() }],
         ..CgroupUsage::default()
     };
     CgroupSample {
@@ -35,11 +24,7 @@ fn sample(path: &str) -> CgroupSample {
         at: 1_700_000_000_123_456_789,
         created: Some(1_600_000_001_000_000_000),
         usage: Arc::new(usage),
-        limits: CgroupLimits {
-            has_memory: true,
-            cpu_shares: Some(2),
-            ..CgroupLimits::default()
-        },
+        limits: CgroupLimits { has_memory: true, cpu_shares: Some(2), ..CgroupLimits::default() },
         nano_cores: None,
     }
 }
@@ -91,10 +76,7 @@ fn machine() -> MachineFacts {
 }
 
 fn text(pods: usize) -> String {
-    let fs = FilesystemUsage {
-        capacity: 50,
-        ..FilesystemUsage::default()
-    };
+    let fs = FilesystemUsage { capacity: 50, ..FilesystemUsage::default() };
     let filesystems = vec![("/dev/sda1".to_owned(), fs)];
     chunks(Arc::new(snapshot(pods)), &machine(), "pause:3", filesystems).collect()
 }
@@ -126,11 +108,7 @@ fn series_have_upstreams_names_labels_and_moments() {
     ] {
         assert!(text.lines().any(|found| found == line), "missing {line}\n{text}");
     }
-    for absent in [
-        "container_spec_cpu_quota",
-        "container_processes",
-        "container_pressure",
-    ] {
+    for absent in ["container_spec_cpu_quota", "container_processes", "container_pressure"] {
         assert!(!text.contains(absent), "{absent}");
     }
 }
@@ -157,9 +135,7 @@ fn the_text_comes_in_pieces_whatever_its_length() {
     let long: usize = text(300).len();
     assert!(long > 20 * MIN_CHUNK, "{long}");
     let snapshot = Arc::new(snapshot(300));
-    let most = chunks(snapshot, &machine(), "", Vec::new())
-        .map(|piece| piece.len())
-        .max();
+    let most = chunks(snapshot, &machine(), "", Vec::new()).map(|piece| piece.len()).max();
     assert!(most < Some(2 * MIN_CHUNK), "{most:?}");
 }
 
@@ -174,12 +150,7 @@ fn the_table_is_sorted_and_names_match_types() {
             "container_fs_inodes_total" => false,
             name => name.ends_with("_total"),
         };
-        assert_eq!(
-            family.kind == MetricKind::Counter,
-            counter,
-            "{}",
-            family.name
-        );
+        assert_eq!(family.kind == MetricKind::Counter, counter, "{}", family.name);
         assert!(!family.help.is_empty());
     }
 }

@@ -43,10 +43,7 @@ fn reported_fs(usage: &ReportedUsage) -> FsStats {
 
 /// Stats of a directory on the file system of the kubelet's directory.
 fn directory_fs(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
-    let node_fs = disks
-        .node
-        .map(|(at, fs)| whole_fs(*at, fs))
-        .unwrap_or_default();
+    let node_fs = disks.node.map(|(at, fs)| whole_fs(*at, fs)).unwrap_or_default();
     FsStats {
         time: Time(measured.at),
         used_bytes: measured.usage.map(|usage| usage.bytes),
@@ -85,11 +82,9 @@ pub(super) fn volumes(disks: Disks<'_>, paths: &PodPaths) -> Vec<(bool, VolumeSt
         let (on_disk, fs) = match volume.source {
             UsageSource::Driver(reported) => (false, reported_fs(&reported?)),
             UsageSource::Filesystem | UsageSource::Files(_) => match measured()? {
-                DiskMeasurement {
-                    at,
-                    filesystem: Some(fs),
-                    ..
-                } => (false, whole_fs(Time(*at), fs)),
+                DiskMeasurement { at, filesystem: Some(fs), .. } => {
+                    (false, whole_fs(Time(*at), fs))
+                }
                 measured => (true, directory_fs(disks, measured)),
             },
         };
@@ -121,15 +116,8 @@ pub(super) fn ephemeral(
     files: &[FsStats],
 ) -> Option<FsStats> {
     let (at, fs) = disks.node?;
-    let none = FsStats {
-        time: *at,
-        used_bytes: None,
-        inodes_used: None,
-        ..whole_fs(*at, fs)
-    };
-    let of_containers = containers
-        .iter()
-        .flat_map(|c| c.rootfs.iter().chain(&c.logs));
+    let none = FsStats { time: *at, used_bytes: None, inodes_used: None, ..whole_fs(*at, fs) };
+    let of_containers = containers.iter().flat_map(|c| c.rootfs.iter().chain(&c.logs));
     let on_disk = volumes.iter().filter(|(on_disk, _)| *on_disk);
     let volumes = on_disk.map(|(_, volume)| &volume.fs);
     let parts = of_containers.chain(volumes).chain(files);

@@ -14,10 +14,7 @@ const S: i64 = 1_000_000_000;
 
 fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
     let usage = CgroupUsage {
-        cpu: Some(CpuUsage {
-            total: cpu,
-            ..CpuUsage::default()
-        }),
+        cpu: Some(CpuUsage { total: cpu, ..CpuUsage::default() }),
         memory: Some(MemoryUsage {
             usage: memory,
             inactive_file: memory / 4,
@@ -27,11 +24,7 @@ fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
             swap: 8,
             ..MemoryUsage::default()
         }),
-        tasks: Some(TaskCount {
-            processes: 2,
-            threads: 3,
-            any_pid: Some(1),
-        }),
+        tasks: Some(TaskCount { processes: 2, threads: 3, any_pid: Some(1) }),
         ..CgroupUsage::default()
     };
     CgroupSample {
@@ -154,10 +147,7 @@ fn only_cpu_and_memory_leaves_out_disks_and_networks() {
     assert_eq!(node["startTime"], "2020-09-13T12:26:40Z");
     assert!(node.get("fs").is_none() && node.get("rlimit").is_none());
     let pods = &node["systemContainers"][0];
-    assert_eq!(
-        (&pods["name"], &pods["startTime"]),
-        (&json!("pods"), &Value::Null)
-    );
+    assert_eq!((&pods["name"], &pods["startTime"]), (&json!("pods"), &Value::Null));
     assert_eq!(pods["memory"]["workingSetBytes"], 930);
 }
 
@@ -188,10 +178,7 @@ fn huge_pages_are_not_available_to_the_node() {
     };
     let (before, working_set) = available(&snapshot);
     snapshot.huge_pages = 100;
-    assert_eq!(
-        available(&snapshot),
-        (before.map(|before| before - 100), working_set)
-    );
+    assert_eq!(available(&snapshot), (before.map(|before| before - 100), working_set));
     snapshot.huge_pages = 1 << 40;
     assert_eq!(available(&snapshot), (Some(0), working_set));
 }
@@ -201,10 +188,7 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
     let mut snapshot = one_pod();
     let system = |name, path, cpu, created| SystemSample {
         name,
-        sample: CgroupSample {
-            created,
-            ..sample(path, 1_700_000_106, cpu, 3_000)
-        },
+        sample: CgroupSample { created, ..sample(path, 1_700_000_106, cpu, 3_000) },
     };
     snapshot.system = vec![
         system("kubelet", "/kubelet", 7, Some(S)),
@@ -276,16 +260,11 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
     ]);
     let reported = told_with(&snapshot, &runtime_stats, None);
     let pod = &reported.pods[0];
-    let [a, b] = &pod.containers[..] else {
-        panic!()
-    };
+    let [a, b] = &pod.containers[..] else { panic!() };
     assert_eq!(a.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(7));
     assert_eq!((&b.cpu, &b.memory, &b.swap), (&None, &None, &None));
     assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(7));
-    assert_eq!(
-        pod.memory.as_ref().unwrap().working_set_bytes,
-        Some(u64::MAX)
-    );
+    assert_eq!(pod.memory.as_ref().unwrap().working_set_bytes, Some(u64::MAX));
     assert_eq!(
         as_json(&reported)["pods"][0]["containers"][0]["memory"]["time"],
         "1969-12-31T23:59:59Z"
@@ -314,40 +293,16 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         inodes_free: 40,
     };
     let at = 1_700_000_200 * S;
-    let used = |bytes, inodes| {
-        Some(DiskUsage {
-            bytes,
-            inodes,
-            is_partial: false,
-        })
-    };
+    let used = |bytes, inodes| Some(DiskUsage { bytes, inodes, is_partial: false });
     let measurements = DiskMeasurements::from([
-        (
-            PathBuf::from("/logs/a"),
-            DiskMeasurement::of(at, used(200, 2), None),
-        ),
-        (
-            PathBuf::from("/pods/u/containers/a"),
-            DiskMeasurement::of(at, used(50, 2), None),
-        ),
-        (
-            PathBuf::from("/pods/u/etc-hosts"),
-            DiskMeasurement::of(at, used(4, 1), None),
-        ),
+        (PathBuf::from("/logs/a"), DiskMeasurement::of(at, used(200, 2), None)),
+        (PathBuf::from("/pods/u/containers/a"), DiskMeasurement::of(at, used(50, 2), None)),
+        (PathBuf::from("/pods/u/etc-hosts"), DiskMeasurement::of(at, used(4, 1), None)),
         // A directory of logs in which no file lies.
         (PathBuf::from("/logs"), DiskMeasurement::of(at, None, None)),
-        (
-            PathBuf::from("/v/disk"),
-            DiskMeasurement::of(at, used(30, 3), None),
-        ),
-        (
-            PathBuf::from("/v/full"),
-            DiskMeasurement::of(at, None, None),
-        ),
-        (
-            PathBuf::from("/v/claimed"),
-            DiskMeasurement::of(at, None, Some(fs)),
-        ),
+        (PathBuf::from("/v/disk"), DiskMeasurement::of(at, used(30, 3), None)),
+        (PathBuf::from("/v/full"), DiskMeasurement::of(at, None, None)),
+        (PathBuf::from("/v/claimed"), DiskMeasurement::of(at, None, Some(fs))),
         (
             PathBuf::from("/v/memory"),
             DiskMeasurement::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
@@ -367,14 +322,8 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         is_abnormal: Some(true),
         ..ReportedUsage::default()
     };
-    let claim = ClaimRef {
-        namespace: "default".into(),
-        name: "data".into(),
-    };
-    let claimed = MeasurableVolume {
-        claim: Some(claim),
-        ..volume("claimed", filesystem)
-    };
+    let claim = ClaimRef { namespace: "default".into(), name: "data".into() };
+    let claimed = MeasurableVolume { claim: Some(claim), ..volume("claimed", filesystem) };
     let paths = PodPaths {
         volumes: vec![
             volume("disk", files),
@@ -435,12 +384,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
 #[test]
 fn an_empty_node_and_an_empty_pod_have_metrics() {
     let mut snapshot = Snapshot::default();
-    assert!(
-        as_json(&reported(&snapshot, None))["pods"]
-            .as_array()
-            .unwrap()
-            .is_empty()
-    );
+    assert!(as_json(&reported(&snapshot, None))["pods"].as_array().unwrap().is_empty());
     snapshot.pods.push(PodSample {
         pod: subject("u", &[]),
         pod_cgroup: None,

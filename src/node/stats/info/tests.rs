@@ -12,28 +12,10 @@ const AT: i64 = 1_700_000_000_123_456_789;
 
 fn a_sample(path: &str) -> CgroupSample {
     let usage = CgroupUsage {
-        cpu: Some(CpuUsage {
-            total: 5,
-            user: 3,
-            system: 2,
-        }),
-        memory: Some(MemoryUsage {
-            usage: 100,
-            inactive_file: 40,
-            ..MemoryUsage::default()
-        }),
-        tasks: Some(TaskCount {
-            processes: 1,
-            threads: 4,
-            any_pid: None,
-        }),
-        io: vec![DeviceIo {
-            device: (8, 0),
-            read_bytes: 7,
-            write_bytes: 1,
-            reads: 2,
-            writes: 1,
-        }],
+        cpu: Some(CpuUsage { total: 5, user: 3, system: 2 }),
+        memory: Some(MemoryUsage { usage: 100, inactive_file: 40, ..MemoryUsage::default() }),
+        tasks: Some(TaskCount { processes: 1, threads: 4, any_pid: None }),
+        io: vec![DeviceIo { device: (8, 0), read_bytes: 7, write_bytes: 1, reads: 2, writes: 1 }],
         ..CgroupUsage::default()
     };
     CgroupSample {
@@ -92,13 +74,8 @@ fn snapshot() -> Snapshot {
 }
 
 fn query(of: &ContainerInfoSelector) -> Vec<(String, Value)> {
-    let filesystems = [(
-        "/dev/sda1".to_owned(),
-        FilesystemUsage {
-            capacity: 50,
-            ..FilesystemUsage::default()
-        },
-    )];
+    let filesystems =
+        [("/dev/sda1".to_owned(), FilesystemUsage { capacity: 50, ..FilesystemUsage::default() })];
     let context = InfoContext {
         booted: 1_600_000_000_000_000_000,
         runtime: "containerd",
@@ -110,17 +87,11 @@ fn query(of: &ContainerInfoSelector) -> Vec<(String, Value)> {
 }
 
 fn cgroup(path: &str, subcontainers: bool) -> ContainerInfoSelector {
-    ContainerInfoSelector::Cgroup {
-        path: path.to_owned(),
-        subcontainers,
-    }
+    ContainerInfoSelector::Cgroup { path: path.to_owned(), subcontainers }
 }
 
 fn container(uid: &str, name: &str) -> ContainerInfoSelector {
-    ContainerInfoSelector::Container {
-        pod: uid.into(),
-        name: name.to_owned(),
-    }
+    ContainerInfoSelector::Container { pod: uid.into(), name: name.to_owned() }
 }
 
 #[test]
@@ -138,10 +109,7 @@ fn a_container_has_its_names_its_limits_and_one_sample() {
     assert_eq!(spec["labels"]["io.kubernetes.pod.uid"], "u1");
     assert_eq!(spec["cpu"], json!({"limit": 102, "max_limit": 0}));
     assert_eq!(spec["memory"], json!({"limit": 64 << 20}));
-    assert_eq!(
-        (&spec["has_cpu"], &spec["has_memory"]),
-        (&json!(true), &json!(true))
-    );
+    assert_eq!((&spec["has_cpu"], &spec["has_memory"]), (&json!(true), &json!(true)));
     assert_eq!(info["stats"].as_array().map(Vec::len), Some(1));
     let sample = &info["stats"][0];
     assert_eq!(sample["timestamp"], "2023-11-14T22:13:20.123456789Z");
@@ -152,21 +120,13 @@ fn a_container_has_its_names_its_limits_and_one_sample() {
     assert_eq!(sample["network"]["name"], "eth0");
     assert_eq!(sample["network"]["interfaces"][0]["tx_dropped"], 8);
     let io = &sample["diskio"]["io_service_bytes"][0];
-    assert_eq!(
-        (&io["device"], &io["stats"]["Total"]),
-        (&json!("/dev/sda"), &json!(8))
-    );
+    assert_eq!((&io["device"], &io["stats"]["Total"]), (&json!("/dev/sda"), &json!(8)));
     assert_eq!(sample["processes"]["threads_current"], 4);
 }
 
 #[test]
 fn entities_without_a_running_cgroup_are_left_out() {
-    for (uid, name) in [
-        ("u1", "lost"),
-        ("u1", "none"),
-        ("u2", "main"),
-        ("u1", "POD"),
-    ] {
+    for (uid, name) in [("u1", "lost"), ("u1", "none"), ("u2", "main"), ("u1", "POD")] {
         assert_eq!(query(&container(uid, name)), [], "{uid} {name}");
     }
 }
@@ -190,11 +150,7 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
         (
             "/kubepods/podu1",
             true,
-            &[
-                "/kubepods/podu1",
-                "/kubepods/podu1/box",
-                "/kubepods/podu1/id-main",
-            ],
+            &["/kubepods/podu1", "/kubepods/podu1/box", "/kubepods/podu1/id-main"],
         ),
         ("/kubepods/pod", true, &[]),
         ("/system.slice", true, &[]),
@@ -209,19 +165,12 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
     assert_eq!(machine.get("aliases"), None);
     assert_eq!(machine["spec"]["has_filesystem"], true);
     assert_eq!(machine["stats"][0]["filesystem"][0]["capacity"], 50);
-    assert_eq!(
-        machine["spec"]["creation_time"],
-        "2023-11-14T22:13:19.123456789Z"
-    );
+    assert_eq!(machine["spec"]["creation_time"], "2023-11-14T22:13:19.123456789Z");
 }
 
 #[test]
 fn a_sample_that_is_not_of_that_time_is_left_out() {
-    let context = InfoContext {
-        booted: 0,
-        runtime: "",
-        filesystems: &[],
-    };
+    let context = InfoContext { booted: 0, runtime: "", filesystems: &[] };
     let at = |seconds: i64| Timestamp::from_second(seconds).ok();
     for (start, end, there) in [
         (None, None, true),

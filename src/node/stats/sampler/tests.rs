@@ -66,10 +66,7 @@ fn a_cgroup_that_goes_comes_back_elsewhere_or_never_is_no_error() {
     cgroup(root.path(), "/other/cri-containerd-one.scope", 5, 7, 9);
     let again = sampler.snapshot(pods(), &[], Depth::Full);
     assert_eq!(faults(&again), Some(9));
-    assert_eq!(
-        again.pods[0].containers[0].as_ref().unwrap().nano_cores,
-        None
-    );
+    assert_eq!(again.pods[0].containers[0].as_ref().unwrap().nano_cores, None);
     sampler.snapshot(Vec::new(), &[], Depth::Full);
     // The machine's own samples stay.
     assert!(sampler.len() <= 1, "{}", sampler.len());
@@ -88,18 +85,10 @@ fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
     ] {
         cgroup(root.path(), path, 5, 7, 1);
     }
-    let seen = sampler.snapshot(
-        vec![pod("a", &["one"]), pod("b", &["two"])],
-        &[],
-        Depth::Full,
-    );
+    let seen = sampler.snapshot(vec![pod("a", &["one"]), pod("b", &["two"])], &[], Depth::Full);
     let ancestors: Vec<&str> = seen.ancestors.iter().map(|sample| &*sample.path).collect();
     assert_eq!(ancestors, ["/kubepods"]);
-    let paths: Vec<_> = seen
-        .pods
-        .iter()
-        .map(|p| p.pod_cgroup.as_ref().map(|s| &*s.path))
-        .collect();
+    let paths: Vec<_> = seen.pods.iter().map(|p| p.pod_cgroup.as_ref().map(|s| &*s.path)).collect();
     assert_eq!(paths, [Some("/kubepods/poda"), Some("/kubepods/podb")]);
 }
 
@@ -117,10 +106,7 @@ fn this_machine_can_be_sampled() {
         Depth::Full,
     );
     let memory = seen.node.usage.memory.unwrap();
-    assert!(
-        memory.usage > 0 && memory.working_set() <= memory.usage,
-        "{memory:?}"
-    );
+    assert!(memory.usage > 0 && memory.working_set() <= memory.usage, "{memory:?}");
     assert!(seen.node.limits.memory > Some(0));
     assert!(!seen.disks.is_empty() || !Path::new("/sys/block").exists());
 }
@@ -133,10 +119,7 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
     cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
     let tasks = |snapshot: &Snapshot| {
         let sample = snapshot.pods[0].containers[0].clone().unwrap();
-        (
-            sample.usage.memory.unwrap().page_faults,
-            sample.usage.tasks.is_some(),
-        )
+        (sample.usage.memory.unwrap().page_faults, sample.usage.tasks.is_some())
     };
     for (depth, expected) in [
         (Depth::Core, (1, false)),
@@ -148,11 +131,7 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
         (Depth::Core, (1, true)),
         (Depth::Full, (1, true)),
     ] {
-        assert_eq!(
-            tasks(&sampler.snapshot(pods(), &[], depth)),
-            expected,
-            "{depth:?}"
-        );
+        assert_eq!(tasks(&sampler.snapshot(pods(), &[], depth)), expected, "{depth:?}");
     }
     cgroup(root.path(), "/k8s.io/one", 6, 7, 2);
     let look = sampler.snapshot(pods(), &[], Depth::Core);
@@ -179,9 +158,7 @@ fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     let read_anew = |sampler: &mut Sampler| {
         let seen = sampler.snapshot(pods(), &[], Depth::Full);
         let faults = seen.pods[0].containers.iter().flatten();
-        faults
-            .filter(|sample| sample.usage.memory.unwrap().page_faults == 2)
-            .count()
+        faults.filter(|sample| sample.usage.memory.unwrap().page_faults == 2).count()
     };
     assert_eq!(read_anew(&mut sampler), 0, "nothing is old enough");
     for cgroup in sampler.cgroups.values_mut() {
@@ -216,13 +193,7 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     let names: Vec<_> = seen
         .system
         .iter()
-        .map(|system| {
-            (
-                system.name,
-                &*system.sample.path,
-                system.sample.created.is_some(),
-            )
-        })
+        .map(|system| (system.name, &*system.sample.path, system.sample.created.is_some()))
         .collect();
     assert_eq!(
         names,

@@ -21,10 +21,7 @@ pub fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
     }
     let bound_to = pod.spec().and_then(|spec| spec.node_name.as_deref());
     if bound_to != Some(node_name) {
-        return Err(format!(
-            "it is bound to node {:?}",
-            bound_to.unwrap_or_default()
-        ));
+        return Err(format!("it is bound to node {:?}", bound_to.unwrap_or_default()));
     }
     // Not used, and the largest part of many pods in memory.
     pod.metadata.managed_fields = None;
@@ -118,10 +115,8 @@ mod tests {
         }));
         let accepted = accept(given, "node1").unwrap();
         let annotations = accepted.metadata.annotations.as_ref().unwrap();
-        let kept: Vec<_> = annotations
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect();
+        let kept: Vec<_> =
+            annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(
             kept,
             [

@@ -17,10 +17,7 @@ pub(super) struct Confirmation {
 
 /// The pods that are bound to a node.
 pub fn pods_of(node_name: &str) -> Selection {
-    Selection {
-        namespace: None,
-        field_selector: Some(format!("spec.nodeName={node_name}")),
-    }
+    Selection { namespace: None, field_selector: Some(format!("spec.nodeName={node_name}")) }
 }
 
 /// Asks the API server again for the pods of this node. `known` is the identity of the cluster that the known pods came
@@ -39,18 +36,13 @@ pub(super) async fn confirm(
         WatchEvent::Failed(error) => return Err(error_chain(error.as_ref())),
         WatchEvent::Applied(_) | WatchEvent::Deleted(_) => return Err("no list came".into()),
     };
-    let node = api
-        .get::<LenientNode>(ResourcePath::cluster(node_name))
-        .await;
+    let node = api.get::<LenientNode>(ResourcePath::cluster(node_name)).await;
     let node = node.map_err(|error| error_chain(&error))?;
     if node.node.metadata.name.as_deref() != Some(node_name) {
         return Err("the API server does not know this node".into());
     }
     let is_other_cluster = known.is_some() && cluster(api).await?.as_deref() != known;
-    Ok(Confirmation {
-        pods,
-        is_other_cluster,
-    })
+    Ok(Confirmation { pods, is_other_cluster })
 }
 
 /// The identity of a cluster; `None` if the Service does not exist or this kubelet may not read it.

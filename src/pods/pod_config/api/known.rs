@@ -163,10 +163,9 @@ impl ApiPods {
                 let refused = RefusedPod::of(&pod.metadata);
                 accept(*pod, &self.node_name).map_err(|why| RefusedPod { why, ..refused })
             }
-            Err(Unreadable { metadata, why }) => Err(RefusedPod {
-                why,
-                ..RefusedPod::of(&metadata)
-            }),
+            Err(Unreadable { metadata, why }) => {
+                Err(RefusedPod { why, ..RefusedPod::of(&metadata) })
+            }
         };
         match read {
             Ok(pod) => {
@@ -204,17 +203,12 @@ impl ApiPods {
     /// be another cluster's pod of that name.
     fn is_name_in_doubt(&self, pod: &Pod) -> bool {
         let (uid, name) = (pod.uid(), pod.log_name());
-        let known = self
-            .in_doubt
-            .iter()
-            .filter_map(|uid| self.pods.get_key_value(uid));
+        let known = self.in_doubt.iter().filter_map(|uid| self.pods.get_key_value(uid));
         let known = known.map(|(uid, pod)| (uid, pod.log_name()));
         let left_over = self.left_over.iter();
         let left_over = left_over.map(|(uid, name)| (uid, name.log_name()));
         !self.has_known_pods
-            && known
-                .chain(left_over)
-                .any(|(other, its_name)| *other != uid && its_name == name)
+            && known.chain(left_over).any(|(other, its_name)| *other != uid && its_name == name)
     }
 
     fn insert(&mut self, pod: Arc<Pod>) {
@@ -222,8 +216,7 @@ impl ApiPods {
         self.held.remove(&uid);
         // The name can belong to another pod only when that one is gone.
         let name = pod.log_name();
-        self.pods
-            .retain(|other, old| *other == uid || old.log_name() != name);
+        self.pods.retain(|other, old| *other == uid || old.log_name() != name);
         self.pods.insert(uid, pod);
         let pods = &self.pods;
         self.in_doubt.retain(|uid| pods.contains_key(uid));
@@ -288,15 +281,9 @@ mod tests {
     }
 
     fn unreadable(uid: &str, name: &str) -> ApiItem<Pod> {
-        let metadata = ObjectMeta {
-            uid: Some(uid.into()),
-            name: Some(name.into()),
-            ..ObjectMeta::default()
-        };
-        Err(Unreadable {
-            metadata: Box::new(metadata),
-            why: "invalid".into(),
-        })
+        let metadata =
+            ObjectMeta { uid: Some(uid.into()), name: Some(name.into()), ..ObjectMeta::default() };
+        Err(Unreadable { metadata: Box::new(metadata), why: "invalid".into() })
     }
 
     fn none() -> ApiPods {
@@ -350,10 +337,7 @@ mod tests {
             pods.listed(items, NOW);
             pods.list_has_known_pods()
         };
-        assert!(has_known_pods(vec![
-            Ok(pod("a", "one")),
-            Ok(pod("b", "two"))
-        ]));
+        assert!(has_known_pods(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]));
         assert!(has_known_pods(vec![Ok(pod("b", "two"))]));
         assert!(has_known_pods(vec![unreadable("a", "one")]));
         assert!(!has_known_pods(vec![]));

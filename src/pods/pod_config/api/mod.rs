@@ -223,10 +223,7 @@ impl ApiSource {
         if adopted.is_empty() {
             return Ok(());
         }
-        tracing::info!(
-            pods = adopted.len(),
-            "Taking over running pods of the API server"
-        );
+        tracing::info!(pods = adopted.len(), "Taking over running pods of the API server");
         self.known = ApiPods::new(self.node_name.clone(), adopted, clock::timestamp());
         self.send().await
     }
@@ -243,8 +240,7 @@ impl ApiSource {
                 if self.known.list_has_known_pods() && !self.known.has_doubts() {
                     self.other_since = None;
                 }
-                self.refused
-                    .retain(|uid, _| refused.iter().any(|refused| refused.uid == *uid));
+                self.refused.retain(|uid, _| refused.iter().any(|refused| refused.uid == *uid));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             WatchEvent::Applied(item) => {
@@ -268,12 +264,7 @@ impl ApiSource {
 
     /// Reports a pod that is not accepted, once per reason, with an event. The pod itself is not changed.
     fn report(&mut self, refused: RefusedPod) {
-        let RefusedPod {
-            namespace,
-            name,
-            uid,
-            why,
-        } = refused;
+        let RefusedPod { namespace, name, uid, why } = refused;
         if self.refused.get(&uid) == Some(&why) {
             return;
         }
@@ -347,17 +338,13 @@ impl ApiSource {
         );
         tracing::warn!(node = self.node_name, "{text}");
         let node = ObjectRef::node(&self.node_name);
-        self.recorder
-            .warning(&node, reasons::event::OTHER_CLUSTER, text);
+        self.recorder.warning(&node, reasons::event::OTHER_CLUSTER, text);
         false
     }
 
     /// Handles the result of a confirmation; false if it has to be retried.
     fn on_confirmation(&mut self, answer: Result<Confirmation, String>) -> bool {
-        let Confirmation {
-            pods,
-            is_other_cluster,
-        } = match answer {
+        let Confirmation { pods, is_other_cluster } = match answer {
             Ok(confirmation) => confirmation,
             Err(error) => {
                 tracing::warn!(
@@ -460,10 +447,7 @@ mod tests {
         }
         assert_eq!(source.cluster.as_deref(), Some("before"));
         let mut confirm = || {
-            source.on_confirmation(Ok(Confirmation {
-                pods: Vec::new(),
-                is_other_cluster: true,
-            }))
+            source.on_confirmation(Ok(Confirmation { pods: Vec::new(), is_other_cluster: true }))
         };
         tokio::time::pause();
         for wait in [0, OTHER_CLUSTER_TIMEOUT.as_secs() - 1] {

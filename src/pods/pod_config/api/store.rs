@@ -57,20 +57,13 @@ impl Wanted {
             StoredItem::Pod(uid) => Some((uid.clone(), self.pods.get(uid)?.clone())),
             StoredItem::Cluster => None,
         });
-        Self {
-            pods: pods.collect(),
-            cluster: self.cluster.clone(),
-        }
+        Self { pods: pods.collect(), cluster: self.cluster.clone() }
     }
 }
 
 impl ApiPodStore {
     pub(super) fn new(directory: PathBuf) -> Self {
-        Self {
-            directory: Arc::new(directory),
-            dirty: Arc::default(),
-            wanted: Arc::default(),
-        }
+        Self { directory: Arc::new(directory), dirty: Arc::default(), wanted: Arc::default() }
     }
 
     /// What an earlier kubelet left. A file that cannot be read is logged and left out.
@@ -92,10 +85,7 @@ impl ApiPodStore {
     pub(super) async fn cluster(&self) -> Option<String> {
         let path = self.directory.join(CLUSTER);
         let read = run_file_io(move || read_head_or_empty(&path, MAX_CLUSTER)).await;
-        let text = read
-            .ok()?
-            .ok()
-            .and_then(|text| String::from_utf8(text).ok());
+        let text = read.ok()?.ok().and_then(|text| String::from_utf8(text).ok());
         text.filter(|text| !text.is_empty())
     }
 
@@ -163,10 +153,7 @@ impl ApiPodStore {
 fn differs(old: &Pod, new: &Pod) -> bool {
     // The version, and when this kubelet first saw the pod, do not count.
     let metadata = |pod: &Pod| {
-        let mut metadata = ObjectMeta {
-            resource_version: None,
-            ..pod.metadata.clone()
-        };
+        let mut metadata = ObjectMeta { resource_version: None, ..pod.metadata.clone() };
         if let Some(annotations) = &mut metadata.annotations {
             annotations.remove(keys::CONFIG_SEEN);
         }
@@ -181,10 +168,7 @@ fn file(directory: &Path, uid: &PodUid) -> PathBuf {
 }
 
 fn read(directory: &Path) -> io::Result<Vec<Pod>> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     atomic_file::remove_leftovers(directory)?;
     let mut pods = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -297,11 +281,7 @@ mod tests {
         store.set(&[pod("b", "2")]);
         expect(&["b"]).await;
         fs::write(store.directory.join("c.json"), "{").unwrap();
-        fs::write(
-            store.directory.join("d.json"),
-            r#"{"metadata":{"uid":"other"}}"#,
-        )
-        .unwrap();
+        fs::write(store.directory.join("d.json"), r#"{"metadata":{"uid":"other"}}"#).unwrap();
         expect(&["b"]).await;
         shutdown.cancel();
         task.await.unwrap().unwrap();

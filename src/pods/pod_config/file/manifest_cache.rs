@@ -147,8 +147,7 @@ impl ManifestCache {
                 replace_pod(&mut self.names, &mut self.pods, before, good);
                 let path = path.display();
                 let notice = |warning| Notice::Warning(format!("{path}: {warning}"));
-                self.notices
-                    .extend(manifest.warnings.into_iter().map(notice));
+                self.notices.extend(manifest.warnings.into_iter().map(notice));
             }
             ManifestReading::Invalid(digest, why) => {
                 let same = cached.digest == Some(digest);
@@ -198,9 +197,7 @@ impl ManifestCache {
         let files = self.files.iter();
         let never_valid =
             files.filter(|(_, cached)| cached.last_valid.is_none() && !cached.not_a_file);
-        never_valid
-            .map(|(path, _)| path.to_string_lossy().into_owned())
-            .collect()
+        never_valid.map(|(path, _)| path.to_string_lossy().into_owned()).collect()
     }
 
     /// The pods that should run, in order of their files' names, and what to report.
@@ -210,10 +207,7 @@ impl ManifestCache {
             Some(pods) => pods,
             None if self.names.values().all(|count| *count == 1) => {
                 self.reported_duplicates.clear();
-                let good = self
-                    .files
-                    .values()
-                    .filter_map(|cached| cached.last_valid.clone());
+                let good = self.files.values().filter_map(|cached| cached.last_valid.clone());
                 good.collect()
             }
             None => self.first_of_each_name(),
@@ -260,8 +254,7 @@ impl ManifestCache {
             let file = duplicate.file.display();
             let files = (duplicate.file.clone(), duplicate.owner.clone());
             if !reported.contains(&files) {
-                self.notices
-                    .push(Notice::Unusable(format!("{file}: {duplicate}")));
+                self.notices.push(Notice::Unusable(format!("{file}: {duplicate}")));
             }
             self.reported_duplicates.insert(files);
         }

@@ -76,10 +76,7 @@ impl MissingPath {
     /// What to tell a user while it is missing.
     pub fn warning(&self) -> Option<String> {
         let path = self.0.lock().clone()?;
-        Some(format!(
-            "staticPodPath {} does not exist: no static pod runs",
-            path.display()
-        ))
+        Some(format!("staticPodPath {} does not exist: no static pod runs", path.display()))
     }
 }
 
@@ -179,16 +176,10 @@ pub(super) async fn run(
                     pods,
                     completeness: scan.completeness.clone(),
                 };
-                lists
-                    .send(list)
-                    .await
-                    .context("the merge of sources has ended")?;
+                lists.send(list).await.context("the merge of sources has ended")?;
             }
-            let rescan_at = if scan.reread.is_empty() {
-                relist
-            } else {
-                relist.min(started + WRITE_RETRY)
-            };
+            let rescan_at =
+                if scan.reread.is_empty() { relist } else { relist.min(started + WRITE_RETRY) };
             let first = tokio::select! {
                 () = tokio::time::sleep_until(rescan_at.max(event_pause)) => None,
                 change = next_event(&mut events, source.watcher.as_ref()) => Some(change),

@@ -101,8 +101,7 @@ impl Scanner {
                 for path in &paths {
                     self.visit(path);
                 }
-                self.cache
-                    .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
+                self.cache.keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
                 let mut scan = self.outcome(&ScanScope::Everything, &removed_pods);
                 if self.is_missing && !was_missing {
                     scan.notices.push(Notice::Missing(self.root.clone()));
@@ -157,15 +156,10 @@ impl Scanner {
     fn outcome(&mut self, scanned: &ScanScope, removed_pods: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(scanned);
         let is_restored = |path: &Path, pod: &Arc<Pod>| {
-            let now = self
-                .cache
-                .last_valid(path)
-                .filter(|_| !self.cache.has_error(path));
+            let now = self.cache.last_valid(path).filter(|_| !self.cache.has_error(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
-        let restored = removed_pods
-            .iter()
-            .filter(|(path, pod)| is_restored(path, pod));
+        let restored = removed_pods.iter().filter(|(path, pod)| is_restored(path, pod));
         let restored: Vec<_> = restored.map(|(_, pod)| pod).collect();
         let is_not_restored = |pod: &&Arc<Pod>| !restored.iter().any(|it| Arc::ptr_eq(it, pod));
         let without_restored = || pods.iter().filter(is_not_restored).cloned().collect();
@@ -194,9 +188,7 @@ impl Scanner {
             return Vec::new();
         }
         self.root_error = Some(text.clone());
-        vec![Notice::Unusable(format!(
-            "{text}; keeping the current static pods"
-        ))]
+        vec![Notice::Unusable(format!("{text}; keeping the current static pods"))]
     }
 
     fn visit(&mut self, path: &Path) {
@@ -211,14 +203,12 @@ impl Scanner {
             Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
             Ok(Opened::Other(what)) => (Freshness::UntilNextScan, ManifestReading::NotAFile(what)),
             // Removed since the listing, or a dangling link.
-            Err(error) if is_missing(&error) => (
-                Freshness::UntilNextScan,
-                ManifestReading::NotAFile(NO_FILE.into()),
-            ),
-            Err(error) => (
-                Freshness::UntilNextScan,
-                ManifestReading::ReadFailed(error.to_string()),
-            ),
+            Err(error) if is_missing(&error) => {
+                (Freshness::UntilNextScan, ManifestReading::NotAFile(NO_FILE.into()))
+            }
+            Err(error) => {
+                (Freshness::UntilNextScan, ManifestReading::ReadFailed(error.to_string()))
+            }
         };
         self.cache.record(path, freshness, reading);
     }
@@ -233,10 +223,7 @@ impl Scanner {
         let bytes = match read(&file) {
             Ok(bytes) => bytes,
             Err(error) => {
-                return (
-                    Freshness::UntilNextScan,
-                    ManifestReading::ReadFailed(error.to_string()),
-                );
+                return (Freshness::UntilNextScan, ManifestReading::ReadFailed(error.to_string()));
             }
         };
         let now = clock::timestamp();

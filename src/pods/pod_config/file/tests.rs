@@ -18,12 +18,7 @@ fn manifest(name: &str, image: &str) -> String {
 fn scanner(directory: &Path) -> Scanner {
     let source = PodSource::File;
     let config_maps_and_secrets = LocalConfigMapsAndSecrets::None;
-    Scanner::new(
-        source,
-        directory.into(),
-        "n".into(),
-        config_maps_and_secrets,
-    )
+    Scanner::new(source, directory.into(), "n".into(), config_maps_and_secrets)
 }
 
 struct Fixture {
@@ -50,21 +45,9 @@ impl Fixture {
             check_period,
             config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
-        let task = run(
-            config,
-            "n".into(),
-            sender,
-            missing.clone(),
-            recorder.clone(),
-            shutdown.clone(),
-        );
-        Self {
-            lists,
-            missing,
-            recorder,
-            shutdown,
-            task: tokio::spawn(task),
-        }
+        let task =
+            run(config, "n".into(), sender, missing.clone(), recorder.clone(), shutdown.clone());
+        Self { lists, missing, recorder, shutdown, task: tokio::spawn(task) }
     }
 
     /// The next lists until one holds exactly these `name=image` pods, in order.
@@ -145,9 +128,7 @@ async fn a_removed_and_restored_file_restarts_its_pod() {
     // What comes back broken does not end the pod.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "kind: Pod\nspec: [").unwrap();
-    source
-        .until_reported("the last valid version is kept")
-        .await;
+    source.until_reported("the last valid version is kept").await;
     assert!(source.lists.try_recv().is_err());
     fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.
@@ -155,10 +136,7 @@ async fn a_removed_and_restored_file_restarts_its_pod() {
     fs::write(&next, manifest("a", "1")).unwrap();
     fs::rename(&next, &path).unwrap();
     fs::write(dir.path().join("c.yaml"), manifest("c", "1")).unwrap();
-    let list = timeout(TIMEOUT, source.lists.recv())
-        .await
-        .unwrap()
-        .unwrap();
+    let list = timeout(TIMEOUT, source.lists.recv()).await.unwrap().unwrap();
     assert_eq!(list.pods.len(), 3);
     source.stop().await;
 }
@@ -207,11 +185,7 @@ async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
     fs::write(&path, manifest("a", "1")).unwrap();
     let mut source = Fixture::start(dir.path());
     source.until(&["a=1"]).await;
-    fs::write(
-        &path,
-        format!("{}  hostNetwork: maybe\n", manifest("a", "2")),
-    )
-    .unwrap();
+    fs::write(&path, format!("{}  hostNetwork: maybe\n", manifest("a", "2"))).unwrap();
     let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last valid version is kept (1)";
     source.until_reported(expected).await;
     // Another file's change causes further scans; the bad file is not reported again.
@@ -230,17 +204,12 @@ async fn bad_files_do_not_stand_in_the_way_of_good_ones() {
     write("a.yaml", "not: a pod");
     write("b.yaml", &manifest("same", "1"));
     write("c.yaml", &manifest("same", "2"));
-    write(
-        "d.yaml",
-        &format!("#{}\n{}", "x".repeat(10 << 20), manifest("d", "1")),
-    );
+    write("d.yaml", &format!("#{}\n{}", "x".repeat(10 << 20), manifest("d", "1")));
     write(".hidden.yaml", &manifest("hidden", "1"));
     write("e.yaml", &manifest("good", "1"));
     write("f.yaml", "");
     fs::create_dir(dir.path().join("x.yaml")).unwrap();
-    let status = std::process::Command::new("mkfifo")
-        .arg(dir.path().join("y.yaml"))
-        .status();
+    let status = std::process::Command::new("mkfifo").arg(dir.path().join("y.yaml")).status();
     assert!(status.unwrap().success());
     symlink("nowhere", dir.path().join("z.yaml")).unwrap();
     let mut source = Fixture::start(dir.path());
@@ -266,11 +235,8 @@ async fn a_linked_manifest_is_followed_to_where_it_really_is() {
     let manifests = dir.path().join("manifests");
     for version in ["..v1", "..v2"] {
         fs::create_dir_all(map.join(version)).unwrap();
-        fs::write(
-            map.join(version).join("pod.yaml"),
-            manifest("a", version.trim_matches('.')),
-        )
-        .unwrap();
+        fs::write(map.join(version).join("pod.yaml"), manifest("a", version.trim_matches('.')))
+            .unwrap();
     }
     symlink("..v1", map.join("..data")).unwrap();
     symlink("..data/pod.yaml", map.join("pod.yaml")).unwrap();
@@ -291,11 +257,7 @@ async fn a_linked_directory_is_followed_when_the_link_changes() {
     let dir = tempfile::tempdir().unwrap();
     for version in ["1", "2"] {
         fs::create_dir(dir.path().join(version)).unwrap();
-        fs::write(
-            dir.path().join(version).join("a.yaml"),
-            manifest("a", version),
-        )
-        .unwrap();
+        fs::write(dir.path().join(version).join("a.yaml"), manifest("a", version)).unwrap();
     }
     let path = dir.path().join("manifests");
     symlink("1", &path).unwrap();
@@ -337,9 +299,7 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
     // A link to itself can be neither listed nor said to be missing.
     symlink("manifests", dir.path().join("circle")).unwrap();
     fs::rename(dir.path().join("circle"), &path).unwrap();
-    source
-        .until_reported("keeping the current static pods")
-        .await;
+    source.until_reported("keeping the current static pods").await;
     assert!(source.lists.try_recv().is_err());
     symlink("real", dir.path().join("back")).unwrap();
     fs::write(dir.path().join("real/a.yaml"), manifest("a", "2")).unwrap();
@@ -365,11 +325,8 @@ async fn the_periodic_scan_finds_changes_without_an_event() {
 fn a_scan_of_many_unchanged_files_reads_none_of_them() {
     let dir = tempfile::tempdir().unwrap();
     for i in 0..2000 {
-        fs::write(
-            dir.path().join(format!("{i:05}.yaml")),
-            manifest(&format!("p{i}"), "1"),
-        )
-        .unwrap();
+        fs::write(dir.path().join(format!("{i:05}.yaml")), manifest(&format!("p{i}"), "1"))
+            .unwrap();
     }
     let mut scanner = scanner(dir.path());
     let first = scanner.scan(&BTreeSet::new()).pods.unwrap();
@@ -379,15 +336,9 @@ fn a_scan_of_many_unchanged_files_reads_none_of_them() {
     }
     let before = bytes_read();
     let again = scanner.scan(&BTreeSet::new());
-    assert!(
-        bytes_read() - before < 100 * 1024,
-        "2000 manifests have 200 KB"
-    );
+    assert!(bytes_read() - before < 100 * 1024, "2000 manifests have 200 KB");
     assert!(again.notices.is_empty() && again.reread.is_empty());
-    assert!(
-        is_same_list(&first, &again.pods.unwrap()),
-        "the same pods, not copies"
-    );
+    assert!(is_same_list(&first, &again.pods.unwrap()), "the same pods, not copies");
 }
 
 /// Bytes that this thread has read so far.
@@ -421,26 +372,14 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
 fn a_scan_of_entries_reads_those_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, image: &str| {
-        fs::write(
-            dir.path().join(format!("{name}.yaml")),
-            manifest(name, image),
-        )
-        .unwrap();
+        fs::write(dir.path().join(format!("{name}.yaml")), manifest(name, image)).unwrap();
     };
     let mut scanner = scanner(dir.path());
     let list = |scan: Scan| -> Vec<String> {
-        scan.pods
-            .unwrap()
-            .iter()
-            .map(|p| name_and_image(p))
-            .collect()
+        scan.pods.unwrap().iter().map(|p| name_and_image(p)).collect()
     };
     let names = |names: &[&str]| names.iter().map(std::ffi::OsString::from).collect();
-    assert!(
-        scanner
-            .scan_entries(&names(&["a.yaml"]), &BTreeSet::new())
-            .is_none()
-    );
+    assert!(scanner.scan_entries(&names(&["a.yaml"]), &BTreeSet::new()).is_none());
     write("a", "1");
     write("b", "1");
     assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=1", "b=1"]);
@@ -455,17 +394,9 @@ fn a_scan_of_entries_reads_those_and_no_others() {
     assert_eq!(list(scan.unwrap()), ["a=1", "c=2"]);
     assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=2", "c=2"]);
     symlink(dir.path().join("c.yaml"), dir.path().join("l.yaml")).unwrap();
-    assert!(
-        scanner
-            .scan_entries(&names(&["l.yaml"]), &BTreeSet::new())
-            .is_none()
-    );
+    assert!(scanner.scan_entries(&names(&["l.yaml"]), &BTreeSet::new()).is_none());
     assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=2", "c=2"]);
-    assert!(
-        scanner
-            .scan_entries(&names(&["c.yaml"]), &BTreeSet::new())
-            .is_none()
-    );
+    assert!(scanner.scan_entries(&names(&["c.yaml"]), &BTreeSet::new()).is_none());
 }
 
 #[tokio::test]
@@ -485,16 +416,9 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     // What is wrong with a file is reported once the file is not changed any more.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let scan = scanner.scan(&BTreeSet::new());
-    let names: Vec<_> = scan
-        .pods
-        .unwrap()
-        .iter()
-        .map(|pod| pod.full_name().to_string())
-        .collect();
+    let names: Vec<_> = scan.pods.unwrap().iter().map(|pod| pod.full_name().to_string()).collect();
     assert_eq!(names, ["good-n_default"]);
-    let [Notice::Unusable(text)] = &scan.notices[..] else {
-        panic!("{:?}", scan.notices)
-    };
+    let [Notice::Unusable(text)] = &scan.notices[..] else { panic!("{:?}", scan.notices) };
     assert!(
         text.contains("bad.yaml") && text.contains("reading the manifest panicked: on purpose"),
         "{text}"

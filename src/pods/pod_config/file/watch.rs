@@ -113,11 +113,7 @@ fn add_interest(
     may_be_manifest: bool,
 ) {
     let names = HashSet::from([name.to_os_string()]);
-    let more = if may_be_manifest {
-        Interest::Content(names)
-    } else {
-        Interest::Existence(names)
-    };
+    let more = if may_be_manifest { Interest::Content(names) } else { Interest::Existence(names) };
     let both = merged(wanted.remove(directory), &more);
     wanted.insert(directory.to_path_buf(), both);
 }
@@ -202,14 +198,8 @@ impl ManifestWatcher {
                 Err(error) => failed = Some((directory.clone(), error)),
             }
         }
-        let has_new = interests
-            .keys()
-            .any(|watch| !self.interests.contains_key(watch));
-        for old in self
-            .interests
-            .keys()
-            .filter(|old| !interests.contains_key(old))
-        {
+        let has_new = interests.keys().any(|watch| !self.interests.contains_key(watch));
+        for old in self.interests.keys().filter(|old| !interests.contains_key(old)) {
             // Fails for deleted directories, whose watch the kernel has removed.
             let _ = self.watches.remove(old.clone());
         }

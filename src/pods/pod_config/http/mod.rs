@@ -186,8 +186,7 @@ impl HttpSource {
             Err(why) => {
                 let node = ObjectRef::node(&self.node_name);
                 let text = format!("{url}: {why}; keeping the current static pods");
-                self.recorder
-                    .warning(&node, reasons::event::FAILED_VALIDATION, text);
+                self.recorder.warning(&node, reasons::event::FAILED_VALIDATION, text);
                 Ok(())
             }
         }
@@ -195,14 +194,7 @@ impl HttpSource {
 
     async fn deliver(&self, pods: Vec<std::sync::Arc<crate::model::Pod>>) -> anyhow::Result<()> {
         let source = PodSource::Http;
-        let list = SourceList {
-            source,
-            pods,
-            completeness: Completeness::Complete,
-        };
-        self.lists
-            .send(list)
-            .await
-            .context("the merge of sources has ended")
+        let list = SourceList { source, pods, completeness: Completeness::Complete };
+        self.lists.send(list).await.context("the merge of sources has ended")
     }
 }

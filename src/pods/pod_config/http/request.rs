@@ -67,10 +67,7 @@ impl ManifestRequest {
         if host.is_empty() {
             bail!("the URL names no host");
         }
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_string();
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
         let port = self.uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         Ok(ManifestEndpoint { tls, host, port })
     }
@@ -78,9 +75,7 @@ impl ManifestRequest {
     pub(super) fn request(&self) -> anyhow::Result<Request<Empty<Bytes>>> {
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let authority = self.uri.authority().map_or("", Authority::as_str);
-        let host = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let mut request = Request::get(path).body(Empty::new())?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::try_from(host)?);
@@ -100,11 +95,7 @@ impl ManifestRequest {
         let uri = resolve(&self.uri, location)?;
         let same_place =
             uri.scheme() == self.uri.scheme() && same_host(uri.authority(), self.uri.authority());
-        let headers = if same_place {
-            self.headers.clone()
-        } else {
-            HeaderMap::new()
-        };
+        let headers = if same_place { self.headers.clone() } else { HeaderMap::new() };
         let target = Self { uri, headers };
         target.endpoint()?;
         Ok(target)
@@ -159,15 +150,7 @@ mod tests {
             let host = host.to_string();
             assert_eq!(endpoint, ManifestEndpoint { tls, host, port }, "{url}");
         }
-        for url in [
-            "",
-            "a",
-            "/x",
-            "ftp://a",
-            "file:///x",
-            "http://",
-            "http:///x",
-        ] {
+        for url in ["", "a", "/x", "ftp://a", "file:///x", "http://", "http:///x"] {
             assert!(ManifestRequest::new(url, &[]).is_err(), "{url}");
         }
         let bad = [("A".to_string(), "top\nsecret".to_string())];
@@ -186,11 +169,8 @@ mod tests {
         assert_eq!(request.headers().get_all("x-a").iter().count(), 2);
         assert_eq!(request.headers()[AUTHORIZATION], "Basic dTpwQHNz");
         assert_eq!(
-            super::ManifestRequest::new("http://a:81", &[])
-                .unwrap()
-                .request()
-                .unwrap()
-                .headers()[HOST],
+            super::ManifestRequest::new("http://a:81", &[]).unwrap().request().unwrap().headers()
+                [HOST],
             "a:81"
         );
     }

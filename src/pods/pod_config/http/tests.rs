@@ -95,17 +95,13 @@ impl Script {
             let answer = self.answer(&request);
             async move { Ok::<_, Infallible>(answer) }
         });
-        let _ = http1::Builder::new()
-            .serve_connection(TokioIo::new(stream), service)
-            .await;
+        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let token = request.headers().get("x-token");
         let token = token.map(|value| value.to_str().unwrap().to_string());
-        self.requests
-            .lock()
-            .push((request.uri().to_string(), token));
+        self.requests.lock().push((request.uri().to_string(), token));
         let mut answers = self.answers.lock();
         let (status, body) = match answers.len() {
             1 => answers[0].clone(),
@@ -113,10 +109,7 @@ impl Script {
         };
         let response = Response::builder().status(status);
         match status {
-            302 => response
-                .header("location", body)
-                .body(Full::default())
-                .unwrap(),
+            302 => response.header("location", body).body(Full::default()).unwrap(),
             _ => response.body(Full::from(body)).unwrap(),
         }
     }
@@ -144,19 +137,8 @@ impl Source {
             check_period: Duration::from_millis(10),
             config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
-        let task = run(
-            config,
-            "n".into(),
-            sender,
-            recorder.clone(),
-            shutdown.clone(),
-        );
-        Self {
-            lists,
-            recorder,
-            shutdown,
-            task: tokio::spawn(task),
-        }
+        let task = run(config, "n".into(), sender, recorder.clone(), shutdown.clone());
+        Self { lists, recorder, shutdown, task: tokio::spawn(task) }
     }
 
     async fn next(&mut self) -> Vec<String> {
@@ -202,10 +184,7 @@ async fn only_what_changed_and_is_good_is_handed_on() {
         (200, pod("a")),
         (200, pod("a")),
         (404, String::new()),
-        (
-            200,
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: 1}\n".into(),
-        ),
+        (200, "apiVersion: v1\nkind: Pod\nmetadata: {name: 1}\n".into()),
         (200, list.into()),
         (200, list.replace("image: i", "image: ''")),
         (200, String::new()),
@@ -220,28 +199,15 @@ async fn only_what_changed_and_is_good_is_handed_on() {
     assert_eq!(source.next().await, ["last-n"]);
     let requests = script.request_count();
     until(|| script.request_count() > requests + 3).await;
-    assert!(
-        source.lists.try_recv().is_err(),
-        "the same bytes say nothing"
-    );
-    let reported: Vec<_> = source
-        .recorder
-        .recent()
-        .into_iter()
-        .map(|e| (e.message.clone(), e.count))
-        .collect();
+    assert!(source.lists.try_recv().is_err(), "the same bytes say nothing");
+    let reported: Vec<_> =
+        source.recorder.recent().into_iter().map(|e| (e.message.clone(), e.count)).collect();
     assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(
-        reported[0]
-            .0
-            .contains("line 3, column 18: metadata.name: expected a string"),
+        reported[0].0.contains("line 3, column 18: metadata.name: expected a string"),
         "{reported:?}"
     );
-    assert!(
-        reported[1]
-            .0
-            .contains("invalid pod \"a\": spec.containers[0].image: Required value")
-    );
+    assert!(reported[1].0.contains("invalid pod \"a\": spec.containers[0].image: Required value"));
     assert!(reported.iter().all(|(_, count)| *count == 1));
     let (path, token) = script.requests.lock()[0].clone();
     assert_eq!((path.as_str(), token.as_deref()), ("/pods", Some("t")));
@@ -254,10 +220,7 @@ async fn redirects_are_followed_but_not_in_circles() {
     let (script, url) = Script::serve(&[(302, "/next".into()), (302, target)]).await;
     let mut source = Source::start(&url);
     assert_eq!(source.next().await, ["there-n"]);
-    assert_eq!(
-        script.requests.lock()[1],
-        ("/next".into(), Some("t".into()))
-    );
+    assert_eq!(script.requests.lock()[1], ("/next".into(), Some("t".into())));
     assert_eq!(other.requests.lock()[0].1, None, "headers stay at home");
     source.stop().await;
 
@@ -317,10 +280,7 @@ async fn https_is_spoken_and_an_unknown_certificate_refused() {
     let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
     let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
     let plain_server = error.starts_with("TLS with 127.0.0.1:");
-    assert!(
-        plain_server || error.contains("no usable root certificates"),
-        "{error}"
-    );
+    assert!(plain_server || error.contains("no usable root certificates"), "{error}");
 }
 
 #[tokio::test]
@@ -339,10 +299,9 @@ async fn pods_come_over_https_with_the_configured_headers() {
 
 #[tokio::test]
 async fn a_wrong_certificate_gets_no_request() {
-    for (certificate, trusted, why) in [
-        (SERVER, STRANGER, "UnknownIssuer"),
-        (ELSEWHERE, CA, "not valid for name"),
-    ] {
+    for (certificate, trusted, why) in
+        [(SERVER, STRANGER, "UnknownIssuer"), (ELSEWHERE, CA, "not valid for name")]
+    {
         let (script, url) = Script::serve_tls(&[(200, pod("a"))], certificate).await;
         let headers = [("X-Token".to_string(), "hush".to_string())];
         let target = ManifestRequest::new(&url, &headers).unwrap();
@@ -376,13 +335,7 @@ fn a_configuration_shows_no_secrets() {
     };
     assert!(config.validate().is_ok());
     assert!(!format!("{config:?}").contains("hush"));
-    let bad = HttpConfig {
-        url: "ftp://x".into(),
-        ..config
-    };
+    let bad = HttpConfig { url: "ftp://x".into(), ..config };
     let error = format!("{:#}", bad.validate().unwrap_err());
-    assert_eq!(
-        error,
-        "staticPodURL: the URL must begin with http:// or https://"
-    );
+    assert_eq!(error, "staticPodURL: the URL must begin with http:// or https://");
 }

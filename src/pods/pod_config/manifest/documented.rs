@@ -83,10 +83,7 @@ fn each_documented_manifest_has_the_outcome_at_its_head() {
             whole.clone_from(part);
         }
         if found != expected {
-            wrong.push(format!(
-                "{}\nexpected {expected:#?}\nfound {found:#?}",
-                path.display()
-            ));
+            wrong.push(format!("{}\nexpected {expected:#?}\nfound {found:#?}", path.display()));
         }
         assert!(text.starts_with("# "), "{} has no comment", path.display());
         names.push(path);

@@ -9,10 +9,7 @@ fn pod(name: &str, uid: &str, hostname: &str) -> Arc<Pod> {
     pod.metadata.name = Some(name.into());
     pod.metadata.namespace = Some("ns".into());
     pod.metadata.uid = Some(uid.into());
-    pod.spec = Some(PodSpec {
-        hostname: Some(hostname.into()),
-        ..PodSpec::default()
-    });
+    pod.spec = Some(PodSpec { hostname: Some(hostname.into()), ..PodSpec::default() });
     Arc::new(pod)
 }
 
@@ -24,11 +21,7 @@ fn changed(pod: &Arc<Pod>, change: impl Fn(&mut Pod)) -> Arc<Pod> {
 
 fn updates(merged: &Merged) -> Vec<(PodOp, Vec<&str>)> {
     let update = |u: &'_ PodUpdate| u.op;
-    merged
-        .updates
-        .iter()
-        .map(|u| (update(u), u.pods.iter().map(|p| p.name()).collect()))
-        .collect()
+    merged.updates.iter().map(|u| (update(u), u.pods.iter().map(|p| p.name()).collect())).collect()
 }
 
 #[test]
@@ -47,11 +40,7 @@ fn removals_come_first() {
     let list = vec![pod("n", "4", ""), pod("k", "3", "x")];
     assert_eq!(
         updates(&source.merge(list, NOW)),
-        [
-            (PodOp::Remove, vec!["a", "b"]),
-            (PodOp::Add, vec!["n"]),
-            (PodOp::Update, vec!["k"])
-        ]
+        [(PodOp::Remove, vec!["a", "b"]), (PodOp::Add, vec!["n"]), (PodOp::Update, vec!["k"])]
     );
 }
 
@@ -102,16 +91,12 @@ fn only_what_the_user_wants_makes_an_update() {
         ("nothing", changed(&base, |_| {}), None),
         (
             "label",
-            changed(&base, |p| {
-                p.metadata.labels = Some([("a".into(), "b".into())].into())
-            }),
+            changed(&base, |p| p.metadata.labels = Some([("a".into(), "b".into())].into())),
             Some(PodOp::Update),
         ),
         (
             "annotation",
-            changed(&base, |p| {
-                p.metadata.annotations = Some([("a".into(), "b".into())].into())
-            }),
+            changed(&base, |p| p.metadata.annotations = Some([("a".into(), "b".into())].into())),
             Some(PodOp::Update),
         ),
         (
@@ -140,12 +125,7 @@ fn only_what_the_user_wants_makes_an_update() {
     for (what, new, expected) in cases {
         let mut source = SourcePods::new(PodSource::Api);
         source.merge(vec![base.clone()], NOW);
-        let updates: Vec<_> = source
-            .merge(vec![new], NOW)
-            .updates
-            .iter()
-            .map(|u| u.op)
-            .collect();
+        let updates: Vec<_> = source.merge(vec![new], NOW).updates.iter().map(|u| u.op).collect();
         assert_eq!(updates, Vec::from_iter(expected), "{what}");
     }
 }
@@ -154,54 +134,32 @@ fn only_what_the_user_wants_makes_an_update() {
 fn seen_and_source_are_stamped_once_and_kept_over_updates() {
     let mut source = SourcePods::new(PodSource::Http);
     let first = source.merge(vec![pod("a", "1", "")], NOW);
-    let seen = |m: &Merged| {
-        m.updates[0].pods[0]
-            .annotation(keys::CONFIG_SEEN)
-            .unwrap()
-            .to_string()
-    };
+    let seen = |m: &Merged| m.updates[0].pods[0].annotation(keys::CONFIG_SEEN).unwrap().to_string();
     assert_eq!(seen(&first), "1970-01-01T00:00:00Z");
     let later = NOW + std::time::Duration::from_secs(5);
     let second = source.merge(vec![pod("a", "1", "x")], later);
     assert_eq!(seen(&second), "1970-01-01T00:00:00Z");
-    assert_eq!(
-        PodSource::of(&second.updates[0].pods[0]),
-        Some(PodSource::Http)
-    );
+    assert_eq!(PodSource::of(&second.updates[0].pods[0]), Some(PodSource::Http));
 }
 
 #[test]
 fn later_pods_with_a_taken_name_or_uid_are_left_out() {
     let mut source = SourcePods::new(PodSource::File);
-    let list = vec![
-        pod("a", "1", ""),
-        pod("a", "2", ""),
-        pod("b", "1", ""),
-        pod("b", "2", ""),
-    ];
+    let list = vec![pod("a", "1", ""), pod("a", "2", ""), pod("b", "1", ""), pod("b", "2", "")];
     let merged = source.merge(list, NOW);
     assert_eq!(updates(&merged), [(PodOp::Add, vec!["a", "b"])]);
-    let uids: Vec<_> = merged
-        .duplicates
-        .iter()
-        .map(|p| p.uid().to_string())
-        .collect();
+    let uids: Vec<_> = merged.duplicates.iter().map(|p| p.uid().to_string()).collect();
     assert_eq!(uids, ["2", "1"]);
 }
 
 fn lists() -> impl Strategy<Value = Vec<Vec<Arc<Pod>>>> {
     let pod = (0..4_u8, 0..5_u8, 0..3_u8, any::<bool>(), 0..2_u8).prop_map(
         |(name, uid, content, deleting, status)| {
-            changed(
-                &pod(&name.to_string(), &uid.to_string(), &content.to_string()),
-                |p| {
-                    p.metadata.deletion_timestamp = deleting.then(|| NOW.into());
-                    p.status = Some(PodStatus {
-                        message: Some(status.to_string()),
-                        ..PodStatus::default()
-                    });
-                },
-            )
+            changed(&pod(&name.to_string(), &uid.to_string(), &content.to_string()), |p| {
+                p.metadata.deletion_timestamp = deleting.then(|| NOW.into());
+                p.status =
+                    Some(PodStatus { message: Some(status.to_string()), ..PodStatus::default() });
+            })
         },
     );
     prop::collection::vec(prop::collection::vec(pod, 0..6), 1..8)

@@ -33,10 +33,7 @@ fn a_pod_from_a_file_gets_name_node_namespace_and_toleration() {
     assert_eq!(toleration.operator.as_deref(), Some("Exists"));
     assert_eq!(toleration.effect.as_deref(), Some("NoExecute"));
     assert_eq!(toleration.key, None);
-    assert_eq!(
-        pod.status.as_ref().unwrap().phase.as_deref(),
-        Some("Pending")
-    );
+    assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
     assert_eq!(pod.annotation(keys::CONFIG_SOURCE), Some("file"));
     assert_eq!(pod.annotation(keys::CONFIG_HASH), Some(pod.uid().as_str()));
     assert!(pod.is_static());
@@ -44,11 +41,7 @@ fn a_pod_from_a_file_gets_name_node_namespace_and_toleration() {
 
 #[test]
 fn a_pod_from_a_url_gets_no_toleration() {
-    let origin = ManifestOrigin {
-        source: PodSource::Http,
-        location: "http://x/pods",
-        ..ORIGIN
-    };
+    let origin = ManifestOrigin { source: PodSource::Http, location: "http://x/pods", ..ORIGIN };
     let pod = static_pod(written(BASE), origin, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(pod.spec.as_ref().unwrap().tolerations, None);
     assert_eq!(pod.annotation(keys::CONFIG_SOURCE), Some("http"));
@@ -64,10 +57,7 @@ fn digest_and_uid_never_change_between_versions() {
         canonical_json(&written(BASE)),
         "{\"name\":\"web\"}\n{\"containers\":[{\"image\":\"i:1\",\"name\":\"c\"}]}\n"
     );
-    assert_eq!(
-        pod.annotation(keys::MANIFEST_DIGEST),
-        Some("v1:69fa2f16e9bac14f57fbdf88c5883f31")
-    );
+    assert_eq!(pod.annotation(keys::MANIFEST_DIGEST), Some("v1:69fa2f16e9bac14f57fbdf88c5883f31"));
     assert_eq!(pod.uid().as_str(), "18f5b6c51a57f0129c8d7d4503b855b7");
 }
 
@@ -96,21 +86,12 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
     ] {
         let pod = made(&other);
         assert_ne!(pod.uid(), base.uid(), "{other}");
-        assert_ne!(
-            pod.annotation(keys::MANIFEST_DIGEST),
-            base.annotation(keys::MANIFEST_DIGEST)
-        );
+        assert_ne!(pod.annotation(keys::MANIFEST_DIGEST), base.annotation(keys::MANIFEST_DIGEST));
     }
-    let moved = ManifestOrigin {
-        location: "/etc/manifests/other.yaml",
-        ..ORIGIN
-    };
+    let moved = ManifestOrigin { location: "/etc/manifests/other.yaml", ..ORIGIN };
     let moved = static_pod(written(BASE), moved, Timestamp::UNIX_EPOCH).unwrap();
     assert_ne!(moved.uid(), base.uid());
-    assert_eq!(
-        moved.annotation(keys::MANIFEST_DIGEST),
-        base.annotation(keys::MANIFEST_DIGEST)
-    );
+    assert_eq!(moved.annotation(keys::MANIFEST_DIGEST), base.annotation(keys::MANIFEST_DIGEST));
 }
 
 #[test]
@@ -119,10 +100,7 @@ fn a_given_uid_is_kept_and_the_digest_changes_with_edits() {
     let two = made(&with_meta("  uid: abc-1\n").replace("i:1", "i:2"));
     assert_eq!(one.uid().as_str(), "abc-1");
     assert_eq!(one.uid(), two.uid());
-    assert_ne!(
-        one.annotation(keys::MANIFEST_DIGEST),
-        two.annotation(keys::MANIFEST_DIGEST)
-    );
+    assert_ne!(one.annotation(keys::MANIFEST_DIGEST), two.annotation(keys::MANIFEST_DIGEST));
 }
 
 #[test]
@@ -134,10 +112,7 @@ fn what_only_an_api_server_writes_is_dropped() {
     assert_eq!(pod.metadata.resource_version, None);
     assert_eq!(pod.metadata.finalizers, None);
     assert_eq!(pod.annotation(keys::CONFIG_MIRROR), None);
-    assert_eq!(
-        pod.annotation(keys::CONFIG_SEEN),
-        Some("1970-01-01T00:00:00Z")
-    );
+    assert_eq!(pod.annotation(keys::CONFIG_SEEN), Some("1970-01-01T00:00:00Z"));
     assert_eq!(pod.annotation(keys::CONFIG_SOURCE), Some("file"));
     assert_eq!(pod.annotation("kept"), Some("yes"));
 }
@@ -145,9 +120,7 @@ fn what_only_an_api_server_writes_is_dropped() {
 #[test]
 fn every_fault_is_named() {
     let text = "apiVersion: v1\nkind: Pod\nspec:\n  volumes:\n  - name: s\n    secret: {secretName: x}\n  - name: share\n    rbd: {monitors: [m], image: i}\n";
-    let error = static_pod(written(text), ORIGIN, Timestamp::UNIX_EPOCH)
-        .unwrap_err()
-        .to_string();
+    let error = static_pod(written(text), ORIGIN, Timestamp::UNIX_EPOCH).unwrap_err().to_string();
     for part in [
         "metadata.name: Required value",
         "spec.containers: Required value",

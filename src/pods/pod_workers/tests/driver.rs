@@ -19,10 +19,7 @@ struct Node {
 
 fn node() -> Node {
     let syncer = Scripted::default();
-    Node {
-        workers: PodWorkers::new(Arc::new(syncer.clone()), None, Delays::default()),
-        syncer,
-    }
+    Node { workers: PodWorkers::new(Arc::new(syncer.clone()), None, Delays::default()), syncer }
 }
 
 impl Node {
@@ -40,13 +37,11 @@ impl Node {
     }
 
     async fn sync(&self, pod: &Pod, kind: SyncPodType) {
-        self.update(UpdatePodOptions::sync(kind, Arc::new(pod.clone())))
-            .await;
+        self.update(UpdatePodOptions::sync(kind, Arc::new(pod.clone()))).await;
     }
 
     async fn kill(&self, pod: &Pod) {
-        self.update(UpdatePodOptions::kill(Arc::new(pod.clone()), Deleted))
-            .await;
+        self.update(UpdatePodOptions::kill(Arc::new(pod.clone()), Deleted)).await;
     }
 
     async fn end(&self, uid: &str, how: How) {
@@ -62,10 +57,7 @@ impl Node {
     async fn time_to_sync(&self, uid: &str) -> Duration {
         let started_at = clock::instant();
         while self.syncer.running(uid).is_none() {
-            assert!(
-                clock::since(started_at) < S(200),
-                "no sync of {uid} in 200 s"
-            );
+            assert!(clock::since(started_at) < S(200), "no sync of {uid} in 200 s");
             tokio::time::advance(Duration::from_millis(1)).await;
             tokio::task::yield_now().await;
         }
@@ -87,15 +79,9 @@ async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
     node.kill(&pod).await;
     node.end("u", How::Well).await;
     node.end("u", How::Well).await;
-    assert_eq!(
-        node.syncer.log(),
-        ["sync:u", "sync:u", "stop:u", "clean-up:u"]
-    );
+    assert_eq!(node.syncer.log(), ["sync:u", "sync:u", "stop:u", "clean-up:u"]);
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
-    assert_eq!(
-        node.workers.remove_terminated(&"u".into(), false),
-        WorkerRemoval::Removed
-    );
+    assert_eq!(node.workers.remove_terminated(&"u".into(), false), WorkerRemoval::Removed);
     assert!(node.workers.shared.map.lock().is_empty());
 }
 
@@ -135,11 +121,7 @@ async fn updates_while_busy_become_one_sync_with_the_newest_pod() {
     }
     assert_eq!(node.syncer.log(), ["sync:u"]);
     node.end("u", How::Badly).await;
-    assert_eq!(
-        node.running("u"),
-        "sync",
-        "at once, although the sync failed"
-    );
+    assert_eq!(node.running("u"), "sync", "at once, although the sync failed");
     node.end("u", How::Well).await;
     assert_eq!(node.running("u"), "", "and only once");
 }
@@ -197,11 +179,8 @@ async fn a_stop_that_fails_or_panics_is_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
     let node = node();
-    let (old, new, newer) = (
-        static_pod("u1", "web"),
-        static_pod("u2", "web"),
-        static_pod("u3", "web"),
-    );
+    let (old, new, newer) =
+        (static_pod("u1", "web"), static_pod("u2", "web"), static_pod("u3", "web"));
     node.create(&old).await;
     node.end("u1", How::Well).await;
     node.kill(&old).await;
@@ -231,8 +210,7 @@ async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
 async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     let node = node();
     let old = in_runtime("old", "web", true);
-    node.workers
-        .update_start_gate(&[old.clone(), in_runtime("x", "other", false)]);
+    node.workers.update_start_gate(&[old.clone(), in_runtime("x", "other", false)]);
     node.create(&static_pod("new", "web")).await;
     node.create(&static_pod("y", "other")).await;
     assert_eq!(node.syncer.busy(), ["y".into()]);
@@ -242,20 +220,15 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     node.end("old", How::Well).await;
     assert_eq!(node.running("new"), "sync");
     assert_eq!(node.workers.finished().await, HashSet::from(["old".into()]));
-    assert_eq!(
-        node.workers.remove_terminated(&"old".into(), false),
-        WorkerRemoval::Removed
-    );
+    assert_eq!(node.workers.remove_terminated(&"old".into(), false), WorkerRemoval::Removed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
     let node = node();
-    node.workers
-        .update_start_gate(&[in_runtime("old", "web", true)]);
+    node.workers.update_start_gate(&[in_runtime("old", "web", true)]);
     node.create(&static_pod("new", "web")).await;
-    node.workers
-        .update_start_gate(&[in_runtime("old", "web", true)]);
+    node.workers.update_start_gate(&[in_runtime("old", "web", true)]);
     settle().await;
     assert_eq!(node.running("new"), "");
     node.workers.update_start_gate(&[]);
@@ -266,8 +239,7 @@ async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_running_pod_is_adopted_by_its_own_uid() {
     let node = node();
-    node.workers
-        .update_start_gate(&[in_runtime("u", "web", true)]);
+    node.workers.update_start_gate(&[in_runtime("u", "web", true)]);
     node.create(&static_pod("u", "web")).await;
     assert_eq!(node.running("u"), "sync");
 }
@@ -306,10 +278,7 @@ async fn the_same_uid_added_again_restarts_after_it_finished() {
     node.end("u", How::Well).await;
     node.end("u", How::Well).await;
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
-    assert_eq!(
-        node.workers.remove_terminated(&"u".into(), true),
-        WorkerRemoval::Removed
-    );
+    assert_eq!(node.workers.remove_terminated(&"u".into(), true), WorkerRemoval::Removed);
     node.create(&pod).await;
     assert_eq!(node.running("u"), "sync");
     // One that finished before it is added again is announced again.
@@ -318,16 +287,10 @@ async fn the_same_uid_added_again_restarts_after_it_finished() {
         node.end("u", How::Well).await;
     }
     assert_eq!(node.workers.finished().await.len(), 1);
-    assert_eq!(
-        node.workers.remove_terminated(&"u".into(), true),
-        WorkerRemoval::Kept
-    );
+    assert_eq!(node.workers.remove_terminated(&"u".into(), true), WorkerRemoval::Kept);
     node.create(&pod).await;
     assert_eq!(node.workers.finished().await.len(), 1);
-    assert_eq!(
-        node.workers.remove_terminated(&"u".into(), true),
-        WorkerRemoval::Removed
-    );
+    assert_eq!(node.workers.remove_terminated(&"u".into(), true), WorkerRemoval::Removed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -385,11 +348,7 @@ async fn answers_about_a_pod_through_its_life() {
     node.end("u", How::Well).await;
     assert_eq!(request(), [true, true, true, false], "finished");
     node.workers.sync_known_pods(&HashSet::new());
-    assert_eq!(
-        request(),
-        [false, false, true, false],
-        "unknown once all is known"
-    );
+    assert_eq!(request(), [false, false, true, false], "unknown once all is known");
     assert!(node.workers.worker_pods().is_empty());
 }
 
@@ -462,10 +421,7 @@ async fn a_sync_that_panics_is_retried_and_no_other_pod_notices() {
 async fn a_worker_whose_own_bookkeeping_panics_goes_on() {
     let syncer = Scripted::default();
     // No instant is that late, so the end of every good sync panics.
-    let delays = Delays {
-        resync: Duration::MAX,
-        ..Delays::default()
-    };
+    let delays = Delays { resync: Duration::MAX, ..Delays::default() };
     let workers = PodWorkers::new(Arc::new(syncer.clone()), None, delays);
     let node = Node { workers, syncer };
     let pod = api_pod("u", "web");

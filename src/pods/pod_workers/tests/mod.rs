@@ -13,10 +13,7 @@ fn api_pod(uid: &str, name: &str) -> Pod {
     pod.metadata.uid = Some(uid.into());
     pod.metadata.name = Some(name.into());
     pod.metadata.namespace = Some("default".into());
-    pod.spec = Some(PodSpec {
-        termination_grace_period_seconds: Some(30),
-        ..PodSpec::default()
-    });
+    pod.spec = Some(PodSpec { termination_grace_period_seconds: Some(30), ..PodSpec::default() });
     pod
 }
 
@@ -28,10 +25,7 @@ fn static_pod(uid: &str, name: &str) -> Pod {
 }
 
 fn in_phase(mut pod: Pod, phase: &str) -> Pod {
-    pod.status = Some(ApiPodStatus {
-        phase: Some(phase.into()),
-        ..ApiPodStatus::default()
-    });
+    pod.status = Some(ApiPodStatus { phase: Some(phase.into()), ..ApiPodStatus::default() });
     pod
 }
 

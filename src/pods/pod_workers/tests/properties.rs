@@ -15,11 +15,7 @@ const PODS: [&str; 4] = ["web-1", "web-2", "dns-1", "api-1"];
 fn pod(index: usize) -> Pod {
     let uid = PODS[index];
     let name = &uid[..3];
-    if name == "api" {
-        api_pod(uid, name)
-    } else {
-        static_pod(uid, name)
-    }
+    if name == "api" { api_pod(uid, name) } else { static_pod(uid, name) }
 }
 
 #[derive(Clone, Debug)]
@@ -37,20 +33,9 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let pod = 0..PODS.len();
-    let kind = select(vec![
-        SyncPodType::Create,
-        SyncPodType::Update,
-        SyncPodType::Sync,
-    ]);
+    let kind = select(vec![SyncPodType::Create, SyncPodType::Update, SyncPodType::Sync]);
     let seen = prop::option::of(any::<bool>());
-    let how = select(vec![
-        How::Well,
-        How::Well,
-        How::Well,
-        How::Terminal,
-        How::Badly,
-        How::Panic,
-    ]);
+    let how = select(vec![How::Well, How::Well, How::Well, How::Terminal, How::Badly, How::Panic]);
     prop_oneof![
         6 => (pod.clone(), kind, seen).prop_map(|(p, kind, seen)| Op::Sync(p, kind, seen)),
         3 => (pod.clone(), prop::option::of(-1i64..60)).prop_map(|(p, grace)| Op::Kill(p, grace)),
@@ -72,10 +57,7 @@ struct World {
 
 impl World {
     fn wanted(mask: u8) -> HashSet<PodUid> {
-        let chosen = PODS
-            .iter()
-            .enumerate()
-            .filter(|(n, _)| mask & (1 << n) != 0);
+        let chosen = PODS.iter().enumerate().filter(|(n, _)| mask & (1 << n) != 0);
         chosen.map(|(_, uid)| PodUid::from(*uid)).collect()
     }
 
@@ -95,12 +77,7 @@ impl World {
 
     fn kill(&mut self, options: UpdatePodOptions, uid: &str) {
         self.workers.update_pod(options);
-        if self
-            .workers
-            .worker_pods()
-            .iter()
-            .any(|known| known.uid.as_str() == uid)
-        {
+        if self.workers.worker_pods().iter().any(|known| known.uid.as_str() == uid) {
             self.killed.insert(uid.into());
         }
     }

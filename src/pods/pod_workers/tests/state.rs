@@ -13,14 +13,8 @@ use SyncPodType::{Create, Sync, Update};
 use TerminationReason::{Deleted, Orphaned, PodTerminal};
 use std::time::Duration;
 
-const REST: NextSync = NextSync {
-    at: None,
-    delay: SyncDelay::Resync,
-};
-const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
-    terminal: false,
-    next: REST,
-};
+const REST: NextSync = NextSync { at: None, delay: SyncDelay::Resync };
+const LIVE: SyncOutcome = SyncOutcome::SyncEnded { terminal: false, next: REST };
 
 /// A state machine with a fake clock; each step returns its effects as one line.
 struct Pod1 {
@@ -148,10 +142,7 @@ fn a_pod_lives_from_create_to_finished() {
     assert_eq!(p.begin(), "stop:30");
     assert!(p.stops());
     for failures in 1..=2 {
-        assert_eq!(
-            p.ended(SyncOutcome::StopFailed),
-            format!("rest:Stop({failures})")
-        );
+        assert_eq!(p.ended(SyncOutcome::StopFailed), format!("rest:Stop({failures})"));
         assert_eq!(p.begin(), "stop:30");
     }
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
@@ -159,10 +150,7 @@ fn a_pod_lives_from_create_to_finished() {
     assert_eq!(p.begin(), "clean-up");
     assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(
-        p.ended(SyncOutcome::StopSucceeded),
-        "releasename markfinished"
-    );
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename markfinished");
     assert!(p.state.is_finished());
 }
 
@@ -171,10 +159,7 @@ fn a_pod_that_ends_by_itself_is_stopped_at_once() {
     let pod = api();
     let mut p = syncing(&pod);
     p.begin();
-    let over = SyncOutcome::SyncEnded {
-        terminal: true,
-        next: REST,
-    };
+    let over = SyncOutcome::SyncEnded { terminal: true, next: REST };
     assert_eq!(p.ended(over), "continue");
     assert_eq!(p.termination().reason, PodTerminal);
     assert_eq!(p.begin(), "stop:30");
@@ -201,10 +186,7 @@ fn what_makes_a_pod_end() {
     ] {
         let mut p = syncing(&api());
         p.update(options.clone());
-        let expected = Termination {
-            reason,
-            restart_requested: false,
-        };
+        let expected = Termination { reason, restart_requested: false };
         assert_eq!(p.termination(), expected, "{options:?}");
     }
 }
@@ -212,18 +194,9 @@ fn what_makes_a_pod_end() {
 #[test]
 fn the_first_reason_to_end_stays() {
     let mut p = syncing(&api());
-    p.update(sync(
-        Update,
-        &Arc::new(in_phase(api_pod("u", "web"), "Failed")),
-    ));
+    p.update(sync(Update, &Arc::new(in_phase(api_pod("u", "web"), "Failed"))));
     p.update(sync(Update, &Arc::new(deleted(api_pod("u", "web"), None))));
-    assert_eq!(
-        p.termination(),
-        Termination {
-            reason: PodTerminal,
-            restart_requested: false
-        }
-    );
+    assert_eq!(p.termination(), Termination { reason: PodTerminal, restart_requested: false });
 }
 
 #[test]
@@ -264,11 +237,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.begin(), "stop:30");
     let begun = p.now;
     p.later(10);
-    assert_eq!(
-        p.update(kill(&pod).with_grace(25)),
-        "kill:25",
-        "would end later than now planned"
-    );
+    assert_eq!(p.update(kill(&pod).with_grace(25)), "kill:25", "would end later than now planned");
     assert_eq!(p.update(kill(&pod).with_grace(5)), "shorten:5 kill:5");
     assert_eq!(p.update(kill(&pod).with_grace(8)), "kill:5");
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
@@ -356,10 +325,7 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
 #[test]
 fn a_spec_that_was_seen_is_used_to_kill_what_the_runtime_shows() {
     let mut p = syncing(&api());
-    assert_eq!(
-        p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))),
-        "kill:30"
-    );
+    assert_eq!(p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))), "kill:30");
     assert_eq!(p.begin(), "stop:30");
 }
 
@@ -382,10 +348,9 @@ fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
     assert_eq!(said, "deliver:Create");
     assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
-    for options in [
-        sync(Create, &over).with_runtime_status(in_runtime("u", "web", true)),
-        sync(Create, &over),
-    ] {
+    for options in
+        [sync(Create, &over).with_runtime_status(in_runtime("u", "web", true)), sync(Create, &over)]
+    {
         let (mut p, said) = first(options);
         assert_eq!(said, "kill:30");
         assert_eq!(p.begin(), "stop:30");
@@ -434,10 +399,7 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(
-        p.ended(SyncOutcome::StopSucceeded),
-        "releasename markfinished"
-    );
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename markfinished");
     assert!(p.termination().restart_requested);
 }
 
@@ -469,10 +431,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
     p.update(kill(&pod));
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
-    assert_eq!(
-        p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))),
-        ""
-    );
+    assert_eq!(p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))), "");
     assert_eq!(p.update(kill(&pod)), "kill");
 }
 
@@ -528,11 +487,7 @@ fn an_unwanted_pod_is_stopped_or_forgotten() {
     assert_eq!(maybe.on(Input::NotDesired), "blockname kill:30");
     let mut p = syncing(&pod);
     assert_eq!(p.on(Input::NotDesired), "blockname kill:30");
-    assert_eq!(
-        p.on(Input::NotDesired),
-        "",
-        "a stop that failed has its own delay"
-    );
+    assert_eq!(p.on(Input::NotDesired), "", "a stop that failed has its own delay");
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(p.on(Input::NotDesired), "");
@@ -573,10 +528,7 @@ fn a_status_only_change_replaces_the_pod_without_a_sync() {
 #[test]
 fn a_pod_that_needs_what_is_not_supported_is_synced_ever_more_seldom_until_it_is_supported() {
     let mut p = syncing(&api());
-    let with = |delay: SyncDelay| SyncOutcome::SyncEnded {
-        terminal: false,
-        next: delay.into(),
-    };
+    let with = |delay: SyncDelay| SyncOutcome::SyncEnded { terminal: false, next: delay.into() };
     let unsupported = with(SyncDelay::Unsupported(1));
     for (outcome, expected) in [
         (unsupported, "rest:Unsupported(1)"),

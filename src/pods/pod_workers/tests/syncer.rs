@@ -90,12 +90,7 @@ impl Scripted {
     /// Rules that were broken so far, by running stops too.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
-        let Seen {
-            syncs,
-            graces,
-            broken,
-            ..
-        } = &mut *seen;
+        let Seen { syncs, graces, broken, .. } = &mut *seen;
         for (uid, sync) in syncs {
             let Some(grace) = &sync.grace else { continue };
             let deadline = grace.borrow().deadline;
@@ -117,21 +112,12 @@ impl Scripted {
             seen.broken.push(format!("{uid} started after its end"));
         }
         if let Some(name) = call.static_name.clone().filter(|_| starts) {
-            let holder = seen
-                .running
-                .entry(name)
-                .or_insert_with(|| uid.clone())
-                .clone();
+            let holder = seen.running.entry(name).or_insert_with(|| uid.clone()).clone();
             if holder != uid {
                 seen.broken.push(format!("{uid} runs beside {holder}"));
             }
         }
-        let waiting = Waiting {
-            what: what.into(),
-            end,
-            grace: call.grace,
-            cancel: call.cancel,
-        };
+        let waiting = Waiting { what: what.into(), end, grace: call.grace, cancel: call.cancel };
         if seen.syncs.insert(uid.clone(), waiting).is_some() {
             seen.broken.push(format!("two syncs of {uid}"));
         }
@@ -177,10 +163,7 @@ impl PodSyncer for Scripted {
             };
             let running = self.begins("sync", pod.uid(), call);
             let how = running.wait.await.unwrap_or(How::Well);
-            let mut done = SyncPodOutcome {
-                result: Ok(false),
-                next: NextSync::default(),
-            };
+            let mut done = SyncPodOutcome { result: Ok(false), next: NextSync::default() };
             match how {
                 How::Well => {}
                 How::Terminal => done.result = Ok(true),
@@ -204,10 +187,7 @@ impl PodSyncer for Scripted {
         _reason: TerminationReason,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
         async move {
-            let call = Call {
-                grace: Some(grace),
-                ..Call::default()
-            };
+            let call = Call { grace: Some(grace), ..Call::default() };
             self.begins("stop", pod.uid(), call).end().await?;
             self.stopped(&pod);
             Ok(())
@@ -221,10 +201,7 @@ impl PodSyncer for Scripted {
         grace: watch::Receiver<GraceDeadline>,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
         async move {
-            let call = Call {
-                grace: Some(grace),
-                ..Call::default()
-            };
+            let call = Call { grace: Some(grace), ..Call::default() };
             let uid = running.uid.clone();
             self.begins("stop-runtime", uid.clone(), call).end().await?;
             self.seen.lock().graces.remove(&uid);

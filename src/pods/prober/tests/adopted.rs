@@ -26,10 +26,7 @@ async fn a_container_that_had_started_by_its_status_is_not_probed_for_startup_ag
     assert!(bench.calls("up").is_empty());
     assert!(!bench.calls("ready").is_empty());
     assert!(bench.started("c1"));
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Startup),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Startup), Some(ProbeResult::Success));
     assert!(bench.events.recent().is_empty());
 }
 
@@ -39,8 +36,5 @@ async fn a_container_that_had_not_started_by_its_status_is_probed_for_startup() 
     bench.pass(60 * S).await;
     assert_eq!(bench.events.recent().pop().unwrap().count, 3);
     assert!(bench.calls("ready").is_empty());
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Startup),
-        Some(ProbeResult::Failure)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Startup), Some(ProbeResult::Failure));
 }

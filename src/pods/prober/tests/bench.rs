@@ -60,19 +60,11 @@ pub(super) struct Bench {
 }
 
 pub(super) fn probe(command: &str) -> Probe {
-    Probe {
-        exec: Some(ExecAction {
-            command: Some(vec![command.into()]),
-        }),
-        ..Probe::default()
-    }
+    Probe { exec: Some(ExecAction { command: Some(vec![command.into()]) }), ..Probe::default() }
 }
 
 pub(super) fn container(shape: impl FnOnce(&mut Container)) -> Container {
-    let mut container = Container {
-        name: "c".into(),
-        ..Container::default()
-    };
+    let mut container = Container { name: "c".into(), ..Container::default() };
     shape(&mut container);
     container
 }
@@ -82,10 +74,7 @@ pub(super) fn pod(uid: &str, container: Container) -> Arc<Pod> {
     pod.metadata.name = Some("p".into());
     pod.metadata.namespace = Some("ns".into());
     pod.metadata.uid = Some(uid.into());
-    pod.spec = Some(PodSpec {
-        containers: vec![container],
-        ..PodSpec::default()
-    });
+    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
     Arc::new(pod)
 }
 
@@ -104,13 +93,7 @@ impl Bench {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let state_store = PodStateStore::open(dir.path().to_owned()).unwrap();
         let pod = pod("u", container(shape));
-        Self::over(
-            Arc::new(Mutex::new(world)),
-            state_store,
-            dir,
-            pod,
-            clock::timestamp(),
-        )
+        Self::over(Arc::new(Mutex::new(world)), state_store, dir, pod, clock::timestamp())
     }
 
     fn over(
@@ -151,13 +134,7 @@ impl Bench {
         let (world, dir) = (self.world.clone(), self.dir.clone());
         world.lock().calls.clear();
         let started_at = clock::timestamp() + Duration::from_secs(3600);
-        Self::over(
-            world,
-            self.state_store.clone(),
-            dir,
-            self.pod.clone(),
-            started_at,
-        )
+        Self::over(world, self.state_store.clone(), dir, self.pod.clone(), started_at)
     }
 
     pub(super) fn add(&self) {
@@ -207,12 +184,8 @@ impl Bench {
     pub(super) fn times(&self, command: &str) -> Vec<Duration> {
         let zero = *self.zero.lock();
         let calls = &self.world.lock().calls;
-        let these = calls
-            .iter()
-            .filter(|(name, _)| command.is_empty() || name == command);
-        these
-            .map(|(_, at)| at.saturating_duration_since(zero))
-            .collect()
+        let these = calls.iter().filter(|(name, _)| command.is_empty() || name == command);
+        these.map(|(_, at)| at.saturating_duration_since(zero)).collect()
     }
 
     pub(super) fn reads(&self) -> usize {
@@ -233,9 +206,7 @@ impl Bench {
 
     /// How many probe tasks there are.
     pub(super) fn tasks(&self) -> usize {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
     }
 }
 
@@ -258,11 +229,7 @@ fn exec(world: Arc<Mutex<World>>) -> ExecFn {
                 world.timeout = timeout;
                 world.at_once += 1;
                 world.most_at_once = world.most_at_once.max(world.at_once);
-                world
-                    .script
-                    .get(&command[0])
-                    .cloned()
-                    .unwrap_or(Does::Exit(0))
+                world.script.get(&command[0]).cloned().unwrap_or(Does::Exit(0))
             };
             let result = match does {
                 Does::Exit(exit_code) => said(&command[0], exit_code),

@@ -13,10 +13,7 @@ async fn a_container_is_probed_when_it_starts_and_then_once_a_period() {
     bench.start("c1");
     bench.pass(25 * S).await;
     assert_eq!(bench.calls("ready"), [Z, 10 * S, 20 * S]);
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Readiness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Readiness), Some(ProbeResult::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,10 +61,7 @@ async fn a_dead_container_is_reported_and_then_left_alone() {
     bench.start("c1");
     bench.pass(100 * S).await;
     assert_eq!(bench.calls("live").len(), 3);
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Liveness),
-        Some(ProbeResult::Failure)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), Some(ProbeResult::Failure));
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(event.reason, "Unhealthy");
     assert_eq!(event.message, "Liveness probe failed: live says 1");
@@ -79,10 +73,7 @@ async fn a_dead_container_is_reported_and_then_left_alone() {
     bench.pass(10 * S).await;
     assert_eq!(bench.calls("live").len(), 4);
     assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), None);
-    assert_eq!(
-        bench.probe_result("c2", ProbeKind::Liveness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c2", ProbeKind::Liveness), Some(ProbeResult::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,37 +101,18 @@ async fn a_probe_that_does_not_return_fails_once_and_no_other_starts_before_it_d
     bench.pass(S).await;
     bench.set("ready", Does::Take(95 * S));
     bench.pass(20 * S).await;
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Readiness),
-        Some(ProbeResult::Failure)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Readiness), Some(ProbeResult::Failure));
     let event = bench.events.recent().pop().unwrap();
-    assert_eq!(
-        event.message,
-        "Readiness probe failed: probe did not return within 6s"
-    );
-    assert!(
-        bench
-            .metrics
-            .text()
-            .contains("kubelet_prober_overdue_probes 1")
-    );
+    assert_eq!(event.message, "Readiness probe failed: probe did not return within 6s");
+    assert!(bench.metrics.text().contains("kubelet_prober_overdue_probes 1"));
     bench.set("ready", Does::Exit(0));
     bench.pass(80 * S).await;
     assert_eq!(bench.calls("ready"), [Z, 10 * S]);
     bench.pass(10 * S).await;
     assert_eq!(bench.calls("ready"), [Z, 10 * S, 105 * S, 110 * S]);
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Readiness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Readiness), Some(ProbeResult::Success));
     assert_eq!(bench.events.recent().len(), 1);
-    assert!(
-        bench
-            .metrics
-            .text()
-            .contains("kubelet_prober_overdue_probes 0")
-    );
+    assert!(bench.metrics.text().contains("kubelet_prober_overdue_probes 0"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,10 +125,7 @@ async fn a_probe_that_hangs_on_a_dead_instance_does_not_hold_up_the_next() {
     bench.start("c2");
     bench.pass(S).await;
     assert_eq!(bench.calls("ready"), [Z, 30 * S]);
-    assert_eq!(
-        bench.probe_result("c2", ProbeKind::Readiness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c2", ProbeKind::Readiness), Some(ProbeResult::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,10 +142,7 @@ async fn a_probe_that_cannot_be_run_is_tried_three_times_and_changes_nothing() {
     bench.start("c1");
     bench.pass(100 * S).await;
     assert_eq!(bench.calls("live").len(), 30);
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Liveness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), Some(ProbeResult::Success));
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(event.count, 10);
     assert_eq!(
@@ -199,10 +165,7 @@ async fn an_instance_that_exits_during_a_probe_is_not_reported_as_unhealthy() {
     bench.pass(20 * S).await;
     assert!(bench.events.recent().is_empty());
     assert_eq!(bench.calls("live").len(), 1);
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Liveness),
-        Some(ProbeResult::Failure)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), Some(ProbeResult::Failure));
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,12 +177,8 @@ async fn a_restart_of_the_kubelet_flips_nothing() {
     });
     bench.start("c1");
     bench.pass(30 * S).await;
-    let ready = |bench: &Bench| {
-        (
-            bench.probe_result("c1", ProbeKind::Readiness),
-            bench.started("c1"),
-        )
-    };
+    let ready =
+        |bench: &Bench| (bench.probe_result("c1", ProbeKind::Readiness), bench.started("c1"));
     assert_eq!(ready(&bench), (Some(ProbeResult::Success), true));
 
     let later = bench.restarted();
@@ -240,12 +199,7 @@ async fn probes_of_adopted_containers_are_spread_over_their_period() {
     bench.manager.remove_pod(&"u".into());
     bench.pass(S).await;
     let pods: Vec<_> = (0..PODS)
-        .map(|i| {
-            pod(
-                &format!("u{i}"),
-                container(|c| c.readiness_probe = Some(probe("ready"))),
-            )
-        })
+        .map(|i| pod(&format!("u{i}"), container(|c| c.readiness_probe = Some(probe("ready")))))
         .collect();
     for pod in &pods {
         let uid = pod.metadata.uid.as_deref().unwrap().into();
@@ -411,10 +365,7 @@ async fn a_kubelet_that_was_held_up_does_not_blame_the_container() {
     // All timers of a minute fire at once, as after a stall.
     tokio::time::advance(60 * S).await;
     bench.pass(Z).await;
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Liveness),
-        Some(ProbeResult::Success)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), Some(ProbeResult::Success));
     let event = bench.events.recent().pop().unwrap();
     assert!(event.message.contains("kubelet was stalled"), "{event:?}");
 }

@@ -19,11 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 const Z: Duration = Duration::ZERO;
 
 fn once(kind: ProbeKind, period: Duration) -> ProbeRules {
-    ProbeRules {
-        period,
-        success_threshold: 1,
-        ..rules(kind)
-    }
+    ProbeRules { period, success_threshold: 1, ..rules(kind) }
 }
 
 /// One run of a probe; times are since the start of the container.
@@ -77,15 +73,10 @@ impl History {
                     let (outcome, took) = answers(began);
                     self.now += took;
                     let ended = self.now - self.start;
-                    self.runs.push(Run {
-                        began,
-                        ended,
-                        attempt,
-                    });
+                    self.runs.push(Run { began, ended, attempt });
                     let facts = self.facts.clone();
                     let result = self.state.probed(&facts, &id, attempt, &outcome, self.now);
-                    self.results
-                        .extend(result.map(|(_, result)| (ended, result)));
+                    self.results.extend(result.map(|(_, result)| (ended, result)));
                     continue;
                 }
                 ProbeAction::Until(at) => at,
@@ -164,10 +155,7 @@ fn a_liveness_probe_has_no_early_attempts() {
 #[test]
 fn a_readiness_probe_is_early_again_after_the_startup_probe_succeeded() {
     for initial_delay in [Z, 35 * S] {
-        let rules = ProbeRules {
-            initial_delay,
-            ..once(Readiness, 10 * S)
-        };
+        let rules = ProbeRules { initial_delay, ..once(Readiness, 10 * S) };
         let mut history = History::new(rules);
         history.facts.started = false;
         history.pass(30 * S, &[], never());
@@ -184,10 +172,7 @@ fn a_readiness_probe_is_early_again_after_the_startup_probe_succeeded() {
 
 #[test]
 fn nothing_is_probed_before_the_initial_delay_not_even_after_a_sync() {
-    let rules = ProbeRules {
-        initial_delay: 5 * S,
-        ..once(Readiness, 10 * S)
-    };
+    let rules = ProbeRules { initial_delay: 5 * S, ..once(Readiness, 10 * S) };
     let mut history = History::new(rules);
     history.pass(6 * S, &[S, 2 * S, 4 * S], never());
     assert_eq!(history.began(Periodic), [5 * S]);
@@ -231,10 +216,7 @@ fn a_container_that_has_been_ready_is_probed_by_its_period_alone() {
 
 #[test]
 fn successes_are_periods_apart_also_if_the_first_was_early() {
-    let rules = ProbeRules {
-        success_threshold: 3,
-        ..rules(Readiness)
-    };
+    let rules = ProbeRules { success_threshold: 3, ..rules(Readiness) };
     let mut history = History::new(rules);
     history.pass(40 * S, &[5 * S, 12 * S], listens_at(1500 * MS, Z));
     let first = *history.began(Early).last().unwrap();
@@ -256,10 +238,7 @@ fn successes_are_periods_apart_also_if_the_first_was_early() {
 fn a_failure_that_was_recorded_is_checked_soon_after_a_restart_of_the_kubelet() {
     for (recorded_result, due) in [(Failure, S / 2), (Success, 5 * S)] {
         let mut state = ProbeState::new(once(Readiness, 10 * S), 0.5);
-        let facts = ProbeFacts {
-            recorded_result: Some(recorded_result),
-            ..started("c1")
-        };
+        let facts = ProbeFacts { recorded_result: Some(recorded_result), ..started("c1") };
         let now = clock::instant();
         let decision = state.decide(&facts, now);
         assert_eq!(decision.next, ProbeAction::Until(now + due));
@@ -277,10 +256,11 @@ fn a_failure_that_was_recorded_is_checked_soon_after_a_restart_of_the_kubelet() 
 
 #[test]
 fn nothing_is_early_on_the_way_out_or_while_a_run_has_not_returned() {
-    for shape in [
-        (|facts: &mut ProbeFacts| facts.deleting = true) as fn(&mut ProbeFacts),
-        |facts| facts.overdue = true,
-    ] {
+    for shape in
+        [(|facts: &mut ProbeFacts| facts.deleting = true) as fn(&mut ProbeFacts), |facts| {
+            facts.overdue = true
+        }]
+    {
         let mut history = History::new(once(Readiness, 10 * S));
         shape(&mut history.facts);
         history.pass(15 * S, &[3 * S], never());

@@ -80,15 +80,9 @@ async fn a_container_that_does_not_start_up_fails_when_its_periods_say() {
     bench.set("up", Does::Exit(1));
     bench.start("c1");
     bench.pass(20 * S - 10 * MS).await;
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Startup),
-        Some(ProbeResult::Unknown)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Startup), Some(ProbeResult::Unknown));
     bench.pass(20 * MS).await;
-    assert_eq!(
-        bench.probe_result("c1", ProbeKind::Startup),
-        Some(ProbeResult::Failure)
-    );
+    assert_eq!(bench.probe_result("c1", ProbeKind::Startup), Some(ProbeResult::Failure));
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,19 +152,13 @@ async fn an_early_attempt_that_does_not_return_is_the_failure_of_the_next_tick()
     let failure = Some(ProbeResult::Failure);
     assert_eq!(bench.probe_result("c1", ProbeKind::Startup), failure);
     let event = bench.events.recent().pop().unwrap();
-    assert_eq!(
-        event.message,
-        "Startup probe failed: probe did not return within 6s"
-    );
+    assert_eq!(event.message, "Startup probe failed: probe did not return within 6s");
     assert_eq!(event.count, 1);
 }
 
 /// A probe whose period is far longer than the test may take.
 fn rare(shape: impl FnOnce(&mut Probe)) -> Probe {
-    let mut probe = Probe {
-        period_seconds: Some(3600),
-        ..Probe::default()
-    };
+    let mut probe = Probe { period_seconds: Some(3600), ..Probe::default() };
     shape(&mut probe);
     probe
 }
@@ -184,15 +172,9 @@ async fn servers_that_listen_late_are_found_before_the_period_is_over() {
         let bench = Bench::new(|c| {
             c.readiness_probe = Some(rare(|probe| {
                 if http {
-                    probe.http_get = Some(HTTPGetAction {
-                        port,
-                        ..HTTPGetAction::default()
-                    });
+                    probe.http_get = Some(HTTPGetAction { port, ..HTTPGetAction::default() });
                 } else {
-                    probe.tcp_socket = Some(TCPSocketAction {
-                        port,
-                        ..TCPSocketAction::default()
-                    });
+                    probe.tcp_socket = Some(TCPSocketAction { port, ..TCPSocketAction::default() });
                 }
             }));
         });

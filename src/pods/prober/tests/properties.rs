@@ -17,25 +17,13 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 enum Input {
-    Decide {
-        id: u8,
-        life: u8,
-        started: bool,
-        deleting: bool,
-        synced: bool,
-    },
+    Decide { id: u8, life: u8, started: bool, deleting: bool, synced: bool },
     Result(u8),
     Pass(u32),
 }
 
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
-    let decide = (
-        0..3u8,
-        0..8u8,
-        any::<bool>(),
-        prop::bool::weighted(0.1),
-        any::<bool>(),
-    );
+    let decide = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1), any::<bool>());
     let decide = decide.prop_map(|(id, life, started, deleting, synced)| Input::Decide {
         id,
         life,

@@ -32,11 +32,7 @@ pub(super) fn rules(kind: ProbeKind) -> ProbeRules {
 
 pub(super) fn in_state(id: &str, life: InstanceState) -> ProbeFacts {
     ProbeFacts {
-        container: Some(ProbedInstance {
-            id: id.into(),
-            state: life,
-            predates_kubelet: false,
-        }),
+        container: Some(ProbedInstance { id: id.into(), state: life, predates_kubelet: false }),
         ..ProbeFacts::default()
     }
 }
@@ -46,10 +42,7 @@ pub(super) fn running(id: &str) -> ProbeFacts {
 }
 
 pub(super) fn started(id: &str) -> ProbeFacts {
-    ProbeFacts {
-        started: true,
-        ..running(id)
-    }
+    ProbeFacts { started: true, ..running(id) }
 }
 
 /// What lets a probe of this kind run.
@@ -61,21 +54,15 @@ pub(super) fn open(kind: ProbeKind, id: &str) -> ProbeFacts {
 }
 
 pub(super) fn ok() -> ProbeOutcome {
-    ProbeOutcome::Success {
-        output: String::new(),
-    }
+    ProbeOutcome::Success { output: String::new() }
 }
 
 pub(super) fn bad() -> ProbeOutcome {
-    ProbeOutcome::Failure {
-        output: String::new(),
-    }
+    ProbeOutcome::Failure { output: String::new() }
 }
 
 pub(super) fn error() -> ProbeOutcome {
-    ProbeOutcome::Unknown {
-        error: String::new(),
-    }
+    ProbeOutcome::Unknown { error: String::new() }
 }
 
 pub(super) fn set(id: &str, probe_result: ProbeResult) -> Option<(ContainerId, ProbeResult)> {
@@ -110,11 +97,7 @@ fn probing(kind: ProbeKind) -> (ProbeState, ProbeFacts, Instant) {
 
 #[test]
 fn a_new_instance_gets_the_initial_result_of_its_kind() {
-    for (kind, probe_result) in [
-        (Readiness, Failure),
-        (Liveness, Success),
-        (Startup, Unknown),
-    ] {
+    for (kind, probe_result) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
         let decision = ProbeState::new(rules(kind), 0.0).decide(&running("c1"), clock::instant());
         assert_eq!(decision.set, set("c1", probe_result), "{kind}");
         assert_eq!(decision.forget, None);
@@ -139,18 +122,11 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
     let decision = state.decide(&started("c2"), now);
     assert_eq!(
         decision,
-        ProbeDecision {
-            forget: Some("c1".into()),
-            set: set("c2", Failure),
-            next: run("c2"),
-        }
+        ProbeDecision { forget: Some("c1".into()), set: set("c2", Failure), next: run("c2") }
     );
     let second = started("c2");
     assert_eq!(probed(&mut state, &second, &"c2".into(), &ok()), None);
-    assert_eq!(
-        probed(&mut state, &second, &"c2".into(), &ok()),
-        set("c2", Success)
-    );
+    assert_eq!(probed(&mut state, &second, &"c2".into(), &ok()), set("c2", Success));
 }
 
 #[test]
@@ -166,10 +142,7 @@ fn without_a_container_there_is_nothing_to_do_until_something_changes() {
 #[test]
 fn a_terminal_pod_ends_every_probe() {
     for kind in KINDS {
-        let facts = ProbeFacts {
-            pod_terminal: true,
-            ..open(kind, "c1")
-        };
+        let facts = ProbeFacts { pod_terminal: true, ..open(kind, "c1") };
         let decision = ProbeState::new(rules(kind), 0.0).decide(&facts, clock::instant());
         assert_eq!(decision.next, ProbeAction::Exit);
     }
@@ -183,26 +156,16 @@ fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
             let decision = state.decide(&in_state("c1", InstanceState::Exited { restarts }), now);
             // Liveness begins at Success and the others below it; all end at Failure.
             let changed = (kind != Readiness).then(|| ("c1".into(), Failure));
-            assert_eq!(
-                (decision.set, decision.next),
-                (changed, next),
-                "{kind} {restarts}"
-            );
+            assert_eq!((decision.set, decision.next), (changed, next), "{kind} {restarts}");
         }
     }
 }
 
 #[test]
 fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
-    for (kind, probe_result) in [
-        (Readiness, Failure),
-        (Liveness, Success),
-        (Startup, Unknown),
-    ] {
-        let decision = ProbeState::new(rules(kind), 0.0).decide(
-            &in_state("c1", InstanceState::CreatedOrUnknown),
-            clock::instant(),
-        );
+    for (kind, probe_result) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
+        let decision = ProbeState::new(rules(kind), 0.0)
+            .decide(&in_state("c1", InstanceState::CreatedOrUnknown), clock::instant());
         assert_eq!(
             (decision.set, decision.next),
             (set("c1", probe_result), ProbeAction::Idle),
@@ -215,57 +178,33 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
 fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
     for kind in [Liveness, Startup] {
         let (mut state, facts, now) = probing(kind);
-        let facts = ProbeFacts {
-            deleting: true,
-            ..facts
-        };
+        let facts = ProbeFacts { deleting: true, ..facts };
         let decision = state.decide(&facts, now + PERIOD);
         assert_eq!(decision.next, ProbeAction::Exit, "{kind}");
         assert_eq!(state.probe_result(), Some(Success), "{kind}");
     }
     let (mut state, facts, now) = probing(Readiness);
-    let facts = ProbeFacts {
-        deleting: true,
-        ..facts
-    };
+    let facts = ProbeFacts { deleting: true, ..facts };
     assert_eq!(state.decide(&facts, now + PERIOD).next, run("c1"));
 }
 
 #[test]
 fn no_probe_runs_before_the_initial_delay_is_over() {
-    let delayed = ProbeRules {
-        initial_delay: 5 * S,
-        ..rules(Readiness)
-    };
+    let delayed = ProbeRules { initial_delay: 5 * S, ..rules(Readiness) };
     let mut state = ProbeState::new(delayed, 0.0);
     let now = clock::instant();
-    let facts = |age| ProbeFacts {
-        started: true,
-        ..in_state("c1", InstanceState::Running(age))
-    };
-    assert_eq!(
-        state.decide(&facts(2 * S), now).next,
-        ProbeAction::Until(now + 3 * S)
-    );
-    assert_eq!(
-        state.decide(&facts(4 * S), now + 2 * S).next,
-        ProbeAction::Until(now + 3 * S)
-    );
+    let facts = |age| ProbeFacts { started: true, ..in_state("c1", InstanceState::Running(age)) };
+    assert_eq!(state.decide(&facts(2 * S), now).next, ProbeAction::Until(now + 3 * S));
+    assert_eq!(state.decide(&facts(4 * S), now + 2 * S).next, ProbeAction::Until(now + 3 * S));
     assert_eq!(state.decide(&facts(5 * S), now + 3 * S).next, run("c1"));
 }
 
 #[test]
 fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
-    let delayed = ProbeRules {
-        initial_delay: 5 * S,
-        ..rules(Readiness)
-    };
+    let delayed = ProbeRules { initial_delay: 5 * S, ..rules(Readiness) };
     let mut state = ProbeState::new(delayed, 0.0);
     let now = clock::instant();
-    assert_eq!(
-        state.decide(&started("c1"), now).next,
-        ProbeAction::Until(now + 5 * S)
-    );
+    assert_eq!(state.decide(&started("c1"), now).next, ProbeAction::Until(now + 5 * S));
     // The clock went back: the container seems to be younger than ever.
     assert_eq!(state.decide(&started("c1"), now + 5 * S).next, run("c1"));
 }
@@ -335,11 +274,7 @@ fn results_need_as_many_equal_outcomes_in_a_row_as_the_threshold() {
         (bad(), None),
     ];
     for (step, (outcome, probe_result)) in table.into_iter().enumerate() {
-        assert_eq!(
-            probed(&mut state, &facts, &id, &outcome),
-            probe_result,
-            "step {step}"
-        );
+        assert_eq!(probed(&mut state, &facts, &id, &outcome), probe_result, "step {step}");
     }
 }
 
@@ -356,47 +291,25 @@ fn a_run_that_could_not_be_carried_out_neither_counts_nor_breaks_a_row() {
 fn a_warning_is_a_success() {
     let (mut state, facts, _) = probing(Readiness);
     let id = ContainerId::from("c1");
-    let warning = ProbeOutcome::Warning {
-        output: "moved".into(),
-    };
+    let warning = ProbeOutcome::Warning { output: "moved".into() };
     probed(&mut state, &facts, &id, &warning);
-    assert_eq!(
-        probed(&mut state, &facts, &id, &warning),
-        set("c1", Success)
-    );
+    assert_eq!(probed(&mut state, &facts, &id, &warning), set("c1", Success));
 }
 
 #[test]
 fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
-    for (kind, outcome, probe_result) in [
-        (Liveness, bad(), Failure),
-        (Startup, bad(), Failure),
-        (Startup, ok(), Success),
-    ] {
+    for (kind, outcome, probe_result) in
+        [(Liveness, bad(), Failure), (Startup, bad(), Failure), (Startup, ok(), Success)]
+    {
         let (mut state, facts, now) = probing(kind);
         let id = ContainerId::from("c1");
         let settled = (0..3).find_map(|_| probed(&mut state, &facts, &id, &outcome));
         assert_eq!(settled, set("c1", probe_result), "{kind}");
         let decision = state.decide(&facts, now + 5 * PERIOD);
-        assert_eq!(
-            (decision.set, decision.next),
-            (None, ProbeAction::Idle),
-            "{kind}"
-        );
-        let decision = state.decide(
-            &in_state("c1", InstanceState::Exited { restarts: true }),
-            now,
-        );
-        assert_eq!(
-            (decision.set, decision.next),
-            (None, ProbeAction::Idle),
-            "{kind}"
-        );
-        assert_eq!(
-            state.decide(&open(kind, "c2"), now).forget,
-            Some(id),
-            "{kind}"
-        );
+        assert_eq!((decision.set, decision.next), (None, ProbeAction::Idle), "{kind}");
+        let decision = state.decide(&in_state("c1", InstanceState::Exited { restarts: true }), now);
+        assert_eq!((decision.set, decision.next), (None, ProbeAction::Idle), "{kind}");
+        assert_eq!(state.decide(&open(kind, "c2"), now).forget, Some(id), "{kind}");
         assert!(state.is_current(&"c2".into()));
     }
 }
@@ -419,32 +332,17 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
 #[test]
 fn a_recorded_result_stands_until_outcomes_change_it() {
     let now = clock::instant();
-    let facts = ProbeFacts {
-        recorded_result: Some(Success),
-        ..started("c1")
-    };
+    let facts = ProbeFacts { recorded_result: Some(Success), ..started("c1") };
     for kind in [Readiness, Liveness] {
         let mut state = ProbeState::new(rules(kind), 0.5);
         let decision = state.decide(&facts, now);
         assert_eq!(decision.set, set("c1", Success), "{kind}");
-        assert_eq!(
-            decision.next,
-            ProbeAction::Until(now + PERIOD / 2),
-            "{kind}"
-        );
-        let again = ProbeFacts {
-            recorded_result: None,
-            ..facts.clone()
-        };
-        assert_eq!(
-            state.decide(&again, now + PERIOD / 2).next,
-            run("c1"),
-            "{kind}"
-        );
+        assert_eq!(decision.next, ProbeAction::Until(now + PERIOD / 2), "{kind}");
+        let again = ProbeFacts { recorded_result: None, ..facts.clone() };
+        assert_eq!(state.decide(&again, now + PERIOD / 2).next, run("c1"), "{kind}");
         let id = ContainerId::from("c1");
-        let probe_results: Vec<_> = (0..3)
-            .map(|_| probed(&mut state, &again, &id, &bad()))
-            .collect();
+        let probe_results: Vec<_> =
+            (0..3).map(|_| probed(&mut state, &again, &id, &bad())).collect();
         assert_eq!(probe_results, [None, None, set("c1", Failure)], "{kind}");
     }
 }
@@ -452,10 +350,7 @@ fn a_recorded_result_stands_until_outcomes_change_it() {
 #[test]
 fn a_remembered_end_of_probing_is_remembered_too() {
     for (kind, probe_result) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
-        let facts = ProbeFacts {
-            recorded_result: Some(probe_result),
-            ..open(kind, "c1")
-        };
+        let facts = ProbeFacts { recorded_result: Some(probe_result), ..open(kind, "c1") };
         let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, clock::instant());
         assert_eq!(
             (decision.set, decision.next),

@@ -7,17 +7,11 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, ExecAction, PodSpec, Probe};
 use std::time::Duration;
 
 fn container(name: &str) -> Container {
-    Container {
-        name: name.into(),
-        ..Container::default()
-    }
+    Container { name: name.into(), ..Container::default() }
 }
 
 fn pod(spec: PodSpec) -> Pod {
-    Pod {
-        spec: Some(spec),
-        ..Pod::default()
-    }
+    Pod { spec: Some(spec), ..Pod::default() }
 }
 
 #[test]
@@ -30,18 +24,13 @@ fn regular_containers_and_sidecars_are_probed_and_plain_init_containers_are_not(
     let pod = pod(PodSpec {
         init_containers: Some(vec![probed("init", None), probed("side", Some("Always"))]),
         containers: vec![
-            Container {
-                liveness_probe: Some(Probe::default()),
-                ..probed("main", None)
-            },
+            Container { liveness_probe: Some(Probe::default()), ..probed("main", None) },
             container("quiet"),
         ],
         ..PodSpec::default()
     });
-    let slots: Vec<_> = probes_of(&pod)
-        .into_iter()
-        .map(|slot| (slot.container.to_string(), slot.kind))
-        .collect();
+    let slots: Vec<_> =
+        probes_of(&pod).into_iter().map(|slot| (slot.container.to_string(), slot.kind)).collect();
     assert_eq!(
         slots,
         [
@@ -81,14 +70,8 @@ fn only_the_policy_never_rules_out_another_instance() {
         ("Always", Some("Never"), false),
     ];
     for (pod_policy, own, expected) in table {
-        let pod = pod(PodSpec {
-            restart_policy: Some(pod_policy.into()),
-            ..PodSpec::default()
-        });
-        let container = Container {
-            restart_policy: own.map(Into::into),
-            ..container("c")
-        };
+        let pod = pod(PodSpec { restart_policy: Some(pod_policy.into()), ..PodSpec::default() });
+        let container = Container { restart_policy: own.map(Into::into), ..container("c") };
         assert_eq!(restarts(&pod, &container), expected, "{pod_policy} {own:?}");
     }
 }
@@ -108,17 +91,9 @@ fn commands_see_only_the_values_that_stand_in_the_spec() {
         ]),
         ..container("c")
     };
-    let command = [
-        "nc",
-        "$(PORT)",
-        "$(FROM_ELSEWHERE)",
-        "$(NOBODY)",
-        "$$(PORT)",
-    ];
+    let command = ["nc", "$(PORT)", "$(FROM_ELSEWHERE)", "$(NOBODY)", "$$(PORT)"];
     let probe = Probe {
-        exec: Some(ExecAction {
-            command: Some(command.map(Into::into).to_vec()),
-        }),
+        exec: Some(ExecAction { command: Some(command.map(Into::into).to_vec()) }),
         ..Probe::default()
     };
     let Some(Handler::Exec(expanded)) = handler(&container, &probe) else {

@@ -44,18 +44,11 @@ struct ConditionStatus {
 
 impl ConditionStatus {
     fn met() -> Self {
-        Self {
-            is_true: true,
-            ..Self::default()
-        }
+        Self { is_true: true, ..Self::default() }
     }
 
     fn unmet(reason: &'static str, message: Option<String>) -> Self {
-        Self {
-            is_true: false,
-            reason: Some(reason),
-            message,
-        }
+        Self { is_true: false, reason: Some(reason), message }
     }
 
     fn condition(self, kind: &str, observed_generation: Option<i64>) -> PodCondition {
@@ -80,34 +73,22 @@ pub(super) fn generate_conditions(
     old: &[PodCondition],
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
-    let api = inputs
-        .api_status
-        .and_then(|status| status.conditions.as_deref());
-    let mut conditions: Vec<PodCondition> = api
-        .unwrap_or_default()
-        .iter()
-        .filter(|condition| !is_owned(condition))
-        .cloned()
-        .collect();
-    let to_start = ConditionStatus {
-        is_true: !inputs.needs_new_sandbox,
-        ..ConditionStatus::default()
-    };
+    let api = inputs.api_status.and_then(|status| status.conditions.as_deref());
+    let mut conditions: Vec<PodCondition> =
+        api.unwrap_or_default().iter().filter(|condition| !is_owned(condition)).cloned().collect();
+    let to_start =
+        ConditionStatus { is_true: !inputs.needs_new_sandbox, ..ConditionStatus::default() };
     let containers_ready = containers_ready(pod, init, regular, phase);
     let ready = if containers_ready.is_true {
         readiness_gates(pod, &conditions)
     } else {
         containers_ready.clone()
     };
-    let restarting =
-        restart_all::condition(inputs, phase).map(|(is_true, reason, message)| ConditionStatus {
-            is_true,
-            reason,
-            message: message.map(str::to_string),
-        });
-    let was_initialized = old
-        .iter()
-        .any(|before| before.type_ == "Initialized" && before.status == "True");
+    let restarting = restart_all::condition(inputs, phase).map(|(is_true, reason, message)| {
+        ConditionStatus { is_true, reason, message: message.map(str::to_string) }
+    });
+    let was_initialized =
+        old.iter().any(|before| before.type_ == "Initialized" && before.status == "True");
     let statuses = [
         Some(to_start),
         Some(initialized(pod, init, regular, phase, was_initialized)),
@@ -152,18 +133,11 @@ fn initialized(
     was_initialized: bool,
 ) -> ConditionStatus {
     let done = |container: &Container, status: &ContainerStatus| {
-        if is_sidecar(container) {
-            status.started == Some(true)
-        } else {
-            status.ready
-        }
+        if is_sidecar(container) { status.started == Some(true) } else { status.ready }
     };
     let containers = partition(pod.init_containers().iter(), init, done);
     if phase == PodPhase::Succeeded && containers.unknown.is_empty() {
-        return ConditionStatus {
-            reason: Some("PodCompleted"),
-            ..ConditionStatus::met()
-        };
+        return ConditionStatus { reason: Some("PodCompleted"), ..ConditionStatus::met() };
     }
     match containers.message("incomplete") {
         // Initialized stays True, also while all containers are restarted.
@@ -251,10 +225,7 @@ fn partition<'a>(
     statuses: &[ContainerStatus],
     meets: impl Fn(&Container, &ContainerStatus) -> bool,
 ) -> UnmetContainers<'a> {
-    let mut result = UnmetContainers {
-        unknown: Vec::new(),
-        unmet: Vec::new(),
-    };
+    let mut result = UnmetContainers { unknown: Vec::new(), unmet: Vec::new() };
     for container in containers {
         match statuses.iter().find(|status| status.name == container.name) {
             None => result.unknown.push(&container.name),

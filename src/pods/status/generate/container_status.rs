@@ -86,11 +86,7 @@ fn container_status(
         None => without_instance(inputs, container, kind, old),
     };
     if let Some(waiting) = why_waiting(inputs, container, kind, newest, &status) {
-        if let Some(ended) = status
-            .state
-            .take()
-            .filter(|state| state.terminated.is_some())
-        {
+        if let Some(ended) = status.state.take().filter(|state| state.terminated.is_some()) {
             status.last_state = Some(ended);
         }
         status.state = Some(waiting);
@@ -117,14 +113,8 @@ fn last_state_before(
 ) -> Option<ContainerState> {
     let old = old?;
     let is_successor = old.container_id != status.container_id;
-    let ended = old
-        .state
-        .as_ref()
-        .filter(|state| state.terminated.is_some());
-    ended
-        .filter(|_| is_successor)
-        .or(old.last_state.as_ref())
-        .cloned()
+    let ended = old.state.as_ref().filter(|state| state.terminated.is_some());
+    ended.filter(|_| is_successor).or(old.last_state.as_ref()).cloned()
 }
 
 /// How often the container was restarted: from the runtime, and at least the published count, because an earlier
@@ -133,10 +123,7 @@ fn restart_count(restarts: i32, is_running_successor: bool, old: Option<&Contain
     let Some(old) = old else {
         return restarts;
     };
-    let has_ended = old
-        .state
-        .as_ref()
-        .is_some_and(|state| state.terminated.is_some());
+    let has_ended = old.state.as_ref().is_some_and(|state| state.terminated.is_some());
     if is_running_successor && has_ended && old.restart_count >= restarts {
         return old.restart_count.saturating_add(1);
     }
@@ -171,9 +158,7 @@ fn from_instance(
     let actuated = inputs.actuated_pod;
     let actuated = actuated.and_then(|pod| pod.container(&container.name));
     ContainerStatus {
-        resources: Some(resources::of_container(
-            container, instance, actuated, known,
-        )),
+        resources: Some(resources::of_container(container, instance, actuated, known)),
         allocated_resources: resources::allocated_requests(container),
         name: instance.name.to_string(),
         restart_count: match old.filter(|_| is_synthesized) {
@@ -189,10 +174,7 @@ fn from_instance(
         container_id: Some(id),
         state: Some(state),
         user: instance.user.as_deref().map(user),
-        stop_signal: instance
-            .stop_signal
-            .filter(|_| has_stop_signal)
-            .map(str::to_string),
+        stop_signal: instance.stop_signal.filter(|_| has_stop_signal).map(str::to_string),
         ..ContainerStatus::default()
     }
 }
@@ -218,9 +200,7 @@ fn state_of(
     let id = container_id(inputs.runtime_name, &instance.id);
     match instance.state {
         model::ContainerState::Running => ContainerState {
-            running: Some(ContainerStateRunning {
-                started_at: time(instance.started_at),
-            }),
+            running: Some(ContainerStateRunning { started_at: time(instance.started_at) }),
             ..ContainerState::default()
         },
         model::ContainerState::Exited => terminated(ContainerStateTerminated {

@@ -42,38 +42,17 @@ enum ContainerPhase<'a> {
 
 fn container_phase(status: Option<&ContainerStatus>) -> ContainerPhase<'_> {
     match status {
-        Some(ContainerStatus {
-            state: Some(state),
-            last_state,
-            ..
-        }) => match (state, termination(last_state)) {
-            (
-                ContainerState {
-                    running: Some(_), ..
-                },
-                _,
-            ) => ContainerPhase::Running,
-            (
-                ContainerState {
-                    terminated: Some(end),
-                    ..
-                },
-                _,
-            ) => ContainerPhase::Stopped(end),
-            (
-                ContainerState {
-                    waiting: Some(_), ..
-                },
-                Some(end),
-            ) => ContainerPhase::Stopped(end),
-            (
-                ContainerState {
-                    waiting: Some(_), ..
-                },
-                None,
-            ) => ContainerPhase::Waiting,
-            _ => ContainerPhase::Unknown,
-        },
+        Some(ContainerStatus { state: Some(state), last_state, .. }) => {
+            match (state, termination(last_state)) {
+                (ContainerState { running: Some(_), .. }, _) => ContainerPhase::Running,
+                (ContainerState { terminated: Some(end), .. }, _) => ContainerPhase::Stopped(end),
+                (ContainerState { waiting: Some(_), .. }, Some(end)) => {
+                    ContainerPhase::Stopped(end)
+                }
+                (ContainerState { waiting: Some(_), .. }, None) => ContainerPhase::Waiting,
+                _ => ContainerPhase::Unknown,
+            }
+        }
         _ => ContainerPhase::Unknown,
     }
 }

@@ -36,9 +36,7 @@ pub(super) fn of_container(
     }
     let Some(reported) = instance.resources.as_deref() else {
         let before = old.filter(|old| matches!(&old.state, Some(s) if s.running.is_some()));
-        return before
-            .and_then(|old| old.resources.clone())
-            .unwrap_or(resources);
+        return before.and_then(|old| old.resources.clone()).unwrap_or(resources);
     };
     if let Some(limits) = &mut resources.limits {
         put_cpu(limits, reported.cpu_limit, MIN_MILLI_CPU_LIMIT);
@@ -95,9 +93,7 @@ fn put_cpu(list: &mut QuantityList, reported: Option<i64>, minimum: i64) {
 }
 
 fn list(amounts: &Amounts<Amount>) -> Option<QuantityList> {
-    let list = amounts
-        .iter()
-        .map(|(name, amount)| (name.clone(), amount.to_api()));
+    let list = amounts.iter().map(|(name, amount)| (name.clone(), amount.to_api()));
     (!amounts.is_empty()).then(|| list.collect())
 }
 

@@ -19,10 +19,7 @@ pub(super) fn waiting(reason: Option<String>, message: Option<String>) -> Contai
 }
 
 pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
-    ContainerState {
-        terminated: Some(end),
-        ..ContainerState::default()
-    }
+    ContainerState { terminated: Some(end), ..ContainerState::default() }
 }
 
 pub(super) fn termination(state: &Option<ContainerState>) -> Option<&ContainerStateTerminated> {

@@ -14,11 +14,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-const NO_RESIZE: ResizeConditions = ResizeConditions {
-    pending: None,
-    in_progress: None,
-    undecided: false,
-};
+const NO_RESIZE: ResizeConditions =
+    ResizeConditions { pending: None, in_progress: None, undecided: false };
 
 impl<'a> StatusInputs<'a> {
     /// Inputs about a pod of which only the runtime status is known; the caller sets the other inputs.
@@ -80,10 +77,7 @@ pub(super) fn pod(policy: &str, init: &[&str], regular: &[&str]) -> Pod {
             containers: regular.iter().map(container).collect(),
             ..PodSpec::default()
         }),
-        status: Some(PodStatus {
-            phase: Some("Pending".into()),
-            ..PodStatus::default()
-        }),
+        status: Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() }),
     }
 }
 
@@ -97,11 +91,7 @@ pub(super) fn from_api(mut pod: Pod) -> Pod {
 pub(super) fn edit(pod: &mut Pod, name: &str, change: impl FnOnce(&mut Container)) {
     let spec = pod.spec.as_mut().unwrap();
     let init = spec.init_containers.as_mut().unwrap().iter_mut();
-    change(
-        init.chain(&mut spec.containers)
-            .find(|c| c.name == name)
-            .unwrap(),
-    );
+    change(init.chain(&mut spec.containers).find(|c| c.name == name).unwrap());
 }
 
 pub(super) fn running(name: &str, id: &str) -> model::ContainerStatus {

@@ -54,8 +54,6 @@ fn still_ended(statuses: &[ContainerStatus], name: &str) -> Result<(), IllegalTr
     if status.is_none_or(|status| termination(&status.state).is_some()) {
         Ok(())
     } else {
-        Err(IllegalTransition {
-            container: name.into(),
-        })
+        Err(IllegalTransition { container: name.into() })
     }
 }

@@ -35,13 +35,7 @@ fn serve(object: &Mutex<Option<Pod>>, call: &Received) -> Option<(u16, String)> 
             assert_eq!(call.body["metadata"], json!({"uid": pod.uid().as_str()}));
             let status = pod.status.take().unwrap_or_default();
             pod.status = Some(patched(&status, &call.body["status"]));
-            let version: u64 = pod
-                .metadata
-                .resource_version
-                .take()
-                .unwrap()
-                .parse()
-                .unwrap();
+            let version: u64 = pod.metadata.resource_version.take().unwrap().parse().unwrap();
             pod.metadata.resource_version = Some((version + 1).to_string());
             Some((200, serde_json::to_string(pod).unwrap()))
         }
@@ -50,10 +44,7 @@ fn serve(object: &Mutex<Option<Pod>>, call: &Received) -> Option<(u16, String)> 
             assert_eq!(call.body["gracePeriodSeconds"], 0);
             assert_eq!(call.body["preconditions"]["uid"], pod.uid().as_str());
             *object = None;
-            Some((
-                200,
-                json!({"kind": "Status", "status": "Success"}).to_string(),
-            ))
+            Some((200, json!({"kind": "Status", "status": "Success"}).to_string()))
         }
         other => panic!("{other}"),
     }
@@ -164,10 +155,7 @@ impl Cluster {
 }
 
 fn running() -> PodStatus {
-    PodStatus {
-        container_statuses: Some(vec![container(None)]),
-        ..phase("Running")
-    }
+    PodStatus { container_statuses: Some(vec![container(None)]), ..phase("Running") }
 }
 
 #[tokio::test]
@@ -181,29 +169,18 @@ async fn a_status_is_sent_once_and_again_when_it_changes() {
     cluster.watch();
     cluster.expect(&["PATCH"]).await;
     let message = Some("m".to_owned());
-    cluster.status_manager.set_pod_status(
-        &own,
-        PodStatus {
-            message,
-            ..running()
-        },
-    );
+    cluster.status_manager.set_pod_status(&own, PodStatus { message, ..running() });
     cluster.expect(&["PATCH", "PATCH"]).await;
 }
 
 #[tokio::test]
 async fn a_status_that_the_api_server_has_is_not_sent_after_a_restart() {
     let mut own = pod("api");
-    let status = PodStatus {
-        start_time: Some(epoch()),
-        ..running()
-    };
+    let status = PodStatus { start_time: Some(epoch()), ..running() };
     own.status = Some(status.clone());
     let cluster = Cluster::start(own.clone(), |_| None).await;
     cluster.watch();
-    cluster
-        .status_manager
-        .set_pod_status(&Arc::new(own), status);
+    cluster.status_manager.set_pod_status(&Arc::new(own), status);
     cluster.expect(&[]).await;
 }
 
@@ -213,9 +190,7 @@ async fn failures_that_pass_are_retried_and_the_newest_status_arrives() {
     let cluster = Cluster::start(pod("api"), fails).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster
-        .status_manager
-        .set_pod_status(&own, phase("Pending"));
+    cluster.status_manager.set_pod_status(&own, phase("Pending"));
     cluster.status_manager.set_pod_status(&own, running());
     cluster.expect(&["PATCH"; 4]).await;
     assert_eq!(cluster.phase().as_deref(), Some("Running"));
@@ -241,16 +216,10 @@ async fn a_pod_whose_last_status_is_always_forbidden_is_deleted_in_the_end() {
     cluster.status_manager.set_pod_status(&own, running());
     cluster.may_be_running.store(false, Ordering::SeqCst);
     cluster.status_manager.terminate_pod(&own, None);
-    cluster
-        .until("it is tried again", |calls| calls.len() >= 3)
-        .await;
+    cluster.until("it is tried again", |calls| calls.len() >= 3).await;
     assert!(cluster.calls().iter().all(|call| call == "PATCH"));
     after_five_minutes().await;
-    cluster
-        .until("it is deleted", |calls| {
-            calls.last().is_some_and(|last| last == "DELETE")
-        })
-        .await;
+    cluster.until("it is deleted", |calls| calls.last().is_some_and(|last| last == "DELETE")).await;
     assert!(cluster.object.lock().is_none());
 }
 
@@ -266,26 +235,17 @@ async fn a_status_that_is_forbidden_is_sent_when_it_is_allowed_however_late() {
         let own = Arc::new(own);
         cluster.watch();
         cluster.may_be_running.store(false, Ordering::SeqCst);
-        let ended = PodStatus {
-            container_statuses: Some(vec![container(Some(0))]),
-            ..phase("Succeeded")
-        };
+        let ended =
+            PodStatus { container_statuses: Some(vec![container(Some(0))]), ..phase("Succeeded") };
         cluster.status_manager.set_pod_status(&own, ended);
         cluster.status_manager.terminate_pod(&own, None);
-        cluster
-            .until("it is tried again", |calls| calls.len() >= 3)
-            .await;
+        cluster.until("it is tried again", |calls| calls.len() >= 3).await;
         after_five_minutes().await;
         let before = cluster.calls().len();
-        cluster
-            .until("it is tried again", |calls| calls.len() >= before + 3)
-            .await;
+        cluster.until("it is tried again", |calls| calls.len() >= before + 3).await;
         forbidden.lock().clear();
         let phases = cluster.phases.clone();
-        wait_for("the status arrives", || {
-            phases.lock().contains(&"Succeeded".to_owned())
-        })
-        .await;
+        wait_for("the status arrives", || phases.lock().contains(&"Succeeded".to_owned())).await;
     }
 }
 
@@ -294,9 +254,7 @@ async fn a_status_that_is_invalid_waits_for_the_next_change() {
     let cluster = Cluster::start(pod("api"), |number| (number == 1).then_some(422)).await;
     let own = Arc::new(pod("api"));
     cluster.watch();
-    cluster
-        .status_manager
-        .set_pod_status(&own, phase("Running"));
+    cluster.status_manager.set_pod_status(&own, phase("Running"));
     cluster.expect(&["PATCH"]).await;
     cluster.status_manager.mark(&"u".into());
     cluster.expect(&["PATCH"]).await;
@@ -315,15 +273,11 @@ async fn a_pod_is_deleted_once_when_nothing_of_it_is_left_and_its_end_was_sent()
     cluster.expect(&["PATCH"]).await;
     cluster.may_be_running.store(false, Ordering::SeqCst);
     cluster.status_manager.terminate_pod(&own, None);
-    cluster
-        .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
-        .await;
+    cluster.expect(&["PATCH", "PATCH", "DELETE", "DELETE"]).await;
     cluster.status_manager.mark(&"u".into());
     cluster.watch();
     cluster.status_manager.remove(&"u".into());
-    cluster
-        .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
-        .await;
+    cluster.expect(&["PATCH", "PATCH", "DELETE", "DELETE"]).await;
     let patches = cluster.server.received();
     assert_eq!(patches[1].body["status"]["phase"], "Failed");
 }
@@ -334,19 +288,11 @@ async fn a_pod_that_ended_by_itself_stays_until_a_client_deletes_it() {
     let own = Arc::new(pod("api"));
     cluster.watch();
     cluster.may_be_running.store(false, Ordering::SeqCst);
-    cluster
-        .status_manager
-        .set_pod_status(&own, phase("Succeeded"));
+    cluster.status_manager.set_pod_status(&own, phase("Succeeded"));
     cluster.status_manager.terminate_pod(&own, None);
     cluster.expect(&["PATCH"]).await;
     let deletion = Some(epoch());
-    cluster
-        .object
-        .lock()
-        .as_mut()
-        .unwrap()
-        .metadata
-        .deletion_timestamp = deletion;
+    cluster.object.lock().as_mut().unwrap().metadata.deletion_timestamp = deletion;
     cluster.watch();
     cluster.expect(&["PATCH", "DELETE"]).await;
 }

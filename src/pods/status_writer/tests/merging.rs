@@ -16,17 +16,11 @@ fn only_what_changed_is_sent() {
     let api_status = PodStatus {
         qos_class: Some("BestEffort".into()),
         start_time: Some(epoch()),
-        conditions: Some(vec![
-            condition("Ready", "False"),
-            condition("Initialized", "True"),
-        ]),
+        conditions: Some(vec![condition("Ready", "False"), condition("Initialized", "True")]),
         ..phase("Pending")
     };
     let ours = PodStatus {
-        conditions: Some(vec![
-            condition("Initialized", "True"),
-            condition("Ready", "True"),
-        ]),
+        conditions: Some(vec![condition("Initialized", "True"), condition("Ready", "True")]),
         phase: Some("Running".into()),
         ..api_status.clone()
     };
@@ -40,14 +34,8 @@ fn only_what_changed_is_sent() {
 
 #[test]
 fn what_other_writers_own_is_left_alone() {
-    let claim = PodResourceClaimStatus {
-        name: "gpu".into(),
-        ..PodResourceClaimStatus::default()
-    };
-    let foreign = [
-        condition("example.com/gate", "True"),
-        condition("DisruptionTarget", "True"),
-    ];
+    let claim = PodResourceClaimStatus { name: "gpu".into(), ..PodResourceClaimStatus::default() };
+    let foreign = [condition("example.com/gate", "True"), condition("DisruptionTarget", "True")];
     let api_status = PodStatus {
         resource_claim_statuses: Some(vec![claim]),
         nominated_node_name: Some("n".into()),
@@ -65,11 +53,7 @@ fn what_other_writers_own_is_left_alone() {
     let (after, _) = merged(&ours, &api_status, true);
     let mut expected = api_status.clone();
     expected.phase = ours.phase.clone();
-    expected
-        .conditions
-        .as_mut()
-        .unwrap()
-        .push(condition("Ready", "True"));
+    expected.conditions.as_mut().unwrap().push(condition("Ready", "True"));
     assert_eq!(after, expected);
 }
 
@@ -86,10 +70,7 @@ fn values_that_are_gone_go_from_the_api_server() {
         message: Some("m".into()),
         pod_ips: Some(vec![ip("10.0.0.1"), ip("fd00::1")]),
         host_ips: Some(vec![host("192.0.2.1")]),
-        conditions: Some(vec![
-            explained,
-            condition("AllContainersRestarting", "True"),
-        ]),
+        conditions: Some(vec![explained, condition("AllContainersRestarting", "True")]),
         ..phase("Running")
     };
     let ours = PodStatus {
@@ -107,10 +88,8 @@ fn a_pod_becomes_terminal_only_when_nothing_of_it_may_run() {
         reason: Some("TerminationByKubelet".into()),
         ..condition("DisruptionTarget", "True")
     };
-    let api_status = PodStatus {
-        container_statuses: Some(vec![container(None)]),
-        ..phase("Running")
-    };
+    let api_status =
+        PodStatus { container_statuses: Some(vec![container(None)]), ..phase("Running") };
     let ours = PodStatus {
         reason: Some("Evicted".into()),
         conditions: Some(vec![condition("Ready", "False"), disrupted]),
@@ -118,19 +97,9 @@ fn a_pod_becomes_terminal_only_when_nothing_of_it_may_run() {
         ..phase("Failed")
     };
     let (early, _) = merged(&ours, &api_status, true);
-    assert_eq!(
-        (early.phase.as_deref(), early.reason.as_deref()),
-        (Some("Running"), None)
-    );
-    assert_eq!(
-        early.conditions.as_ref().unwrap().len(),
-        1,
-        "no DisruptionTarget yet"
-    );
-    assert_eq!(
-        early.container_statuses, ours.container_statuses,
-        "all else is sent"
-    );
+    assert_eq!((early.phase.as_deref(), early.reason.as_deref()), (Some("Running"), None));
+    assert_eq!(early.conditions.as_ref().unwrap().len(), 1, "no DisruptionTarget yet");
+    assert_eq!(early.container_statuses, ours.container_statuses, "all else is sent");
     let (late, _) = merged(&ours, &early, false);
     assert_eq!(late.phase.as_deref(), Some("Failed"));
     assert_eq!(late.reason.as_deref(), Some("Evicted"));
@@ -139,10 +108,8 @@ fn a_pod_becomes_terminal_only_when_nothing_of_it_may_run() {
 
 #[test]
 fn a_container_that_ended_for_good_does_not_run_again() {
-    let with = |code| PodStatus {
-        container_statuses: Some(vec![container(code)]),
-        ..phase("Running")
-    };
+    let with =
+        |code| PodStatus { container_statuses: Some(vec![container(code)]), ..phase("Running") };
     assert!(merge(&pod("api"), &with(None), &with(Some(1)), true).is_err());
     assert!(merge(&pod("api"), &with(Some(1)), &with(None), true).is_ok());
 }

@@ -96,13 +96,7 @@ impl World {
     fn on_server(&mut self, change: impl FnOnce(&mut Pod)) {
         if let Some(pod) = &mut self.server {
             change(pod);
-            let version: u64 = pod
-                .metadata
-                .resource_version
-                .as_ref()
-                .unwrap()
-                .parse()
-                .unwrap();
+            let version: u64 = pod.metadata.resource_version.as_ref().unwrap().parse().unwrap();
             pod.metadata.resource_version = Some((version + 1).to_string());
         }
     }
@@ -110,12 +104,7 @@ impl World {
     fn set_condition(&mut self, kind: &str, holds: bool) {
         let kind = kind.to_owned();
         self.on_server(|pod| {
-            let conditions = pod
-                .status
-                .as_mut()
-                .unwrap()
-                .conditions
-                .get_or_insert_default();
+            let conditions = pod.status.as_mut().unwrap().conditions.get_or_insert_default();
             conditions.retain(|c| c.type_ != kind);
             conditions.push(condition(&kind, if holds { "True" } else { "False" }));
         });
@@ -158,10 +147,7 @@ impl World {
         if self.is_gone {
             return;
         }
-        match self
-            .sent_statuses
-            .next(&self.entry, &self.watched, self.may_be_running, self.now)
-        {
+        match self.sent_statuses.next(&self.entry, &self.watched, self.may_be_running, self.now) {
             NextStatusRequest::Nothing => {}
             NextStatusRequest::Later(at) => assert!(at > self.now),
             NextStatusRequest::Illegal(..) => panic!("nothing here runs again"),
@@ -174,10 +160,7 @@ impl World {
                 let status = patched(server.status.as_ref().unwrap(), &patch);
                 let ends =
                     |s: &PodStatus| matches!(s.phase.as_deref(), Some("Failed" | "Succeeded"));
-                assert!(
-                    !self.may_be_running || !ends(&status),
-                    "terminal while it may run"
-                );
+                assert!(!self.may_be_running || !ends(&status), "terminal while it may run");
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
                     self.sent_statuses.patched(
@@ -195,16 +178,10 @@ impl World {
                         self.entry.pod_is_finished && !self.may_be_running,
                         "something is left of it"
                     );
-                    assert!(
-                        pod.metadata.deletion_timestamp.is_some(),
-                        "no client deleted it"
-                    );
+                    assert!(pod.metadata.deletion_timestamp.is_some(), "no client deleted it");
                     let shown = pod.status.unwrap();
                     assert_eq!(shown.phase, self.entry.status.phase, "its end was not sent");
-                    assert_eq!(
-                        shown.container_statuses,
-                        self.entry.status.container_statuses
-                    );
+                    assert_eq!(shown.container_statuses, self.entry.status.container_statuses);
                     self.deletions += 1;
                 }
                 if response {
@@ -218,14 +195,9 @@ impl World {
     /// From here on no request fails.
     fn settle(&mut self) {
         for _ in 0..8 {
-            for happens in [
-                Happens::Sends {
-                    arrives: true,
-                    response: true,
-                },
-                Happens::Watched,
-                Happens::Later,
-            ] {
+            for happens in
+                [Happens::Sends { arrives: true, response: true }, Happens::Watched, Happens::Later]
+            {
                 self.on(&happens);
             }
         }

@@ -42,12 +42,7 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
     let entry = entry(phase("Running"), false);
     let sent_statuses = sent(&entry, object("8", "Running", false), now);
     let next = |version: &str, after: Duration| {
-        sent_statuses.next(
-            &entry,
-            &object(version, "Pending", false),
-            false,
-            now + after,
-        )
+        sent_statuses.next(&entry, &object(version, "Pending", false), false, now + after)
     };
     // A watch that lags is waited for, but not for ever.
     for version in ["5", "6"] {
@@ -56,17 +51,11 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
             panic!("{later:?}");
         };
         assert!(at <= now + Duration::from_secs(30));
-        assert!(matches!(
-            next(version, at - now),
-            NextStatusRequest::Patch(..)
-        ));
+        assert!(matches!(next(version, at - now), NextStatusRequest::Patch(..)));
     }
     // An object of before is of a restored storage.
     let restored = |after| next("3", after);
-    assert!(matches!(
-        restored(Duration::from_secs(11)),
-        NextStatusRequest::Patch(..)
-    ));
+    assert!(matches!(restored(Duration::from_secs(11)), NextStatusRequest::Patch(..)));
     // One that caught up says what there is.
     assert!(matches!(next("9", HOUR), NextStatusRequest::Patch(..)));
     let seen = sent_statuses.next(&entry, &object("8", "Running", false), false, now);
@@ -83,17 +72,11 @@ fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
         sent_statuses.next(&entry, &watched, false, now + after)
     };
     let second = Duration::from_secs(1);
-    assert!(matches!(
-        next("5", false, second),
-        NextStatusRequest::Delete
-    ));
+    assert!(matches!(next("5", false, second), NextStatusRequest::Delete));
     assert!(matches!(next("3", true, second), NextStatusRequest::Delete));
     for (version, after) in [("3", second), ("9", second), ("6", HOUR), ("5", HOUR)] {
         let kept = next(version, false, after);
-        assert!(
-            matches!(kept, NextStatusRequest::Nothing),
-            "{version}: {kept:?}"
-        );
+        assert!(matches!(kept, NextStatusRequest::Nothing), "{version}: {kept:?}");
     }
 }
 
@@ -108,9 +91,6 @@ fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
     let NextStatusRequest::Later(at) = next else {
         panic!("{next:?}");
     };
-    assert!(matches!(
-        sent_statuses.next(&entry, &watched, false, at),
-        NextStatusRequest::Delete
-    ));
+    assert!(matches!(sent_statuses.next(&entry, &watched, false, at), NextStatusRequest::Delete));
     assert!(sent_statuses.deleted(at), "the watch is behind");
 }

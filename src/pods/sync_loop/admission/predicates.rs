@@ -28,9 +28,7 @@ pub(super) fn admit(
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
-    if let Some(missing) = insufficient_resources(pod, node, others, allocated)?
-        .into_iter()
-        .next()
+    if let Some(missing) = insufficient_resources(pod, node, others, allocated)?.into_iter().next()
     {
         return Err(missing.into());
     }
@@ -47,10 +45,7 @@ pub(super) fn admit_except_resources(
     others: &[Arc<Pod>],
 ) -> Result<(), Rejection> {
     if !matches_node(pod, node) {
-        return Err(failed(
-            "NodeAffinity",
-            "node(s) didn't match Pod's node affinity/selector",
-        ));
+        return Err(failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
     }
     let ports = host_ports(pod);
     if !ports.is_empty() && others.iter().any(|other| ports_collide(&ports, other)) {
@@ -62,10 +57,7 @@ pub(super) fn admit_except_resources(
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
     let mut taints = taints.unwrap_or_default().iter();
     if !pod.is_static() && taints.any(|taint| evicts(taint) && !is_tolerated(pod, taint)) {
-        return Err(failed(
-            "TaintToleration",
-            "node(s) had taints that the pod didn't tolerate",
-        ));
+        return Err(failed("TaintToleration", "node(s) had taints that the pod didn't tolerate"));
     }
     Ok(())
 }
@@ -95,12 +87,7 @@ impl InsufficientResource {
 
 impl From<InsufficientResource> for Rejection {
     fn from(missing: InsufficientResource) -> Self {
-        let InsufficientResource {
-            resource,
-            requested,
-            used,
-            capacity,
-        } = missing;
+        let InsufficientResource { resource, requested, used, capacity } = missing;
         let message = format!(
             "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
         );
@@ -118,19 +105,14 @@ pub(super) fn insufficient_resources(
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
 ) -> Result<Vec<InsufficientResource>, Rejection> {
-    let allocatable = node
-        .status
-        .as_ref()
-        .and_then(|status| status.allocatable.as_ref());
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let mut all = Vec::new();
     let Some(allocatable) = allocatable else {
         return Ok(all);
     };
     let capacity = |resource: &str| {
         let quantity = allocatable.get(resource)?;
-        Quantity::from_api(quantity)
-            .ok()
-            .map(|quantity| amount(resource, quantity))
+        Quantity::from_api(quantity).ok().map(|quantity| amount(resource, quantity))
     };
     if let Some(max) = capacity("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
@@ -154,9 +136,7 @@ pub(super) fn insufficient_resources(
     }
     let first = [requests::CPU, "memory", "ephemeral-storage"];
     let named = first.iter().filter_map(|name| wanted.get_key_value(*name));
-    let rest = wanted
-        .iter()
-        .filter(|(name, _)| !first.contains(&name.as_str()));
+    let rest = wanted.iter().filter(|(name, _)| !first.contains(&name.as_str()));
     for (resource, wanted) in named.chain(rest) {
         let devices = allocated.get(resource).copied();
         let max = match capacity(resource).max(devices) {
@@ -221,23 +201,14 @@ pub(super) fn matches_node(pod: &Pod, node: &Node) -> bool {
         return true;
     };
     let labels = node.metadata.labels.as_ref();
-    let label = |key: &str| {
-        labels
-            .and_then(|labels| labels.get(key))
-            .map(String::as_str)
-    };
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
     let mut selector = spec.node_selector.iter().flatten();
     if !selector.all(|(key, value)| label(key) == Some(value)) {
         return false;
     }
-    let affinity = spec
-        .affinity
-        .as_ref()
-        .and_then(|all| all.node_affinity.as_ref());
-    let required = affinity.and_then(|node| {
-        node.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
+    let affinity = spec.affinity.as_ref().and_then(|all| all.node_affinity.as_ref());
+    let required =
+        affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
     required.is_none_or(|required| node_selector::selects(required, node))
 }
 
@@ -250,15 +221,11 @@ fn ports_collide(one: &HashSet<HostPort<'_>>, other: &Pod) -> bool {
     let other = host_ports(other);
     let everywhere = |address: &str| address == "0.0.0.0" || address == "::";
     one.iter().any(|(address, protocol, port)| {
-        other
-            .iter()
-            .any(|(other_address, other_protocol, other_port)| {
-                port == other_port
-                    && protocol == other_protocol
-                    && (address == other_address
-                        || everywhere(address)
-                        || everywhere(other_address))
-            })
+        other.iter().any(|(other_address, other_protocol, other_port)| {
+            port == other_port
+                && protocol == other_protocol
+                && (address == other_address || everywhere(address) || everywhere(other_address))
+        })
     })
 }
 
@@ -267,9 +234,7 @@ fn host_ports(pod: &Pod) -> HashSet<HostPort<'_>> {
     let init = pod.init_containers().iter();
     let sidecars = init.filter(|container| crate::model::is_sidecar(container));
     let containers = pod.containers().iter().chain(sidecars);
-    containers
-        .flat_map(|container| container_host_ports(container, pod.host_network()))
-        .collect()
+    containers.flat_map(|container| container_host_ports(container, pod.host_network())).collect()
 }
 
 fn container_host_ports(
@@ -281,21 +246,9 @@ fn container_host_ports(
         let implied = host_network.then_some(port.container_port);
         let number = port.host_port.filter(|port| *port > 0).or(implied)?;
         let given = |text: &'_ Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
-        let address = if given(&port.host_ip) {
-            port.host_ip.as_deref()
-        } else {
-            None
-        };
-        let protocol = if given(&port.protocol) {
-            port.protocol.as_deref()
-        } else {
-            None
-        };
-        Some((
-            address.unwrap_or("0.0.0.0"),
-            protocol.unwrap_or("TCP"),
-            number,
-        ))
+        let address = if given(&port.host_ip) { port.host_ip.as_deref() } else { None };
+        let protocol = if given(&port.protocol) { port.protocol.as_deref() } else { None };
+        Some((address.unwrap_or("0.0.0.0"), protocol.unwrap_or("TCP"), number))
     })
 }
 
@@ -308,10 +261,7 @@ fn evicts(taint: &Taint) -> bool {
 
 fn is_tolerated(pod: &Pod, taint: &Taint) -> bool {
     let tolerations = pod.spec().and_then(|spec| spec.tolerations.as_deref());
-    tolerations
-        .unwrap_or_default()
-        .iter()
-        .any(|toleration| tolerates(toleration, taint))
+    tolerations.unwrap_or_default().iter().any(|toleration| tolerates(toleration, taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

@@ -13,10 +13,7 @@ pub(super) fn admit(pod: &Pod, pressure: NodePressure) -> Result<(), Rejection> 
     if pressure == NodePressure::default() || pod.is_critical() {
         return Ok(());
     }
-    let only_memory = NodePressure {
-        memory: true,
-        ..NodePressure::default()
-    };
+    let only_memory = NodePressure { memory: true, ..NodePressure::default() };
     if pressure == only_memory {
         let best_effort = pod_qos(pod).is_ok_and(|qos| qos == QosClass::BestEffort);
         if !best_effort || tolerates_memory_pressure(pod) {

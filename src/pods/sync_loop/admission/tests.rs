@@ -51,11 +51,7 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
         node: Some(&node),
         ..empty.attributes()
     };
-    let running = PodAdmitAttributes {
-        may_be_running: true,
-        shutting_down: true,
-        ..attributes
-    };
+    let running = PodAdmitAttributes { may_be_running: true, shutting_down: true, ..attributes };
     assert_eq!(admit(pod, &running), Ok(()), "what runs keeps its place");
     let broken = broken_by_running(pod, &attributes);
     let rejected = admit(pod, &attributes);
@@ -89,10 +85,7 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
     let well: Change = |_| {};
     let mounting = |source: Value| {
         let mut volume = json!({"name": "v"});
-        volume
-            .as_object_mut()
-            .unwrap()
-            .extend(source.as_object().unwrap().clone());
+        volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
         let mounts = json!([{"name": "v", "mountPath": "/v"}]);
         json!({"volumes": [volume], "containers": [{"name": "c", "volumeMounts": mounts}]})
     };
@@ -107,75 +100,30 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
     for (spec, change, expected) in [
         (with("hostNetwork", json!(true)), well, starts),
         (mounting(json!({"emptyDir": {}})), well, starts),
+        (mounting(json!({"persistentVolumeClaim": {"claimName": "c"}})), well, starts),
         (
-            mounting(json!({"persistentVolumeClaim": {"claimName": "c"}})),
+            with("volumes", json!([{"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}])),
             well,
             starts,
         ),
-        (
-            with(
-                "volumes",
-                json!([{"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}]),
-            ),
-            well,
-            starts,
-        ),
-        (
-            mounting(json!({"nfs": {"path": "/p", "server": "s"}})),
-            well,
-            starts,
-        ),
-        (
-            mounting(json!({"rbd": {"monitors": ["m"], "image": "i"}})),
-            well,
-            "Pending FailedMount",
-        ),
+        (mounting(json!({"nfs": {"path": "/p", "server": "s"}})), well, starts),
+        (mounting(json!({"rbd": {"monitors": ["m"], "image": "i"}})), well, "Pending FailedMount"),
         (mounting(json!({"csi": {"driver": "d"}})), well, starts),
         (mounting(json!({"ephemeral": {}})), well, starts),
-        (
-            mounting(json!({"projected": {"sources": [certificate]}})),
-            well,
-            "Pending FailedMount",
-        ),
+        (mounting(json!({"projected": {"sources": [certificate]}})), well, "Pending FailedMount"),
         (device, well, "Pending FailedMount"),
+        (with("nodeName", json!("n")), |node| node.node = None, "Pending AdmissionPending"),
+        (of_container("resources", json!({"requests": {"cpu": "9"}})), well, "Failed OutOfcpu"),
+        (with("nodeSelector", json!({"disk": "ssd"})), well, "Failed NodeAffinity"),
+        (with("securityContext", sysctl), well, "Failed SysctlForbidden"),
+        (with("os", json!({"name": "windows"})), well, "Failed PodOSNotSupported"),
         (
-            with("nodeName", json!("n")),
-            |node| node.node = None,
-            "Pending AdmissionPending",
-        ),
-        (
-            of_container("resources", json!({"requests": {"cpu": "9"}})),
-            well,
-            "Failed OutOfcpu",
-        ),
-        (
-            with("nodeSelector", json!({"disk": "ssd"})),
-            well,
-            "Failed NodeAffinity",
-        ),
-        (
-            with("securityContext", sysctl),
-            well,
-            "Failed SysctlForbidden",
-        ),
-        (
-            with("os", json!({"name": "windows"})),
-            well,
-            "Failed PodOSNotSupported",
-        ),
-        (
-            with(
-                "securityContext",
-                json!({"supplementalGroupsPolicy": "Strict"}),
-            ),
+            with("securityContext", json!({"supplementalGroupsPolicy": "Strict"})),
             well,
             "Failed SupplementalGroupsPolicyNotSupported",
         ),
         (
-            with(
-                "securityContext",
-                json!({"appArmorProfile": {"type": "RuntimeDefault"}}),
-            ),
+            with("securityContext", json!({"appArmorProfile": {"type": "RuntimeDefault"}})),
             well,
             "Failed AppArmor",
         ),
@@ -184,26 +132,15 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
             well,
             "Failed PodFeatureUnsupported",
         ),
-        (
-            with("nodeName", json!("n")),
-            |node| node.pressure.memory = true,
-            "Failed Evicted",
-        ),
-        (
-            with("nodeName", json!("n")),
-            |node| node.shutting_down = true,
-            "Failed NodeShutdown",
-        ),
+        (with("nodeName", json!("n")), |node| node.pressure.memory = true, "Failed Evicted"),
+        (with("nodeName", json!("n")), |node| node.shutting_down = true, "Failed NodeShutdown"),
     ] {
         let node = json!({"status": {"allocatable": {"cpu": "2", "pods": "9"}}});
         let node: Node = serde_json::from_value(node).unwrap();
         let annotations = json!({"kubernetes.io/config.source": "api"});
         let pod = pod(json!({"uid": "u1", "annotations": annotations}), spec);
         let empty = EmptyNode::new();
-        let mut attributes = PodAdmitAttributes {
-            node: Some(&node),
-            ..empty.attributes()
-        };
+        let mut attributes = PodAdmitAttributes { node: Some(&node), ..empty.attributes() };
         change(&mut attributes);
         assert_eq!(outcome(&pod, &attributes), expected, "{:?}", pod.spec);
     }
@@ -213,11 +150,8 @@ fn a_pod_fails_only_where_upstreams_does_and_waits_for_what_is_not_supported() {
 fn features_that_the_node_lacks_do_not_end_a_pod_that_runs() {
     let spec = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
     let (node, empty) = (Node::default(), EmptyNode::new());
-    let attributes = PodAdmitAttributes {
-        may_be_running: true,
-        node: Some(&node),
-        ..empty.attributes()
-    };
+    let attributes =
+        PodAdmitAttributes { may_be_running: true, node: Some(&node), ..empty.attributes() };
     assert_eq!(admit(&pod(json!({}), spec), &attributes), Ok(()));
 }
 
@@ -239,11 +173,8 @@ fn a_static_pod_is_placed_by_the_labels_that_are_known() {
         let annotations = json!({"kubernetes.io/config.source": source});
         let pod = pod(json!({"annotations": annotations}), spec.clone());
         let empty = EmptyNode::new();
-        let attributes = PodAdmitAttributes {
-            initial_node: initial,
-            node: object,
-            ..empty.attributes()
-        };
+        let attributes =
+            PodAdmitAttributes { initial_node: initial, node: object, ..empty.attributes() };
         let shown = match admit(&pod, &attributes) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
@@ -263,86 +194,33 @@ fn admission_is_deferred_while_its_outcome_may_change_soon() {
     };
     let (other, node) = (Arc::new(with_port("api", 8080)), Node::default());
     let none = AdmittedPods::default;
-    let staying = || AdmittedPods {
-        staying: vec![other.clone()],
-        ..none()
-    };
-    let terminating = || AdmittedPods {
-        terminating: vec![other.clone()],
-        ..none()
-    };
+    let staying = || AdmittedPods { staying: vec![other.clone()], ..none() };
+    let terminating = || AdmittedPods { terminating: vec![other.clone()], ..none() };
     let both = || AdmittedPods {
         staying: vec![other.clone()],
         terminating: vec![other.clone()],
         ..none()
     };
-    let unclaimed = || AdmittedPods {
-        unclaimed: vec![other.clone()],
-        ..none()
-    };
-    let waiting = |source: &str| AdmittedPods {
-        waiting: vec![Arc::new(with_port(source, 8080))],
-        ..none()
-    };
+    let unclaimed = || AdmittedPods { unclaimed: vec![other.clone()], ..none() };
+    let waiting =
+        |source: &str| AdmittedPods { waiting: vec![Arc::new(with_port(source, 8080))], ..none() };
     let api = || with_port("api", 8080);
     for (pod, may_be_running, object, others, expected) in [
         (api(), false, Some(&node), none(), "admitted"),
         (api(), false, Some(&node), staying(), "NodePorts"),
         (api(), false, Some(&node), both(), "NodePorts"),
-        (
-            api(),
-            false,
-            Some(&node),
-            terminating(),
-            "not yet, then NodePorts",
-        ),
+        (api(), false, Some(&node), terminating(), "not yet, then NodePorts"),
         (api(), true, Some(&node), staying(), "admitted"),
-        (
-            api(),
-            false,
-            Some(&node),
-            unclaimed(),
-            "not yet, then admitted",
-        ),
-        (
-            api(),
-            false,
-            Some(&node),
-            waiting("api"),
-            "not yet, then NodePorts",
-        ),
-        (
-            with_port("file", 8080),
-            false,
-            Some(&node),
-            waiting("file"),
-            "not yet, then NodePorts",
-        ),
+        (api(), false, Some(&node), unclaimed(), "not yet, then admitted"),
+        (api(), false, Some(&node), waiting("api"), "not yet, then NodePorts"),
+        (with_port("file", 8080), false, Some(&node), waiting("file"), "not yet, then NodePorts"),
         // It would be preempted.
-        (
-            with_port("file", 8080),
-            false,
-            Some(&node),
-            waiting("api"),
-            "admitted",
-        ),
-        (
-            with_port("api", 8081),
-            false,
-            Some(&node),
-            both(),
-            "admitted",
-        ),
+        (with_port("file", 8080), false, Some(&node), waiting("api"), "admitted"),
+        (with_port("api", 8081), false, Some(&node), both(), "admitted"),
         (api(), false, None, none(), "not yet, then admitted"),
         (api(), true, None, none(), "admitted"),
         (with_port("file", 8080), false, None, none(), "admitted"),
-        (
-            with_port("file", 8080),
-            false,
-            Some(&node),
-            terminating(),
-            "not yet, then NodePorts",
-        ),
+        (with_port("file", 8080), false, Some(&node), terminating(), "not yet, then NodePorts"),
     ] {
         let empty = EmptyNode::new();
         let attributes = PodAdmitAttributes {
@@ -390,73 +268,27 @@ fn others_make_room_for_a_critical_pod() {
     let others = |priority: i32, is_terminating: bool| {
         let pods = vec![Arc::new(sized("api", priority, "1500m"))];
         let none = Vec::new();
-        let (staying, terminating) = if is_terminating {
-            (none, pods)
-        } else {
-            (pods, none)
-        };
-        AdmittedPods {
-            staying,
-            terminating,
-            ..AdmittedPods::default()
-        }
+        let (staying, terminating) = if is_terminating { (none, pods) } else { (pods, none) };
+        AdmittedPods { staying, terminating, ..AdmittedPods::default() }
     };
     for (case, pod, others, expected) in [
-        (
-            "room",
-            sized("api", critical, "500m"),
-            others(0, false),
-            "admitted",
-        ),
-        (
-            "not critical",
-            sized("api", 0, "1"),
-            others(0, false),
-            "OutOfcpu",
-        ),
-        (
-            "critical",
-            sized("api", critical, "1"),
-            others(0, false),
-            "1 for cpu",
-        ),
-        (
-            "static",
-            sized("file", 0, "1"),
-            others(0, false),
-            "1 for cpu",
-        ),
-        (
-            "it goes already",
-            sized("api", critical, "1"),
-            others(0, true),
-            "not yet, then admitted",
-        ),
+        ("room", sized("api", critical, "500m"), others(0, false), "admitted"),
+        ("not critical", sized("api", 0, "1"), others(0, false), "OutOfcpu"),
+        ("critical", sized("api", critical, "1"), others(0, false), "1 for cpu"),
+        ("static", sized("file", 0, "1"), others(0, false), "1 for cpu"),
+        ("it goes already", sized("api", critical, "1"), others(0, true), "not yet, then admitted"),
         (
             "others are critical",
             sized("api", critical, "1"),
             others(critical, false),
             "UnexpectedAdmissionError",
         ),
-        (
-            "a control plane",
-            sized("file", 0, "1"),
-            others(critical, false),
-            "admitted",
-        ),
-        (
-            "more than there is",
-            sized("file", 0, "9"),
-            others(0, false),
-            "admitted",
-        ),
+        ("a control plane", sized("file", 0, "1"), others(critical, false), "admitted"),
+        ("more than there is", sized("file", 0, "9"), others(0, false), "admitted"),
     ] {
         let empty = EmptyNode::new();
-        let attributes = PodAdmitAttributes {
-            node: Some(&node),
-            others: &others,
-            ..empty.attributes()
-        };
+        let attributes =
+            PodAdmitAttributes { node: Some(&node), others: &others, ..empty.attributes() };
         let shown = |attributes: &PodAdmitAttributes<'_>| match admit(&pod, attributes) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
@@ -469,16 +301,9 @@ fn others_make_room_for_a_critical_pod() {
             }
         };
         assert_eq!(shown(&attributes), expected, "{case}");
-        let alone = PodAdmitAttributes {
-            standalone: true,
-            ..attributes
-        };
+        let alone = PodAdmitAttributes { standalone: true, ..attributes };
         let is_lenient = ["a control plane", "more than there is"].contains(&case);
-        let expected = if is_lenient {
-            "UnexpectedAdmissionError"
-        } else {
-            expected
-        };
+        let expected = if is_lenient { "UnexpectedAdmissionError" } else { expected };
         assert_eq!(shown(&alone), expected, "{case}, without an API server");
     }
 }
@@ -509,10 +334,7 @@ fn the_reasons_and_texts_are_upstreams() {
                 "Failed to admit pod as the OS field doesn't match node OS",
             ),
         ),
-        (
-            json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}}),
-            Ok(()),
-        ),
+        (json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}}), Ok(())),
         (
             json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}),
             rejected(
@@ -521,11 +343,7 @@ fn the_reasons_and_texts_are_upstreams() {
             ),
         ),
     ] {
-        assert_eq!(
-            admitted(&pod(json!({}), spec.clone()), false, false),
-            expected,
-            "{spec}"
-        );
+        assert_eq!(admitted(&pod(json!({}), spec.clone()), false, false), expected, "{spec}");
     }
     let strict = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
     assert_eq!(admitted(&pod(json!({}), strict), false, true), Ok(()));
@@ -563,10 +381,7 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
         (annotated("localhost/x"), true),
     ] {
         let expected = if needs {
-            rejected(
-                "AppArmor",
-                "Cannot enforce AppArmor: AppArmor is not enabled on the host",
-            )
+            rejected("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host")
         } else {
             Ok(())
         };
@@ -578,10 +393,7 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
 #[test]
 fn a_node_that_is_short_of_something_takes_only_some_pods() {
     let pod = |spec: &str, is_static: bool| {
-        let mut pod = Pod {
-            spec: serde_json::from_str(spec).unwrap(),
-            ..Pod::default()
-        };
+        let mut pod = Pod { spec: serde_json::from_str(spec).unwrap(), ..Pod::default() };
         let source = if is_static { "file" } else { "api" };
         let source = (crate::model::keys::CONFIG_SOURCE.into(), source.into());
         pod.metadata.annotations = Some([source].into());
@@ -591,14 +403,8 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
     let burstable = r#"{"containers":[{"name":"c","resources":{"requests":{"memory":"1Mi"}}}]}"#;
     let tolerant = r#"{"containers":[{"name":"c"}],"tolerations":[{"key":"node.kubernetes.io/memory-pressure","operator":"Exists","effect":"NoSchedule"}]}"#;
     let critical = r#"{"priority":2000001000,"containers":[{"name":"c"}]}"#;
-    let memory = NodePressure {
-        memory: true,
-        ..NodePressure::default()
-    };
-    let both = NodePressure {
-        disk: true,
-        ..memory
-    };
+    let memory = NodePressure { memory: true, ..NodePressure::default() };
+    let both = NodePressure { disk: true, ..memory };
     for (spec, is_static, pressure, conditions) in [
         (best_effort, false, NodePressure::default(), None),
         (best_effort, false, memory, Some("MemoryPressure")),
@@ -611,48 +417,25 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
     ] {
         let pod = pod(spec, is_static);
         let found = pressure::admit(&pod, pressure);
-        let message = found
-            .err()
-            .map(|rejection| (rejection.reason, rejection.message));
-        let expected = conditions.map(|list| {
-            (
-                "Evicted".into(),
-                format!("The node had condition: [{list}]. "),
-            )
-        });
+        let message = found.err().map(|rejection| (rejection.reason, rejection.message));
+        let expected = conditions
+            .map(|list| ("Evicted".into(), format!("The node had condition: [{list}]. ")));
         assert_eq!(message, expected, "{spec} {is_static}");
         let empty = EmptyNode::new();
-        let attributes = PodAdmitAttributes {
-            app_armor: true,
-            pressure,
-            ..empty.attributes()
-        };
-        assert_eq!(
-            admit_before_devices(&pod, &attributes).is_err(),
-            conditions.is_some()
-        );
-        assert_eq!(
-            may_resize(&pod, pressure, false).is_err(),
-            conditions.is_some()
-        );
-        let message = may_resize(&pod, NodePressure::default(), true)
-            .unwrap_err()
-            .message;
+        let attributes = PodAdmitAttributes { app_armor: true, pressure, ..empty.attributes() };
+        assert_eq!(admit_before_devices(&pod, &attributes).is_err(), conditions.is_some());
+        assert_eq!(may_resize(&pod, pressure, false).is_err(), conditions.is_some());
+        let message = may_resize(&pod, NodePressure::default(), true).unwrap_err().message;
         assert_eq!(message, "Pod was rejected as the node is shutting down.");
-        let running = PodAdmitAttributes {
-            may_be_running: true,
-            ..attributes
-        };
+        let running = PodAdmitAttributes { may_be_running: true, ..attributes };
         assert_eq!(admit(&pod, &running), Ok(()), "it runs");
     }
 }
 
 #[test]
 fn a_node_that_goes_down_takes_no_pod() {
-    let rejection = Rejection::new(
-        "NodeShutdown",
-        "Pod was rejected as the node is shutting down.",
-    );
+    let rejection =
+        Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down.");
     for priority in [0, 2_000_001_000] {
         let empty = EmptyNode::new();
         let attributes = |shutting_down| PodAdmitAttributes {
@@ -664,9 +447,6 @@ fn a_node_that_goes_down_takes_no_pod() {
         let spec = json!({"containers": [{"name": "c"}], "priority": priority});
         let pod = pod(metadata, spec);
         assert_eq!(admit(&pod, &attributes(false)), Ok(()));
-        assert_eq!(
-            admit(&pod, &attributes(true)),
-            Err(rejection.clone().into())
-        );
+        assert_eq!(admit(&pod, &attributes(true)), Err(rejection.clone().into()));
     }
 }

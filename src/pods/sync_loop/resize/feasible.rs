@@ -61,9 +61,7 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
     let swaps = |pod: &Pod, name: &str| {
         let requests = pod.container(name).map(requests::of_container::<Quantity>);
         requests.is_some_and(|requests| {
-            requests
-                .and_then(|requests| may_swap(pod, &requests))
-                .unwrap_or(false)
+            requests.and_then(|requests| may_swap(pod, &requests)).unwrap_or(false)
         })
     };
     let resizes_swapping = |container: &Container| {
@@ -135,31 +133,15 @@ mod tests {
     #[test]
     fn what_cannot_be_resized_here_is_infeasible() {
         let none = ResizeRules::default();
-        let cpus = ResizeRules {
-            static_cpus: true,
-            ..none.clone()
-        };
-        let memory = ResizeRules {
-            static_memory: true,
-            ..none.clone()
-        };
-        let swap = ResizeRules {
-            limited_swap: true,
-            ..none.clone()
-        };
+        let cpus = ResizeRules { static_cpus: true, ..none.clone() };
+        let memory = ResizeRules { static_memory: true, ..none.clone() };
+        let swap = ResizeRules { limited_swap: true, ..none.clone() };
         let restarts = json!({"resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]});
         let guaranteed = amounts("1", "1Gi", "1Gi");
         let burstable = amounts("1", "1Gi", "2Gi");
         let no = json!({});
         for (case, rules, before, now, more, wanted) in [
-            (
-                "anything",
-                &none,
-                &guaranteed,
-                amounts("2", "2Gi", "2Gi"),
-                &no,
-                "",
-            ),
+            ("anything", &none, &guaranteed, amounts("2", "2Gi", "2Gi"), &no, ""),
             (
                 "CPUs",
                 &cpus,
@@ -168,22 +150,8 @@ mod tests {
                 &no,
                 "guaranteed_pod_cpu_manager_static_policy",
             ),
-            (
-                "memory beside CPUs",
-                &cpus,
-                &guaranteed,
-                amounts("1", "2Gi", "2Gi"),
-                &no,
-                "",
-            ),
-            (
-                "CPUs of a burstable pod",
-                &cpus,
-                &burstable,
-                amounts("2", "1Gi", "2Gi"),
-                &no,
-                "",
-            ),
+            ("memory beside CPUs", &cpus, &guaranteed, amounts("1", "2Gi", "2Gi"), &no, ""),
+            ("CPUs of a burstable pod", &cpus, &burstable, amounts("2", "1Gi", "2Gi"), &no, ""),
             (
                 "memory",
                 &memory,
@@ -192,14 +160,7 @@ mod tests {
                 &no,
                 "guaranteed_pod_memory_manager_static_policy",
             ),
-            (
-                "CPUs beside memory",
-                &memory,
-                &guaranteed,
-                amounts("2", "1Gi", "1Gi"),
-                &no,
-                "",
-            ),
+            ("CPUs beside memory", &memory, &guaranteed, amounts("2", "1Gi", "1Gi"), &no, ""),
             (
                 "what may swap",
                 &swap,
@@ -224,22 +185,8 @@ mod tests {
                 &no,
                 "swap_limitation",
             ),
-            (
-                "its limit alone",
-                &swap,
-                &burstable,
-                amounts("1", "1Gi", "3Gi"),
-                &no,
-                "",
-            ),
-            (
-                "what restarts",
-                &swap,
-                &burstable,
-                amounts("1", "2Gi", "3Gi"),
-                &restarts,
-                "",
-            ),
+            ("its limit alone", &swap, &burstable, amounts("1", "1Gi", "3Gi"), &no, ""),
+            ("what restarts", &swap, &burstable, amounts("1", "2Gi", "3Gi"), &restarts, ""),
             (
                 "a guaranteed pod does not swap",
                 &swap,
@@ -253,11 +200,8 @@ mod tests {
             let detail = rejection.as_ref().map_or("", |rejection| rejection.detail);
             assert_eq!(detail, wanted, "{case}");
         }
-        let rejection = infeasible(
-            &pod(&guaranteed, &no),
-            &pod(&amounts("2", "1Gi", "1Gi"), &no),
-            &cpus,
-        );
+        let rejection =
+            infeasible(&pod(&guaranteed, &no), &pod(&amounts("2", "1Gi", "1Gi"), &no), &cpus);
         assert_eq!(
             rejection.unwrap().message,
             "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""
@@ -267,21 +211,14 @@ mod tests {
     #[test]
     fn a_resize_beyond_what_the_node_has_for_pods_is_infeasible() {
         let rules = ResizeRules {
-            allocatable: NodeAmounts {
-                milli_cpu: Some(4000),
-                memory: Some(4 << 30),
-                pids: None,
-            },
+            allocatable: NodeAmounts { milli_cpu: Some(4000), memory: Some(4 << 30), pids: None },
             ..ResizeRules::default()
         };
         let no = json!({});
         let before = pod(&amounts("1", "1Gi", "2Gi"), &no);
         for (now, wanted) in [
             (amounts("4", "4Gi", "8Gi"), None),
-            (
-                amounts("4001m", "1Gi", "1Gi"),
-                Some("cpu, requested: 4001, capacity: 4000"),
-            ),
+            (amounts("4001m", "1Gi", "1Gi"), Some("cpu, requested: 4001, capacity: 4000")),
             (
                 amounts("1", "4097Mi", "5Gi"),
                 Some("memory, requested: 4296015872, capacity: 4294967296"),

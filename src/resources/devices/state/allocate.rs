@@ -119,9 +119,7 @@ impl DeviceManagerCache {
                 }
             },
         };
-        Ok(AllocationStep::Allocate(
-            self.reserve(plugin, request, container, resource, devices),
-        ))
+        Ok(AllocationStep::Allocate(self.reserve(plugin, request, container, resource, devices)))
     }
 
     /// The plugin of a resource, if all devices in `has` are healthy.
@@ -196,9 +194,8 @@ impl DeviceManagerCache {
             }));
         }
         let preferred: BTreeSet<&String> = preferred.unwrap_or_default().iter().collect();
-        let (first, rest): (Vec<_>, Vec<_>) = candidates
-            .into_iter()
-            .partition(|id| preferred.contains(id));
+        let (first, rest): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|id| preferred.contains(id));
         chosen.extend(first.into_iter().chain(rest).take(needed).cloned());
         Ok(DeviceChoice::Devices(chosen))
     }
@@ -243,16 +240,10 @@ impl DeviceManagerCache {
             let own = self.allocation(&request.uid, name, resource);
             own.map(Allocation::ids).unwrap_or_default()
         };
-        let before = request
-            .containers
-            .iter()
-            .take_while(|other| other.name != container.name);
+        let before = request.containers.iter().take_while(|other| other.name != container.name);
         let ended = before.filter(|other| other.kind == DeviceUse::UntilExit);
         let ended: BTreeSet<&String> = ended.flat_map(|other| ids(&other.name)).collect();
-        let kept = request
-            .containers
-            .iter()
-            .filter(|other| other.kind == DeviceUse::Kept);
+        let kept = request.containers.iter().filter(|other| other.kind == DeviceUse::Kept);
         let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
         ended.difference(&kept).copied().collect()
     }
@@ -272,22 +263,14 @@ impl DeviceManagerCache {
         for id in &devices {
             let device = known.and_then(|known| known.devices.get(id));
             let nodes = device.map_or(&[][..], |device| device.numa_nodes.as_slice());
-            let nodes = if nodes.is_empty() {
-                &[NO_NUMA_NODE]
-            } else {
-                nodes
-            };
+            let nodes = if nodes.is_empty() { &[NO_NUMA_NODE] } else { nodes };
             for node in nodes {
                 let list = per_numa.entry(*node).or_default();
                 list.get_or_insert_default().push(id.clone());
             }
         }
-        let allocation = Allocation {
-            devices: per_numa,
-            response: None,
-            undecodable: None,
-            ticket,
-        };
+        let allocation =
+            Allocation { devices: per_numa, response: None, undecodable: None, ticket };
         let pod = self.pods.entry(request.uid.clone()).or_default();
         let all = pod.entry(container.name.clone()).or_default();
         all.insert(resource.into(), allocation);
@@ -315,9 +298,7 @@ impl DeviceResource {
             device.map_or(&[][..], |device| device.numa_nodes.as_slice())
         };
         let is_aligned = |id: &&String| {
-            let mut nodes = nodes(id)
-                .iter()
-                .filter_map(|node| u32::try_from(*node).ok());
+            let mut nodes = nodes(id).iter().filter_map(|node| u32::try_from(*node).ok());
             affinity.is_some_and(|mask| nodes.any(|node| mask.contains(node)))
         };
         let (aligned, mut others): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_aligned);

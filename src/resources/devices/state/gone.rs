@@ -24,21 +24,14 @@ struct GoneResource {
 
 impl GoneResource {
     fn expires_at(&self) -> Instant {
-        let forgotten = if self.is_forgotten {
-            FORGOTTEN_FOR
-        } else {
-            Duration::ZERO
-        };
+        let forgotten = if self.is_forgotten { FORGOTTEN_FOR } else { Duration::ZERO };
         self.since + REPORTED_FOR + forgotten
     }
 }
 
 impl GoneResources {
     pub(super) fn add(&mut self, name: &str, now: Instant) {
-        let gone = GoneResource {
-            since: now,
-            is_forgotten: false,
-        };
+        let gone = GoneResource { since: now, is_forgotten: false };
         self.0.insert(name.to_owned(), gone);
     }
 
@@ -74,10 +67,7 @@ impl GoneResources {
 
     /// The names of those that are forgotten, or of the others, the oldest one first.
     fn oldest(&self, forgotten: bool) -> Vec<String> {
-        let of_kind = self
-            .0
-            .iter()
-            .filter(|(_, gone)| gone.is_forgotten == forgotten);
+        let of_kind = self.0.iter().filter(|(_, gone)| gone.is_forgotten == forgotten);
         let mut of_kind: Vec<_> = of_kind.map(|(name, gone)| (gone.since, name)).collect();
         of_kind.sort();
         of_kind.into_iter().map(|(_, name)| name.clone()).collect()
@@ -90,10 +80,7 @@ impl GoneResources {
 
     pub(super) fn capacities(&self) -> impl Iterator<Item = (String, Capacity)> {
         self.0.iter().map(|(name, gone)| {
-            let capacity = Capacity {
-                is_forgotten: gone.is_forgotten,
-                ..Capacity::default()
-            };
+            let capacity = Capacity { is_forgotten: gone.is_forgotten, ..Capacity::default() };
             (name.clone(), capacity)
         })
     }
@@ -105,9 +92,7 @@ mod tests {
     use crate::base::clock;
 
     fn counts(gone: &GoneResources) -> (usize, usize) {
-        let forgotten = gone
-            .capacities()
-            .filter(|(_, capacity)| capacity.is_forgotten);
+        let forgotten = gone.capacities().filter(|(_, capacity)| capacity.is_forgotten);
         let forgotten = forgotten.count();
         (gone.0.len() - forgotten, forgotten)
     }
@@ -116,13 +101,9 @@ mod tests {
     fn a_resource_is_reported_for_a_day_and_forgotten_for_another() {
         let (mut gone, start) = (GoneResources::default(), clock::instant());
         gone.add("a/b", start);
-        for (hour, expected) in [
-            (0, (1, 0)),
-            (23, (1, 0)),
-            (24, (0, 1)),
-            (47, (0, 1)),
-            (48, (0, 0)),
-        ] {
+        for (hour, expected) in
+            [(0, (1, 0)), (23, (1, 0)), (24, (0, 1)), (47, (0, 1)), (48, (0, 0))]
+        {
             gone.expire(start + Duration::from_secs(hour * 3600));
             assert_eq!(counts(&gone), expected, "after {hour} h");
         }

@@ -26,11 +26,7 @@ pub struct DeviceHints {
 impl DeviceHints {
     /// Builds the provider for a machine with these NUMA nodes.
     pub fn new(state: DeviceManagerCache, nodes: NumaMask) -> Self {
-        Self {
-            state,
-            nodes,
-            affinities: Affinities::new(),
-        }
+        Self { state, nodes, affinities: Affinities::new() }
     }
 
     /// The NUMA affinities with which containers were allocated.
@@ -105,11 +101,7 @@ impl DeviceHints {
         let Some(known) = self.state.resources.get(resource) else {
             return vec![TopologyHint::ANY];
         };
-        if known
-            .devices
-            .values()
-            .all(|device| device.numa_nodes.is_empty())
-        {
+        if known.devices.values().all(|device| device.numa_nodes.is_empty()) {
             return vec![TopologyHint::ANY];
         }
         let is_allocated = allocated.is_some();
@@ -152,20 +144,14 @@ impl DeviceHints {
             }
         }
         let found = found.into_iter();
-        found
-            .map(|mask| TopologyHint::new(mask, mask.count() == min_size))
-            .collect()
+        found.map(|mask| TopologyHint::new(mask, mask.count() == min_size)).collect()
     }
 
     /// The NUMA nodes of the machine that have devices; all nodes if no device has an affinity.
     fn nodes_of(&self, groups: &BTreeMap<NumaMask, DeviceGroup>) -> Vec<u32> {
         let is_near = |node: &u32| groups.keys().any(|group| group.contains(*node));
         let known: Vec<u32> = self.nodes.nodes().filter(is_near).collect();
-        if known.is_empty() {
-            self.nodes.nodes().collect()
-        } else {
-            known
-        }
+        if known.is_empty() { self.nodes.nodes().collect() } else { known }
     }
 }
 

@@ -79,10 +79,7 @@ enum ResourcePlugin {
         inherited: bool,
     },
     /// The plugin disconnected, or has only registered with an earlier kubelet.
-    Stopped {
-        since: Instant,
-        options: DevicePluginOptions,
-    },
+    Stopped { since: Instant, options: DevicePluginOptions },
 }
 
 #[derive(Clone, Debug)]
@@ -101,9 +98,7 @@ impl DeviceResource {
     /// Devices that count as capacity.
     fn advertised(&self) -> impl Iterator<Item = (&String, &PluginDevice)> {
         let counts = match self.plugin {
-            ResourcePlugin::Connected {
-                listed, inherited, ..
-            } => listed || inherited,
+            ResourcePlugin::Connected { listed, inherited, .. } => listed || inherited,
             ResourcePlugin::Stopped { .. } => false,
         };
         let devices = self.devices.iter();
@@ -130,16 +125,8 @@ impl DeviceManagerCache {
     /// register.
     pub fn restore(data: &DeviceData, now: Instant) -> Self {
         let entries = data.pod_device_entries.as_deref().unwrap_or_default();
-        let mut state = Self {
-            pods: entries::from_checkpoint(entries),
-            ..Self::default()
-        };
-        for name in data
-            .registered_devices
-            .iter()
-            .flatten()
-            .map(|(name, _)| name)
-        {
+        let mut state = Self { pods: entries::from_checkpoint(entries), ..Self::default() };
+        for name in data.registered_devices.iter().flatten().map(|(name, _)| name) {
             state.resources.insert(
                 name.clone(),
                 DeviceResource {
@@ -151,11 +138,7 @@ impl DeviceManagerCache {
                 },
             );
         }
-        let allocated = state
-            .pods
-            .values()
-            .flat_map(BTreeMap::values)
-            .flat_map(BTreeMap::keys);
+        let allocated = state.pods.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys);
         let unserved = allocated.filter(|name| !state.resources.contains_key(*name));
         for name in unserved {
             state.gone.add(name, now);
@@ -204,24 +187,16 @@ impl DeviceManagerCache {
         let before = self.resources.get(resource).map(|known| &known.plugin);
         let inherited = match before {
             Some(ResourcePlugin::Connected { id: other, .. }) if *other > id => return false,
-            Some(ResourcePlugin::Connected {
-                listed, inherited, ..
-            }) => *listed || *inherited,
+            Some(ResourcePlugin::Connected { listed, inherited, .. }) => *listed || *inherited,
             Some(ResourcePlugin::Stopped { .. }) | None => false,
         };
-        let plugin = ResourcePlugin::Connected {
-            id,
-            options,
-            listed: false,
-            inherited,
-        };
+        let plugin = ResourcePlugin::Connected { id, options, listed: false, inherited };
         self.gone.remove(resource);
         match self.resources.get_mut(resource) {
             Some(known) => known.plugin = plugin,
             None => {
                 let devices = Arc::default();
-                self.resources
-                    .insert(resource.into(), DeviceResource { devices, plugin });
+                self.resources.insert(resource.into(), DeviceResource { devices, plugin });
             }
         }
         true
@@ -261,9 +236,7 @@ impl DeviceManagerCache {
         };
         let changed = self.pods.iter().filter(|(_, containers)| {
             let allocations = containers.values().filter_map(|all| all.get(resource));
-            allocations
-                .into_iter()
-                .any(|all| all.ids().into_iter().any(is_changed))
+            allocations.into_iter().any(|all| all.ids().into_iter().any(is_changed))
         });
         Ok(changed.map(|(uid, _)| uid.clone()).collect())
     }
@@ -276,10 +249,7 @@ impl DeviceManagerCache {
         match &known.plugin {
             ResourcePlugin::Connected { id, options, .. } if *id == from => {
                 let options = *options;
-                known.plugin = ResourcePlugin::Stopped {
-                    since: now,
-                    options,
-                };
+                known.plugin = ResourcePlugin::Stopped { since: now, options };
                 true
             }
             _ => false,
@@ -289,15 +259,12 @@ impl DeviceManagerCache {
     /// Removes resources whose plugins have been disconnected for `ENDPOINT_STOP_GRACE_PERIOD`, and forgets those that
     /// were removed long ago; returns whether there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
-        let over = self
-            .resources
-            .iter()
-            .filter(|(_, resource)| match resource.plugin {
-                ResourcePlugin::Stopped { since, .. } => {
-                    now.saturating_duration_since(since) > ENDPOINT_STOP_GRACE_PERIOD
-                }
-                ResourcePlugin::Connected { .. } => false,
-            });
+        let over = self.resources.iter().filter(|(_, resource)| match resource.plugin {
+            ResourcePlugin::Stopped { since, .. } => {
+                now.saturating_duration_since(since) > ENDPOINT_STOP_GRACE_PERIOD
+            }
+            ResourcePlugin::Connected { .. } => false,
+        });
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         for name in &over {
             self.resources.remove(name);
@@ -309,15 +276,12 @@ impl DeviceManagerCache {
 
     /// Time at which the next resource is removed or forgotten.
     pub fn next_expiry(&self) -> Option<Instant> {
-        let stopped = self
-            .resources
-            .values()
-            .filter_map(|resource| match resource.plugin {
-                ResourcePlugin::Stopped { since, .. } => {
-                    Some(since + ENDPOINT_STOP_GRACE_PERIOD + Duration::from_millis(1))
-                }
-                ResourcePlugin::Connected { .. } => None,
-            });
+        let stopped = self.resources.values().filter_map(|resource| match resource.plugin {
+            ResourcePlugin::Stopped { since, .. } => {
+                Some(since + ENDPOINT_STOP_GRACE_PERIOD + Duration::from_millis(1))
+            }
+            ResourcePlugin::Connected { .. } => None,
+        });
         stopped.chain(self.gone.next_expiry()).min()
     }
 
@@ -348,9 +312,7 @@ impl DeviceManagerCache {
     /// Whether the plugin's last list has the device as healthy. An unknown device counts as healthy.
     pub fn is_healthy(&self, resource: &str, device: &str) -> bool {
         let known = self.resources.get(resource);
-        known
-            .and_then(|known| known.devices.get(device))
-            .is_none_or(|device| device.healthy)
+        known.and_then(|known| known.devices.get(device)).is_none_or(|device| device.healthy)
     }
 
     // -- allocations -------------------------------------------------------------------------------------------
@@ -371,10 +333,7 @@ impl DeviceManagerCache {
         let all = self.pods.values().flat_map(BTreeMap::values);
         let names: BTreeSet<_> = all.flat_map(BTreeMap::keys).collect();
         let count = |name: &String| i64::try_from(self.taken(name).len()).unwrap_or(i64::MAX);
-        names
-            .into_iter()
-            .map(|name| (name.clone(), count(name)))
-            .collect()
+        names.into_iter().map(|name| (name.clone(), count(name))).collect()
     }
 
     /// Pods that have devices of a resource.
@@ -386,9 +345,7 @@ impl DeviceManagerCache {
 
     fn taken(&self, resource: &str) -> BTreeSet<&String> {
         let all = self.pods.values().flat_map(BTreeMap::values);
-        all.filter_map(|all| all.get(resource))
-            .flat_map(Allocation::ids)
-            .collect()
+        all.filter_map(|all| all.get(resource)).flat_map(Allocation::ids).collect()
     }
 
     /// Records the plugin's response to `Allocate`; false if the devices were released in the meantime.
@@ -440,10 +397,7 @@ impl DeviceManagerCache {
     /// Releases the devices of a pod; returns whether it had any.
     pub fn release(&mut self, uid: &PodUid) -> bool {
         let had = self.pods.remove(uid).is_some();
-        let had_unknown = self
-            .unknown
-            .as_mut()
-            .is_some_and(|unknown| unknown.release(uid));
+        let had_unknown = self.unknown.as_mut().is_some_and(|unknown| unknown.release(uid));
         had || had_unknown
     }
 

@@ -45,9 +45,7 @@ impl DeviceManagerCache {
     /// Records that a container is about to be created, and so has no unknown devices.
     pub fn mark_starting(&mut self, uid: &PodUid, container: &str) {
         if let Some(unknown) = &mut self.unknown {
-            unknown
-                .containers
-                .retain(|(pod, name, _)| !(pod == uid && name == container));
+            unknown.containers.retain(|(pod, name, _)| !(pod == uid && name == container));
         }
     }
 
@@ -73,12 +71,7 @@ impl DeviceManagerCache {
         let Some(unknown) = &self.unknown else {
             return Ok(());
         };
-        let is_affected = || {
-            unknown
-                .containers
-                .iter()
-                .any(|(_, _, name)| name == resource)
-        };
+        let is_affected = || unknown.containers.iter().any(|(_, _, name)| name == resource);
         if !unknown.inventory_complete || is_affected() {
             return Err(DeviceAllocationError::UnknownDevices(resource.into()));
         }

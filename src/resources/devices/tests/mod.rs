@@ -37,17 +37,8 @@ impl World {
         let stop = CancellationToken::new();
         tokio::spawn(manager.clone().run(stop.clone()));
         let plugins = root.path().join("device-plugins");
-        until("the socket is there", || {
-            plugins.join("kubelet.sock").exists()
-        })
-        .await;
-        World {
-            manager,
-            metrics,
-            plugins,
-            _stop: stop.drop_guard(),
-            root,
-        }
+        until("the socket is there", || plugins.join("kubelet.sock").exists()).await;
+        World { manager, metrics, plugins, _stop: stop.drop_guard(), root }
     }
 
     fn plugin(&self, name: &str) -> FakePlugin {
@@ -59,15 +50,9 @@ impl World {
     }
 
     async fn until_amount(&self, resource: &str, capacity: usize, allocatable: usize) {
-        let expected = Capacity {
-            capacity,
-            allocatable,
-            is_forgotten: false,
-        };
-        until(&format!("{resource} is {expected:?}"), || {
-            self.amount(resource) == Some(expected)
-        })
-        .await;
+        let expected = Capacity { capacity, allocatable, is_forgotten: false };
+        until(&format!("{resource} is {expected:?}"), || self.amount(resource) == Some(expected))
+            .await;
     }
 
     /// How the next allocation for a pod ends.
@@ -175,9 +160,7 @@ async fn what_a_plugin_had_is_no_capacity_once_it_has_been_gone_for_long() {
 async fn whatever_order_many_registrations_end_in_one_of_them_serves() {
     let world = World::start().await;
     for round in 0..20 {
-        let plugins: Vec<_> = (0..4)
-            .map(|n| world.plugin(&format!("{round}-{n}.sock")))
-            .collect();
+        let plugins: Vec<_> = (0..4).map(|n| world.plugin(&format!("{round}-{n}.sock"))).collect();
         for plugin in &plugins {
             plugin.send(&["a"]);
         }
@@ -210,16 +193,10 @@ async fn an_allocation_is_there_only_once_it_is_recorded() {
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
     for _ in 0..2 {
         let error = world.allocate(&pod).await.unwrap_err();
-        assert!(
-            matches!(error, DeviceAllocationError::Checkpoint(_)),
-            "{error}"
-        );
+        assert!(matches!(error, DeviceAllocationError::Checkpoint(_)), "{error}");
         let options = world.manager.run_options(&pod, &container).await;
         let error = options.unwrap_err();
-        assert!(
-            matches!(error, DeviceAllocationError::Checkpoint(_)),
-            "{error}"
-        );
+        assert!(matches!(error, DeviceAllocationError::Checkpoint(_)), "{error}");
     }
     fs::remove_dir(&file).unwrap();
     world.allocate(&pod).await.unwrap();
@@ -236,19 +213,13 @@ async fn a_plugin_with_too_many_devices_is_not_used_and_harms_no_other() {
     good.register(GPU, VERSION).await.unwrap();
     let many = (0..super::state::MAX_DEVICES).map(|n| plugin::device(&format!("{n}")));
     greedy.send_devices(many.collect());
-    greedy
-        .register("example.com/greedy", VERSION)
-        .await
-        .unwrap();
+    greedy.register("example.com/greedy", VERSION).await.unwrap();
     world.until_amount(GPU, 1, 1).await;
     until("the stream is ended", || {
         world.amount("example.com/greedy").is_some() && world.manager.clients() == 1
     })
     .await;
-    assert_eq!(
-        world.amount("example.com/greedy"),
-        Some(Capacity::default())
-    );
+    assert_eq!(world.amount("example.com/greedy"), Some(Capacity::default()));
     world.allocate(&pod("u", 1)).await.unwrap();
 }
 
@@ -282,18 +253,14 @@ async fn registrations_are_counted_also_if_they_are_refused() {
     let world = World::start().await;
     let plugin = world.plugin("gpu.sock");
     let error = plugin.register(GPU, "v1alpha1").await.unwrap_err();
-    assert!(
-        error.message().contains("is not supported by kubelet"),
-        "{error}"
-    );
+    assert!(error.message().contains("is not supported by kubelet"), "{error}");
     for n in 0..2000 {
         let name = format!("n{n}");
         plugin.register(&name, VERSION).await.unwrap_err();
     }
     let text = world.metrics.text();
-    let counts = text
-        .lines()
-        .filter(|line| line.starts_with("kubelet_device_plugin_registration_total{"));
+    let counts =
+        text.lines().filter(|line| line.starts_with("kubelet_device_plugin_registration_total{"));
     let counts: Vec<_> = counts.collect();
     let first = format!("kubelet_device_plugin_registration_total{{resource_name=\"{GPU}\"}} 1");
     assert!(counts.contains(&first.as_str()), "{text}");

@@ -64,11 +64,7 @@ impl Drop for FakePlugin {
 
 /// A healthy device.
 pub(crate) fn device(id: &str) -> Device {
-    Device {
-        id: id.into(),
-        health: "Healthy".into(),
-        topology: None,
-    }
+    Device { id: id.into(), health: "Healthy".into(), topology: None }
 }
 
 impl FakePlugin {
@@ -198,19 +194,13 @@ impl DevicePlugin for Service {
                 devices.changed().await.ok()?;
                 let list = devices.borrow_and_update().clone();
                 if let Some(devices_now) = list {
-                    let list = ListAndWatchResponse {
-                        devices: devices_now,
-                    };
+                    let list = ListAndWatchResponse { devices: devices_now };
                     return Some((Ok(list), devices));
                 }
             }
         });
         let gone = self.gone.clone();
-        Ok(Response::new(
-            lists
-                .take_until(async move { gone.cancelled().await })
-                .boxed(),
-        ))
+        Ok(Response::new(lists.take_until(async move { gone.cancelled().await }).boxed()))
     }
 
     async fn get_preferred_allocation(
@@ -222,13 +212,9 @@ impl DevicePlugin for Service {
         let chosen = requests.map(|request| {
             let size = usize::try_from(request.allocation_size).unwrap();
             let all = request.available_device_i_ds.into_iter().rev();
-            ContainerPreferredAllocationResponse {
-                device_i_ds: all.take(size).collect(),
-            }
+            ContainerPreferredAllocationResponse { device_i_ds: all.take(size).collect() }
         });
-        Ok(Response::new(PreferredAllocationResponse {
-            container_responses: chosen.collect(),
-        }))
+        Ok(Response::new(PreferredAllocationResponse { container_responses: chosen.collect() }))
     }
 
     async fn allocate(
@@ -248,9 +234,7 @@ impl DevicePlugin for Service {
             }
         }
         self.answering().await;
-        Ok(Response::new(AllocateResponse {
-            container_responses: responses,
-        }))
+        Ok(Response::new(AllocateResponse { container_responses: responses }))
     }
 
     async fn pre_start_container(

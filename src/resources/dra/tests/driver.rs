@@ -123,11 +123,7 @@ impl FakeDriver {
         });
         let incoming = UnixListenerStream::new(listener);
         runtime.spawn(Server::builder().serve_with_incoming(dispatch, incoming));
-        Self {
-            service,
-            socket,
-            runtime: Some(runtime),
-        }
+        Self { service, socket, runtime: Some(runtime) }
     }
 
     pub(crate) fn prepares(&self, prepares: Prepares) {
@@ -203,9 +199,7 @@ impl DraPlugin for Service {
             let error = error.clone();
             (claim.uid, NodeUnprepareResourceResponse { error })
         });
-        Ok(Response::new(NodeUnprepareResourcesResponse {
-            claims: results.collect(),
-        }))
+        Ok(Response::new(NodeUnprepareResourcesResponse { claims: results.collect() }))
     }
 }
 
@@ -222,9 +216,7 @@ impl DraResourceHealth for Service {
         let reports = stream::unfold(health, |mut health| async {
             health.changed().await.ok()?;
             let devices = health.borrow_and_update().clone();
-            let report = NodeWatchResourcesResponse {
-                devices: devices.unwrap_or_default(),
-            };
+            let report = NodeWatchResourcesResponse { devices: devices.unwrap_or_default() };
             Some((Ok(report), health))
         });
         Ok(Response::new(reports.boxed()))

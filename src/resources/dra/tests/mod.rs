@@ -60,14 +60,7 @@ impl World {
         let root = tempfile::tempdir().unwrap();
         let metrics = Metrics::new();
         let (manager, stop) = open(&api, root.path(), &metrics).await;
-        World {
-            manager,
-            metrics,
-            api,
-            claims,
-            root,
-            _stop: stop,
-        }
+        World { manager, metrics, api, claims, root, _stop: stop }
     }
 
     /// The next kubelet on the same node.
@@ -83,9 +76,7 @@ impl World {
         let results = drivers.iter().map(
             |driver| json!({"driver": driver, "pool": "pool", "device": name, "request": "r"}),
         );
-        let users = pods
-            .iter()
-            .map(|uid| json!({"resource": "pods", "name": uid, "uid": uid}));
+        let users = pods.iter().map(|uid| json!({"resource": "pods", "name": uid, "uid": uid}));
         let claim = json!({
             "metadata": {"namespace": "ns", "name": name, "uid": format!("uid-{name}")},
             "spec": {},
@@ -124,9 +115,7 @@ impl World {
 }
 
 async fn open(api: &Scripted, root: &Path, metrics: &Metrics) -> (DraManager, DropGuard) {
-    let api = ApiServer::of_kubeconfig(&api.kubeconfig(root))
-        .await
-        .unwrap();
+    let api = ApiServer::of_kubeconfig(&api.kubeconfig(root)).await.unwrap();
     let manager = DraManager::open(root, "node1", Some(api), metrics);
     let stop = CancellationToken::new();
     let mut handlers = PluginHandlers::new();
@@ -139,9 +128,7 @@ async fn open(api: &Scripted, root: &Path, metrics: &Metrics) -> (DraManager, Dr
 
 /// A pod with one container that uses all of these claims.
 fn pod(uid: &str, claims: &[&str]) -> Pod {
-    let declared = claims
-        .iter()
-        .map(|name| json!({"name": name, "resourceClaimName": name}));
+    let declared = claims.iter().map(|name| json!({"name": name, "resourceClaimName": name}));
     let used = claims.iter().map(|name| json!({"name": name}));
     serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": uid, "uid": uid},
@@ -184,11 +171,7 @@ async fn a_claim_is_prepared_once_for_pods_that_share_it_and_given_back_after_th
     }
     let shown = world.manager.of_container(&b, &b.containers()[0]);
     assert_eq!(
-        (
-            shown.len(),
-            shown[0].name.as_str(),
-            shown[0].devices[0].device.as_str()
-        ),
+        (shown.len(), shown[0].name.as_str(), shown[0].devices[0].device.as_str()),
         (1, "shared", "shared")
     );
 
@@ -196,31 +179,15 @@ async fn a_claim_is_prepared_once_for_pods_that_share_it_and_given_back_after_th
     assert_eq!(driver.calls()[2..], ["unprepare own"]);
     // A driver that cannot give a claim back is called again.
     driver.unprepares(Err("busy".into()));
-    let error = world
-        .manager
-        .unprepare(&PodUid::from("b"))
-        .await
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "NodeUnprepareResources failed for ResourceClaim shared: busy"
-    );
+    let error = world.manager.unprepare(&PodUid::from("b")).await.unwrap_err();
+    assert_eq!(error.to_string(), "NodeUnprepareResources failed for ResourceClaim shared: busy");
     driver.unprepares(Ok(()));
     world.manager.unprepare(&PodUid::from("b")).await.unwrap();
     world.manager.unprepare(&PodUid::from("b")).await.unwrap();
-    assert_eq!(
-        driver.calls()[3..],
-        ["unprepare shared", "unprepare shared"]
-    );
+    assert_eq!(driver.calls()[3..], ["unprepare shared", "unprepare shared"]);
     let text = world.text();
-    assert!(
-        text.contains("dra_resource_claims_in_use{driver_name=\"<any>\"} 0"),
-        "{text}"
-    );
-    assert!(
-        !text.contains("dra_resource_claims_in_use{driver_name=\"dra."),
-        "{text}"
-    );
+    assert!(text.contains("dra_resource_claims_in_use{driver_name=\"<any>\"} 0"), "{text}");
+    assert!(!text.contains("dra_resource_claims_in_use{driver_name=\"dra."), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,18 +202,11 @@ async fn what_is_wrong_with_a_claim_is_said_and_nothing_is_noted() {
             "missing",
             "fetch ResourceClaim missing: the API server returned 404 Not Found: scripted NotFound",
         ),
-        (
-            "foreign",
-            "pod a (a) is not allowed to use ResourceClaim foreign (uid-foreign)",
-        ),
+        ("foreign", "pod a (a) is not allowed to use ResourceClaim foreign (uid-foreign)"),
         ("early", "ResourceClaim early: not allocated"),
         ("away", "DRA driver away.example.com is not registered"),
     ] {
-        let error = world
-            .manager
-            .prepare(&pod("a", &[claim]))
-            .await
-            .unwrap_err();
+        let error = world.manager.prepare(&pod("a", &[claim])).await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
     world.manager.unprepare(&PodUid::from("a")).await.unwrap();
@@ -266,13 +226,8 @@ async fn a_driver_that_fails_or_lies_keeps_the_pod_from_starting_until_it_does_n
     let pod = pod("a", &["c"]);
     driver.prepares(Arc::new(|_| Err("no power".into())));
     let error = world.manager.prepare(&pod).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "NodePrepareResources failed for ResourceClaim c: no power"
-    );
-    driver.prepares(Arc::new(|_| {
-        Ok(vec![device("x"), device("x"), device("y")])
-    }));
+    assert_eq!(error.to_string(), "NodePrepareResources failed for ResourceClaim c: no power");
+    driver.prepares(Arc::new(|_| Ok(vec![device("x"), device("x"), device("y")])));
     world.manager.prepare(&pod).await.unwrap();
     let devices = world.devices(&pod).await.unwrap();
     assert_eq!(devices, ["example.com/dra=x", "example.com/dra=y"]);
@@ -294,10 +249,7 @@ async fn the_next_kubelet_knows_the_devices_and_gives_them_back() {
     world.manager.prepare(&pod).await.unwrap();
     world.restarted().await;
     assert_eq!(world.devices(&pod).await.unwrap(), ["example.com/dra=c"]);
-    until("it has registered again", || {
-        world.manager.is_registered(DRIVER)
-    })
-    .await;
+    until("it has registered again", || world.manager.is_registered(DRIVER)).await;
     // Of a pod that is gone.
     world.manager.retain(|_| false);
     until("it was given back", || driver.calls().len() == 2).await;
@@ -309,10 +261,7 @@ async fn the_next_kubelet_knows_the_devices_and_gives_them_back() {
     std::fs::write(&path, "{\"Data\":\"{}\",\"Checksum\":1}").unwrap();
     world.restarted().await;
     assert!(world.root.path().join("dra_manager_state.damaged").exists());
-    until("it has registered again", || {
-        world.manager.is_registered(DRIVER)
-    })
-    .await;
+    until("it has registered again", || world.manager.is_registered(DRIVER)).await;
     assert_eq!(world.devices(&pod).await.unwrap(), ["example.com/dra=c"]);
     assert!(path.exists());
 }
@@ -328,10 +277,7 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
     let path = world.root.path().join("dra_manager_state");
     std::fs::write(&path, "{}").unwrap();
     world.restarted().await;
-    until("it has registered again", || {
-        world.manager.is_registered(DRIVER)
-    })
-    .await;
+    until("it has registered again", || world.manager.is_registered(DRIVER)).await;
     // Pods of the time before, and one that has no claim.
     let all = [pod.clone(), other.clone(), self::pod("idle", &[])];
     world.manager.inventory_complete(&all.map(Arc::new));
@@ -351,15 +297,9 @@ async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_
     let devices = world.devices(&other).await.unwrap();
     assert_eq!(devices, ["example.com/dra=shared"], "prepared again");
     world.manager.retain(|_| false);
-    until("the other pod is gone", || {
-        given_back() == ["unprepare own", "unprepare shared"]
-    })
-    .await;
+    until("the other pod is gone", || given_back() == ["unprepare own", "unprepare shared"]).await;
     let damaged = world.root.path().join("dra_manager_state.damaged");
-    until("the damaged file is not needed any more", || {
-        !damaged.exists()
-    })
-    .await;
+    until("the damaged file is not needed any more", || !damaged.exists()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -382,11 +322,7 @@ async fn the_health_of_devices_is_shown_and_pods_are_marked_when_it_changes() {
     assert_eq!(shown(), ("Unknown".into(), None));
     for (health, text, expected) in [
         (HealthStatus::Healthy, "", ("Healthy", None)),
-        (
-            HealthStatus::Unhealthy,
-            "too hot",
-            ("Unhealthy", Some("too hot")),
-        ),
+        (HealthStatus::Unhealthy, "too hot", ("Unhealthy", Some("too hot"))),
     ] {
         driver.reports(&[("c", health), ("unused", health)], text);
         let woken = timeout(LONG, world.manager.changed()).await.unwrap();
@@ -450,10 +386,7 @@ async fn the_slices_of_drivers_that_are_away_are_deleted() {
         });
         all.collect::<Vec<_>>()
     };
-    until("those of all drivers at the start", || {
-        deleted(&world).len() == 1
-    })
-    .await;
+    until("those of all drivers at the start", || deleted(&world).len() == 1).await;
     assert_eq!(deleted(&world), ["spec.nodeName=node1"]);
     world.manager.set_wiping_delay(Duration::from_millis(200));
     let driver = world.driver(DRIVER).await;
@@ -461,10 +394,7 @@ async fn the_slices_of_drivers_that_are_away_are_deleted() {
     assert_eq!(deleted(&world).len(), 1, "it is there");
     drop(driver);
     until("those of the driver", || deleted(&world).len() == 2).await;
-    assert_eq!(
-        deleted(&world)[1],
-        "spec.nodeName=node1,spec.driver=dra.example.com"
-    );
+    assert_eq!(deleted(&world)[1], "spec.nodeName=node1,spec.driver=dra.example.com");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -474,9 +404,7 @@ async fn a_driver_without_a_known_service_is_refused() {
     let status = driver.registered().await;
     assert!(!status.plugin_registered);
     assert!(
-        status
-            .error
-            .contains("none of services supported by the plugin ([\"v1alpha4\"])"),
+        status.error.contains("none of services supported by the plugin ([\"v1alpha4\"])"),
         "{status:?}"
     );
     assert!(!world.manager.is_registered(DRIVER));

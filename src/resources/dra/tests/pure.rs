@@ -27,23 +27,13 @@ fn a_pod_has_the_claims_that_it_names_and_those_made_for_it() {
         "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-made-x"}, {"name": "none"}],
         "extendedResourceClaimStatus": {"resourceClaimName": "extended", "requestMappings": []},
     });
-    let claim = |name: &str, is_owned| PodClaim {
-        name: name.into(),
-        is_owned,
-    };
+    let claim = |name: &str, is_owned| PodClaim { name: name.into(), is_owned };
     assert_eq!(
         claims::of_pod(&pod(&declared, &status)).unwrap(),
-        [
-            claim("object", false),
-            claim("p-made-x", true),
-            claim("extended", false)
-        ]
+        [claim("object", false), claim("p-made-x", true), claim("extended", false)]
     );
     let error = claims::of_pod(&pod(&declared, &json!({}))).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "pod \"ns/p\": ResourceClaim not created yet"
-    );
+    assert_eq!(error.to_string(), "pod \"ns/p\": ResourceClaim not created yet");
     let unknown = json!({"containers": [], "resourceClaims": [{"name": "future"}]});
     let error = claims::of_pod(&pod(&unknown, &json!({}))).unwrap_err();
     assert_eq!(
@@ -97,11 +87,7 @@ fn a_device_class_may_be_requested_by_its_name() {
         "resourceClaimName": "extended", "requestMappings": [mapping]}});
     let pod = pod(&spec, &status);
     let found = claims::of_container(&pod, &pod.containers()[0]).unwrap();
-    let expected = ClaimRequest {
-        declared: None,
-        claim: "extended".into(),
-        request: "q".into(),
-    };
+    let expected = ClaimRequest { declared: None, claim: "extended".into(), request: "q".into() };
     assert_eq!(found, [expected]);
 }
 
@@ -118,11 +104,7 @@ fn a_device_is_for_its_requests_or_for_all() {
         (&[], "b", true),
         (&["a"], "a/first", true),
     ] {
-        assert_eq!(
-            device(requests).is_for(request),
-            expected,
-            "{requests:?} {request}"
-        );
+        assert_eq!(device(requests).is_for(request), expected, "{requests:?} {request}");
     }
 }
 
@@ -132,25 +114,14 @@ const WRITTEN: &str = r#"{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"c
 #[test]
 fn the_checkpoint_is_upstreams() {
     let claims = checkpoint::decode(WRITTEN.as_bytes()).unwrap();
-    let key = |name: &str| ResourceClaimKey {
-        namespace: "default".into(),
-        name: name.into(),
-    };
+    let key = |name: &str| ResourceClaimKey { namespace: "default".into(), name: name.into() };
     let first = &claims.0[&key("example-1")];
     assert_eq!(first.uid, "067798be-454e-4be4-9047-1aa06aea63f7");
     assert_eq!(first.pods.len(), 1);
     let device = &first.drivers["test-driver.cdi.k8s.io"][0];
     assert_eq!(
-        (
-            device.pool.as_str(),
-            device.device.as_str(),
-            &device.cdi_ids[..]
-        ),
-        (
-            "worker-1",
-            "dev-1",
-            &["example.com/example=cdi-example".to_owned()][..]
-        )
+        (device.pool.as_str(), device.device.as_str(), &device.cdi_ids[..]),
+        ("worker-1", "dev-1", &["example.com/example=cdi-example".to_owned()][..])
     );
     assert!(claims.0.contains_key(&key("example-2")));
     let again = checkpoint::encode(&claims).unwrap();

@@ -40,10 +40,7 @@ impl FakeRegistrar {
 
     /// Receives statuses, and never responds to them.
     pub(crate) fn silent(self) -> Self {
-        Self {
-            silent: true,
-            ..self
-        }
+        Self { silent: true, ..self }
     }
 
     /// Serves nothing but registrations.

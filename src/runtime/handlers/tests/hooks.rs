@@ -18,11 +18,7 @@ struct Bench {
 
 fn bench(exec: ExecFn) -> Bench {
     let (events, metrics) = (EventRecorder::new(), Metrics::new());
-    Bench {
-        hooks: Hooks::new(exec, events.clone(), &metrics),
-        events,
-        metrics,
-    }
+    Bench { hooks: Hooks::new(exec, events.clone(), &metrics), events, metrics }
 }
 
 fn pod() -> ObjectRef {
@@ -48,18 +44,13 @@ impl Bench {
 
 fn command(args: &[&str]) -> LifecycleHandler {
     LifecycleHandler {
-        exec: Some(ExecAction {
-            command: Some(args.iter().map(|&arg| arg.into()).collect()),
-        }),
+        exec: Some(ExecAction { command: Some(args.iter().map(|&arg| arg.into()).collect()) }),
         ..Default::default()
     }
 }
 
 fn sleep(seconds: i64) -> LifecycleHandler {
-    LifecycleHandler {
-        sleep: Some(SleepAction { seconds }),
-        ..Default::default()
-    }
+    LifecycleHandler { sleep: Some(SleepAction { seconds }), ..Default::default() }
 }
 
 fn get(scheme: &str, port: u16) -> LifecycleHandler {
@@ -77,10 +68,7 @@ fn get(scheme: &str, port: u16) -> LifecycleHandler {
 #[tokio::test]
 async fn a_command_that_fails_tells_everything_in_one_line() {
     let bench = bench(exec_with(|_| exited(2, "out ", "err")));
-    let error = bench
-        .pre_stop(command(&["sh", "x"]), SECOND)
-        .await
-        .unwrap_err();
+    let error = bench.pre_stop(command(&["sh", "x"]), SECOND).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "Exec lifecycle hook ([sh x]) for Container \"c\" in Pod \"p_ns(u1)\" failed - error: \
@@ -99,10 +87,7 @@ async fn a_hook_that_never_reached_the_runtime_says_that_it_has_not_run() {
         Box::pin(async move { Err(error) })
     });
     let error = bench(unreachable).pre_stop(command(&["x"]), SECOND).await;
-    assert!(
-        matches!(error, Err(HookError::RuntimeUnavailable(_))),
-        "{error:?}"
-    );
+    assert!(matches!(error, Err(HookError::RuntimeUnavailable(_))), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,10 +114,7 @@ async fn the_runtime_is_told_the_budget_of_a_pre_stop_command_and_none_for_post_
     let bench = bench(Arc::new(|_, _, timeout| {
         Box::pin(async move { exited(timeout.as_secs() as i32, "", "") })
     }));
-    let error = bench
-        .pre_stop(command(&["x"]), 7 * SECOND)
-        .await
-        .unwrap_err();
+    let error = bench.pre_stop(command(&["x"]), 7 * SECOND).await.unwrap_err();
     assert!(error.to_string().contains("exited with 7"), "{error}");
     let target = HookTarget {
         pod: &pod(),
@@ -158,10 +140,7 @@ async fn sleep_sleeps_and_may_be_zero() {
 #[tokio::test]
 async fn a_tcp_socket_and_nothing_at_all_are_no_hooks() {
     let bench = bench(no_exec());
-    let tcp = LifecycleHandler {
-        tcp_socket: Some(tcp(80)),
-        ..Default::default()
-    };
+    let tcp = LifecycleHandler { tcp_socket: Some(tcp(80)), ..Default::default() };
     for hook in [tcp, LifecycleHandler::default()] {
         let error = bench.pre_stop(hook, SECOND).await.unwrap_err();
         assert!(matches!(error, HookError::Invalid(_)), "{error:?}");
@@ -176,26 +155,17 @@ fn refuse(_: &str, _: u16) -> String {
 async fn any_answer_satisfies_an_http_hook() {
     let server = Server::http("127.0.0.1:0", refuse).await;
     let bench = bench(no_exec());
-    assert_eq!(
-        bench.pre_stop(get("HTTP", server.port), SECOND).await,
-        Ok(())
-    );
+    assert_eq!(bench.pre_stop(get("HTTP", server.port), SECOND).await, Ok(()));
     let head = server.requests.lock()[0].clone();
     assert!(head.starts_with("GET /stop HTTP/1.1\r\n"), "{head}");
-    assert!(
-        head.contains("User-Agent: kube-lifecycle/1.36\r\n"),
-        "{head}"
-    );
+    assert!(head.contains("User-Agent: kube-lifecycle/1.36\r\n"), "{head}");
 }
 
 #[tokio::test]
 async fn an_https_hook_falls_back_to_http_and_says_so() {
     let server = Server::http("127.0.0.1:0", refuse).await;
     let bench = bench(no_exec());
-    assert_eq!(
-        bench.pre_stop(get("HTTPS", server.port), SECOND).await,
-        Ok(())
-    );
+    assert_eq!(bench.pre_stop(get("HTTPS", server.port), SECOND).await, Ok(()));
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(event.reason, "LifecycleHTTPFallback");
     assert_eq!(
@@ -207,10 +177,7 @@ async fn an_https_hook_falls_back_to_http_and_says_so() {
         )
     );
     let text = bench.metrics.text();
-    assert!(
-        text.contains("kubelet_lifecycle_handler_http_fallbacks_total 1"),
-        "{text}"
-    );
+    assert!(text.contains("kubelet_lifecycle_handler_http_fallbacks_total 1"), "{text}");
 }
 
 #[tokio::test]

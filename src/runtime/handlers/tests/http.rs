@@ -39,30 +39,19 @@ async fn probe(action: &HTTPGetAction, timeout: Duration) -> ProbeOutcome {
 #[tokio::test]
 async fn the_final_status_decides() {
     let server = Server::http("127.0.0.1:0", answers).await;
-    let moved = ProbeOutcome::Warning {
-        output: "Probe terminated redirects, Response body: moved".into(),
-    };
+    let moved =
+        ProbeOutcome::Warning { output: "Probe terminated redirects, Response body: moved".into() };
     let table = [
         ("/ok", ProbeOutcome::success("fine")),
         ("/204", ProbeOutcome::success("")),
-        (
-            "/500",
-            ProbeOutcome::failure("HTTP probe failed with statuscode: 500"),
-        ),
+        ("/500", ProbeOutcome::failure("HTTP probe failed with statuscode: 500")),
         ("/to-ok", ProbeOutcome::success("fine")),
-        (
-            "/to-500",
-            ProbeOutcome::failure("HTTP probe failed with statuscode: 500"),
-        ),
+        ("/to-500", ProbeOutcome::failure("HTTP probe failed with statuscode: 500")),
         ("/to-other", moved),
         ("/big", ProbeOutcome::success("x".repeat(MAX_OUTPUT))),
     ];
     for (path, outcome) in table {
-        assert_eq!(
-            probe(&get(server.port, path), SECOND).await,
-            outcome,
-            "{path}"
-        );
+        assert_eq!(probe(&get(server.port, path), SECOND).await, outcome, "{path}");
     }
 }
 
@@ -95,10 +84,7 @@ async fn requests_introduce_themselves_and_let_the_connection_end() {
 #[tokio::test]
 async fn the_users_headers_win_and_an_empty_one_removes_ours() {
     let server = Server::http("127.0.0.1:0", answers).await;
-    let header = |name: &str, value: &str| HTTPHeader {
-        name: name.into(),
-        value: value.into(),
-    };
+    let header = |name: &str, value: &str| HTTPHeader { name: name.into(), value: value.into() };
     let action = HTTPGetAction {
         http_headers: Some(vec![
             header("Host", "example.org"),
@@ -132,10 +118,7 @@ async fn the_users_headers_win_and_an_empty_one_removes_ours() {
 #[tokio::test]
 async fn a_header_that_cannot_be_sent_is_unknown() {
     let action = HTTPGetAction {
-        http_headers: Some(vec![HTTPHeader {
-            name: "a b".into(),
-            value: String::new(),
-        }]),
+        http_headers: Some(vec![HTTPHeader { name: "a b".into(), value: String::new() }]),
         ..get(1, "/")
     };
     assert_eq!(
@@ -183,44 +166,29 @@ async fn no_answer_is_a_failure_in_words_users_know() {
         ProbeOutcome::failure(format!("Get \"http://127.0.0.1:{port}/nothing\": EOF"))
     );
     let garbage = probe(&get(port, "/garbage"), SECOND).await;
-    assert!(
-        matches!(garbage, ProbeOutcome::Failure { .. }),
-        "{garbage:?}"
-    );
+    assert!(matches!(garbage, ProbeOutcome::Failure { .. }), "{garbage:?}");
 }
 
 #[tokio::test]
 async fn ipv6_hosts_are_asked_too() {
     let server = Server::http("[::1]:0", answers).await;
-    let action = HTTPGetAction {
-        host: Some("::1".into()),
-        ..get(server.port, "/ok")
-    };
+    let action = HTTPGetAction { host: Some("::1".into()), ..get(server.port, "/ok") };
     assert_eq!(probe(&action, SECOND).await, ProbeOutcome::success("fine"));
     let head = server.requests.lock()[0].clone();
-    assert!(
-        head.contains(&format!("Host: [::1]:{}\r\n", server.port)),
-        "{head}"
-    );
+    assert!(head.contains(&format!("Host: [::1]:{}\r\n", server.port)), "{head}");
 }
 
 #[tokio::test]
 async fn https_takes_any_certificate() {
     let server = Server::https(answers).await;
-    let action = HTTPGetAction {
-        scheme: Some("HTTPS".into()),
-        ..get(server.port, "/ok")
-    };
+    let action = HTTPGetAction { scheme: Some("HTTPS".into()), ..get(server.port, "/ok") };
     assert_eq!(probe(&action, SECOND).await, ProbeOutcome::success("fine"));
 }
 
 #[tokio::test]
 async fn https_to_a_server_that_speaks_http_fails() {
     let server = Server::http("127.0.0.1:0", answers).await;
-    let action = HTTPGetAction {
-        scheme: Some("HTTPS".into()),
-        ..get(server.port, "/ok")
-    };
+    let action = HTTPGetAction { scheme: Some("HTTPS".into()), ..get(server.port, "/ok") };
     assert_eq!(
         probe(&action, SECOND).await,
         ProbeOutcome::failure(format!(

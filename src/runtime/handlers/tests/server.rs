@@ -44,10 +44,7 @@ pub(super) type Answers = fn(&str, u16) -> String;
 
 /// A whole answer.
 pub(super) fn reply(status: &str, headers: &str, body: &str) -> String {
-    format!(
-        "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
 impl Server {
@@ -61,11 +58,7 @@ impl Server {
                 tokio::spawn(talk(stream, answers, port, seen.clone()));
             }
         });
-        Self {
-            port,
-            requests,
-            task,
-        }
+        Self { port, requests, task }
     }
 
     pub(super) async fn https(answers: Answers) -> Self {
@@ -91,11 +84,7 @@ impl Server {
                 }
             }
         });
-        Self {
-            port,
-            requests,
-            task,
-        }
+        Self { port, requests, task }
     }
 
     pub(super) async fn grpc() -> Self {
@@ -111,11 +100,7 @@ impl Server {
                 );
             }
         });
-        Self {
-            port,
-            requests: Arc::default(),
-            task,
-        }
+        Self { port, requests: Arc::default(), task }
     }
 }
 
@@ -172,8 +157,6 @@ impl Health for ByName {
             }
             _ => return Err(Status::not_found("unknown service")),
         };
-        Ok(Response::new(HealthCheckResponse {
-            status: status.into(),
-        }))
+        Ok(Response::new(HealthCheckResponse { status: status.into() }))
     }
 }

@@ -15,11 +15,7 @@ use k8s_openapi::api::core::v1::{
 use std::collections::HashMap;
 
 pub(super) fn container(name: &str) -> Container {
-    Container {
-        name: name.into(),
-        image: Some("image".into()),
-        ..Container::default()
-    }
+    Container { name: name.into(), image: Some("image".into()), ..Container::default() }
 }
 
 /// A pod with one regular container per name.
@@ -73,10 +69,7 @@ impl Build for Pod {
 
     fn ephemeral(mut self, name: &str) -> Self {
         let list = self.spec_mut().ephemeral_containers.get_or_insert_default();
-        list.push(EphemeralContainer {
-            name: name.into(),
-            ..EphemeralContainer::default()
-        });
+        list.push(EphemeralContainer { name: name.into(), ..EphemeralContainer::default() });
         self
     }
 
@@ -137,10 +130,7 @@ pub(super) fn sandbox(attempt: u32) -> SandboxStatus {
 }
 
 pub(super) fn not_ready(attempt: u32) -> SandboxStatus {
-    SandboxStatus {
-        ready: false,
-        ..sandbox(attempt)
-    }
+    SandboxStatus { ready: false, ..sandbox(attempt) }
 }
 
 /// What the runtime has, plus probe results and facts.
@@ -272,12 +262,7 @@ pub(super) fn line(actions: &PodActions) -> String {
             format!("{word}:{}", one.id)
         }));
     }
-    words.extend(
-        actions
-            .containers_to_kill
-            .iter()
-            .map(|k| format!("kill:{}", k.id)),
-    );
+    words.extend(actions.containers_to_kill.iter().map(|k| format!("kill:{}", k.id)));
     for (word, list) in [
         ("ephemeral", &actions.ephemeral_containers_to_start),
         ("init", &actions.init_containers_to_start),

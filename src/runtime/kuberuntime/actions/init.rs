@@ -24,10 +24,7 @@ struct InitContainerActions {
 
 impl InitContainerActions {
     fn start(reason: StartReason) -> Self {
-        Self {
-            start: Some(reason),
-            ..Self::default()
-        }
+        Self { start: Some(reason), ..Self::default() }
     }
 }
 
@@ -70,9 +67,7 @@ pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) ->
         let start = ContainerStart::new(0, &first.name, StartReason::NoInstance);
         actions.init_containers_to_start.push(start);
     }
-    actions
-        .init_containers_to_start
-        .sort_by_key(|start| start.index);
+    actions.init_containers_to_start.sort_by_key(|start| start.index);
     initialized
 }
 
@@ -105,10 +100,7 @@ fn classify_plain(
         if restartable {
             InitContainerActions::start(reason)
         } else {
-            InitContainerActions {
-                failed: true,
-                ..InitContainerActions::default()
-            }
+            InitContainerActions { failed: true, ..InitContainerActions::default() }
         }
     };
     match status.state {
@@ -122,10 +114,9 @@ fn classify_plain(
                 container_should_restart(inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
         }
-        ContainerState::Exited => InitContainerActions {
-            initialized: true,
-            ..InitContainerActions::default()
-        },
+        ContainerState::Exited => {
+            InitContainerActions { initialized: true, ..InitContainerActions::default() }
+        }
         // It may still run, so there is no exit code for its restart rules.
         ContainerState::Unknown => again(
             inputs.restart_policy(container) != RestartPolicy::Never,
@@ -177,9 +168,5 @@ fn classify_running_sidecar(
     } else {
         None
     };
-    InitContainerActions {
-        initialized: true,
-        start: kill.map(StartReason::Killed),
-        failed: false,
-    }
+    InitContainerActions { initialized: true, start: kill.map(StartReason::Killed), failed: false }
 }

@@ -84,11 +84,7 @@ pub struct ContainerStart {
 impl ContainerStart {
     fn new(index: usize, name: &str, reason: StartReason) -> Self {
         let name = name.to_string();
-        Self {
-            index,
-            name,
-            reason,
-        }
+        Self { index, name, reason }
     }
 }
 
@@ -110,11 +106,7 @@ pub struct ContainerKill {
 impl fmt::Display for ContainerKill {
     /// The message of the `Killing` event; upstream's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.init {
-            "Init container"
-        } else {
-            "Container"
-        })?;
+        f.write_str(if self.init { "Init container" } else { "Container" })?;
         match self.reason {
             KillReason::UnknownState => {
                 write!(f, " {}, try killing it before restart", self.reason)
@@ -242,10 +234,7 @@ pub fn compute_pod_actions(inputs: &PodActionInputs<'_>) -> PodActions {
     let only_kills = actions.kill_pod.is_some() && !actions.create_sandbox;
     if only_kills || inputs.pod.is_being_deleted() {
         actions.start_nothing();
-        actions
-            .containers_to_kill
-            .iter_mut()
-            .for_each(|kill| kill.restart = false);
+        actions.containers_to_kill.iter_mut().for_each(|kill| kill.restart = false);
     }
     actions
 }

@@ -29,15 +29,9 @@ pub fn containers_to_prefetch<'p>(
     let regular = regular
         .filter(|(index, _)| waits_for_first_init || planned(&actions.containers_to_start, *index));
     let wanted: Vec<&Container> = inits.chain(regular).map(|(_, c)| c).filter(new).collect();
-    let first_start = starts
-        .first()
-        .or_else(|| actions.containers_to_start.first());
+    let first_start = starts.first().or_else(|| actions.containers_to_start.first());
     let is_first_start = |c: &&Container| first_start.is_some_and(|start| start.name == c.name);
-    if !actions.create_sandbox && wanted.iter().all(is_first_start) {
-        Vec::new()
-    } else {
-        wanted
-    }
+    if !actions.create_sandbox && wanted.iter().all(is_first_start) { Vec::new() } else { wanted }
 }
 
 #[cfg(test)]
@@ -52,12 +46,7 @@ mod tests {
         let inits = || pod("Always", &["a", "b"]).init("i").sidecar("s").init("j");
         let table = [
             ("all start", plain(), good(), "a b c"),
-            (
-                "a single container requests its own image",
-                pod("Always", &["a"]),
-                good(),
-                "",
-            ),
+            ("a single container requests its own image", pod("Always", &["a"]), good(), ""),
             (
                 "a single container, while its sandbox is made",
                 pod("Always", &["a"]),
@@ -65,49 +54,19 @@ mod tests {
                 "a",
             ),
             ("the rest starts", plain(), good().with("a", RUNNING), "b c"),
-            (
-                "the last one starts",
-                plain(),
-                good().with("a", RUNNING).with("b", RUNNING),
-                "",
-            ),
-            (
-                "a restart",
-                plain(),
-                good().exited("a", 1).with("b", RUNNING).exited("c", 1),
-                "",
-            ),
+            ("the last one starts", plain(), good().with("a", RUNNING).with("b", RUNNING), ""),
+            ("a restart", plain(), good().exited("a", 1).with("b", RUNNING).exited("c", 1), ""),
             (
                 "a restart beside a first start",
                 plain(),
                 good().exited("a", 1).with("b", RUNNING),
                 "c",
             ),
-            (
-                "created is an instance",
-                plain(),
-                good().with("a", CREATED),
-                "b c",
-            ),
-            (
-                "everything waits for the first",
-                inits(),
-                good(),
-                "i s j a b",
-            ),
+            ("created is an instance", plain(), good().with("a", CREATED), "b c"),
+            ("everything waits for the first", inits(), good(), "i s j a b"),
             ("the first runs", inits(), good().with("i", RUNNING), ""),
-            (
-                "the first failed",
-                inits(),
-                good().exited("i", 1),
-                "s j a b",
-            ),
-            (
-                "the second starts",
-                inits(),
-                good().exited("i", 0),
-                "s j a b",
-            ),
+            ("the first failed", inits(), good().exited("i", 1), "s j a b"),
+            ("the second starts", inits(), good().exited("i", 0), "s j a b"),
             (
                 "a sidecar is started again before the rest",
                 inits(),
@@ -123,10 +82,7 @@ mod tests {
             (
                 "nothing starts",
                 plain(),
-                good()
-                    .with("a", RUNNING)
-                    .with("b", RUNNING)
-                    .with("c", RUNNING),
+                good().with("a", RUNNING).with("b", RUNNING).with("c", RUNNING),
                 "",
             ),
             ("in a new sandbox", inits(), Runtime::default(), "i s j a b"),

@@ -134,30 +134,17 @@ impl Model {
     fn execute(&mut self, actions: &PodActions) {
         if actions.kill_pod.is_some() {
             self.stop(|_| true);
-            self.runtime
-                .status
-                .sandboxes
-                .iter_mut()
-                .for_each(|s| s.ready = false);
+            self.runtime.status.sandboxes.iter_mut().for_each(|s| s.ready = false);
         } else {
             let ids: HashSet<_> = actions.containers_to_kill.iter().map(|k| &k.id).collect();
             self.stop(|c| ids.contains(&c.id));
         }
-        let reset = actions
-            .reset
-            .iter()
-            .flat_map(|reset| reset.groups.iter().flatten());
+        let reset = actions.reset.iter().flat_map(|reset| reset.groups.iter().flatten());
         let reset: HashSet<_> = reset.map(|one| &one.id).collect();
-        self.runtime
-            .status
-            .containers
-            .retain(|c| !reset.contains(&c.id));
+        self.runtime.status.containers.retain(|c| !reset.contains(&c.id));
         let mut used = actions.sandbox.clone().unwrap_or_default();
         if actions.create_sandbox {
-            self.runtime
-                .status
-                .containers
-                .retain(|c| !INIT.contains(&&*c.name));
+            self.runtime.status.containers.retain(|c| !INIT.contains(&&*c.name));
             let fresh = sandbox(actions.attempt);
             used = fresh.id.clone();
             self.runtime.status.sandboxes.insert(0, fresh);
@@ -176,23 +163,14 @@ impl Model {
     fn let_time_pass(&mut self) {
         let good = Some(ProbeResult::Success);
         for c in &mut self.runtime.status.containers {
-            let spec = self
-                .pod
-                .init_containers()
-                .iter()
-                .find(|i| i.name == *c.name);
+            let spec = self.pod.init_containers().iter().find(|i| i.name == *c.name);
             if c.state == RUNNING && spec.is_some_and(|spec| !is_sidecar(spec)) {
                 c.state = ContainerState::Exited;
                 c.exit_code = 0;
             }
-            let probe_results = ContainerProbeResults {
-                liveness: good,
-                readiness: good,
-                startup: good,
-            };
-            self.runtime
-                .probe_results
-                .insert(c.id.clone(), probe_results);
+            let probe_results =
+                ContainerProbeResults { liveness: good, readiness: good, startup: good };
+            self.runtime.probe_results.insert(c.id.clone(), probe_results);
         }
     }
 

@@ -40,10 +40,7 @@ fn change(
     let actuated = inputs.facts.actuated.as_deref()?;
     let pod_level = inputs.pod.spec()?.resources.as_ref();
     let resources = container.resources.clone().unwrap_or_default();
-    let from = ComputeAmounts::of(
-        actuated.containers.get(&container.name)?,
-        actuated.pod.as_ref(),
-    );
+    let from = ComputeAmounts::of(actuated.containers.get(&container.name)?, actuated.pod.as_ref());
     let to = ComputeAmounts::of(&resources, pod_level);
     (from != to).then_some((from, to))
 }
@@ -79,12 +76,7 @@ pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     let resizes = running.filter(|(_, status)| stays(status));
     let resizes = resizes.filter_map(|(container, status)| {
         let (from, to) = change(inputs, container)?;
-        Some(ContainerResize {
-            id: status.id.clone(),
-            name: container.name.clone(),
-            from,
-            to,
-        })
+        Some(ContainerResize { id: status.id.clone(), name: container.name.clone(), from, to })
     });
     let mut resizes: Vec<_> = resizes.collect();
     // Decreases of memory limits come first, because they free memory for the increases.
@@ -92,10 +84,8 @@ pub(super) fn compute(inputs: &PodActionInputs<'_>, actions: &mut PodActions) {
     actions.containers_to_resize = resizes;
     let actuated = inputs.facts.actuated.as_deref();
     let allocated = pod.spec().and_then(|spec| spec.resources.as_ref());
-    actions.resize_pod_level = actuated
-        .zip(allocated)
-        .is_some_and(|(actuated, allocated)| {
-            let none = ResourceRequirements::default();
-            !same_amounts(actuated.pod.as_ref().unwrap_or(&none), allocated)
-        });
+    actions.resize_pod_level = actuated.zip(allocated).is_some_and(|(actuated, allocated)| {
+        let none = ResourceRequirements::default();
+        !same_amounts(actuated.pod.as_ref().unwrap_or(&none), allocated)
+    });
 }

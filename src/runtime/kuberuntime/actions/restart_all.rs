@@ -47,9 +47,7 @@ pub struct ContainersReset {
 impl fmt::Display for ContainersReset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trigger {
-            Some(RestartAllTrigger {
-                name, exit_code, ..
-            }) => write!(
+            Some(RestartAllTrigger { name, exit_code, .. }) => write!(
                 f,
                 "{name} exited with code {exit_code}, and matched a RestartAllContainers rule"
             ),
@@ -67,16 +65,10 @@ pub(super) fn compute(inputs: &PodActionInputs<'_>) -> Option<ContainersReset> {
     let left = |status: &ContainerStatus| inputs.facts.restart_all_instances.contains(&status.id);
     if inputs.status.containers.iter().any(left) {
         let groups = groups(inputs, &left);
-        return Some(ContainersReset {
-            trigger: None,
-            groups,
-        });
+        return Some(ContainersReset { trigger: None, groups });
     }
     let trigger = all(pod).find_map(|c| trigger(c, inputs.newest_in_sandbox(&c.name)?))?;
-    Some(ContainersReset {
-        trigger: Some(trigger),
-        groups: groups(inputs, &|_| true),
-    })
+    Some(ContainersReset { trigger: Some(trigger), groups: groups(inputs, &|_| true) })
 }
 
 fn all(pod: &Pod) -> impl Iterator<Item = &Container> {
@@ -124,8 +116,5 @@ fn groups(
         of(pod.containers(), true),
         of(pod.init_containers(), true),
     ];
-    groups
-        .into_iter()
-        .filter(|group| !group.is_empty())
-        .collect()
+    groups.into_iter().filter(|group| !group.is_empty()).collect()
 }

@@ -17,11 +17,7 @@ pub(super) fn check(inputs: &PodActionInputs<'_>) -> PodActions {
             ..PodActions::default()
         };
     };
-    let network = if inputs.pod.host_network() {
-        NetworkMode::Node
-    } else {
-        NetworkMode::Pod
-    };
+    let network = if inputs.pod.host_network() { NetworkMode::Node } else { NetworkMode::Pod };
     let lost_ip = network == NetworkMode::Pod
         && newest.has_network_status
         && newest.ips.first().is_none_or(String::is_empty);

@@ -18,9 +18,7 @@ impl<'a> PodActionInputs<'a> {
     /// Newest instance of a container in the newest sandbox.
     pub(super) fn newest_in_sandbox(&self, name: &'a str) -> Option<&'a ContainerStatus> {
         let sandbox = self.status.newest_sandbox()?;
-        self.status
-            .instances(name)
-            .find(|c| c.sandbox == sandbox.id)
+        self.status.instances(name).find(|c| c.sandbox == sandbox.id)
     }
 
     /// The last instance of a regular or ephemeral container: the newest one of the runtime, or the recorded exit.
@@ -63,11 +61,7 @@ impl<'a> PodActionInputs<'a> {
             return false;
         };
         self.facts.initialized_in.as_ref() == Some(&sandbox.id)
-            || self
-                .pod
-                .containers()
-                .iter()
-                .any(|c| self.newest_in_sandbox(&c.name).is_some())
+            || self.pod.containers().iter().any(|c| self.newest_in_sandbox(&c.name).is_some())
     }
 
     /// The container's own restart policy, else the pod's.

@@ -34,8 +34,7 @@ impl ContainerGc {
         status: &Arc<PodStatus>,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.remove_dead(std::slice::from_ref(status), &|_| remove_all)
-            .await
+        self.remove_dead(std::slice::from_ref(status), &|_| remove_all).await
     }
 
     /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
@@ -78,11 +77,7 @@ impl ContainerGc {
     }
 
     async fn remove_container(&self, removal: &ContainerRemoval<'_>) -> anyhow::Result<()> {
-        let ContainerRemoval {
-            status,
-            container,
-            reason,
-        } = *removal;
+        let ContainerRemoval { status, container, reason } = *removal;
         let pod_ref = PodRef::of_status(status);
         let id = container.id.as_str();
         tracing::debug!(pod = %pod_ref.log_name(), containerID = id, reason = %reason, "Removing a container");
@@ -92,9 +87,7 @@ impl ContainerGc {
         if reason != RemovalReason::PodEnded {
             self.exits.record_removed(&pod_ref.uid, container).await;
         }
-        self.log_files
-            .remove_container_logs(&pod_ref, container)
-            .await;
+        self.log_files.remove_container_logs(&pod_ref, container).await;
         self.remove_from_runtime(status, &container.id).await
     }
 
@@ -110,13 +103,9 @@ impl ContainerGc {
         tracing::debug!(pod = %pod_ref.log_name(), containerID = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
             if keep_log {
-                self.log_files
-                    .retire_container_logs(&pod_ref, container)
-                    .await;
+                self.log_files.retire_container_logs(&pod_ref, container).await;
             } else {
-                self.log_files
-                    .remove_container_logs(&pod_ref, container)
-                    .await;
+                self.log_files.remove_container_logs(&pod_ref, container).await;
             }
         }
         self.remove_from_runtime(status, id).await
@@ -146,9 +135,8 @@ impl ContainerGc {
         ignore_not_found(self.runtime.remove_container(id).await)?;
         let item = ItemId::Container(container.clone());
         self.cache.apply_removal(&pod_ref, &item);
-        self.state_store.update(&status.uid, |record| {
-            record.retain_containers(|known| known != id)
-        });
+        self.state_store
+            .update(&status.uid, |record| record.retain_containers(|known| known != id));
         Ok(())
     }
 
@@ -168,8 +156,7 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::init_containers_to_remove(pod, status))
-            .await;
+        self.remove_or_log(plan::init_containers_to_remove(pod, status)).await;
     }
 
     /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
@@ -179,8 +166,7 @@ impl ContainerGc {
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_or_log(plan::all_init_containers_to_remove(pod, status))
-            .await;
+        self.remove_or_log(plan::all_init_containers_to_remove(pod, status)).await;
         self.exits.forget(&pod.uid(), |name| {
             let mut init_containers = pod.init_containers().iter();
             init_containers.any(|c| c.name == name && !is_sidecar(c))

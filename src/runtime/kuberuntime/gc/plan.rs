@@ -89,18 +89,10 @@ pub fn containers_to_remove<'a>(
                 instance.state != ContainerState::Running && old_enough(instance)
             });
             if removes_all {
-                remove(
-                    group.drain(..).rev(),
-                    RemovalReason::PodEnded,
-                    &mut removals,
-                );
+                remove(group.drain(..).rev(), RemovalReason::PodEnded, &mut removals);
             } else if let Some(keep) = policy.max_per_container {
                 let keep = keep.min(group.len());
-                remove(
-                    group.drain(keep..).rev(),
-                    RemovalReason::Superseded,
-                    &mut removals,
-                );
+                remove(group.drain(keep..).rev(), RemovalReason::Superseded, &mut removals);
             }
             if !group.is_empty() {
                 kept.push(group);
@@ -195,11 +187,7 @@ fn instances_of_init_containers<'a>(
 ) -> Vec<ContainerRemoval<'a>> {
     let is_init = |name: &str| pod.init_containers().iter().any(|c| c.name == name);
     let instances = status.containers.iter().filter(|c| is_init(&c.name));
-    let removals = instances.map(|container| ContainerRemoval {
-        status,
-        container,
-        reason,
-    });
+    let removals = instances.map(|container| ContainerRemoval { status, container, reason });
     removals.collect()
 }
 

@@ -23,10 +23,7 @@ fn in_state(state: ContainerState, (pod, container): OfPod) -> OfPod {
 }
 
 fn restarted(restart_count: u32, (pod, container): OfPod) -> OfPod {
-    let container = ContainerStatus {
-        restart_count,
-        ..container
-    };
+    let container = ContainerStatus { restart_count, ..container };
     (pod, container)
 }
 
@@ -44,11 +41,7 @@ fn statuses(list: Vec<OfPod>) -> Vec<Arc<PodStatus>> {
 impl Default for ContainerGcPolicy {
     /// Upstream's: no minimum age, one instance per container name, no limit for the node.
     fn default() -> Self {
-        Self {
-            min_age: Duration::ZERO,
-            max_per_container: Some(1),
-            max_containers: None,
-        }
+        Self { min_age: Duration::ZERO, max_per_container: Some(1), max_containers: None }
     }
 }
 
@@ -61,10 +54,7 @@ fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPoli
 }
 
 fn ids(removals: &[ContainerRemoval<'_>]) -> Vec<(String, RemovalReason)> {
-    removals
-        .iter()
-        .map(|r| (r.container.id.to_string(), r.reason))
-        .collect()
+    removals.iter().map(|r| (r.container.id.to_string(), r.reason)).collect()
 }
 
 fn of_no_pod(_: &PodUid) -> bool {
@@ -77,12 +67,7 @@ fn planned(
     policy: ContainerGcPolicy,
     remove_all: &dyn Fn(&PodUid) -> bool,
 ) -> Vec<(String, RemovalReason)> {
-    ids(&containers_to_remove(
-        &statuses(list),
-        &policy,
-        remove_all,
-        NOW,
-    ))
+    ids(&containers_to_remove(&statuses(list), &policy, remove_all, NOW))
 }
 
 fn removed(list: Vec<OfPod>, policy: ContainerGcPolicy) -> Vec<(String, RemovalReason)> {
@@ -92,9 +77,7 @@ fn removed(list: Vec<OfPod>, policy: ContainerGcPolicy) -> Vec<(String, RemovalR
 }
 
 fn gone(list: &[(&str, RemovalReason)]) -> Vec<(String, RemovalReason)> {
-    list.iter()
-        .map(|(id, why)| (id.to_string(), *why))
-        .collect()
+    list.iter().map(|(id, why)| (id.to_string(), *why)).collect()
 }
 
 #[test]
@@ -112,10 +95,7 @@ fn the_newest_instances_of_each_name_stay() {
         removed(list(), policy(Some(1), None)),
         gone(&[("p/a@1", Superseded), ("p/a@2", Superseded)])
     );
-    assert_eq!(
-        removed(list(), policy(Some(2), None)),
-        gone(&[("p/a@1", Superseded)])
-    );
+    assert_eq!(removed(list(), policy(Some(2), None)), gone(&[("p/a@1", Superseded)]));
     assert_eq!(removed(list(), policy(None, None)), []);
     assert_eq!(removed(list(), policy(Some(0), None)).len(), 5);
 }
@@ -125,23 +105,12 @@ fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
     let instance =
         |count: u32, state| in_state(state, restarted(count, dead("p", "a", count.into())));
     use ContainerState::{Created, Exited, Running};
-    let starting = vec![
-        instance(2, Created),
-        instance(1, Exited),
-        instance(0, Exited),
-    ];
+    let starting = vec![instance(2, Created), instance(1, Exited), instance(0, Exited)];
     let one = policy(Some(1), None);
-    assert_eq!(
-        removed(starting.clone(), one),
-        gone(&[("p/a@0", Superseded)])
-    );
+    assert_eq!(removed(starting.clone(), one), gone(&[("p/a@0", Superseded)]));
     assert_eq!(removed(starting[..2].to_vec(), policy(None, Some(1))), []);
     // One with a successor will never start.
-    let left = vec![
-        instance(3, Running),
-        instance(2, Created),
-        instance(1, Exited),
-    ];
+    let left = vec![instance(3, Running), instance(2, Created), instance(1, Exited)];
     assert_eq!(removed(left, one), gone(&[("p/a@1", Superseded)]));
     let all = planned(starting, one, &|_| true);
     assert_eq!(all.len(), 3, "nothing of a pod that is gone starts");
@@ -169,11 +138,7 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
         removed(list, policy(Some(1), None)),
         gone(&[("p/a@1", Superseded), ("p/a@2", Superseded)])
     );
-    let future = planned(
-        vec![dead("p", "a", NOW + 1)],
-        ContainerGcPolicy::default(),
-        &|_| true,
-    );
+    let future = planned(vec![dead("p", "a", NOW + 1)], ContainerGcPolicy::default(), &|_| true);
     assert_eq!(future.len(), 1, "without a minimum every age is enough");
 }
 
@@ -181,9 +146,7 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
 fn everything_of_a_pod_that_should_go_goes() {
     let list = vec![dead("p", "a", 1), dead("p", "a", 2), dead("q", "a", 1)];
     assert_eq!(
-        planned(list.clone(), policy(None, None), &|uid: &PodUid| uid
-            .as_str()
-            == "p"),
+        planned(list.clone(), policy(None, None), &|uid: &PodUid| uid.as_str() == "p"),
         gone(&[("p/a@1", PodEnded), ("p/a@2", PodEnded)])
     );
     // Before every source has delivered no pod counts as gone.
@@ -194,12 +157,7 @@ fn everything_of_a_pod_that_should_go_goes() {
 fn young_and_running_containers_are_neither_removed_nor_counted() {
     let young = dead("p", "a", NOW - 5);
     let running = in_state(ContainerState::Running, dead("p", "a", 0));
-    let list = vec![
-        young,
-        running,
-        dead("p", "a", NOW - 20),
-        dead("p", "a", NOW - 10),
-    ];
+    let list = vec![young, running, dead("p", "a", NOW - 20), dead("p", "a", NOW - 10)];
     let policy = ContainerGcPolicy {
         min_age: Duration::from_nanos(10),
         max_per_container: Some(1),
@@ -221,10 +179,7 @@ fn the_node_wide_limit_takes_equal_shares_and_then_the_oldest() {
     let limit = |max| removed(list.clone(), policy(None, Some(max)));
     assert_eq!(limit(5), []);
     assert_eq!(limit(3), gone(&[("p/a@1", TooMany), ("p/a@2", TooMany)]));
-    assert_eq!(
-        limit(2),
-        gone(&[("p/a@1", TooMany), ("p/a@2", TooMany), ("p/a@3", TooMany)])
-    );
+    assert_eq!(limit(2), gone(&[("p/a@1", TooMany), ("p/a@2", TooMany), ("p/a@3", TooMany)]));
     assert_eq!(limit(0).len(), 5);
 }
 
@@ -249,10 +204,7 @@ fn instance(name: &str, n: i64, state: ContainerState) -> ContainerStatus {
 
 fn status(mut containers: Vec<ContainerStatus>) -> PodStatus {
     containers.reverse();
-    PodStatus {
-        containers,
-        ..PodStatus::default()
-    }
+    PodStatus { containers, ..PodStatus::default() }
 }
 
 #[test]
@@ -260,10 +212,7 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
     use ContainerState::{Created, Exited, Running, Unknown};
     let pod = Pod {
         spec: Some(PodSpec {
-            init_containers: Some(vec![Container {
-                name: "i".into(),
-                ..Container::default()
-            }]),
+            init_containers: Some(vec![Container { name: "i".into(), ..Container::default() }]),
             ..PodSpec::default()
         }),
         ..Pod::default()
@@ -278,10 +227,7 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         instance("i", 4, Running),
     ]);
     let removals = init_containers_to_remove(&pod, &runtime_status);
-    assert_eq!(
-        ids(&removals),
-        gone(&[("i@2", Superseded), ("i@1", Superseded)])
-    );
+    assert_eq!(ids(&removals), gone(&[("i@2", Superseded), ("i@1", Superseded)]));
     assert!(removals[1].stop_first());
     // Before a new sandbox, all of them are removed.
     let all = all_init_containers_to_remove(&pod, &runtime_status);
@@ -299,10 +245,8 @@ fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() 
             ready: attempt == ready,
             ..SandboxStatus::default()
         };
-        let container = ContainerStatus {
-            sandbox: id(with_containers),
-            ..ContainerStatus::default()
-        };
+        let container =
+            ContainerStatus { sandbox: id(with_containers), ..ContainerStatus::default() };
         let mut status = PodStatus {
             uid: uid.into(),
             sandboxes: (0..4).map(sandbox).collect(),
@@ -318,10 +262,7 @@ fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() 
         removals.iter().map(|(_, id)| id.to_string()).collect()
     };
     assert_eq!(plan(&of_no_pod), ["p-0", "q-0"]);
-    assert_eq!(
-        plan(&|uid: &PodUid| uid.as_str() == "q"),
-        ["p-0", "q-3", "q-0"]
-    );
+    assert_eq!(plan(&|uid: &PodUid| uid.as_str() == "q"), ["p-0", "q-3", "q-0"]);
 }
 
 proptest! {

@@ -114,11 +114,7 @@ impl ConfigBuilder {
             user_namespace: ids,
         };
         let (config, warnings) = generate_pod_sandbox_config(pod, &self.settings, &inputs)?;
-        Ok(NewSandbox {
-            config,
-            warnings,
-            fresh_logs,
-        })
+        Ok(NewSandbox { config, warnings, fresh_logs })
     }
 
     /// The configuration of an existing sandbox, which CreateContainer needs.
@@ -159,11 +155,7 @@ impl ConfigBuilder {
         let ContainerConfigRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
         let host_ips = self.settings.host_ips.get();
-        let pod_ips = if pod.host_network() {
-            &host_ips
-        } else {
-            request.pod_ips
-        };
+        let pod_ips = if pod.host_network() { &host_ips } else { request.pod_ips };
         let request = ContainerConfigRequest { pod_ips, ..request };
         let devices = self.devices.run_options(pod, container);
         let devices = cancel.run_until_cancelled(devices).await;
@@ -184,13 +176,8 @@ impl ConfigBuilder {
                 .await?,
         };
         let environment = make_environment(pod, container, &env_inputs)?;
-        let files = create_container_files(
-            &self.volumes,
-            &self.settings,
-            &request,
-            &environment,
-            cancel,
-        );
+        let files =
+            create_container_files(&self.volumes, &self.settings, &request, &environment, cancel);
         let inputs = ContainerInputs {
             request,
             environment: &environment,

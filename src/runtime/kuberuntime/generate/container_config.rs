@@ -65,14 +65,8 @@ pub fn generate_container_config(
     settings: &GenerateSettings,
     inputs: &ContainerInputs<'_>,
 ) -> anyhow::Result<v1::ContainerConfig> {
-    let ContainerConfigRequest {
-        pod,
-        container,
-        restart_count,
-        image_user,
-        volumes,
-        ..
-    } = inputs.request;
+    let ContainerConfigRequest { pod, container, restart_count, image_user, volumes, .. } =
+        inputs.request;
     security_context::verify_run_as_non_root(pod, container, image_user)?;
     let mut security = security_context::container_security_context(
         pod,
@@ -158,8 +152,5 @@ fn annotations(inputs: &ContainerInputs<'_>) -> HashMap<String, String> {
 }
 
 fn key_value((name, value): &(String, String)) -> v1::KeyValue {
-    v1::KeyValue {
-        key: name.clone(),
-        value: value.clone().into_bytes(),
-    }
+    v1::KeyValue { key: name.clone(), value: value.clone().into_bytes() }
 }

@@ -78,21 +78,11 @@ pub async fn create_container_files(
     environment: &Environment,
     cancel: &CancellationToken,
 ) -> anyhow::Result<ContainerFiles> {
-    let ContainerConfigRequest {
-        pod,
-        container,
-        volumes,
-        images,
-        ..
-    } = *request;
+    let ContainerConfigRequest { pod, container, volumes, images, .. } = *request;
     let requests = mounts::sub_path_requests(container, volumes, images, environment)?;
     let uid = pod.uid();
-    manager
-        .check_host_paths(&uid, mounts::volumes_of(container, volumes), cancel)
-        .await?;
-    let sub_paths = manager
-        .prepare_sub_paths(&uid, &container.name, requests, cancel)
-        .await?;
+    manager.check_host_paths(&uid, mounts::volumes_of(container, volumes), cancel).await?;
+    let sub_paths = manager.prepare_sub_paths(&uid, &container.name, requests, cancel).await?;
     let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
@@ -119,9 +109,7 @@ pub async fn create_container_files(
                 .transpose()?,
         })
     };
-    run_file_io(make)
-        .await
-        .context("the file task did not finish")?
+    run_file_io(make).await.context("the file task did not finish")?
 }
 
 /// Makes a log directory and its parents (0755). Blocking.
@@ -139,10 +127,7 @@ pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
     let made = match one() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().unwrap_or(path);
-            let all = fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(parent);
+            let all = fs::DirBuilder::new().recursive(true).mode(0o755).create(parent);
             all.and_then(|()| one())
         }
         made => made,
@@ -163,18 +148,13 @@ pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
-    Ok(log_paths::restart_count_from_logs(
-        names.iter().map(String::as_str),
-    ))
+    Ok(log_paths::restart_count_from_logs(names.iter().map(String::as_str)))
 }
 
 /// Links a container's log where collectors read it, replacing an older link. Blocking.
 pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
     if let Some(parent) = link.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(parent)?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
     if_exists(fs::remove_file(link))?;
     std::os::unix::fs::symlink(log, link)
@@ -210,9 +190,9 @@ pub async fn read_env_files(
 
 fn read_env_file(directory: &Path, path: &Path) -> Result<Option<Vec<u8>>, String> {
     match if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
-        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(format!(
-            "the environment variable file is larger than {MAX_FILE} bytes"
-        )),
+        Ok(Some(bytes)) if bytes.len() > MAX_FILE => {
+            Err(format!("the environment variable file is larger than {MAX_FILE} bytes"))
+        }
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(format!("failed to open environment variable file: {error}")),
     }
@@ -293,14 +273,8 @@ mod tests {
         assert!(dir.path().join("logs/shop_web_u-1/c").is_dir());
         let hosts = fs::read_to_string(first.hosts_file.unwrap()).unwrap();
         assert!(hosts.contains("10.1.0.5\tweb\n"));
-        let (old, new) = (
-            first.termination_log.unwrap(),
-            second.termination_log.unwrap(),
-        );
-        assert_ne!(
-            old, new,
-            "an instance does not inherit the termination message"
-        );
+        let (old, new) = (first.termination_log.unwrap(), second.termination_log.unwrap());
+        assert_ne!(old, new, "an instance does not inherit the termination message");
         assert!(new.is_file() && !old.exists());
     }
 
@@ -322,10 +296,7 @@ mod tests {
     fn termination_message_is_read_only_from_a_regular_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        let source = TerminationMessageSource {
-            file: Some(path.clone()),
-            log: None,
-        };
+        let source = TerminationMessageSource { file: Some(path.clone()), log: None };
         assert_eq!(
             read_termination_message(&TerminationMessageSource::default()),
             FileRead::Missing
@@ -338,10 +309,7 @@ mod tests {
         ));
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
-        assert!(matches!(
-            read_termination_message(&source),
-            FileRead::Failed(_)
-        ));
+        assert!(matches!(read_termination_message(&source), FileRead::Failed(_)));
     }
 
     #[test]

@@ -94,18 +94,11 @@ pub fn pod_dns(pod: &Pod, inputs: &DnsInputs<'_>) -> (DnsConfig, Vec<DnsWarning>
         DnsBase::Cluster => cluster_config(pod, inputs),
     };
     if let Some(dns_config) = pod.spec().and_then(|spec| spec.dns_config.as_ref()) {
-        config
-            .servers
-            .extend(dns_config.nameservers.iter().flatten().cloned());
-        config
-            .searches
-            .extend(dns_config.searches.iter().flatten().cloned());
+        config.servers.extend(dns_config.nameservers.iter().flatten().cloned());
+        config.searches.extend(dns_config.searches.iter().flatten().cloned());
         config.servers = without_duplicates(config.servers);
         config.searches = without_duplicates(config.searches);
-        merge_options(
-            &mut config.options,
-            dns_config.options.as_deref().unwrap_or_default(),
-        );
+        merge_options(&mut config.options, dns_config.options.as_deref().unwrap_or_default());
     }
     warnings.extend(limit_nameservers(&mut config.servers));
     warnings.extend(limit_searches(&mut config.searches));
@@ -133,19 +126,11 @@ fn host_config(inputs: &DnsInputs<'_>) -> DnsConfig {
     }
     // Without nameservers a resolver queries localhost; write that explicitly.
     let loopback = |ip: &String| if ip.contains(':') { "::1" } else { "127.0.0.1" };
-    let mut servers: Vec<String> = inputs
-        .host_ips
-        .iter()
-        .map(|ip| loopback(ip).into())
-        .collect();
+    let mut servers: Vec<String> = inputs.host_ips.iter().map(|ip| loopback(ip).into()).collect();
     if servers.is_empty() {
         servers.push("127.0.0.1".into());
     }
-    DnsConfig {
-        servers,
-        searches: vec![".".into()],
-        options: Vec::new(),
-    }
+    DnsConfig { servers, searches: vec![".".into()], options: Vec::new() }
 }
 
 fn cluster_config(pod: &Pod, inputs: &DnsInputs<'_>) -> DnsConfig {
@@ -169,23 +154,14 @@ fn missing_cluster_dns(pod: &Pod) -> [DnsWarning; 2] {
     let text = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                 \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
     let pod = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
-    let warning = |about_node, message| DnsWarning {
-        about_node,
-        reason: MISSING_CLUSTER_DNS,
-        message,
-    };
-    [
-        warning(true, text.to_string()),
-        warning(false, format!("pod: {pod:?}. {text}")),
-    ]
+    let warning =
+        |about_node, message| DnsWarning { about_node, reason: MISSING_CLUSTER_DNS, message };
+    [warning(true, text.to_string()), warning(false, format!("pod: {pod:?}. {text}"))]
 }
 
 fn without_duplicates(items: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::HashSet::new();
-    items
-        .into_iter()
-        .filter(|item| seen.insert(item.clone()))
-        .collect()
+    items.into_iter().filter(|item| seen.insert(item.clone())).collect()
 }
 
 /// The pod's options win over inherited ones of the same name; the order stays.
@@ -241,11 +217,7 @@ fn limit_searches(searches: &mut Vec<String>) -> Option<DnsWarning> {
 }
 
 fn dns_config_forming(message: String) -> DnsWarning {
-    DnsWarning {
-        about_node: false,
-        reason: reasons::event::DNS_CONFIG_FORMING,
-        message,
-    }
+    DnsWarning { about_node: false, reason: reasons::event::DNS_CONFIG_FORMING, message }
 }
 
 #[cfg(test)]
@@ -290,25 +262,11 @@ mod tests {
 
     #[test]
     fn the_policy_decides_where_servers_come_from() {
-        let cluster = [
-            "shop.svc.cluster.local",
-            "svc.cluster.local",
-            "cluster.local",
-            "corp.example",
-        ];
+        let cluster =
+            ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"];
         for (spec, servers, searches, options) in [
-            (
-                json!({}),
-                &["10.0.0.10"][..],
-                &cluster[..],
-                &["ndots:5"][..],
-            ),
-            (
-                json!({"dnsPolicy": "ClusterFirst"}),
-                &["10.0.0.10"],
-                &cluster,
-                &["ndots:5"],
-            ),
+            (json!({}), &["10.0.0.10"][..], &cluster[..], &["ndots:5"][..]),
+            (json!({"dnsPolicy": "ClusterFirst"}), &["10.0.0.10"], &cluster, &["ndots:5"]),
             (
                 json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
                 &["10.0.0.10"],
@@ -383,11 +341,7 @@ mod tests {
              nameserver line is: 1.0.0.1 1.0.0.2 1.0.0.3"
         );
         let searched = |searches: Vec<String>| {
-            dns(
-                json!({"dnsPolicy": "None", "dnsConfig": {"searches": searches}}),
-                None,
-                &[],
-            )
+            dns(json!({"dnsPolicy": "None", "dnsConfig": {"searches": searches}}), None, &[])
         };
         let (config, warnings) = searched((0..40).map(|i| format!("d{i}")).collect());
         assert_eq!(config.searches.len(), 32);

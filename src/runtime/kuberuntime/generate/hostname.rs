@@ -22,10 +22,7 @@ pub struct PodHostname {
 pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> anyhow::Result<PodHostname> {
     let spec = pod.spec();
     if let Some(name) = spec.and_then(|s| s.hostname_override.as_deref()) {
-        return Ok(PodHostname {
-            name: shorten(pod, name.to_string())?,
-            domain: String::new(),
-        });
+        return Ok(PodHostname { name: shorten(pod, name.to_string())?, domain: String::new() });
     }
     let given = |value: Option<&String>, field: &str| match value {
         None => Ok(None),
@@ -64,15 +61,8 @@ fn shorten(pod: &Pod, hostname: String) -> anyhow::Result<String> {
         return Ok(hostname);
     }
     let end = hostname.floor_char_boundary(MAX_HOSTNAME);
-    let short = hostname
-        .get(..end)
-        .unwrap_or_default()
-        .trim_end_matches(['-', '.']);
-    ensure!(
-        !short.is_empty(),
-        "hostname for pod {:?} was invalid: {hostname:?}",
-        pod.name()
-    );
+    let short = hostname.get(..end).unwrap_or_default().trim_end_matches(['-', '.']);
+    ensure!(!short.is_empty(), "hostname for pod {:?} was invalid: {hostname:?}", pod.name());
     Ok(short.to_string())
 }
 

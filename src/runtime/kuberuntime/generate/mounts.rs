@@ -154,12 +154,7 @@ pub fn volume_devices(
             permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),
         })
     };
-    container
-        .volume_devices
-        .iter()
-        .flatten()
-        .map(device)
-        .collect()
+    container.volume_devices.iter().flatten().map(device).collect()
 }
 
 /// The groups of the pod's volumes that the pod does not name itself (upstream's
@@ -241,10 +236,7 @@ fn sub_path(mount: &VolumeMount, variables: &Environment) -> anyhow::Result<Opti
     if sub_path.is_empty() {
         return Ok(None);
     }
-    ensure!(
-        !sub_path.starts_with('/'),
-        "error SubPath `{sub_path}` must not be an absolute path"
-    );
+    ensure!(!sub_path.starts_with('/'), "error SubPath `{sub_path}` must not be an absolute path");
     ensure!(
         components(&sub_path).is_ok(),
         "unable to provision SubPath `{sub_path}`: must not contain '..'"
@@ -291,11 +283,7 @@ pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> anyhow::Resu
 }
 
 fn absolute(path: &str) -> String {
-    if path.starts_with('/') {
-        path.to_string()
-    } else {
-        format!("/{path}")
-    }
+    if path.starts_with('/') { path.to_string() } else { format!("/{path}") }
 }
 
 /// CRI paths are strings; the kubelet's own paths are UTF-8.

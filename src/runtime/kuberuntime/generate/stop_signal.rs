@@ -43,9 +43,6 @@ mod tests {
         assert_eq!(stop_signal(&Container::default()), Signal::RuntimeDefault);
         assert_eq!(signal_name(0), None);
         assert_eq!(signal_name(1000), None);
-        assert_eq!(
-            signal_name(Signal::Sigrtminplus1.into()),
-            Some("SIGRTMIN+1")
-        );
+        assert_eq!(signal_name(Signal::Sigrtminplus1.into()), Some("SIGRTMIN+1"));
     }
 }

@@ -37,9 +37,7 @@ pub fn deadline_after(grace_seconds: i64, now: Instant) -> Instant {
 pub fn stop_timeout(deadline: Instant, now: Instant) -> i64 {
     let left = deadline.saturating_duration_since(now);
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-    i64::try_from(seconds)
-        .unwrap_or(MAXIMUM_SECONDS)
-        .max(MINIMUM_STOP_SECONDS)
+    i64::try_from(seconds).unwrap_or(MAXIMUM_SECONDS).max(MINIMUM_STOP_SECONDS)
 }
 
 /// How long a preStop hook may run; `None` if there is no time for one.
@@ -74,9 +72,7 @@ pub fn complete_from_list(
     let is_stale = |id: &ItemId| stale.contains(id);
     let container = |id: &ContainerId| ItemId::Container(id.clone());
     let sandbox = |id: &SandboxId| ItemId::Sandbox(id.clone());
-    status
-        .containers
-        .retain(|c| !is_stale(&container(&c.id)) || listed.container(&c.id).is_some());
+    status.containers.retain(|c| !is_stale(&container(&c.id)) || listed.container(&c.id).is_some());
     for found in &listed.containers {
         match status.containers.iter_mut().find(|c| c.id == found.id) {
             Some(known) if !is_stale(&container(&known.id)) => {}
@@ -86,9 +82,7 @@ pub fn complete_from_list(
         }
     }
     let listed_sandbox = |id: &SandboxId| listed.sandboxes.iter().any(|s| s.id == *id);
-    status
-        .sandboxes
-        .retain(|s| !is_stale(&sandbox(&s.id)) || listed_sandbox(&s.id));
+    status.sandboxes.retain(|s| !is_stale(&sandbox(&s.id)) || listed_sandbox(&s.id));
     for found in &listed.sandboxes {
         match status.sandboxes.iter_mut().find(|s| s.id == found.id) {
             Some(known) if !is_stale(&sandbox(&known.id)) => {}
@@ -136,11 +130,7 @@ pub fn container_grace_seconds(
         KillReason::StartupProbe => probe_grace(c.startup_probe.as_ref()),
         KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
     });
-    let of_pod = || {
-        pod.spec()?
-            .termination_grace_period_seconds
-            .map(positive_grace)
-    };
+    let of_pod = || pod.spec()?.termination_grace_period_seconds.map(positive_grace);
     grace_override
         .or(pod.metadata.deletion_grace_period_seconds)
         .or(of_probe)

@@ -5,17 +5,11 @@ use k8s_openapi::api::core::v1::{ExecAction, Lifecycle, PodSpec};
 use proptest::prelude::*;
 
 fn container(name: &str) -> Container {
-    Container {
-        name: name.into(),
-        ..Container::default()
-    }
+    Container { name: name.into(), ..Container::default() }
 }
 
 fn sidecar(name: &str) -> Container {
-    Container {
-        restart_policy: Some("Always".into()),
-        ..container(name)
-    }
+    Container { restart_policy: Some("Always".into()), ..container(name) }
 }
 
 fn pod(regular: Vec<Container>, init: Vec<Container>) -> Pod {
@@ -31,18 +25,13 @@ fn pod(regular: Vec<Container>, init: Vec<Container>) -> Pod {
 
 fn hook(command: &str) -> LifecycleHandler {
     LifecycleHandler {
-        exec: Some(ExecAction {
-            command: Some(vec![command.into()]),
-        }),
+        exec: Some(ExecAction { command: Some(vec![command.into()]) }),
         ..LifecycleHandler::default()
     }
 }
 
 fn with_hook(mut container: Container, command: &str) -> Container {
-    container.lifecycle = Some(Lifecycle {
-        pre_stop: Some(hook(command)),
-        ..Lifecycle::default()
-    });
+    container.lifecycle = Some(Lifecycle { pre_stop: Some(hook(command)), ..Lifecycle::default() });
     container
 }
 
@@ -63,10 +52,7 @@ fn status(containers: &[(&str, ContainerState)]) -> PodStatus {
 }
 
 fn running(names: &[&str]) -> PodStatus {
-    let all: Vec<_> = names
-        .iter()
-        .map(|n| (*n, ContainerState::Running))
-        .collect();
+    let all: Vec<_> = names.iter().map(|n| (*n, ContainerState::Running)).collect();
     status(&all)
 }
 
@@ -95,10 +81,7 @@ fn grace_comes_from_the_caller_then_deletion_then_the_probe_then_the_pod() {
         }),
         ..container("a")
     };
-    let silent = Container {
-        liveness_probe: Some(Probe::default()),
-        ..container("a")
-    };
+    let silent = Container { liveness_probe: Some(Probe::default()), ..container("a") };
     let made = |deletion, termination| {
         let mut pod = pod(vec![], vec![]);
         pod.metadata.deletion_grace_period_seconds = deletion;
@@ -115,14 +98,7 @@ fn grace_comes_from_the_caller_then_deletion_then_the_probe_then_the_pod() {
         (None, Some(30), &silent, Some(LivenessProbe), None, 30),
         (None, Some(30), &silent, Some(StartupProbe), None, 30),
         (Some(15), Some(30), &probed, Some(LivenessProbe), None, 15),
-        (
-            Some(15),
-            Some(30),
-            &probed,
-            Some(LivenessProbe),
-            Some(60),
-            60,
-        ),
+        (Some(15), Some(30), &probed, Some(LivenessProbe), Some(60), 60),
         (None, Some(30), &probed, None, Some(-1), 0),
     ] {
         let pod = made(deletion, termination);
@@ -138,15 +114,9 @@ fn grace_comes_from_the_caller_then_deletion_then_the_probe_then_the_pod() {
 fn the_stop_timeout_is_what_is_left_rounded_up_and_never_below_two_seconds() {
     let t0 = clock::instant();
     let deadline = deadline_after(30, t0);
-    for (passed_ms, timeout) in [
-        (0, 30),
-        (1, 30),
-        (999, 30),
-        (1000, 29),
-        (27_500, 3),
-        (29_000, 2),
-        (99_000, 2),
-    ] {
+    for (passed_ms, timeout) in
+        [(0, 30), (1, 30), (999, 30), (1000, 29), (27_500, 3), (29_000, 2), (99_000, 2)]
+    {
         let now = t0 + Duration::from_millis(passed_ms);
         assert_eq!(stop_timeout(deadline, now), timeout, "after {passed_ms} ms");
     }
@@ -169,20 +139,11 @@ fn a_hook_gets_what_is_left_and_nothing_without_grace() {
 fn sidecars_wait_for_regular_containers_and_later_sidecars() {
     let pod = pod(
         vec![container("a"), container("b")],
-        vec![
-            sidecar("s1"),
-            container("init"),
-            sidecar("s2"),
-            sidecar("s3"),
-        ],
+        vec![sidecar("s1"), container("init"), sidecar("s2"), sidecar("s3")],
     );
     let none = |_: &ContainerId| None;
     assert_eq!(
-        order(&container_stops(
-            Some(&pod),
-            &running(&["s1", "s2", "s3", "a", "b"]),
-            &none
-        )),
+        order(&container_stops(Some(&pod), &running(&["s1", "s2", "s3", "a", "b"]), &none)),
         ["s1<-a,b,s2,s3", "s2<-a,b,s3", "s3<-a,b", "a<-", "b<-"]
     );
     // Only what runs is waited for; a plain init container neither waits nor is waited for.
@@ -207,10 +168,7 @@ fn hooks_come_from_the_spec_or_from_the_annotations_of_an_orphan() {
             ..AnnotatedContainerInfo::default()
         })
     };
-    let pod = pod(
-        vec![with_hook(container("a"), "spec"), container("b")],
-        vec![],
-    );
+    let pod = pod(vec![with_hook(container("a"), "spec"), container("b")], vec![]);
     let runtime_status = running(&["a", "b", "stray"]);
     let hooks = |pod| -> Vec<_> {
         container_stops(pod, &runtime_status, &record)
@@ -218,16 +176,10 @@ fn hooks_come_from_the_spec_or_from_the_annotations_of_an_orphan() {
             .map(|stop| stop.pre_stop)
             .collect()
     };
-    assert_eq!(
-        hooks(Some(&pod)),
-        [Some(hook("spec")), None, Some(hook("recorded stray"))]
-    );
+    assert_eq!(hooks(Some(&pod)), [Some(hook("spec")), None, Some(hook("recorded stray"))]);
     assert_eq!(hooks(None)[0], Some(hook("recorded a")));
     let unknown = status(&[("a", ContainerState::Unknown)]);
-    assert_eq!(
-        container_stops(Some(&pod), &unknown, &record)[0].pre_stop,
-        None
-    );
+    assert_eq!(container_stops(Some(&pod), &unknown, &record)[0].pre_stop, None);
 }
 
 proptest! {
@@ -300,11 +252,7 @@ fn shown(status: &PodStatus) -> Vec<String> {
 }
 
 fn with_sandbox(mut status: PodStatus, ready: bool) -> PodStatus {
-    status.sandboxes.push(SandboxStatus {
-        id: "s".into(),
-        ready,
-        ..SandboxStatus::default()
-    });
+    status.sandboxes.push(SandboxStatus { id: "s".into(), ready, ..SandboxStatus::default() });
     status
 }
 
@@ -319,19 +267,9 @@ fn what_cannot_be_read_is_as_a_list_says_and_may_run_without_one() {
         // Never read.
         (none(), vec![container("a")], None, &["a:Unknown"]),
         (none(), vec![container("a")], Some(none()), &[]),
-        (
-            none(),
-            vec![container("a")],
-            Some(status(&[("a", Running)])),
-            &["a:Running"],
-        ),
+        (none(), vec![container("a")], Some(status(&[("a", Running)])), &["a:Running"]),
         (none(), vec![sandbox.clone()], None, &["s:true"]),
-        (
-            none(),
-            vec![sandbox.clone()],
-            Some(with_sandbox(none(), true)),
-            &["s:true"],
-        ),
+        (none(), vec![sandbox.clone()], Some(with_sandbox(none(), true)), &["s:true"]),
         // Read before, and to be read again.
         (
             status(&[("a", Running)]),
@@ -342,18 +280,10 @@ fn what_cannot_be_read_is_as_a_list_says_and_may_run_without_one() {
         (
             with_sandbox(status(&[("a", Created), ("b", Exited)]), true),
             vec![container("a"), container("b"), sandbox],
-            Some(with_sandbox(
-                status(&[("a", Running), ("b", Unknown)]),
-                false,
-            )),
+            Some(with_sandbox(status(&[("a", Running), ("b", Unknown)]), false)),
             &["a:Running", "b:Exited", "s:false"],
         ),
-        (
-            status(&[("a", Running)]),
-            vec![container("a")],
-            None,
-            &["a:Running"],
-        ),
+        (status(&[("a", Running)]), vec![container("a")], None, &["a:Running"]),
         // What was read is newer than what the list says.
         (
             status(&[("a", Exited)]),

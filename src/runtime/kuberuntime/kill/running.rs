@@ -63,10 +63,7 @@ impl RunningStops {
             drop(guard);
             report.send_replace(Some(result));
         });
-        let running = RunningStop {
-            grace: Arc::new(sender),
-            ended,
-        };
+        let running = RunningStop { grace: Arc::new(sender), ended };
         stops.insert(id.clone(), running.clone());
         // During shutdown `spawn` drops the task immediately, and the guard's drop takes this lock.
         drop(stops);

@@ -107,9 +107,7 @@ impl PodKiller {
         let uid = pod.uid();
         let grace = GraceDeadline::starting(clock::instant(), pod.termination_grace_seconds());
         let (_sender, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
-        self.kill_pod(Some(pod), status, grace)
-            .await
-            .context("cannot stop the pod")?;
+        self.kill_pod(Some(pod), status, grace).await.context("cannot stop the pod")?;
         self.stops.end(&uid, &StopScope::Pod);
         Ok(())
     }
@@ -136,18 +134,12 @@ impl PodKiller {
             grace_seconds: seconds,
         };
         let grace = self.stops.begin(&uid, scope.clone(), grace);
-        let running = status
-            .container(id)
-            .is_none_or(|c| c.state == crate::model::ContainerState::Running);
-        let pre_stop = container
-            .filter(|_| running)
-            .and_then(|c| c.lifecycle.as_ref()?.pre_stop.clone());
-        let stop = ContainerStop {
-            id: id.clone(),
-            name: name.into(),
-            waits_for: Vec::new(),
-            pre_stop,
-        };
+        let running =
+            status.container(id).is_none_or(|c| c.state == crate::model::ContainerState::Running);
+        let pre_stop =
+            container.filter(|_| running).and_then(|c| c.lifecycle.as_ref()?.pre_stop.clone());
+        let stop =
+            ContainerStop { id: id.clone(), name: name.into(), waits_for: Vec::new(), pre_stop };
         let target = StopTarget {
             pod_ref: PodRef::of(pod),
             object: ObjectRef::container(pod, name),
@@ -158,9 +150,7 @@ impl PodKiller {
         };
         let (_sender, receiver) = watch::channel(grace);
         let stop = self.begin_stop(target, grace, Vec::new());
-        stop.result(receiver)
-            .await
-            .with_context(|| format!("cannot stop container {name}"))?;
+        stop.result(receiver).await.with_context(|| format!("cannot stop container {name}"))?;
         self.stops.end(&uid, &scope);
         Ok(())
     }
@@ -185,10 +175,7 @@ impl PodKiller {
         let mut started: HashMap<ContainerId, RunningStop> = HashMap::new();
         let mut running = Vec::new();
         for stop in stops {
-            let others = stop
-                .waits_for
-                .iter()
-                .filter_map(|id| started.get(id).cloned());
+            let others = stop.waits_for.iter().filter_map(|id| started.get(id).cloned());
             let others = others.collect();
             let (id, name) = (stop.id.clone(), stop.name.clone());
             let target = StopTarget {
@@ -207,10 +194,7 @@ impl PodKiller {
                 result.with_context(|| format!("cannot stop container {name}"))
             });
         }
-        join_all(running)
-            .await
-            .into_iter()
-            .collect::<Result<(), _>>()?;
+        join_all(running).await.into_iter().collect::<Result<(), _>>()?;
         self.stop_sandboxes(&pod_ref, status).await
     }
 
@@ -227,10 +211,7 @@ impl PodKiller {
                 Arc::new(self.reader.completed(&pod_ref.uid, Some(&listed)))
             }
         };
-        let running: Vec<_> = status
-            .maybe_running_containers()
-            .map(|c| &*c.name)
-            .collect();
+        let running: Vec<_> = status.maybe_running_containers().map(|c| &*c.name).collect();
         anyhow::ensure!(
             running.is_empty(),
             "containers still run after they were stopped: {}",
@@ -248,10 +229,7 @@ impl PodKiller {
             .iter()
             .filter(must_be_stopped)
             .map(|s| self.stop_sandbox(pod_ref, &s.id));
-        join_all(stops)
-            .await
-            .into_iter()
-            .collect::<Result<(), _>>()?;
+        join_all(stops).await.into_iter().collect::<Result<(), _>>()?;
         self.state_store.update(&pod_ref.uid, |record| {
             if let Some(terminal) = &mut record.terminal {
                 let ids = status.sandboxes.iter().map(|s| s.id.to_string());
@@ -282,11 +260,9 @@ impl PodKiller {
         let id = target.stop.id.clone();
         let grace = self.stops.limit(&target.pod_ref.uid, &id, grace);
         let killer = self.clone();
-        self.stops
-            .running()
-            .join_or_begin(&id, grace, |grace| async move {
-                killer.stop_with_hook(&target, grace, others).await
-            })
+        self.stops.running().join_or_begin(&id, grace, |grace| async move {
+            killer.stop_with_hook(&target, grace, others).await
+        })
     }
 
     /// The stop of one container (upstream's `killContainer`): event, preStop hook, wait for `others`, StopContainer.
@@ -296,8 +272,7 @@ impl PodKiller {
         grace: watch::Receiver<GraceDeadline>,
         others: Vec<RunningStop>,
     ) -> Result<(), CriError> {
-        self.events
-            .normal(&target.object, event::KILLING, target.message.clone());
+        self.events.normal(&target.object, event::KILLING, target.message.clone());
         let unfinished = match self.pre_stop_hook(target, &grace) {
             Some(hook) => self.wait_for_hook(target, hook, grace.clone()).await,
             None => None,

@@ -106,8 +106,7 @@ impl StopStatusReader {
                     known.next().cloned().map(InspectedItem::Sandbox)
                 }
             };
-            self.cache
-                .apply_read(&pod_ref, &item, seq, known.unwrap_or(InspectedItem::Gone));
+            self.cache.apply_read(&pod_ref, &item, seq, known.unwrap_or(InspectedItem::Gone));
         }
         Ok(())
     }
@@ -123,19 +122,15 @@ impl StopStatusReader {
         &self,
         uid: &PodUid,
     ) -> Result<Vec<Container>, CriError> {
-        let filter = ContainerFilter {
-            label_selector: selector(uid),
-            ..ContainerFilter::default()
-        };
+        let filter =
+            ContainerFilter { label_selector: selector(uid), ..ContainerFilter::default() };
         self.runtime.list_containers(Some(filter)).await
     }
 
     /// Lists the sandboxes and containers of one pod.
     pub(super) async fn list_pod(&self, uid: &PodUid) -> Result<PodStatus, CriError> {
-        let filter = PodSandboxFilter {
-            label_selector: selector(uid),
-            ..PodSandboxFilter::default()
-        };
+        let filter =
+            PodSandboxFilter { label_selector: selector(uid), ..PodSandboxFilter::default() };
         let (sandboxes, containers) = tokio::try_join!(
             self.runtime.list_pod_sandboxes(Some(filter)),
             self.list_containers_of(uid),
@@ -151,12 +146,7 @@ impl StopStatusReader {
             .filter_map(|found| translate::container_from_list(found, strings))
             .map(|entry| entry.status)
             .collect();
-        Ok(PodStatus {
-            uid: uid.clone(),
-            sandboxes,
-            containers,
-            ..PodStatus::default()
-        })
+        Ok(PodStatus { uid: uid.clone(), sandboxes, containers, ..PodStatus::default() })
     }
 }
 

@@ -29,11 +29,7 @@ pub(in crate::runtime::kuberuntime) struct StopTracker {
 
 impl StopTracker {
     pub(super) fn new(state_store: PodStateStore) -> Self {
-        Self {
-            deadlines: Mutex::default(),
-            running: RunningStops::default(),
-            state_store,
-        }
+        Self { deadlines: Mutex::default(), running: RunningStops::default(), state_store }
     }
 
     /// Begins an attempt and returns its deadline: the earlier of `new_deadline` and the deadline of the
@@ -61,13 +57,10 @@ impl StopTracker {
         let deadlines = self.deadlines.lock();
         let of_pod = deadlines.get(uid);
         let started = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
-        [
-            started(StopScope::Pod),
-            started(StopScope::Container(id.clone())),
-        ]
-        .into_iter()
-        .flatten()
-        .fold(new_deadline, GraceDeadline::min)
+        [started(StopScope::Pod), started(StopScope::Container(id.clone()))]
+            .into_iter()
+            .flatten()
+            .fold(new_deadline, GraceDeadline::min)
     }
 
     /// The stops that are being carried out.
@@ -117,28 +110,21 @@ impl StopTracker {
             }
         }
         let has_forgotten = |ran: &Vec<String>| ran.iter().any(|id| !is_to_stop(id));
-        if self
-            .state_store
-            .read(uid, |r| has_forgotten(&r.pre_stop_ran))
-        {
-            self.state_store
-                .update(uid, |r| r.pre_stop_ran.retain(|id| is_to_stop(id)));
+        if self.state_store.read(uid, |r| has_forgotten(&r.pre_stop_ran)) {
+            self.state_store.update(uid, |r| r.pre_stop_ran.retain(|id| is_to_stop(id)));
         }
     }
 
     /// Whether the preStop hook of an instance has run.
     pub(super) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
-        self.state_store
-            .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
+        self.state_store.read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
     /// Records that the preStop hook of an instance has ended, with or without an error. Waits until the record is
     /// written.
     pub(super) async fn record_hook_ran(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
-            self.state_store
-                .update_and_wait(uid, |r| r.pre_stop_ran.push(id.to_string()))
-                .await;
+            self.state_store.update_and_wait(uid, |r| r.pre_stop_ran.push(id.to_string())).await;
         }
     }
 
@@ -171,11 +157,7 @@ mod tests {
         assert_eq!(begin(grace(10, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 5)), grace(10, 5), "less is taken");
         let limit = |id: &str, new_deadline| stops.limit(&uid, &id.into(), new_deadline);
-        assert_eq!(
-            limit("c", grace(11, 30)),
-            grace(10, 5),
-            "by the caller that stops it"
-        );
+        assert_eq!(limit("c", grace(11, 30)), grace(10, 5), "by the caller that stops it");
         assert_eq!(limit("c", grace(11, 1)), grace(11, 1));
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.end(&uid, &scope);

@@ -62,8 +62,7 @@ impl ContainerStarter {
     ) -> Result<(), StartContainerError> {
         let started = Box::pin(self.try_start(request, sandbox, container)).await;
         if started.is_err() {
-            self.back_off
-                .record_incomplete_start(request.pod, container);
+            self.back_off.record_incomplete_start(request.pod, container);
         }
         started
     }
@@ -79,16 +78,12 @@ impl ContainerStarter {
         let name = &container.name;
         let wanted = container.image.as_deref().unwrap_or_default();
         self.set_current_step(pod, format!("getting image {wanted} for {name}"));
-        let images = Box::pin(
-            self.images
-                .ensure_image_volumes(request, container, sandbox),
-        )
-        .await?;
+        let images =
+            Box::pin(self.images.ensure_image_volumes(request, container, sandbox)).await?;
         let image = Box::pin(self.images.ensure_image(request, container, sandbox)).await?;
         let newest = self.exits.newest(pod, &request.status, name);
-        let restart_count = self
-            .next_restart_count(pod, !sandbox.fresh_logs, name, newest.as_deref())
-            .await;
+        let restart_count =
+            self.next_restart_count(pod, !sandbox.fresh_logs, name, newest.as_deref()).await;
         let other_restart_counts = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerConfigRequest {
             pod,
@@ -114,8 +109,7 @@ impl ContainerStarter {
                 error.downcast_ref()
             {
                 let pod = ObjectRef::pod(pod);
-                self.events
-                    .warning(&pod, event::FAILED_MOUNT, message.as_str());
+                self.events.warning(&pod, event::FAILED_MOUNT, message.as_str());
             } else {
                 let text = format!("Error: {message}");
                 self.events.warning(&object, event::FAILED, text);
@@ -129,8 +123,7 @@ impl ContainerStarter {
         removed.ok_or(StartContainerError::Cancelled)??;
         self.metrics.image_volumes_requested(images.len());
         let created = Box::pin(self.create_and_start(pod, sandbox, container, config)).await;
-        self.metrics
-            .image_volumes_mounted(images.len(), created.as_ref().err());
+        self.metrics.image_volumes_mounted(images.len(), created.as_ref().err());
         let id = created?;
         Box::pin(self.post_start.run(request, container, &id)).await
     }
@@ -175,9 +168,7 @@ impl ContainerStarter {
             }
             newest => newest.map(Cow::into_owned),
         };
-        let decision = self
-            .back_off
-            .try_start(pod, container, counted_from.as_ref(), now);
+        let decision = self.back_off.try_start(pod, container, counted_from.as_ref(), now);
         let BackOffDecision::Wait { delay, left } = decision else {
             return Ok(());
         };
@@ -204,10 +195,8 @@ impl ContainerStarter {
             cpus.clone_from(&resources.cpuset_cpus);
         }
         let _creating = self.cache.creation_guard(pod.uid());
-        let created = self
-            .runtime
-            .create_container(sandbox.id.as_str(), config, &sandbox.config)
-            .await;
+        let created =
+            self.runtime.create_container(sandbox.id.as_str(), config, &sandbox.config).await;
         let id = match created {
             Ok(id) => ContainerId::from(id),
             Err(error) => {
@@ -225,29 +214,23 @@ impl ContainerStarter {
                 ));
             }
         };
-        self.resources
-            .add_container(pod, &container.name, &id, &cpus);
+        self.resources.add_container(pod, &container.name, &id, &cpus);
         if self.allocations.set_actuated(pod, container) {
             // Before the start: a kubelet that knew only the amounts before would restart the container for its resize
             // once more.
             self.allocations.flush().await;
         }
-        self.events
-            .normal(&object, event::CREATED, "Container created");
+        self.events.normal(&object, event::CREATED, "Container created");
         self.exits.mark_superseded(pod, &container.name);
         self.post_start.record_pending(pod, container, &id).await;
         // Before the start: if its reply is lost, or the kubelet is killed, the running container must have the link by
         // which log collectors find it.
-        self.log_files
-            .add_link(pod, &container.name, &id, &log)
-            .await;
+        self.log_files.add_link(pod, &container.name, &id, &log).await;
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
-        self.cache
-            .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
+        self.cache.touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
-            self.back_off
-                .record_failed_start(pod, container, clock::timestamp());
+            self.back_off.record_failed_start(pod, container, clock::timestamp());
             // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
                 self.post_start.record_ended(pod, &id).await;
@@ -255,8 +238,7 @@ impl ContainerStarter {
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.cri_failure(&object, container, reason, &error, Some(&id)));
         }
-        self.events
-            .normal(&object, event::STARTED, "Container started");
+        self.events.normal(&object, event::STARTED, "Container started");
         Ok(id)
     }
 
@@ -276,16 +258,10 @@ impl ContainerStarter {
         };
         for unstarted in request.status.instances(&container.name).filter(created) {
             let latest = self.cache.latest(&request.pod.uid());
-            if latest
-                .container(&unstarted.id)
-                .is_some_and(|now| !created(&now))
-            {
+            if latest.container(&unstarted.id).is_some_and(|now| !created(&now)) {
                 return Err(wait("the previous container is still starting".into()));
             }
-            let removed = self
-                .gc
-                .remove_unstarted(&request.status, &unstarted.id)
-                .await;
+            let removed = self.gc.remove_unstarted(&request.status, &unstarted.id).await;
             removed.map_err(|error| {
                 let text = error_chain(error.as_ref());
                 wait(format!("failed to remove the previous container: {text}"))
@@ -306,8 +282,7 @@ impl ContainerStarter {
         if let Some(id) = id {
             text = text.replace(id.as_str(), &container.name);
         }
-        self.events
-            .warning(object, event::FAILED, format!("Error: {text}"));
+        self.events.warning(object, event::FAILED, format!("Error: {text}"));
         StartContainerError::from(StartFailure {
             retry_in: error.may_have_created().then_some(RETRY_AFTER),
             ..StartFailure::new(&container.name, reason, text)
@@ -325,8 +300,7 @@ impl ContainerStarter {
         match self.runtime.list_containers(Some(filter)).await {
             Ok(found) => found.into_iter().for_each(|c| {
                 let item = ItemId::Container(c.id.into());
-                self.cache
-                    .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
+                self.cache.touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
             }),
             Err(error) => tracing::warn!(
                 pod = %pod.log_name(),

@@ -125,13 +125,8 @@ fn image_spec(pod: &Pod, image: String, written: String) -> ImageSpec {
 }
 
 fn image_failure(container: &Container, error: ImageError) -> StartFailure {
-    let retry_in = error
-        .retry_at
-        .map(|at| at.saturating_duration_since(clock::instant()));
-    StartFailure {
-        retry_in,
-        ..StartFailure::new(&container.name, error.reason, error.message)
-    }
+    let retry_in = error.retry_at.map(|at| at.saturating_duration_since(clock::instant()));
+    StartFailure { retry_in, ..StartFailure::new(&container.name, error.reason, error.message) }
 }
 
 /// The volumes of a container that are images, in the order of its mounts.

@@ -39,12 +39,7 @@ impl PodCgroups {
         runtime: RuntimeClient,
         events: EventRecorder,
     ) -> Self {
-        Self {
-            cgroups,
-            runtime,
-            events,
-            parents: Mutex::default(),
-        }
+        Self { cgroups, runtime, events, parents: Mutex::default() }
     }
 
     /// Creates the cgroup of the pod and returns it as the parent of a new sandbox.
@@ -56,12 +51,9 @@ impl PodCgroups {
         let object = ObjectRef::pod(pod);
         let ensured = self.cgroups.ensure_exists(pod, actuated).await;
         let cgroup = ensured.map_err(|error| {
-            let text = format!(
-                "unable to ensure pod container exists: {}",
-                error_chain(error.as_ref())
-            );
-            self.events
-                .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
+            let text =
+                format!("unable to ensure pod container exists: {}", error_chain(error.as_ref()));
+            self.events.warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
             error.context(format!(
                 "failed to ensure that the pod: {} cgroups exist and are correctly applied",
                 pod.uid()
@@ -70,8 +62,7 @@ impl PodCgroups {
         if let Some(error) = cgroup.limit_error {
             let text = format!("unable to limit the pod's cgroup: {error}");
             tracing::error!(pod = %pod.log_name(), err = error, "cgroup manager.Set failed");
-            self.events
-                .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
+            self.events.warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
         }
         Ok(cgroup.parent)
     }
@@ -109,11 +100,9 @@ impl PodCgroups {
         }
         let wider = self.cgroups.sandbox_resources(pod, Some(actuated))?;
         let (old, new, actuated) = match change {
-            LimitChange::Raise => (
-                self.cgroups.sandbox_resources(actuated, None)?,
-                wider,
-                Some(actuated),
-            ),
+            LimitChange::Raise => {
+                (self.cgroups.sandbox_resources(actuated, None)?, wider, Some(actuated))
+            }
             LimitChange::Apply => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
         };
         if new != old {
@@ -145,11 +134,7 @@ impl PodCgroups {
         id: &SandboxId,
         resources: Option<SandboxResources>,
     ) -> Result<(), CriError> {
-        let Some(SandboxResources {
-            overhead,
-            resources,
-        }) = resources
-        else {
+        let Some(SandboxResources { overhead, resources }) = resources else {
             return Ok(());
         };
         let request = UpdatePodSandboxResourcesRequest {

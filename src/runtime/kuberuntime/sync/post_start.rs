@@ -56,9 +56,7 @@ impl PostStart {
             return;
         }
         let pod = request.pod;
-        let pending = self
-            .state_store
-            .read(&pod.uid(), |r| r.post_start_pending.clone());
+        let pending = self.state_store.read(&pod.uid(), |r| r.post_start_pending.clone());
         for id in pending {
             let id = id.as_str().into();
             if actions.containers_to_kill.iter().any(|kill| kill.id == id) {
@@ -94,10 +92,7 @@ impl PostStart {
         id: &ContainerId,
     ) -> Result<(), StartContainerError> {
         let pod = request.pod;
-        let handler = container
-            .lifecycle
-            .as_ref()
-            .and_then(|l| l.post_start.as_ref());
+        let handler = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
         let Some(handler) = handler else {
             return Ok(());
         };
@@ -137,10 +132,7 @@ impl PostStart {
         );
         let status = self.cache.latest(&pod.uid());
         let why = StopCause::FailedPostStartHook;
-        let killing = Box::pin(
-            self.killer
-                .kill_container(pod, &status, &container.name, id, why),
-        );
+        let killing = Box::pin(self.killer.kill_container(pod, &status, &container.name, id, why));
         // If the sync is cancelled, the stop continues, and a termination of the pod joins it.
         let killed = request.cancel.run_until_cancelled(killing).await;
         // Not before the stop: a kubelet that is killed in between runs the hook again, instead of leaving the container.

@@ -25,10 +25,7 @@ impl KubeGenericRuntimeManager {
             return Ok(PullSecrets::default());
         }
         let wanted = keys.iter().cloned().collect();
-        let found = self
-            .volumes
-            .configmaps_and_secrets(pod, wanted, cancel)
-            .await?;
+        let found = self.volumes.configmaps_and_secrets(pod, wanted, cancel).await?;
         let ran = runtime_status.containers.iter();
         let ran = ran.map(|container| container.image_ref.clone());
         Ok(pull_secrets(&keys, &found, ran))

@@ -113,19 +113,11 @@ impl PodSyncResult {
 
 impl StartFailure {
     pub(super) fn new(container: &str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            container: container.into(),
-            reason,
-            message: message.into(),
-            retry_in: None,
-        }
+        Self { container: container.into(), reason, message: message.into(), retry_in: None }
     }
 
     pub(super) fn crash_loop(container: &str, message: String, left: Duration) -> Self {
-        Self {
-            retry_in: Some(left),
-            ..Self::new(container, reasons::CRASH_LOOP_BACK_OFF, message)
-        }
+        Self { retry_in: Some(left), ..Self::new(container, reasons::CRASH_LOOP_BACK_OFF, message) }
     }
 }
 
@@ -142,26 +134,12 @@ mod tests {
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
         let started_at = clock::instant();
         let mut result = PodSyncResult::default();
-        result.add_failure(StartFailure::crash_loop(
-            "a",
-            "m".into(),
-            Duration::from_secs(20),
-        ));
-        result.add_failure(StartFailure::crash_loop(
-            "b",
-            "m".into(),
-            Duration::from_secs(10),
-        ));
-        assert_eq!(
-            result.next_sync_at,
-            Some(started_at + Duration::from_secs(10))
-        );
+        result.add_failure(StartFailure::crash_loop("a", "m".into(), Duration::from_secs(20)));
+        result.add_failure(StartFailure::crash_loop("b", "m".into(), Duration::from_secs(10)));
+        assert_eq!(result.next_sync_at, Some(started_at + Duration::from_secs(10)));
         tokio::time::advance(Duration::from_secs(300)).await;
         result.retry_after(Duration::from_secs(1));
-        assert_eq!(
-            result.next_sync_at,
-            Some(started_at + Duration::from_secs(10))
-        );
+        assert_eq!(result.next_sync_at, Some(started_at + Duration::from_secs(10)));
         assert!(!result.needs_retry());
         result.add_failure(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
         assert!(result.needs_retry());

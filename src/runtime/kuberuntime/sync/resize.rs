@@ -34,8 +34,7 @@ impl PodResizer {
     ) -> Result<(), String> {
         let started_at = clock::instant();
         let resized = Box::pin(self.carry_out(request, actions)).await;
-        self.metrics
-            .record_resized(resized.is_ok(), clock::since(started_at));
+        self.metrics.record_resized(resized.is_ok(), clock::since(started_at));
         resized
     }
 
@@ -49,13 +48,11 @@ impl PodResizer {
         let actuated = self.allocations.actuated_pod(pod, runs);
         let actuated = actuated.map_or_else(|| pod.clone(), Arc::new);
         self.check_usage(pod, &actuated, actions).await?;
-        self.limit_pod(pod, actions, &actuated, LimitChange::Raise)
-            .await?;
+        self.limit_pod(pod, actions, &actuated, LimitChange::Raise).await?;
         for resize in &actions.containers_to_resize {
             self.update(pod, actions, resize).await?;
         }
-        self.limit_pod(pod, actions, &actuated, LimitChange::Apply)
-            .await?;
+        self.limit_pod(pod, actions, &actuated, LimitChange::Apply).await?;
         self.allocations.set_actuated_pod_level(pod);
         Ok(())
     }
@@ -103,10 +100,7 @@ impl PodResizer {
         let Some(sandbox) = &actions.sandbox else {
             return Ok(());
         };
-        let limited = self
-            .sandboxes
-            .cgroups
-            .set_limits(pod, sandbox, actuated, change);
+        let limited = self.sandboxes.cgroups.set_limits(pod, sandbox, actuated, change);
         limited.await.map_err(|error| error_chain(error.as_ref()))
     }
 
@@ -124,26 +118,15 @@ impl PodResizer {
         let mut resources = resources.map_err(|error| error_chain(&error))?;
         let name = &resize.name;
         let _updating = sandboxes.resources.lock_updates(&resize.id).await;
-        Box::pin(
-            sandboxes
-                .resources
-                .pre_create_container(pod, name, &mut resources),
-        )
-        .await;
+        Box::pin(sandboxes.resources.pre_create_container(pod, name, &mut resources)).await;
         let cpus = resources.cpuset_cpus.clone();
-        let updated = sandboxes
-            .runtime
-            .update_container_resources(resize.id.as_str(), resources);
+        let updated = sandboxes.runtime.update_container_resources(resize.id.as_str(), resources);
         updated.await.map_err(|error| error.grpc_text())?;
         // The shared CPUs may have changed meanwhile; the container is updated once more then.
-        sandboxes
-            .resources
-            .add_container(pod, name, &resize.id, &cpus);
+        sandboxes.resources.add_container(pod, name, &resize.id, &cpus);
         self.allocations.set_actuated(pod, container);
         let item = ItemId::Container(resize.id.clone());
-        sandboxes
-            .cache
-            .touch(&PodRef::of(pod), item, actions.sandbox.clone());
+        sandboxes.cache.touch(&PodRef::of(pod), item, actions.sandbox.clone());
         Ok(())
     }
 }
@@ -169,10 +152,7 @@ fn check_limits(
     match problems.as_slice() {
         [] => Ok(()),
         [one] => Err(format!("cannot decrease memory limits: {one}")),
-        all => Err(format!(
-            "cannot decrease memory limits: [{}]",
-            all.join(", ")
-        )),
+        all => Err(format!("cannot decrease memory limits: [{}]", all.join(", "))),
     }
 }
 

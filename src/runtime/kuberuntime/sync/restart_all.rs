@@ -117,14 +117,10 @@ impl AllContainersRestarter {
         let (pod, status) = (request.pod, &request.status);
         if one.stop {
             let why = StopCause::RestartAll;
-            let stopped = self
-                .killer
-                .kill_container(pod, status, &one.name, &one.id, why);
+            let stopped = self.killer.kill_container(pod, status, &one.name, &one.id, why);
             stopped.await?;
         }
-        self.gc
-            .remove_reset_container(status, &one.id, one.newest)
-            .await
+        self.gc.remove_reset_container(status, &one.id, one.newest).await
     }
 
     /// Whether a pod whose containers have all been removed is in the back-off of the container whose exit was the
@@ -151,8 +147,7 @@ impl AllContainersRestarter {
                 return true;
             }
         }
-        self.state_store
-            .update(&pod.uid(), |r| r.restart_all = None);
+        self.state_store.update(&pod.uid(), |r| r.restart_all = None);
         false
     }
 }

@@ -87,21 +87,11 @@ impl SandboxCreator {
             Ok((handler, new))
         };
         let new: anyhow::Result<_> = new.await;
-        let (
-            handler,
-            NewSandbox {
-                mut config,
-                warnings,
-                fresh_logs,
-            },
-        ) = new.inspect_err(|error| {
-            let text = format!(
-                "Failed to create pod sandbox: {}",
-                error_chain(error.as_ref())
-            );
-            self.events
-                .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-        })?;
+        let (handler, NewSandbox { mut config, warnings, fresh_logs }) =
+            new.inspect_err(|error| {
+                let text = format!("Failed to create pod sandbox: {}", error_chain(error.as_ref()));
+                self.events.warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
+            })?;
         let spec = pod.spec();
         let node = spec.and_then(|spec| spec.node_name.as_deref().map(ObjectRef::node));
         for warning in warnings {
@@ -114,8 +104,7 @@ impl SandboxCreator {
         let _creating = self.cache.creation_guard(pod.uid());
         let started_at = clock::instant();
         let created = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
-        self.metrics
-            .run_pod_sandbox_called(&handler, clock::since(started_at), created.is_err());
+        self.metrics.run_pod_sandbox_called(&handler, clock::since(started_at), created.is_err());
         let id = match created {
             Ok(id) => {
                 // The name was free, so an earlier creation with an unknown outcome did not create a sandbox.
@@ -124,8 +113,7 @@ impl SandboxCreator {
             }
             Err(error) => {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
-                self.events
-                    .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
+                self.events.warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
                 if error.may_have_created() {
                     self.lookup.record_unknown_creation(pod.uid());
                     if let Err(error) = Box::pin(self.lookup.adopt(&PodRef::of(pod))).await {
@@ -142,16 +130,10 @@ impl SandboxCreator {
         self.cgroups.record_parent(pod.uid(), &id, &parent);
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
-            self.back_off
-                .record_replacement(pod.uid(), change, clock::instant());
+            self.back_off.record_replacement(pod.uid(), change, clock::instant());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
-        Ok(ReadySandbox {
-            id,
-            config,
-            ips,
-            fresh_logs,
-        })
+        Ok(ReadySandbox { id, config, ips, fresh_logs })
     }
 
     /// Has the DRA drivers prepare the pod's resource claims.
@@ -165,12 +147,9 @@ impl SandboxCreator {
         let prepared = prepared.context("the sync was cancelled")?;
         let prepared = prepared.context("prepare dynamic resources");
         prepared.inspect_err(|error| {
-            let text = format!(
-                "Failed to prepare dynamic resources: {}",
-                error_chain(error.as_ref())
-            );
-            self.events
-                .warning(object, event::FAILED_PREPARE_DYNAMIC_RESOURCES, text);
+            let text =
+                format!("Failed to prepare dynamic resources: {}", error_chain(error.as_ref()));
+            self.events.warning(object, event::FAILED_PREPARE_DYNAMIC_RESOURCES, text);
         })
     }
 
@@ -191,16 +170,14 @@ impl SandboxCreator {
                     anyhow::bail!("the runtime reports the new sandbox without the pod's labels");
                 };
                 let ips = status.ips.clone();
-                self.cache
-                    .apply_read(&pod_ref, &item, seq, InspectedItem::Sandbox(status));
+                self.cache.apply_read(&pod_ref, &item, seq, InspectedItem::Sandbox(status));
                 Ok(ips)
             }
             Err(error) => {
                 self.cache.touch(&pod_ref, item, None);
                 let text = format!("Unable to get pod sandbox status: {}", error.grpc_text());
                 let object = ObjectRef::pod(pod);
-                self.events
-                    .warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
+                self.events.warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
                 Err(error).context("cannot read the new sandbox")
             }
         }

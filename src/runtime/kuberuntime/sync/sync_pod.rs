@@ -47,9 +47,7 @@ impl KubeGenericRuntimeManager {
     pub fn compute_pod_actions(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let actuated = self.allocations.actuated(&uid);
-        let facts = self
-            .state_store
-            .read(&uid, |record| recorded_facts(record, actuated));
+        let facts = self.state_store.read(&uid, |record| recorded_facts(record, actuated));
         let probe_results = |id: &_| self.results.get(id);
         compute_pod_actions(&PodActionInputs {
             pod,
@@ -62,9 +60,7 @@ impl KubeGenericRuntimeManager {
     /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the result.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> PodSyncResult {
         let mut result = PodSyncResult::default();
-        let saved = request
-            .cancel
-            .run_until_cancelled(self.allocations.save_resizes());
+        let saved = request.cancel.run_until_cancelled(self.allocations.save_resizes());
         if saved.await.is_none() {
             result.cancelled = true;
             return result;
@@ -79,12 +75,7 @@ impl KubeGenericRuntimeManager {
         }
         self.forget_kills(&request, &actions);
         if actions.is_empty() {
-            Box::pin(
-                self.starter
-                    .post_start
-                    .resume(&request, &actions, &mut result),
-            )
-            .await;
+            Box::pin(self.starter.post_start.resume(&request, &actions, &mut result)).await;
             return result;
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
@@ -99,8 +90,7 @@ impl KubeGenericRuntimeManager {
             killed.iter().any(|killed| killed.id == *id) || self.killer.stops.is_stopping(id)
         };
         let uid = request.pod.uid();
-        self.exits
-            .forget_kills(&uid, &request.status, is_being_killed);
+        self.exits.forget_kills(&uid, &request.status, is_being_killed);
     }
 
     /// Records the containers that are about to be killed in order to be restarted. False if the sync is cancelled.
@@ -137,19 +127,13 @@ impl KubeGenericRuntimeManager {
             // If replacing the sandbox is in back-off, a wait with the end of the delay is recorded already.
             if result.next_sync_at.is_none() {
                 let text = error_chain(error.as_ref());
-                self.record_history(
-                    request.pod,
-                    HistoryEntry::about_pod(DecisionKind::Fail, text),
-                );
+                self.record_history(request.pod, HistoryEntry::about_pod(DecisionKind::Fail, text));
             }
             result.error = Some(error);
             return result;
         }
         if !result.cancelled {
-            self.starter
-                .post_start
-                .resume(&request, actions, &mut result)
-                .await;
+            self.starter.post_start.resume(&request, actions, &mut result).await;
         }
         if actions.resizes() && !result.cancelled {
             result.changed_runtime = true;
@@ -159,10 +143,7 @@ impl KubeGenericRuntimeManager {
         if result.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return result;
         }
-        if self
-            .restart_all
-            .waits_after_reset(&request, actions, &mut result)
-        {
+        if self.restart_all.waits_after_reset(&request, actions, &mut result) {
             if let Some(failure) = result.failures.last() {
                 let text = format!("restarting all containers: {}", failure.reason);
                 let entry = HistoryEntry::about(DecisionKind::Wait, &failure.container, text);
@@ -171,10 +152,7 @@ impl KubeGenericRuntimeManager {
             }
             return result;
         }
-        let Some(permit) = request
-            .cancel
-            .run_until_cancelled(self.start_permits.acquire())
-            .await
+        let Some(permit) = request.cancel.run_until_cancelled(self.start_permits.acquire()).await
         else {
             result.cancelled = true;
             return result;
@@ -228,8 +206,7 @@ impl KubeGenericRuntimeManager {
                         "Pod sandbox changed, it will be killed and re-created. ({change})"
                     );
                     let object = ObjectRef::pod(pod);
-                    self.events
-                        .normal(&object, reasons::event::SANDBOX_CHANGED, text);
+                    self.events.normal(&object, reasons::event::SANDBOX_CHANGED, text);
                 }
             }
             result.changed_runtime = true;
@@ -279,10 +256,8 @@ impl KubeGenericRuntimeManager {
             );
             self.set_current_step(pod, format!("stopping {}", kill.name));
             let cause = StopCause::Actions(kill.clone());
-            let killing = Box::pin(
-                self.killer
-                    .kill_container(pod, status, &kill.name, &kill.id, cause),
-            );
+            let killing =
+                Box::pin(self.killer.kill_container(pod, status, &kill.name, &kill.id, cause));
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 result.cancelled = true;
                 return Ok(());
@@ -310,10 +285,7 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let text = change.to_string();
-            self.record_history(
-                pod,
-                HistoryEntry::about_pod(DecisionKind::CreateSandbox, text),
-            );
+            self.record_history(pod, HistoryEntry::about_pod(DecisionKind::CreateSandbox, text));
         }
         self.set_current_step(pod, "creating the sandbox".into());
         self.metrics.pod_start_attempted(pod);
@@ -323,10 +295,7 @@ impl KubeGenericRuntimeManager {
                 self.metrics.pod_start_failed();
                 let text = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(DecisionKind::Fail, text));
-                if error
-                    .downcast_ref::<CriError>()
-                    .is_some_and(CriError::may_have_created)
-                {
+                if error.downcast_ref::<CriError>().is_some_and(CriError::may_have_created) {
                     result.retry_after(RETRY_AFTER);
                 }
                 result.error = Some(error);
@@ -345,9 +314,7 @@ impl KubeGenericRuntimeManager {
     ) {
         let pod = request.pod;
         if !actions.create_sandbox {
-            self.sandboxes
-                .images
-                .prefetch(request, actions, &sandbox.config);
+            self.sandboxes.images.prefetch(request, actions, &sandbox.config);
         }
         let pruned = self.gc.prune_init_containers(pod, &request.status);
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
@@ -359,8 +326,7 @@ impl KubeGenericRuntimeManager {
                 continue;
             };
             let container = as_container(ephemeral);
-            self.start_one(request, sandbox, start, &container, result)
-                .await;
+            self.start_one(request, sandbox, start, &container, result).await;
             if result.cancelled {
                 return;
             }
@@ -369,9 +335,7 @@ impl KubeGenericRuntimeManager {
             let Some(container) = pod.init_containers().get(start.index) else {
                 continue;
             };
-            let started = self
-                .start_one(request, sandbox, start, container, result)
-                .await;
+            let started = self.start_one(request, sandbox, start, container, result).await;
             // A plain init container that cannot start ends the sync; a sidecar is skipped.
             if result.cancelled || (!started && !is_sidecar(container)) {
                 return;
@@ -379,15 +343,13 @@ impl KubeGenericRuntimeManager {
         }
         if !actions.containers_to_start.is_empty() && !pod.init_containers().is_empty() {
             let id = sandbox.id.to_string();
-            self.state_store
-                .update(&pod.uid(), |record| record.initialized_in = Some(id));
+            self.state_store.update(&pod.uid(), |record| record.initialized_in = Some(id));
         }
         for start in &actions.containers_to_start {
             let Some(container) = pod.containers().get(start.index) else {
                 continue;
             };
-            self.start_one(request, sandbox, start, container, result)
-                .await;
+            self.start_one(request, sandbox, start, container, result).await;
             if result.cancelled {
                 return;
             }
@@ -411,8 +373,7 @@ impl KubeGenericRuntimeManager {
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 result.changed_runtime = true;
-                self.metrics
-                    .record_container_start(request.pod, container, None);
+                self.metrics.record_container_start(request.pod, container, None);
                 let (kind, text) = (DecisionKind::StartContainer, start.reason.to_string());
                 self.record_history(request.pod, HistoryEntry::about(kind, &start.name, text));
                 result.started.push(start.name.clone());
@@ -425,8 +386,7 @@ impl KubeGenericRuntimeManager {
             Err(StartContainerError::Failed(failure)) => {
                 result.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.record_failure(request.pod, start, &failure);
-                self.metrics
-                    .record_container_start(request.pod, container, Some(&failure));
+                self.metrics.record_container_start(request.pod, container, Some(&failure));
                 result.add_failure(failure);
                 false
             }

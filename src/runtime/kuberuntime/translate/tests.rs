@@ -15,10 +15,7 @@ fn labels() -> HashMap<String, String> {
 fn exited() -> v1::ContainerStatus {
     v1::ContainerStatus {
         id: "id1".into(),
-        metadata: Some(v1::ContainerMetadata {
-            name: "c".into(),
-            attempt: 3,
-        }),
+        metadata: Some(v1::ContainerMetadata { name: "c".into(), attempt: 3 }),
         state: v1::ContainerState::ContainerExited.into(),
         created_at: 10,
         started_at: 20,
@@ -36,10 +33,7 @@ fn exited() -> v1::ContainerStatus {
         mounts: vec![
             v1::Mount::default(),
             v1::Mount {
-                image: Some(v1::ImageSpec {
-                    image: "sha256:data".into(),
-                    ..Default::default()
-                }),
+                image: Some(v1::ImageSpec { image: "sha256:data".into(), ..Default::default() }),
                 ..Default::default()
             },
         ],
@@ -56,9 +50,7 @@ fn exited() -> v1::ContainerStatus {
 
 fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
     let strings = StringInterner::new();
-    container_status(status, "s1".into(), &strings)
-        .unwrap()
-        .status
+    container_status(status, "s1".into(), &strings).unwrap().status
 }
 
 #[test]
@@ -114,11 +106,7 @@ fn resources_are_read_if_the_runtime_reports_them() {
             ..exited()
         });
         reported.resources.map(|reported| {
-            let amounts = (
-                reported.cpu_request,
-                reported.cpu_limit,
-                reported.memory_limit,
-            );
+            let amounts = (reported.cpu_request, reported.cpu_limit, reported.memory_limit);
             [amounts.0, amounts.1, amounts.2].map(Option::unwrap_or_default)
         })
     };
@@ -163,10 +151,7 @@ fn fields_that_do_not_apply_to_the_state_are_empty() {
         state: v1::ContainerState::ContainerRunning.into(),
         ..exited()
     });
-    assert_eq!(
-        (running.started_at, running.finished_at, running.exit_code),
-        (20, 0, 0)
-    );
+    assert_eq!((running.started_at, running.finished_at, running.exit_code), (20, 0, 0));
     assert_eq!((&*running.reason, &*running.message), ("", ""));
     let created = translated(&v1::ContainerStatus {
         state: v1::ContainerState::ContainerCreated.into(),
@@ -188,10 +173,7 @@ fn hostile_values_are_tamed() {
         ..exited()
     });
     assert_eq!(tamed.state, ContainerState::Unknown);
-    assert_eq!(
-        (tamed.created_at, tamed.started_at, tamed.restart_count),
-        (0, 0, 0)
-    );
+    assert_eq!((tamed.created_at, tamed.started_at, tamed.restart_count), (0, 0, 0));
     assert_eq!((&*tamed.image, tamed.image_ref.len()), ("", MAX_TEXT));
     let wordy = translated(&v1::ContainerStatus {
         message: "é".repeat(1 << 20),
@@ -199,10 +181,7 @@ fn hostile_values_are_tamed() {
         finished_at: -1,
         ..exited()
     });
-    assert_eq!(
-        (wordy.message.len(), wordy.reason.len()),
-        (MAX_MESSAGE, MAX_TEXT)
-    );
+    assert_eq!((wordy.message.len(), wordy.reason.len()), (MAX_MESSAGE, MAX_TEXT));
     assert_eq!(wordy.finished_at, 0);
 }
 
@@ -210,65 +189,35 @@ fn hostile_values_are_tamed() {
 fn the_attempt_stands_in_for_a_missing_restart_count_and_the_name_for_the_users_image() {
     let old = translated(&v1::ContainerStatus {
         annotations: HashMap::new(),
-        image: Some(v1::ImageSpec {
-            image: "docker.io/web:1".into(),
-            ..Default::default()
-        }),
+        image: Some(v1::ImageSpec { image: "docker.io/web:1".into(), ..Default::default() }),
         ..exited()
     });
-    assert_eq!(
-        (old.restart_count, &*old.hash, &*old.image),
-        (3, "", "docker.io/web:1")
-    );
+    assert_eq!((old.restart_count, &*old.hash, &*old.image), (3, "", "docker.io/web:1"));
 }
 
 #[test]
 fn other_users_of_the_runtime_are_not_seen() {
     let strings = StringInterner::new();
-    for key in [
-        keys::POD_UID,
-        keys::POD_NAME,
-        keys::POD_NAMESPACE,
-        keys::CONTAINER_NAME,
-    ] {
+    for key in [keys::POD_UID, keys::POD_NAME, keys::POD_NAMESPACE, keys::CONTAINER_NAME] {
         let mut stranger = exited();
         stranger.labels.remove(key);
-        assert_eq!(
-            container_status(&stranger, "s".into(), &strings),
-            None,
-            "{key}"
-        );
-        let listed = v1::Container {
-            labels: stranger.labels,
-            ..Default::default()
-        };
+        assert_eq!(container_status(&stranger, "s".into(), &strings), None, "{key}");
+        let listed = v1::Container { labels: stranger.labels, ..Default::default() };
         assert_eq!(container_from_list(&listed, &strings), None, "{key}");
     }
-    assert_eq!(
-        sandbox_from_list(&v1::PodSandbox::default(), &strings),
-        None
-    );
-    assert_eq!(
-        sandbox_status(&v1::PodSandboxStatus::default(), &strings, IPV4),
-        None
-    );
+    assert_eq!(sandbox_from_list(&v1::PodSandbox::default(), &strings), None);
+    assert_eq!(sandbox_status(&v1::PodSandboxStatus::default(), &strings, IPV4), None);
 }
 
 fn sandbox(ip: &str, more: &[&str]) -> v1::PodSandboxStatus {
     v1::PodSandboxStatus {
         id: "s1".into(),
-        metadata: Some(v1::PodSandboxMetadata {
-            attempt: 2,
-            ..Default::default()
-        }),
+        metadata: Some(v1::PodSandboxMetadata { attempt: 2, ..Default::default() }),
         state: v1::PodSandboxState::SandboxReady.into(),
         created_at: 7,
         network: Some(v1::PodSandboxNetworkStatus {
             ip: ip.into(),
-            additional_ips: more
-                .iter()
-                .map(|ip| v1::PodIp { ip: (*ip).into() })
-                .collect(),
+            additional_ips: more.iter().map(|ip| v1::PodIp { ip: (*ip).into() }).collect(),
         }),
         labels: labels(),
         annotations: [
@@ -285,9 +234,8 @@ const IPV4: AddressOrder = AddressOrder::IPV4_FIRST;
 #[test]
 fn a_sandbox_is_reported_with_its_addresses() {
     let strings = StringInterner::new();
-    let reported = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
-        .unwrap()
-        .status;
+    let reported =
+        sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4).unwrap().status;
     assert_eq!(
         reported,
         SandboxStatus {
@@ -351,15 +299,8 @@ fn containers_and_sandboxes_are_read_from_lists() {
         ..Default::default()
     };
     let reported = container_from_list(&container, &strings).unwrap().status;
-    assert_eq!(
-        (reported.sandbox.as_str(), reported.state),
-        ("s1", ContainerState::Running)
-    );
-    let sandbox = v1::PodSandbox {
-        id: "s1".into(),
-        labels: labels(),
-        ..Default::default()
-    };
+    assert_eq!((reported.sandbox.as_str(), reported.state), ("s1", ContainerState::Running));
+    let sandbox = v1::PodSandbox { id: "s1".into(), labels: labels(), ..Default::default() };
     let reported = sandbox_from_list(&sandbox, &strings).unwrap().status;
     assert!(reported.ready, "the first state of the enum is READY");
     assert!(!reported.has_network_status);

@@ -38,9 +38,7 @@ pub fn container_for_logs(
             ))
         });
     }
-    current(found)
-        .or(last)
-        .ok_or_else(|| not_started(pod, container, found))
+    current(found).or(last).ok_or_else(|| not_started(pod, container, found))
 }
 
 fn current(status: &ContainerStatus) -> Option<ContainerId> {
@@ -104,22 +102,10 @@ mod tests {
         let rows = [
             (&running, &none, Ok("now")),
             (&running, &ended("containerd://old"), Ok("now")),
-            (
-                &ended("containerd://gone"),
-                &ended("containerd://old"),
-                Ok("gone"),
-            ),
+            (&ended("containerd://gone"), &ended("containerd://old"), Ok("gone")),
             (&ended(""), &ended("containerd://old"), Ok("old")),
-            (
-                &ended(""),
-                &none,
-                Err("container \"main\" in pod \"web\" is terminated"),
-            ),
-            (
-                &waiting("CrashLoopBackOff"),
-                &ended("containerd://old"),
-                Ok("old"),
-            ),
+            (&ended(""), &none, Err("container \"main\" in pod \"web\" is terminated")),
+            (&waiting("CrashLoopBackOff"), &ended("containerd://old"), Ok("old")),
             (
                 &waiting("ErrImagePull"),
                 &none,
@@ -164,19 +150,13 @@ mod tests {
 
     #[test]
     fn containers_of_every_kind_are_found_and_others_are_not() {
-        for list in [
-            "containerStatuses",
-            "initContainerStatuses",
-            "ephemeralContainerStatuses",
-        ] {
+        for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
             let status: PodStatus =
                 serde_json::from_value(json!({list: [shown(json!({"running": {}}), json!({}))]}))
                     .unwrap();
             assert!(container_for_logs("web", &status, "main", false).is_ok());
             assert_eq!(
-                container_for_logs("web", &status, "other", false)
-                    .unwrap_err()
-                    .to_string(),
+                container_for_logs("web", &status, "other", false).unwrap_err().to_string(),
                 "container \"other\" in pod \"web\" is not available"
             );
         }

@@ -34,11 +34,7 @@ pub struct ContainerLogs {
 impl ContainerLogs {
     /// A reader of the logs of what `cache` shows, which lie where `path` says.
     pub fn new(cache: PodCache, path: LogPathFn) -> Self {
-        Self {
-            logs: Logs::new(),
-            cache,
-            path,
-        }
+        Self { logs: Logs::new(), cache, path }
     }
 
     /// The log of a container of a pod, whose status as it is shown is `status`; with `previous` that of

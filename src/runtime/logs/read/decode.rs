@@ -260,10 +260,7 @@ mod tests {
             (format!("{T} stdout F o\n{T} stderr F e\n"), "o\ne\n"),
             (format!("{T} stdin F x\n{T} stdout F y\n"), "y\n"),
             (format!("{{\"log\":\"x\"}}\n\n{T} stdout F y\n"), "y\n"),
-            (
-                format!("{}\n{T} stdout F y\n", "x".repeat(10 * MAX_HEAD)),
-                "y\n",
-            ),
+            (format!("{}\n{T} stdout F y\n", "x".repeat(10 * MAX_HEAD)), "y\n"),
             (format!("a b c d\n{T} stdout F y\n"), "y\n"),
             (format!("{T} stdo"), ""),
             (String::new(), ""),
@@ -275,10 +272,7 @@ mod tests {
 
     #[test]
     fn timestamps_stand_once_before_each_line_with_nine_digits() {
-        let options = LogOptions {
-            timestamps: true,
-            ..plain()
-        };
+        let options = LogOptions { timestamps: true, ..plain() };
         let log = format!(
             "{T} stdout P one \n2026-01-02T03:04:06Z stdout F two\n\
              2026-01-02T05:04:05.67+02:00 stdout F x\n2026-01-02T03:04:05.1+00:00 stdout F\n"
@@ -295,19 +289,9 @@ mod tests {
     #[test]
     fn one_stream_alone_has_timestamps_of_its_own() {
         let log = format!("{T} stderr P part\n{T} stdout F out\n{T} stderr F end\n");
-        let options = |streams| LogOptions {
-            streams,
-            timestamps: true,
-            ..plain()
-        };
-        assert_eq!(
-            decoded(&options(SelectedStreams::Stdout), &log),
-            format!("{T} out\n")
-        );
-        assert_eq!(
-            decoded(&options(SelectedStreams::Stderr), &log),
-            format!("{T} partend\n")
-        );
+        let options = |streams| LogOptions { streams, timestamps: true, ..plain() };
+        assert_eq!(decoded(&options(SelectedStreams::Stdout), &log), format!("{T} out\n"));
+        assert_eq!(decoded(&options(SelectedStreams::Stderr), &log), format!("{T} partend\n"));
     }
 
     #[test]
@@ -315,10 +299,8 @@ mod tests {
         let log = "2026-01-02T03:04:05Z stdout F old\n\
                    2026-01-02T05:04:05.999999999+02:00 stdout F old too\n\
                    2026-01-02T03:04:06Z stdout F new\n";
-        let options = LogOptions {
-            since: Some("2026-01-02T03:04:06Z".parse().unwrap()),
-            ..plain()
-        };
+        let options =
+            LogOptions { since: Some("2026-01-02T03:04:06Z".parse().unwrap()), ..plain() };
         assert_eq!(decoded(&options, log), "new\n");
     }
 
@@ -327,17 +309,10 @@ mod tests {
         let log = format!("{T} stdout F 12345\n{T} stderr F 6789\n");
         let whole = decoded(&plain(), &log);
         for limit in 0..=whole.len() {
-            let options = LogOptions {
-                limit_bytes: Some(limit as u64),
-                ..plain()
-            };
+            let options = LogOptions { limit_bytes: Some(limit as u64), ..plain() };
             assert_eq!(decoded(&options, &log), whole[..limit]);
         }
-        let options = LogOptions {
-            limit_bytes: Some(33),
-            timestamps: true,
-            ..plain()
-        };
+        let options = LogOptions { limit_bytes: Some(33), timestamps: true, ..plain() };
         assert_eq!(decoded(&options, &log), format!("{T} 12"));
     }
 

@@ -123,11 +123,7 @@ impl Follower {
             Some(live) => step(&log, &live, offset, idle_for, &closed),
             None => Ok(match history::open_live(&log)? {
                 Some(live) => ReadStep::Next(live),
-                None => ReadStep::Idle(Idle {
-                    quiet: Duration::MAX,
-                    rotated: false,
-                    again: None,
-                }),
+                None => ReadStep::Idle(Idle { quiet: Duration::MAX, rotated: false, again: None }),
             }),
         })
         .await
@@ -135,11 +131,7 @@ impl Follower {
 
     /// Waits until a check makes sense again.
     async fn wait(&mut self, checked: Instant, idle: Idle) {
-        let interval = if self.directory.is_watched() {
-            CHECK_INTERVAL
-        } else {
-            POLL_INTERVAL
-        };
+        let interval = if self.directory.is_watched() { CHECK_INTERVAL } else { POLL_INTERVAL };
         let mut until = clock::instant() + idle.again.unwrap_or(interval).min(interval);
         if self.ended_at.is_some() && !idle.rotated {
             until = until.min(checked + QUIET_END.saturating_sub(idle.quiet));

@@ -105,10 +105,7 @@ pub(super) fn start(
     length: u64,
     options: &LogOptions,
 ) -> io::Result<ReadStart> {
-    let mut tail = options.tail_lines.map(|missing| MissingLines {
-        missing,
-        goes_on: false,
-    });
+    let mut tail = options.tail_lines.map(|missing| MissingLines { missing, goes_on: false });
     let mut offset = 0;
     if let (Some(live), Some(tail)) = (live, &mut tail) {
         offset = tail.start_in(&live.segment.file, length)?;
@@ -128,10 +125,7 @@ pub(super) fn start(
             Err(error) => Err(error),
         };
         match cursor {
-            Ok(cursor) => older.push_front(Older {
-                name: file.name,
-                cursor,
-            }),
+            Ok(cursor) => older.push_front(Older { name: file.name, cursor }),
             Err(error) => tracing::warn!(
                 log = %log.display(),
                 file = file.name,
@@ -164,9 +158,7 @@ fn ended_before(metadata: &Metadata, since: Option<Timestamp>) -> bool {
     let (Some(since), Some(Ok(modified))) = (since, modified) else {
         return false;
     };
-    modified
-        .checked_add(TIME_SLACK)
-        .is_ok_and(|end| end < since)
+    modified.checked_add(TIME_SLACK).is_ok_and(|end| end < since)
 }
 
 /// The lines of a tail that were not found yet.
@@ -220,9 +212,5 @@ fn from_tail(
         return Ok(cursor);
     }
     let offset = tail.start_in(&segment.file, metadata.len())?;
-    Ok(Cursor::Plain {
-        segment,
-        offset,
-        end: u64::MAX,
-    })
+    Ok(Cursor::Plain { segment, offset, end: u64::MAX })
 }

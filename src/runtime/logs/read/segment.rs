@@ -26,11 +26,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn new(file: File, metadata: &Metadata, gzip: bool) -> Arc<Self> {
-        Arc::new(Self {
-            file,
-            id: FileId::of(metadata),
-            gzip,
-        })
+        Arc::new(Self { file, id: FileId::of(metadata), gzip })
     }
 }
 
@@ -165,22 +161,14 @@ impl Cursor {
             let decoder = MultiGzDecoder::new(BufReader::new(file));
             Self::Gzip(Box::new(BufReader::with_capacity(BLOCK, decoder)))
         } else {
-            Self::Plain {
-                segment,
-                offset: 0,
-                end: u64::MAX,
-            }
+            Self::Plain { segment, offset: 0, end: u64::MAX }
         }
     }
 
     /// Reads on; empty at the end. At most [`BLOCK`] bytes.
     pub(super) fn read(&mut self) -> io::Result<Vec<u8>> {
         match self {
-            Self::Plain {
-                segment,
-                offset,
-                end,
-            } => {
+            Self::Plain { segment, offset, end } => {
                 let left = end.saturating_sub(*offset).min(BLOCK as u64);
                 let mut bytes = vec![0; usize::try_from(left).map_err(io::Error::other)?];
                 let read = segment.file.read_at(&mut bytes, *offset)?;

@@ -54,11 +54,7 @@ pub(super) struct Idle {
 
 impl Idle {
     fn retry(quiet: Duration) -> ReadStep {
-        ReadStep::Idle(Self {
-            quiet,
-            rotated: true,
-            again: Some(RETRY),
-        })
+        ReadStep::Idle(Self { quiet, rotated: true, again: Some(RETRY) })
     }
 }
 
@@ -92,21 +88,13 @@ pub(super) fn step(
         return restart_file(live, &metadata).map(ReadStep::Next);
     }
     let there = if_exists(fs::symlink_metadata(log))?;
-    let idle = Idle {
-        quiet,
-        rotated: false,
-        again: None,
-    };
+    let idle = Idle { quiet, rotated: false, again: None };
     if there.is_none_or(|there| FileId::of(&there) == live.segment.id) {
         return Ok(ReadStep::Idle(idle));
     }
     let rotated = files::history(log)?;
     let own = own_stamp(log, live, &rotated, &metadata);
-    let is_closed = |name: &String| {
-        rotated
-            .iter()
-            .any(|f| Some(f.stamp) == own && f.name == *name)
-    };
+    let is_closed = |name: &String| rotated.iter().any(|f| Some(f.stamp) == own && f.name == *name);
     if quiet < QUIET_BEFORE_COMPLETE && !closed.iter().any(is_closed) {
         return Ok(ReadStep::Idle(Idle {
             rotated: true,
@@ -140,9 +128,7 @@ fn own_stamp(
 ) -> Option<RotationStamp> {
     let later = || {
         let after = live.after;
-        rotated
-            .iter()
-            .filter(move |file| after.is_none_or(|after| file.stamp > after))
+        rotated.iter().filter(move |file| after.is_none_or(|after| file.stamp > after))
     };
     let look = |file: &Rotated| fs::symlink_metadata(log.with_file_name(&file.name)).ok();
     let same = |file: &&Rotated| {
@@ -156,9 +142,7 @@ fn own_stamp(
     };
     let mut own = live.own.lock();
     let found = later().find(same).map(|file| file.stamp);
-    *own = found
-        .or(*own)
-        .or_else(|| later().find(compressed).map(|file| file.stamp));
+    *own = found.or(*own).or_else(|| later().find(compressed).map(|file| file.stamp));
     *own
 }
 
@@ -169,10 +153,7 @@ fn successor(
     rotated: &[Rotated],
     quiet: Duration,
 ) -> io::Result<ReadStep> {
-    let Some(next) = rotated
-        .iter()
-        .find(|file| own.is_none_or(|own| file.stamp > own))
-    else {
+    let Some(next) = rotated.iter().find(|file| own.is_none_or(|own| file.stamp > own)) else {
         let live = open_live(log)?;
         // If it is not the very next file, something was rotated just now.
         let fits = |live: &LiveLog| live.after <= own && live.own.lock().is_none();
@@ -186,11 +167,7 @@ fn successor(
     } else {
         segment
     };
-    Ok(ReadStep::Next(LiveLog {
-        segment,
-        after: own,
-        own: Mutex::new(Some(next.stamp)),
-    }))
+    Ok(ReadStep::Next(LiveLog { segment, after: own, own: Mutex::new(Some(next.stamp)) }))
 }
 
 /// Unpacks a compressed log into a file without a name. It takes followers that were held up for two
@@ -215,7 +192,5 @@ fn unpack(log: &Path, mut cursor: Cursor) -> io::Result<File> {
 fn since_written(metadata: &Metadata) -> Duration {
     let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     // A time in the future means that the clock was set back.
-    clock::system_time()
-        .duration_since(written)
-        .unwrap_or_default()
+    clock::system_time().duration_since(written).unwrap_or_default()
 }

@@ -77,14 +77,8 @@ impl Logs {
         } else {
             (snapshot(log, options).await?, None)
         };
-        let reader = LogReader {
-            older: start.older,
-            follower,
-            decoder,
-        };
-        Ok(LogStream {
-            inner: Box::pin(stream::unfold(Some(reader), LogReader::step)),
-        })
+        let reader = LogReader { older: start.older, follower, decoder };
+        Ok(LogStream { inner: Box::pin(stream::unfold(Some(reader), LogReader::step)) })
     }
 
     /// How many directories are watched.
@@ -136,11 +130,7 @@ async fn snapshot(log: PathBuf, options: LogOptions) -> io::Result<ReadStart> {
         match live {
             Some(live) => start.older.push_back(Older {
                 name: files::log_name(&log)?.to_owned(),
-                cursor: Cursor::Plain {
-                    segment: live.segment,
-                    offset: start.offset,
-                    end: length,
-                },
+                cursor: Cursor::Plain { segment: live.segment, offset: start.offset, end: length },
             }),
             None if files::history(&log)?.is_empty() => {
                 return Err(io::ErrorKind::NotFound.into());

@@ -210,26 +210,13 @@ fn hand_over(state: &Mutex<WatchState>, event: &EventOwned) {
     let affected: Vec<Arc<WatchedDirectory>> = {
         let state = state.lock();
         if overflow {
-            state
-                .directories
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect()
+            state.directories.values().filter_map(Weak::upgrade).collect()
         } else {
-            state
-                .directories
-                .get(&event.wd)
-                .and_then(Weak::upgrade)
-                .into_iter()
-                .collect()
+            state.directories.get(&event.wd).and_then(Weak::upgrade).into_iter().collect()
         }
     };
     for directory in affected {
-        if overflow {
-            directory.changed()
-        } else {
-            directory.take(event)
-        }
+        if overflow { directory.changed() } else { directory.take(event) }
     }
 }
 

@@ -44,9 +44,7 @@ pub(in crate::runtime::logs) fn plan(
     let most = usize::try_from(policy.max_files.saturating_sub(2)).unwrap_or(usize::MAX);
     let excess = kept.len().saturating_sub(most);
     let excess = kept.drain(..excess).map(|file| file.name).collect();
-    let plain = kept
-        .into_iter()
-        .filter(|file| file.form == RotatedForm::Plain);
+    let plain = kept.into_iter().filter(|file| file.form == RotatedForm::Plain);
     Some(RotationPlan {
         leftovers,
         rotate_to: format!("{log}.{stamp}"),
@@ -95,10 +93,7 @@ mod tests {
     const NOW: &str = "2026-01-02T03:04:05";
 
     fn policy(max_files: u32) -> RotationPolicy {
-        RotationPolicy {
-            max_size: 1000,
-            max_files,
-        }
+        RotationPolicy { max_size: 1000, max_files }
     }
 
     fn planned(files: &[&str], max_files: u32) -> RotationPlan {
@@ -125,12 +120,8 @@ mod tests {
 
     #[test]
     fn the_one_before_is_compressed_and_the_oldest_goes() {
-        let files = [
-            "20260101-000004",
-            "20260101-000003.gz",
-            "20260101-000001.gz",
-            "20260101-000002.gz",
-        ];
+        let files =
+            ["20260101-000004", "20260101-000003.gz", "20260101-000001.gz", "20260101-000002.gz"];
         assert_plan(
             &planned(&files, 5),
             &["20260101-000001.gz"],
@@ -139,11 +130,7 @@ mod tests {
         );
         assert_plan(
             &planned(&files, 3),
-            &[
-                "20260101-000001.gz",
-                "20260101-000002.gz",
-                "20260101-000003.gz",
-            ],
+            &["20260101-000001.gz", "20260101-000002.gz", "20260101-000003.gz"],
             "20260102-030405",
             &["20260101-000004"],
         );
@@ -158,12 +145,8 @@ mod tests {
 
     #[test]
     fn leftovers_of_an_interrupted_compression_go() {
-        let files = [
-            "20260101-000001",
-            "20260101-000001.gz",
-            "20260101-000002",
-            "20260101-000002.tmp",
-        ];
+        let files =
+            ["20260101-000001", "20260101-000001.gz", "20260101-000002", "20260101-000002.tmp"];
         assert_plan(
             &planned(&files, 5),
             &["20260101-000001", "20260101-000002.tmp"],
@@ -185,10 +168,7 @@ mod tests {
     #[test]
     fn without_a_later_name_there_is_no_plan() {
         let last = Rotated::parse("0.log", "0.log.99991231-235959").unwrap();
-        assert_eq!(
-            plan("0.log", &[last], policy(5), NOW.parse().unwrap()),
-            None
-        );
+        assert_eq!(plan("0.log", &[last], policy(5), NOW.parse().unwrap()), None);
     }
 
     #[test]
@@ -196,10 +176,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let interval = Duration::from_secs(10);
         let look = |before: Option<(u64, u64)>, size| {
-            let sighting = |size, at| Sighting {
-                size,
-                at: Duration::from_secs(at),
-            };
+            let sighting = |size, at| Sighting { size, at: Duration::from_secs(at) };
             let before = before.map(|(size, at)| sighting(size, at));
             next_look(before, sighting(size, 100), policy(5), interval)
         };

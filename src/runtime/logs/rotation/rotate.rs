@@ -91,13 +91,8 @@ async fn move_aside(job: &RotationJob) -> anyhow::Result<RotationPlan> {
 /// Blocks.
 fn rename(log: &Path, policy: RotationPolicy) -> anyhow::Result<RotationPlan> {
     let name = files::log_name(log)?;
-    let plan = plan::plan(
-        name,
-        &files::rotated(log)?,
-        policy,
-        clock::local_time().datetime(),
-    )
-    .context("there is no later name for a rotated log")?;
+    let plan = plan::plan(name, &files::rotated(log)?, policy, clock::local_time().datetime())
+        .context("there is no later name for a rotated log")?;
     for name in &plan.leftovers {
         let removed = if_exists(fs::remove_file(log.with_file_name(name)));
         removed.with_context(|| format!("cannot remove {name}"))?;

@@ -100,10 +100,7 @@ impl Rotation {
             }
             self.check(&shutdown).await?;
             let idle = self.logs.values().filter(|log| !log.busy);
-            let next = idle
-                .map(|log| log.due)
-                .min()
-                .map_or(refresh, |due| due.min(refresh));
+            let next = idle.map(|log| log.due).min().map_or(refresh, |due| due.min(refresh));
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = sleep_until(next) => {}
@@ -141,22 +138,15 @@ impl Rotation {
     /// Checks all logs that are due, in one blocking task.
     async fn check(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let now = clock::instant();
-        let due = self
-            .logs
-            .iter()
-            .filter(|(_, log)| !log.busy && log.due <= now);
-        let due: Vec<_> = due
-            .map(|(id, log)| (id.clone(), log.path.clone()))
-            .collect();
+        let due = self.logs.iter().filter(|(_, log)| !log.busy && log.due <= now);
+        let due: Vec<_> = due.map(|(id, log)| (id.clone(), log.path.clone())).collect();
         if due.is_empty() {
             return Ok(());
         }
         let sizes = spawn_blocking(move || {
             let size =
                 |path: &PathBuf| if_exists(fs::metadata(path)).map(|found| found.map(|m| m.len()));
-            due.into_iter()
-                .map(|(id, path)| (id, size(&path)))
-                .collect::<Vec<_>>()
+            due.into_iter().map(|(id, path)| (id, size(&path))).collect::<Vec<_>>()
         });
         for (id, size) in sizes.await? {
             self.check_size(id, size, shutdown);
@@ -173,16 +163,11 @@ impl Rotation {
         let Some(log) = self.logs.get_mut(&id) else {
             return;
         };
-        let Config {
-            policy, interval, ..
-        } = self.config;
+        let Config { policy, interval, .. } = self.config;
         log.due = clock::instant() + interval;
         match size {
             Ok(Some(size)) if size < policy.max_size => {
-                let seen = Sighting {
-                    size,
-                    at: clock::since(self.started),
-                };
+                let seen = Sighting { size, at: clock::since(self.started) };
                 log.due = clock::instant() + next_look(log.seen, seen, policy, interval);
                 log.seen = Some(seen);
                 log.missing = 0;
@@ -200,11 +185,7 @@ impl Rotation {
                 let workers = self.workers.clone();
                 self.jobs.spawn(catching_panic(id.clone(), async move {
                     let result = rotate(job, &workers).await;
-                    Done {
-                        id,
-                        path: None,
-                        result,
-                    }
+                    Done { id, path: None, result }
                 }));
             }
             Ok(None) => {
@@ -233,10 +214,7 @@ impl Rotation {
         let pause = match log.missing {
             // A rotated log begins empty. One second shows how fast it grows.
             0 => {
-                log.seen = Some(Sighting {
-                    size: 0,
-                    at: clock::since(self.started),
-                });
+                log.seen = Some(Sighting { size: 0, at: clock::since(self.started) });
                 GROWTH.min(self.config.interval)
             }
             times => self.config.interval * 2_u32.saturating_pow(times.min(10) - 1),
@@ -257,11 +235,7 @@ impl Rotation {
 /// Work on one log; a panic in it is a failure of that log.
 async fn catching_panic(id: ContainerId, work: impl Future<Output = Done>) -> Done {
     let done = catch_panic(PanicScope::LogRotation, work).await;
-    done.unwrap_or_else(|panicked| Done {
-        id,
-        path: None,
-        result: Err(panicked.into()),
-    })
+    done.unwrap_or_else(|panicked| Done { id, path: None, result: Err(panicked.into()) })
 }
 
 /// The log of a running container is not where it should be. Either it is elsewhere, or it was taken
@@ -304,9 +278,6 @@ mod tests {
     async fn a_rotation_that_panics_is_a_failure_of_that_log() {
         let done = catching_panic("c".into(), async { panic!("as scripted") }).await;
         assert_eq!(done.id.as_str(), "c");
-        assert_eq!(
-            done.result.unwrap_err().to_string(),
-            "panicked: as scripted"
-        );
+        assert_eq!(done.result.unwrap_err().to_string(), "panicked: as scripted");
     }
 }

@@ -46,10 +46,7 @@ impl Bed {
         let root = dir.path().to_owned();
         let path: LogPathFn = Arc::new(move |_, container| Some(log_of(&root, &container.name)));
         let config = Config {
-            policy: RotationPolicy {
-                max_size: 100,
-                max_files: 3,
-            },
+            policy: RotationPolicy { max_size: 100, max_files: 3 },
             workers: 1,
             interval: INTERVAL,
         };
@@ -83,15 +80,10 @@ impl Bed {
             state,
             ..ContainerStatus::default()
         };
-        let pod_ref = PodRef {
-            uid: "u".into(),
-            name: "p".into(),
-            namespace: "n".into(),
-        };
+        let pod_ref = PodRef { uid: "u".into(), name: "p".into(), namespace: "n".into() };
         let item = ItemId::Container(status.id.clone());
         let seq = self.pods.next_seq();
-        self.pods
-            .apply(&pod_ref, &item, seq, Seen::Container(status));
+        self.pods.apply(&pod_ref, &item, seq, Seen::Container(status));
     }
 
     fn running(&self, name: &str) {
@@ -136,9 +128,7 @@ fn log_of(root: &Path, name: &str) -> PathBuf {
 }
 
 fn asked_for(request: &[u8]) -> String {
-    v1::ReopenContainerLogRequest::decode(request)
-        .unwrap()
-        .container_id
+    v1::ReopenContainerLogRequest::decode(request).unwrap().container_id
 }
 
 fn make_log(log: &Path) {
@@ -159,16 +149,12 @@ async fn a_log_over_the_size_is_rotated_and_older_files_are_compressed_and_count
     bed.running("c");
     for round in 0..5 {
         bed.write("c", &format!("{round}").repeat(100));
-        until("it is rotated", || {
-            bed.calls("ReopenContainerLog") == round + 1
-        })
-        .await;
+        until("it is rotated", || bed.calls("ReopenContainerLog") == round + 1).await;
         let done = |names: &[String]| {
             names.len() == round.min(1) + 1
                 && names.iter().filter(|name| name.ends_with(".gz")).count() == round.min(1)
         };
-        bed.rotated_when("c", "the one before is compressed", done)
-            .await;
+        bed.rotated_when("c", "the one before is compressed", done).await;
         assert_eq!(fs::metadata(bed.log("c")).unwrap().len(), 0);
     }
     let names = bed.rotated("c");
@@ -201,10 +187,7 @@ async fn a_log_that_cannot_be_reopened_is_put_back_and_tried_again() {
     bed.write("c", &"x".repeat(200));
     let inode = fs::metadata(bed.log("c")).unwrap().ino();
     bed.running("c");
-    until("it was tried twice", || {
-        bed.calls("ReopenContainerLog") >= 2
-    })
-    .await;
+    until("it was tried twice", || bed.calls("ReopenContainerLog") >= 2).await;
     until("it was put back", || bed.log("c").exists()).await;
     let root = bed.dir.path().to_owned();
     script.on("ReopenContainerLog", move |request| {
@@ -212,8 +195,7 @@ async fn a_log_that_cannot_be_reopened_is_put_back_and_tried_again() {
         Reply::message(&v1::ReopenContainerLogResponse {})
     });
     let reopened = |names: &[String]| names.len() == 1 && bed.log("c").exists();
-    bed.rotated_when("c", "it is rotated in the end", reopened)
-        .await;
+    bed.rotated_when("c", "it is rotated in the end", reopened).await;
     let rotated = bed.dir.path().join(&bed.rotated("c")[0]);
     assert_eq!(fs::metadata(&rotated).unwrap().ino(), inode);
     assert_eq!(fs::read_to_string(rotated).unwrap(), "x".repeat(200));
@@ -223,19 +205,16 @@ async fn a_log_that_cannot_be_reopened_is_put_back_and_tried_again() {
 #[tokio::test]
 async fn a_rotation_that_is_undone_costs_no_older_file() {
     let bed = Bed::new();
-    bed.runtime.script.on("ReopenContainerLog", |_| {
-        Reply::Fail(Code::Unknown, "it has just ended")
-    });
+    bed.runtime
+        .script
+        .on("ReopenContainerLog", |_| Reply::Fail(Code::Unknown, "it has just ended"));
     let older = ["c.log.20260101-000001.gz", "c.log.20260101-000002"];
     for name in older {
         fs::write(bed.dir.path().join(name), "older").unwrap();
     }
     bed.write("c", &"x".repeat(200));
     bed.running("c");
-    until("it was tried twice", || {
-        bed.calls("ReopenContainerLog") >= 2
-    })
-    .await;
+    until("it was tried twice", || bed.calls("ReopenContainerLog") >= 2).await;
     let undone = |names: &[String]| names == older && bed.log("c").exists();
     bed.rotated_when("c", "it was put back", undone).await;
     bed.stop().await;
@@ -253,8 +232,7 @@ async fn a_log_that_was_made_though_the_runtime_reports_a_failure_is_never_repla
     });
     bed.write("c", &"x".repeat(200));
     bed.running("c");
-    bed.rotated_when("c", "it is rotated", |names| names.len() == 1)
-        .await;
+    bed.rotated_when("c", "it is rotated", |names| names.len() == 1).await;
     until("there is a new one", || bed.log("c").exists()).await;
     bed.some_looks().await;
     assert_eq!(fs::read_to_string(bed.log("c")).unwrap(), "new");
@@ -267,14 +245,8 @@ async fn a_missing_log_is_reopened_where_the_runtime_says_it_is() {
     let bed = Bed::new();
     let root = bed.dir.path().to_owned();
     bed.runtime.script.on("ContainerStatus", move |request| {
-        let id = v1::ContainerStatusRequest::decode(request)
-            .unwrap()
-            .container_id;
-        let directory = if id == "moved" {
-            root.join("old")
-        } else {
-            root.clone()
-        };
+        let id = v1::ContainerStatusRequest::decode(request).unwrap().container_id;
+        let directory = if id == "moved" { root.join("old") } else { root.clone() };
         let status = v1::ContainerStatus {
             log_path: log_of(&directory, &id).display().to_string(),
             metadata: Some(v1::ContainerMetadata::default()),
@@ -282,10 +254,7 @@ async fn a_missing_log_is_reopened_where_the_runtime_says_it_is() {
             id,
             ..Default::default()
         };
-        Reply::message(&v1::ContainerStatusResponse {
-            status: Some(status),
-            ..Default::default()
-        })
+        Reply::message(&v1::ContainerStatusResponse { status: Some(status), ..Default::default() })
     });
     let old = bed.dir.path().join("old");
     fs::create_dir(&old).unwrap();
@@ -295,11 +264,7 @@ async fn a_missing_log_is_reopened_where_the_runtime_says_it_is() {
     until("it is there again", || bed.log("taken").exists()).await;
     until("both were asked for", || bed.calls("ContainerStatus") == 2).await;
     bed.some_looks().await;
-    assert_eq!(
-        bed.calls("ReopenContainerLog"),
-        1,
-        "the other one is not missing"
-    );
+    assert_eq!(bed.calls("ReopenContainerLog"), 1, "the other one is not missing");
     assert_eq!(bed.calls("ContainerStatus"), 2, "that is not asked again");
     fs::write(log_of(&old, "moved"), "x".repeat(200)).unwrap();
     until("it is rotated where it is", || {
@@ -312,16 +277,11 @@ async fn a_missing_log_is_reopened_where_the_runtime_says_it_is() {
 #[tokio::test]
 async fn a_log_that_stays_missing_is_asked_for_less_and_less() {
     let bed = Bed::new();
-    bed.runtime
-        .script
-        .on("ContainerStatus", |_| Reply::Fail(Code::Unavailable, "no"));
+    bed.runtime.script.on("ContainerStatus", |_| Reply::Fail(Code::Unavailable, "no"));
     bed.running("c");
     let begin = clock::instant();
     tokio::time::sleep(INTERVAL * 20).await;
-    until("it is asked for again", || {
-        bed.calls("ContainerStatus") >= 2
-    })
-    .await;
+    until("it is asked for again", || bed.calls("ContainerStatus") >= 2).await;
     let calls = bed.calls("ContainerStatus");
     let looks = clock::since(begin).as_millis() / INTERVAL.as_millis();
     assert!(calls as u32 <= looks.ilog2() + 2, "{calls} of {looks}");

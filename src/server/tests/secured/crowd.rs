@@ -42,10 +42,7 @@ impl Crowd {
             });
         }
         let all = count.wait_for(|count| *count == size);
-        timeout(TIMEOUT * 2, all)
-            .await
-            .expect("they do not get through")
-            .unwrap();
+        timeout(TIMEOUT * 2, all).await.expect("they do not get through").unwrap();
         Self { _clients: clients }
     }
 }
@@ -60,16 +57,10 @@ async fn silent(source: Ipv4Addr, target: SocketAddr) -> Option<TcpStream> {
 fn allow_descriptors(needed: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
+    let raised = Rlimit { current: maximum, maximum };
     setrlimit(Resource::Nofile, raised).unwrap();
     let enough = maximum.is_none_or(|maximum| maximum >= needed);
-    assert!(
-        enough,
-        "this test needs {needed} descriptors, and {maximum:?} are allowed"
-    );
+    assert!(enough, "this test needs {needed} descriptors, and {maximum:?} are allowed");
 }
 
 /// Times of new connections to the response of `/healthz/ping`, and to the first line of a followed log,

@@ -24,40 +24,16 @@ const fn row(
     malformed: &'static str,
     refusal: (u16, &'static str),
 ) -> Row {
-    Row {
-        pattern,
-        target,
-        status,
-        malformed,
-        refusal,
-    }
+    Row { pattern, target, status, malformed, refusal }
 }
 
 /// Of the pods here, only `/explain` knows `web`, and only `/pods` knows `a` and `b`.
 const ROWS: &[Row] = &[
     row("/healthz", "/healthz", 500, "/healthz?x=%zz", BAD_ESCAPE),
-    row(
-        "/healthz/{check}",
-        "/healthz/ping",
-        200,
-        "/healthz/nothing",
-        (404, "404 page not found"),
-    ),
+    row("/healthz/{check}", "/healthz/ping", 200, "/healthz/nothing", (404, "404 page not found")),
     row("/pods/", "/pods", 200, "/pods?x=%zz", NOT_READ),
-    row(
-        "/runningpods/",
-        "/runningpods/",
-        200,
-        "/runningpods/?x=%zz",
-        NOT_READ,
-    ),
-    row(
-        "/events/",
-        "/events",
-        200,
-        "/events?limit=many",
-        (400, "\"limit\""),
-    ),
+    row("/runningpods/", "/runningpods/", 200, "/runningpods/?x=%zz", NOT_READ),
+    row("/events/", "/events", 200, "/events?limit=many", (400, "\"limit\"")),
     row("/explain/", "/explain", 200, "/explain?x=%zz", BAD_ESCAPE),
     row(
         "/explain/{namespace}/{pod}",
@@ -75,48 +51,12 @@ const ROWS: &[Row] = &[
         (404, "<h1>No such pod</h1>"),
     ),
     row("/metrics", "/metrics", 200, "/metrics?x=%zz", NOT_READ),
-    row(
-        "/metrics/slis",
-        "/metrics/slis",
-        200,
-        "/metrics/slis?x=%zz",
-        NOT_READ,
-    ),
-    row(
-        "/metrics/cadvisor",
-        "/metrics/cadvisor",
-        200,
-        "/metrics/cadvisor?x=%zz",
-        NOT_READ,
-    ),
-    row(
-        "/metrics/resource",
-        "/metrics/resource",
-        200,
-        "/metrics/resource?x=%zz",
-        NOT_READ,
-    ),
-    row(
-        "/metrics/probes",
-        "/metrics/probes",
-        200,
-        "/metrics/probes?x=%zz",
-        NOT_READ,
-    ),
-    row(
-        "/stats/summary",
-        "/stats/summary",
-        200,
-        "/stats/summary?x=%zz",
-        BAD_ESCAPE,
-    ),
-    row(
-        "/stats/",
-        "/stats/",
-        200,
-        "/stats/?start=soon",
-        (400, "\"start\""),
-    ),
+    row("/metrics/slis", "/metrics/slis", 200, "/metrics/slis?x=%zz", NOT_READ),
+    row("/metrics/cadvisor", "/metrics/cadvisor", 200, "/metrics/cadvisor?x=%zz", NOT_READ),
+    row("/metrics/resource", "/metrics/resource", 200, "/metrics/resource?x=%zz", NOT_READ),
+    row("/metrics/probes", "/metrics/probes", 200, "/metrics/probes?x=%zz", NOT_READ),
+    row("/stats/summary", "/stats/summary", 200, "/stats/summary?x=%zz", BAD_ESCAPE),
+    row("/stats/", "/stats/", 200, "/stats/?start=soon", (400, "\"start\"")),
     row(
         "/stats/container",
         "/stats/container?containerName=/a",
@@ -141,13 +81,7 @@ const ROWS: &[Row] = &[
     row("/configz", "/configz", 200, "/configz?x=%zz", NOT_READ),
     row("/flagz", "/flagz", 200, "/flagz?x=%zz", NOT_READ),
     row("/statusz", "/statusz", 200, "/statusz?x=%zz", NOT_READ),
-    row(
-        "/debug/flags/v",
-        "/debug/flags/v",
-        400,
-        "/debug/flags/v?x=%zz",
-        (400, "failed to set"),
-    ),
+    row("/debug/flags/v", "/debug/flags/v", 400, "/debug/flags/v?x=%zz", (400, "failed to set")),
     row(
         "/debug/pprof/profile",
         "/debug/pprof/profile?seconds=1",
@@ -155,20 +89,8 @@ const ROWS: &[Row] = &[
         "/debug/pprof/profile?seconds=301",
         (400, "\"seconds\": \"301\""),
     ),
-    row(
-        "/container",
-        "/container",
-        405,
-        "/container?x=%zz",
-        (405, "Posted pods are disabled"),
-    ),
-    row(
-        "/containers",
-        "/containers",
-        405,
-        "/containers?x=%zz",
-        (405, "Posted pods are disabled"),
-    ),
+    row("/container", "/container", 405, "/container?x=%zz", (405, "Posted pods are disabled")),
+    row("/containers", "/containers", 405, "/containers?x=%zz", (405, "Posted pods are disabled")),
     row(
         "/checkpoint/{namespace}/{pod}/{container}",
         "/checkpoint/default/a/c",
@@ -176,21 +98,9 @@ const ROWS: &[Row] = &[
         "/checkpoint/default/a/c?timeout=soon",
         (400, "\"timeout\""),
     ),
-    row(
-        "/podInfo",
-        "/podInfo?podID=a&podNamespace=default",
-        200,
-        "/podInfo",
-        (400, "\"podID\""),
-    ),
+    row("/podInfo", "/podInfo?podID=a&podNamespace=default", 200, "/podInfo", (400, "\"podID\"")),
     row("/spec/", "/spec/", 200, "/spec/?x=%zz", NOT_READ),
-    row(
-        "/logs/{path...}",
-        "/logs/",
-        404,
-        "/logs/?x=%zz",
-        (404, "there is no such file"),
-    ),
+    row("/logs/{path...}", "/logs/", 404, "/logs/?x=%zz", (404, "there is no such file")),
     row(
         "/containerLogs/{namespace}/{pod}/{container}",
         "/containerLogs/default/a/c",
@@ -328,10 +238,7 @@ async fn each_route_refuses_unauthenticated_forbidden_and_malformed_requests() {
     let _turn = crate::host::profile::ONE_PROFILE.lock().await;
     let api = Scripted::start(by_name).await;
     let setting = Setting::with_reviews(&api).await;
-    let clients = Clients {
-        plain: setting.client(None),
-        served: setting.serve().await,
-    };
+    let clients = Clients { plain: setting.client(None), served: setting.serve().await };
     let mut found = Vec::new();
     for entry in ROUTE_TABLE.iter().filter(|entry| entry.is_on(Port::Main)) {
         found.extend(faults(&clients, entry).await);

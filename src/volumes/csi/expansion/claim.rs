@@ -20,12 +20,8 @@ const INFEASIBLE: &str = "NodeResizeInfeasible";
 /// The condition of a claim whose volume a node could not expand.
 const RESIZE_ERROR: &str = "NodeResizeError";
 /// The conditions that end with an expansion.
-const OF_RESIZES: [&str; 4] = [
-    "Resizing",
-    "FileSystemResizePending",
-    "ControllerResizeError",
-    RESIZE_ERROR,
-];
+const OF_RESIZES: [&str; 4] =
+    ["Resizing", "FileSystemResizePending", "ControllerResizeError", RESIZE_ERROR];
 /// Annotation of a claim whose volume nodes do not expand.
 const NO_NODE_EXPANSION: &str = "volume.kubernetes.io/node-expansion-not-required";
 
@@ -147,11 +143,7 @@ fn amount(amounts: &Amounts) -> Option<&ApiQuantity> {
 }
 
 fn resize_status(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let statuses = claim
-        .status
-        .as_ref()?
-        .allocated_resource_statuses
-        .as_ref()?;
+    let statuses = claim.status.as_ref()?.allocated_resource_statuses.as_ref()?;
     statuses.get(STORAGE).map(String::as_str)
 }
 
@@ -291,30 +283,16 @@ mod tests {
             let written = has_failed(&failed, ClaimUpdate::Status, is_infeasible, "no", now);
             let written = written.unwrap().0;
             let text = format!("{allocated} {is_infeasible}: {written}");
-            assert_eq!(
-                written["status"]["conditions"],
-                json!([condition]),
-                "{text}"
-            );
+            assert_eq!(written["status"]["conditions"], json!([condition]), "{text}");
             let statuses = &written["status"]["allocatedResourceStatuses"];
             assert_eq!(
                 *statuses,
-                if is_final {
-                    infeasible.clone()
-                } else {
-                    Value::Null
-                },
+                if is_final { infeasible.clone() } else { Value::Null },
                 "{text}"
             );
             let mut repeated = status(allocated);
             repeated["conditions"] = json!([condition]);
-            let again = has_failed(
-                &claim(repeated),
-                ClaimUpdate::Status,
-                is_infeasible,
-                "no",
-                now,
-            );
+            let again = has_failed(&claim(repeated), ClaimUpdate::Status, is_infeasible, "no", now);
             assert_eq!(again.is_some(), is_final, "{text}");
             for update in [ClaimUpdate::None, ClaimUpdate::Capacity] {
                 let written = has_failed(&failed, update, is_infeasible, "no", now);

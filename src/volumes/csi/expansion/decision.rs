@@ -158,10 +158,7 @@ mod tests {
         ExpansionFacts {
             claim,
             volume: 2 * GI,
-            node: node.map(|bytes| NodeSize {
-                bytes,
-                is_reported: true,
-            }),
+            node: node.map(|bytes| NodeSize { bytes, is_reported: true }),
             is_shared: false,
             is_read_only: false,
             can_expand: true,
@@ -170,12 +167,7 @@ mod tests {
     }
 
     fn claim(capacity: i64, allocated: Option<i64>, status: ResizeStatus) -> ClaimSize {
-        ClaimSize {
-            capacity,
-            allocated,
-            status,
-            no_node_expansion: false,
-        }
+        ClaimSize { capacity, allocated, status, no_node_expansion: false }
     }
 
     #[test]
@@ -221,10 +213,7 @@ mod tests {
         }
         // What the driver has done and the claim lacks.
         let done = |claim| ExpansionFacts {
-            node: Some(NodeSize {
-                bytes: two,
-                is_reported: false,
-            }),
+            node: Some(NodeSize { bytes: two, is_reported: false }),
             ..facts(claim, None)
         };
         for (claim, expected) in [
@@ -293,10 +282,7 @@ mod tests {
             for (is_shared, no_node_expansion, is_read_only, can_expand, is_refused, expected) in
                 rows
             {
-                let claim = ClaimSize {
-                    no_node_expansion,
-                    ..done
-                };
+                let claim = ClaimSize { no_node_expansion, ..done };
                 let facts = ExpansionFacts {
                     is_shared,
                     is_read_only,
@@ -360,10 +346,7 @@ mod tests {
                     let Some((bytes, reports)) = after else {
                         continue;
                     };
-                    facts.node = Some(NodeSize {
-                        bytes,
-                        is_reported: true,
-                    });
+                    facts.node = Some(NodeSize { bytes, is_reported: true });
                     if reports {
                         facts.claim.status = NoStatus;
                         facts.claim.capacity = facts.claim.allocated.unwrap_or(facts.volume);
@@ -390,11 +373,7 @@ mod tests {
             (Some(2), node(2, true), false),
             (Some(2), node(3, true), false),
         ] {
-            let sizes = Sizes {
-                volume,
-                node,
-                is_refused: false,
-            };
+            let sizes = Sizes { volume, node, is_refused: false };
             assert_eq!(sizes.is_behind(), expected, "{sizes:?}");
         }
     }

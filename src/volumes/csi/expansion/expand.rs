@@ -45,11 +45,7 @@ impl ExpandError {
     fn of_patch(error: ApiError) -> Self {
         let is_conflict = error.is_conflict();
         let error = format!("update pvc status failed: {}", error_chain(&error));
-        if is_conflict {
-            Self::Conflict(error)
-        } else {
-            Self::Other(error)
-        }
+        if is_conflict { Self::Conflict(error) } else { Self::Other(error) }
     }
 }
 
@@ -82,15 +78,8 @@ impl CsiVolumesInner {
         else {
             return Ok(());
         };
-        let attempt = Attempt {
-            csi: self,
-            volume,
-            client,
-            api,
-            request: &request,
-            claim,
-            capacity,
-        };
+        let attempt =
+            Attempt { csi: self, volume, client, api, request: &request, claim, capacity };
         let is_awaited = !volume.state.lock().machine.is_ready(uid);
         let error = match attempt.run().await {
             Ok(()) => return Ok(()),
@@ -175,17 +164,12 @@ impl Attempt<'_> {
         let volume = claim::size("spec.capacity of the PersistentVolume", &self.capacity);
         let capabilities = self.client.capabilities().await;
         let capabilities = capabilities.map_err(|error| ExpandError::Unread(error.to_string()))?;
-        let Sizes {
-            node, is_refused, ..
-        } = self.volume.state.lock().sizes;
+        let Sizes { node, is_refused, .. } = self.volume.state.lock().sizes;
         Ok(ExpansionFacts {
             claim,
             volume: volume.map_err(ExpandError::Other)?,
             node,
-            is_shared: self
-                .spec()
-                .access_modes
-                .contains(&AccessMode::ReadWriteMany),
+            is_shared: self.spec().access_modes.contains(&AccessMode::ReadWriteMany),
             is_read_only: self.request.read_only,
             can_expand: capabilities.expand,
             is_refused,
@@ -237,23 +221,15 @@ impl Attempt<'_> {
         let (plugin, is_success) = (self.volume.plugin(), expanded.is_ok());
         let operation = StorageOperation::Resize;
         let is_migrated = self.volume.is_migrated();
-        metrics.operation(
-            &plugin,
-            operation,
-            is_success,
-            is_migrated,
-            clock::since(began),
-        );
+        metrics.operation(&plugin, operation, is_success, is_migrated, clock::since(began));
         let Err(error) = expanded else {
             return Ok(true);
         };
         let code = error.code();
         let outcome = expand_outcome(error);
         if let CallOutcome::Failed(why) = &outcome {
-            let is_infeasible = matches!(
-                code,
-                Some(Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
-            );
+            let is_infeasible =
+                matches!(code, Some(Code::InvalidArgument | Code::OutOfRange | Code::NotFound));
             let failed = has_failed(claim, update, is_infeasible, why, clock::timestamp());
             if let Some(failed) = failed
                 && let Err(ExpandError::Other(error) | ExpandError::Conflict(error)) =
@@ -311,11 +287,7 @@ impl Attempt<'_> {
             // The next kubelet repeats the call.
             let volume = self.volume.identity.unique_name();
             let why = outcome.failure();
-            tracing::warn!(
-                volume,
-                err = why,
-                "Failed to record the size of a CSI volume"
-            );
+            tracing::warn!(volume, err = why, "Failed to record the size of a CSI volume");
         }
     }
 
@@ -332,10 +304,7 @@ impl Attempt<'_> {
     fn succeeded(&self, claim: &PersistentVolumeClaim) {
         let (name, node) = (&self.spec().spec_name, &self.csi.sources.node_name);
         let text = format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
-        let (events, reason) = (
-            &self.csi.sources.events,
-            event::FILE_SYSTEM_RESIZE_SUCCESSFUL,
-        );
+        let (events, reason) = (&self.csi.sources.events, event::FILE_SYSTEM_RESIZE_SUCCESSFUL);
         for object in [self.request.pod.reference(), claim_reference(claim)] {
             events.normal(&object, reason, text.clone());
         }

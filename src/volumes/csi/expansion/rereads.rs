@@ -73,9 +73,7 @@ impl CsiVolumesInner {
         };
         let known = {
             let mut state = volume.state.lock();
-            state
-                .set_capacity(&capacity)
-                .map(|()| state.sizes.is_behind())
+            state.set_capacity(&capacity).map(|()| state.sizes.is_behind())
         };
         match known {
             Ok(false) => {}
@@ -94,10 +92,7 @@ impl CsiVolume {
         let state = self.state.lock();
         let mut pods = state.pods.iter();
         let writer = pods.find_map(|(uid, pod)| {
-            let request = pod
-                .request
-                .as_ref()
-                .filter(|_| state.machine.is_ready(uid))?;
+            let request = pod.request.as_ref().filter(|_| state.machine.is_ready(uid))?;
             let can_grow = request.spec.claim.is_some() && state.sizes.volume.is_some();
             (can_grow && !request.read_only).then(|| request.clone())
         });

@@ -29,11 +29,7 @@ impl NodeVolume {
         let pod = self.pods.get_mut(uid);
         let pod = pod.filter(|pod| pod.published == Known::Yes && pod.wish == Wish::Wanted);
         if let Some(pod) = pod.filter(|pod| pod.expansion != ExpansionDue::BeforeUse) {
-            pod.expansion = if before_use {
-                ExpansionDue::BeforeUse
-            } else {
-                ExpansionDue::InUse
-            };
+            pod.expansion = if before_use { ExpansionDue::BeforeUse } else { ExpansionDue::InUse };
         }
     }
 
@@ -106,11 +102,7 @@ mod tests {
             volume.request_expansion(&pod(), false);
             assert_eq!(volume.is_ready(&pod()), !before_use);
             assert_eq!(volume.next(&READY, now), Next::Do(expand.clone()));
-            for outcome in [
-                CallOutcome::Failed,
-                CallOutcome::Unknown,
-                CallOutcome::NotCalled,
-            ] {
+            for outcome in [CallOutcome::Failed, CallOutcome::Unknown, CallOutcome::NotCalled] {
                 let later = now + std::time::Duration::from_secs(3600);
                 assert!(volume.begin(expand.clone(), later));
                 assert_eq!(volume.pods()[&pod()].published, Known::Yes);
@@ -149,10 +141,7 @@ mod tests {
         volume.request_expansion(&pod(), false);
         volume.remount(&pod());
         assert!(!volume.begin(expand.clone(), now), "its mount is dead");
-        let away = VolumeFacts {
-            driver: None,
-            ..READY
-        };
+        let away = VolumeFacts { driver: None, ..READY };
         let mut volume = published(now);
         volume.request_expansion(&pod(), false);
         assert!(matches!(volume.next(&away, now), Next::Wait(_)));

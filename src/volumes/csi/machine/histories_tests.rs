@@ -173,11 +173,7 @@ impl World {
         };
         match volume.evaluate(&self.facts, self.now) {
             Next::Do(step) => {
-                prop_assert!(
-                    volume.begin(step.clone(), self.now),
-                    "{} does not begin",
-                    step
-                );
+                prop_assert!(volume.begin(step.clone(), self.now), "{} does not begin", step);
                 self.check_begin(&step)?;
                 match &step {
                     Step::Stage => self.disk.staged = true,
@@ -352,21 +348,14 @@ impl World {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let in_use = self.volume.as_ref().is_some_and(NodeVolume::is_in_use);
-        prop_assert!(
-            in_use || !self.driver.has_anything(),
-            "unused: {:?}",
-            self.driver
-        );
+        prop_assert!(in_use || !self.driver.has_anything(), "unused: {:?}", self.driver);
         prop_assert!(!self.single || self.driver.published.len() <= 1, "two pods");
         let Some(volume) = &self.volume else {
             return Ok(());
         };
         for uid in PODS.map(PodUid::from) {
             let ready = volume.is_ready(&uid);
-            prop_assert!(
-                !ready || self.driver.published.contains(&uid),
-                "{uid} is not published"
-            );
+            prop_assert!(!ready || self.driver.published.contains(&uid), "{uid} is not published");
         }
         Ok(())
     }
@@ -394,10 +383,7 @@ impl World {
                     self.now = wait.retry_at.unwrap();
                 }
                 Next::Do(_) | Next::Forget => self.begin()?,
-                Next::Wait(VolumeWait {
-                    reason: WaitReason::StaleStage(Some(holder)),
-                    ..
-                }) => {
+                Next::Wait(VolumeWait { reason: WaitReason::StaleStage(Some(holder)), .. }) => {
                     // The containers of this pod end as well, because the staged mount is dead.
                     self.dead.insert(holder.clone());
                     if let Some(volume) = &mut self.volume {
@@ -412,11 +398,7 @@ impl World {
 }
 
 fn kill_end() -> impl Strategy<Value = End> {
-    prop_oneof![
-        Just(End::Done),
-        Just(End::UnknownLater),
-        Just(End::UnknownDidNot)
-    ]
+    prop_oneof![Just(End::Done), Just(End::UnknownLater), Just(End::UnknownDidNot)]
 }
 
 proptest! {

@@ -154,10 +154,7 @@ impl NodeVolume {
         staged: bool,
         pods: impl IntoIterator<Item = PodUid>,
     ) -> Self {
-        let mount = PodMount {
-            published: Known::Unknown,
-            ..PodMount::default()
-        };
+        let mount = PodMount { published: Known::Unknown, ..PodMount::default() };
         let is_staged = staged && lifecycle == Lifecycle::Persistent;
         Self {
             staged: if is_staged { Known::Unknown } else { Known::No },
@@ -235,16 +232,9 @@ impl NodeVolume {
             return Next::Wait(VolumeWait { reason, retry_at });
         }
         if self.pods.values().any(|pod| pod.wish == Wish::NotKnown) {
-            return Next::Wait(VolumeWait {
-                reason: WaitReason::Pods,
-                retry_at: None,
-            });
+            return Next::Wait(VolumeWait { reason: WaitReason::Pods, retry_at: None });
         }
-        if self.is_in_use() {
-            Next::Idle
-        } else {
-            Next::Forget
-        }
+        if self.is_in_use() { Next::Idle } else { Next::Forget }
     }
 
     /// Decides what to do, and remembers since when each step waits.
@@ -259,11 +249,7 @@ impl NodeVolume {
             let reason = reason?;
             let same = |old: &&WaitingStep| old.step == step && old.reason == reason;
             let since = earlier.iter().find(same).map_or(now, |old| old.since);
-            Some(WaitingStep {
-                step,
-                reason,
-                since,
-            })
+            Some(WaitingStep { step, reason, since })
         });
         self.waiting = blocked.collect();
         next
@@ -321,9 +307,7 @@ impl NodeVolume {
     fn holder_of_stale_stage(&self) -> Option<&PodUid> {
         let mut pods = self.pods.iter();
         let holder = pods.find(|(_, pod)| pod.published != Known::No);
-        holder
-            .filter(|_| self.is_stage_stale)
-            .map(|(holder, _)| holder)
+        holder.filter(|_| self.is_stage_stale).map(|(holder, _)| holder)
     }
 
     fn blocked(&self, step: &Step, facts: &VolumeFacts, now: Instant) -> Option<WaitReason> {
@@ -361,9 +345,7 @@ impl NodeVolume {
     fn holder_besides(&self, uid: &PodUid) -> Option<&PodUid> {
         let mut others = self.pods.iter().filter(|(other, _)| *other != uid);
         let holder = others.find(|(_, pod)| pod.published != Known::No);
-        holder
-            .filter(|_| self.is_for_single_pod)
-            .map(|(other, _)| other)
+        holder.filter(|_| self.is_for_single_pod).map(|(other, _)| other)
     }
 
     /// Begins a step that [`Self::next`] returned: what it changes is unknown from now on, so records have to be written
@@ -386,11 +368,7 @@ impl NodeVolume {
             _ => self.set_target(&step, Known::Unknown),
         }
         self.waiting.clear();
-        self.in_progress = Some(RunningStep {
-            step,
-            before,
-            since: now,
-        });
+        self.in_progress = Some(RunningStep { step, before, since: now });
         true
     }
 
@@ -473,19 +451,14 @@ impl NodeVolume {
         // A driver may return megabytes.
         error.truncate(error.floor_char_boundary(MAX_ERROR));
         let count = self.failures.get(step).map_or(0, |failure| failure.count);
-        let failure = StepFailure {
-            error,
-            at: now,
-            count: count.saturating_add(1),
-        };
+        let failure = StepFailure { error, at: now, count: count.saturating_add(1) };
         self.failures.insert(step.clone(), failure);
         self.backoff.advance(step.clone(), now, now);
     }
 
     /// Forgets pods that neither have nor want the volume, with their failures.
     fn prune(&mut self) {
-        self.pods
-            .retain(|_, pod| pod.wish != Wish::NotWanted || pod.published != Known::No);
+        self.pods.retain(|_, pod| pod.wish != Wish::NotWanted || pod.published != Known::No);
         let pods = &self.pods;
         let is_current = |step: &Step| step.pod().is_none_or(|uid| pods.contains_key(uid));
         self.failures.retain(|step, _| is_current(step));

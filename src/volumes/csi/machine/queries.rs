@@ -21,9 +21,7 @@ impl NodeVolume {
 
     /// Whether this pod wants the volume.
     pub fn is_wanted_by(&self, uid: &PodUid) -> bool {
-        self.pods
-            .get(uid)
-            .is_some_and(|pod| pod.wish == Wish::Wanted)
+        self.pods.get(uid).is_some_and(|pod| pod.wish == Wish::Wanted)
     }
 
     /// Whether nothing of the volume is on the node.

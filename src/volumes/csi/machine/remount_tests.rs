@@ -41,10 +41,7 @@ fn a_dead_mount_is_replaced_for_its_pod_alone() {
     let mut volume = mounted(&["a", "b"]);
     volume.remount(&uid("a"));
     assert!(!volume.is_ready(&uid("a")) && volume.is_ready(&uid("b")));
-    let expected = [
-        "NodeUnpublishVolume for pod a",
-        "NodePublishVolume for pod a",
-    ];
+    let expected = ["NodeUnpublishVolume for pod a", "NodePublishVolume for pod a"];
     assert_eq!(settle(&mut volume), expected);
     assert!(volume.is_ready(&uid("a")));
 }
@@ -56,9 +53,7 @@ fn a_dead_stage_is_replaced_once_no_pod_has_the_volume() {
     volume.replace_stage();
     assert_eq!(settle(&mut volume), ["NodeUnpublishVolume for pod a"]);
     let next = volume.next(&READY, clock::instant());
-    let Next::Wait(wait) = next else {
-        panic!("{next:?}")
-    };
+    let Next::Wait(wait) = next else { panic!("{next:?}") };
     assert_eq!(wait.reason, WaitReason::StaleStage(Some(uid("b"))));
     volume.unwant(&uid("b"));
     let expected = [

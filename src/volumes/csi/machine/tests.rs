@@ -11,14 +11,9 @@ const READY: VolumeFacts = VolumeFacts {
     is_attached: true,
     pods_are_known: true,
 };
-const NO_STAGING: VolumeFacts = VolumeFacts {
-    driver: Some(DriverFacts { stages: false }),
-    ..READY
-};
-const AWAY: VolumeFacts = VolumeFacts {
-    driver: None,
-    ..READY
-};
+const NO_STAGING: VolumeFacts =
+    VolumeFacts { driver: Some(DriverFacts { stages: false }), ..READY };
+const AWAY: VolumeFacts = VolumeFacts { driver: None, ..READY };
 
 fn uid(name: &str) -> PodUid {
     name.into()
@@ -112,11 +107,7 @@ fn a_driver_without_staging_and_an_inline_volume_are_only_published() {
     assert_eq!(undone, (vec![unpublish("a")], Next::Forget));
     let mut inline = NodeVolume::new(Lifecycle::Ephemeral);
     inline.want(&uid("a"), false);
-    let facts = VolumeFacts {
-        is_attached: false,
-        is_confirmed_in_use: false,
-        ..READY
-    };
+    let facts = VolumeFacts { is_attached: false, is_confirmed_in_use: false, ..READY };
     assert_eq!(settle(&mut inline, &facts, now).0, [publish("a")]);
     assert!(!inline.begin(Step::Stage, now));
 }
@@ -124,18 +115,9 @@ fn a_driver_without_staging_and_an_inline_volume_are_only_published() {
 #[test]
 fn stage_and_publish_wait_for_the_attachment_and_every_step_for_the_driver() {
     let now = clock::instant();
-    let unconfirmed = VolumeFacts {
-        is_confirmed_in_use: false,
-        ..READY
-    };
-    let detached = VolumeFacts {
-        is_attached: false,
-        ..READY
-    };
-    let unlisted = VolumeFacts {
-        pods_are_known: false,
-        ..READY
-    };
+    let unconfirmed = VolumeFacts { is_confirmed_in_use: false, ..READY };
+    let detached = VolumeFacts { is_attached: false, ..READY };
+    let unlisted = VolumeFacts { pods_are_known: false, ..READY };
     let free = VolumeFacts {
         attach_required: false,
         is_confirmed_in_use: false,
@@ -151,51 +133,21 @@ fn stage_and_publish_wait_for_the_attachment_and_every_step_for_the_driver() {
     run(&mut stage_only, Step::Stage, CallOutcome::Done, now);
     let wait = |reason| Err(reason);
     for (what, volume, facts, expected) in [
-        (
-            "new",
-            wanted(&["a"]),
-            unconfirmed,
-            wait(WaitReason::VolumesInUse),
-        ),
+        ("new", wanted(&["a"]), unconfirmed, wait(WaitReason::VolumesInUse)),
         ("new", wanted(&["a"]), detached, wait(WaitReason::Attach)),
         ("new", wanted(&["a"]), AWAY, wait(WaitReason::Driver)),
         ("new", wanted(&["a"]), unlisted, Ok(Step::Stage)),
         ("new", wanted(&["a"]), free, Ok(Step::Stage)),
-        (
-            "staged",
-            stage_only.clone(),
-            unconfirmed,
-            wait(WaitReason::VolumesInUse),
-        ),
-        (
-            "staged",
-            stage_only.clone(),
-            detached,
-            wait(WaitReason::Attach),
-        ),
+        ("staged", stage_only.clone(), unconfirmed, wait(WaitReason::VolumesInUse)),
+        ("staged", stage_only.clone(), detached, wait(WaitReason::Attach)),
         ("staged", stage_only, AWAY, wait(WaitReason::Driver)),
-        (
-            "unwanted",
-            published.clone(),
-            unconfirmed,
-            Ok(unpublish("a")),
-        ),
+        ("unwanted", published.clone(), unconfirmed, Ok(unpublish("a"))),
         ("unwanted", published.clone(), detached, Ok(unpublish("a"))),
         ("unwanted", published.clone(), unlisted, Ok(unpublish("a"))),
         ("unwanted", published, AWAY, wait(WaitReason::Driver)),
-        (
-            "unpublished",
-            staged.clone(),
-            unconfirmed,
-            Ok(Step::Unstage),
-        ),
+        ("unpublished", staged.clone(), unconfirmed, Ok(Step::Unstage)),
         ("unpublished", staged.clone(), detached, Ok(Step::Unstage)),
-        (
-            "unpublished",
-            staged.clone(),
-            unlisted,
-            wait(WaitReason::Pods),
-        ),
+        ("unpublished", staged.clone(), unlisted, wait(WaitReason::Pods)),
         ("unpublished", staged, AWAY, wait(WaitReason::Driver)),
     ] {
         let next = match volume.next(&facts, now) {
@@ -239,10 +191,7 @@ fn an_unknown_stage_is_repeated_while_wanted_and_undone_afterwards() {
     assert_eq!(volume.next(&READY, late), Next::Do(Step::Stage));
     volume.unwant(&uid("a"));
     assert!(volume.is_in_use());
-    assert_eq!(
-        settle(&mut volume, &READY, now),
-        (vec![Step::Unstage], Next::Forget)
-    );
+    assert_eq!(settle(&mut volume, &READY, now), (vec![Step::Unstage], Next::Forget));
 }
 
 #[test]
@@ -275,10 +224,7 @@ fn one_step_runs_at_a_time_and_is_unknown_meanwhile() {
     let mut volume = wanted(&["a", "b"]);
     assert!(volume.begin(Step::Stage, now));
     assert_eq!(volume.staged(), Known::Unknown);
-    assert_eq!(
-        reason(volume.next(&READY, now)),
-        WaitReason::Step(Step::Stage)
-    );
+    assert_eq!(reason(volume.next(&READY, now)), WaitReason::Step(Step::Stage));
     assert!(!volume.begin(publish("a"), now));
     assert!(!volume.ended(&publish("a"), CallOutcome::Done, now));
     volume.unwant(&uid("a"));
@@ -292,12 +238,7 @@ fn one_step_runs_at_a_time_and_is_unknown_meanwhile() {
 fn steps_that_the_state_does_not_allow_do_not_begin() {
     let now = clock::instant();
     let mut volume = wanted(&["a"]);
-    for step in [
-        unpublish("a"),
-        publish("x"),
-        Step::Unstage,
-        Step::Republish(uid("a")),
-    ] {
+    for step in [unpublish("a"), publish("x"), Step::Unstage, Step::Republish(uid("a"))] {
         assert!(!volume.begin(step.clone(), now), "{step}");
     }
     settle(&mut volume, &READY, now);
@@ -315,10 +256,7 @@ fn a_pod_that_is_wanted_again_waits_for_its_unpublish() {
     assert!(volume.begin(unpublish("a"), now));
     volume.want(&uid("a"), false);
     assert!(!volume.is_ready(&uid("a")));
-    assert_eq!(
-        reason(volume.next(&READY, now)),
-        WaitReason::Step(unpublish("a"))
-    );
+    assert_eq!(reason(volume.next(&READY, now)), WaitReason::Step(unpublish("a")));
     assert!(volume.ended(&unpublish("a"), unknown("deadline"), now));
     assert_eq!(settle(&mut volume, &READY, now).0, [publish("a")]);
 }
@@ -341,10 +279,7 @@ fn one_pod_waits_for_the_other_if_only_one_may_have_the_volume() {
     let waiting = volume.candidates(&READY, now);
     assert!(waiting.contains(&(publish("a"), Some(waits()))));
     let later = now + BACKOFF_CAP;
-    assert_eq!(
-        settle(&mut volume, &READY, later).0,
-        [unpublish("b"), publish("a")]
-    );
+    assert_eq!(settle(&mut volume, &READY, later).0, [unpublish("b"), publish("a")]);
 }
 
 #[test]
@@ -361,24 +296,15 @@ fn pods_of_an_earlier_kubelet_stay_until_their_wish_is_known() {
     volume.unwant(&uid("b"));
     assert_eq!(settle(&mut volume, &READY, now).0, [unpublish("b")]);
     let mut alone = NodeVolume::recovered(Lifecycle::Persistent, true, []);
-    let unlisted = VolumeFacts {
-        pods_are_known: false,
-        ..READY
-    };
+    let unlisted = VolumeFacts { pods_are_known: false, ..READY };
     assert_eq!(reason(alone.next(&unlisted, now)), WaitReason::Pods);
-    assert_eq!(
-        settle(&mut alone, &READY, now),
-        (vec![Step::Unstage], Next::Forget)
-    );
+    assert_eq!(settle(&mut alone, &READY, now), (vec![Step::Unstage], Next::Forget));
     // What a driver without staging may have staged is only a directory.
     let mut odd = NodeVolume::recovered(Lifecycle::Persistent, true, [uid("a")]);
     odd.want(&uid("a"), false);
     assert_eq!(settle(&mut odd, &NO_STAGING, now).0, [publish("a")]);
     odd.unwant(&uid("a"));
-    assert_eq!(
-        settle(&mut odd, &NO_STAGING, now).0,
-        [unpublish("a"), Step::Unstage]
-    );
+    assert_eq!(settle(&mut odd, &NO_STAGING, now).0, [unpublish("a"), Step::Unstage]);
 }
 
 #[test]
@@ -387,9 +313,7 @@ fn failures_have_a_back_off_of_their_own_step() {
     let mut volume = wanted(&["a", "b"]);
     run(&mut volume, Step::Stage, CallOutcome::Done, now);
     let mut at = now;
-    for expected in [
-        500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122_000, 122_000,
-    ] {
+    for expected in [500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122_000, 122_000] {
         run(&mut volume, publish("a"), unknown("e"), at);
         let Some((_, Some(WaitReason::Retry(retry)))) =
             volume.candidates(&READY, at).first().cloned()
@@ -422,31 +346,19 @@ fn a_republish_changes_nothing_that_is_there() {
     let now = clock::instant();
     let mut volume = wanted(&["a"]);
     volume.request_republish(&uid("a"));
-    assert_eq!(
-        settle(&mut volume, &READY, now).0,
-        [Step::Stage, publish("a")]
-    );
+    assert_eq!(settle(&mut volume, &READY, now).0, [Step::Stage, publish("a")]);
     volume.request_republish(&uid("a"));
     let step = Step::Republish(uid("a"));
     assert_eq!(volume.next(&READY, now), Next::Do(step.clone()));
     run(&mut volume, step.clone(), failed("denied"), now);
     assert!(volume.is_ready(&uid("a")));
-    assert!(matches!(
-        reason(volume.next(&READY, now)),
-        WaitReason::Retry(_)
-    ));
-    assert_eq!(
-        settle(&mut volume, &READY, now + BACKOFF_CAP),
-        (vec![step.clone()], Next::Idle)
-    );
+    assert!(matches!(reason(volume.next(&READY, now)), WaitReason::Retry(_)));
+    assert_eq!(settle(&mut volume, &READY, now + BACKOFF_CAP), (vec![step.clone()], Next::Idle));
     volume.request_republish(&uid("a"));
     assert!(volume.begin(step.clone(), now));
     volume.unwant(&uid("a"));
     assert!(volume.ended(&step, unknown("e"), now));
-    assert_eq!(
-        settle(&mut volume, &READY, now).0,
-        [unpublish("a"), Step::Unstage]
-    );
+    assert_eq!(settle(&mut volume, &READY, now).0, [unpublish("a"), Step::Unstage]);
 }
 
 #[test]

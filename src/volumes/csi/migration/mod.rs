@@ -74,10 +74,7 @@ pub fn spec_of(volume: &PersistentVolume) -> anyhow::Result<Option<CsiVolumeSpec
 fn spec(translated: &PersistentVolume) -> Result<CsiVolumeSpec, SpecError> {
     let spec = CsiVolumeSpec::from_persistent_volume(translated)?;
     let spec = spec.ok_or_else(|| Unsupported("a volume without a source".to_owned()))?;
-    Ok(CsiVolumeSpec {
-        is_migrated: true,
-        ..spec
-    })
+    Ok(CsiVolumeSpec { is_migrated: true, ..spec })
 }
 
 fn translate(volume: &PersistentVolume) -> anyhow::Result<Option<PersistentVolume>> {
@@ -137,11 +134,7 @@ fn translate(volume: &PersistentVolume) -> anyhow::Result<Option<PersistentVolum
         topology.translate(metadata.labels.as_ref(), &mut new.node_affinity);
     }
     new.csi = Some(csi);
-    Ok(Some(PersistentVolume {
-        metadata: metadata.clone(),
-        spec: Some(new),
-        status: None,
-    }))
+    Ok(Some(PersistentVolume { metadata: metadata.clone(), spec: Some(new), status: None }))
 }
 
 fn inline(volume: &Volume, namespace: &str) -> anyhow::Result<Option<PersistentVolume>> {
@@ -177,13 +170,7 @@ fn inline(volume: &Volume, namespace: &str) -> anyhow::Result<Option<PersistentV
     } else if let Some(disk) = volume.cinder.clone() {
         let name = disk.volume_id.clone();
         let csi = source(CINDER, disk.volume_id, disk.fs_type);
-        (
-            CSIPersistentVolumeSource {
-                read_only: disk.read_only,
-                ..csi
-            },
-            name,
-        )
+        (CSIPersistentVolumeSource { read_only: disk.read_only, ..csi }, name)
     } else if let Some(disk) = volume.vsphere_volume.clone() {
         let name = disk.volume_path.clone();
         let csi = vsphere(disk.volume_path, disk.fs_type, disk.storage_policy_name);
@@ -304,13 +291,8 @@ fn gce_access_mode(modes: &[String]) -> String {
 
 fn azure_disk(disk: AzureDiskVolumeSource) -> CSIPersistentVolumeSource {
     let kind = disk.kind.unwrap_or_else(|| "Managed".to_owned());
-    let optional = [
-        ("cachingmode", disk.caching_mode),
-        ("fstype", disk.fs_type.clone()),
-    ];
-    let optional = optional
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let optional = [("cachingmode", disk.caching_mode), ("fstype", disk.fs_type.clone())];
+    let optional = optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let kind = [("kind".to_owned(), kind)].into_iter();
     CSIPersistentVolumeSource {
         read_only: disk.read_only,
@@ -352,9 +334,7 @@ fn azure_account(secret: &str) -> &str {
     let tail = secret.split_once(prefix).map(|(_, tail)| tail);
     let account = tail.and_then(|tail| tail.rsplit_once(suffix));
     let account = account.map(|(account, _)| account);
-    account
-        .filter(|account| !account.is_empty())
-        .unwrap_or(secret)
+    account.filter(|account| !account.is_empty()).unwrap_or(secret)
 }
 
 fn vsphere(

@@ -33,11 +33,7 @@ fn a_persistent_volume_of_a_former_plugin_is_one_of_its_driver() {
         (
             json!({"awsElasticBlockStore": {"volumeID": "vol-2"}}),
             json!({}),
-            csi(
-                AWS_EBS,
-                "vol-2",
-                json!({"volumeAttributes": {"partition": "0"}}),
-            ),
+            csi(AWS_EBS, "vol-2", json!({"volumeAttributes": {"partition": "0"}})),
         ),
         (
             json!({"gcePersistentDisk": {"pdName": "d", "fsType": "xfs", "partition": 3, "readOnly": true}}),
@@ -80,11 +76,7 @@ fn a_persistent_volume_of_a_former_plugin_is_one_of_its_driver() {
         (
             json!({"azureDisk": {"diskName": "n", "diskURI": "u"}}),
             json!({}),
-            csi(
-                AZURE_DISK,
-                "u",
-                json!({"volumeAttributes": {"kind": "Managed"}}),
-            ),
+            csi(AZURE_DISK, "u", json!({"volumeAttributes": {"kind": "Managed"}})),
         ),
         (
             json!({"azureFile": {"secretName": "azure-storage-account-acc-secret", "secretNamespace": "sec",
@@ -129,12 +121,7 @@ fn a_persistent_volume_of_a_former_plugin_is_one_of_its_driver() {
     ] {
         let spec = translated(source.clone(), metadata);
         assert_eq!(spec["csi"], expected, "{source}");
-        let kept = source
-            .as_object()
-            .unwrap()
-            .keys()
-            .find(|key| *key != "claimRef")
-            .unwrap();
+        let kept = source.as_object().unwrap().keys().find(|key| *key != "claimRef").unwrap();
         assert_eq!(spec.get(kept), None, "{source}");
     }
     let other = json!({"metadata": {"name": "pv1"}, "spec": {"nfs": {"server": "s", "path": "/"}}});
@@ -196,10 +183,7 @@ fn an_inline_volume_of_a_former_plugin_is_a_persistent_one_of_its_driver() {
         let modes: Vec<_> = spec.access_modes.iter().map(|mode| mode.as_str()).collect();
         assert_eq!(modes, [mode], "{name}");
         assert!(spec.is_migrated && !spec.read_only, "{name}");
-        assert_eq!(
-            spec.unique_name(),
-            format!("kubernetes.io/csi/{}^{handle}", spec.driver())
-        );
+        assert_eq!(spec.unique_name(), format!("kubernetes.io/csi/{}^{handle}", spec.driver()));
     }
     let other: Volume = serde_json::from_value(json!({"name": "v", "emptyDir": {}})).unwrap();
     assert_eq!(inline_volume(&other, "ns").unwrap(), None);
@@ -209,23 +193,13 @@ fn an_inline_volume_of_a_former_plugin_is_a_persistent_one_of_its_driver() {
 fn a_gce_disk_is_for_one_node_unless_it_is_only_read() {
     for (modes, expected) in [
         (json!(["ReadWriteMany"]), json!(["ReadWriteOnce"])),
-        (
-            json!(["ReadWriteOnce", "ReadOnlyMany"]),
-            json!(["ReadWriteOnce"]),
-        ),
-        (
-            json!(["ReadOnlyMany", "ReadWriteMany"]),
-            json!(["ReadWriteOnce"]),
-        ),
+        (json!(["ReadWriteOnce", "ReadOnlyMany"]), json!(["ReadWriteOnce"])),
+        (json!(["ReadOnlyMany", "ReadWriteMany"]), json!(["ReadWriteOnce"])),
         (json!(["ReadOnlyMany"]), json!(["ReadOnlyMany"])),
         (json!(null), json!(null)),
     ] {
         let spec = json!({"gcePersistentDisk": {"pdName": "d"}, "accessModes": modes});
-        assert_eq!(
-            translated(spec, json!({}))["accessModes"],
-            expected,
-            "{modes}"
-        );
+        assert_eq!(translated(spec, json!({}))["accessModes"], expected, "{modes}");
     }
 }
 
@@ -264,12 +238,7 @@ fn zones_are_those_of_the_driver() {
             json!({topology::BETA_ZONE: "a"}),
             affinity("topology.ebs.csi.aws.com/zone", json!(["a"])),
         ),
-        (
-            &ebs,
-            affinity("other", json!(["x"])),
-            json!({}),
-            affinity("other", json!(["x"])),
-        ),
+        (&ebs, affinity("other", json!(["x"])), json!({}), affinity("other", json!(["x"]))),
         (&ebs, json!(null), json!({}), json!(null)),
         (
             &vsphere,
@@ -296,10 +265,7 @@ fn zones_are_those_of_the_driver() {
         {"key": topology::BETA_ZONE, "operator": "In", "values": ["a"]},
         {"key": "failure-domain.beta.kubernetes.io/region", "operator": "In", "values": ["r"]}]}]}});
     let both = translated(both, json!({})).to_string();
-    assert!(
-        both.contains("\"topology.kubernetes.io/region\"") && !both.contains("beta"),
-        "{both}"
-    );
+    assert!(both.contains("\"topology.kubernetes.io/region\"") && !both.contains("beta"), "{both}");
 }
 
 #[test]
@@ -329,9 +295,6 @@ fn a_volume_that_cannot_be_translated_says_why() {
         let volume = json!({"metadata": {"name": "pv1", "labels": labels}, "spec": spec});
         let volume = serde_json::from_value(volume).unwrap();
         let error = format!("{:#}", persistent_volume(&volume).unwrap_err());
-        assert_eq!(
-            error,
-            format!("failed to translate in-tree pv to CSI: {expected}")
-        );
+        assert_eq!(error, format!("failed to translate in-tree pv to CSI: {expected}"));
     }
 }

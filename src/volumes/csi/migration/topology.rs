@@ -39,12 +39,7 @@ impl Topology {
             }
             Self::ZoneAndRegion(new_zone, new_region) => {
                 for (old, new) in [(zone, new_zone), (region, new_region)] {
-                    replace_or_add(
-                        affinity,
-                        old,
-                        new,
-                        label(old).map(String::as_str).into_iter(),
-                    );
+                    replace_or_add(affinity, old, new, label(old).map(String::as_str).into_iter());
                 }
             }
         }
@@ -63,20 +58,14 @@ fn labels_in_use(
         (false, true) => true,
         (false, false) => !in_labels(ZONE) && in_labels(BETA_ZONE),
     };
-    if is_beta {
-        (BETA_ZONE, BETA_REGION)
-    } else {
-        (ZONE, REGION)
-    }
+    if is_beta { (BETA_ZONE, BETA_REGION) } else { (ZONE, REGION) }
 }
 
 fn requirements_of(
     affinity: Option<&VolumeNodeAffinity>,
 ) -> impl Iterator<Item = &NodeSelectorRequirement> {
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
-    let terms = required
-        .into_iter()
-        .flat_map(|one| &one.node_selector_terms);
+    let terms = required.into_iter().flat_map(|one| &one.node_selector_terms);
     terms.flat_map(|term| term.match_expressions.iter().flatten())
 }
 
@@ -103,10 +92,7 @@ fn replace_or_add<'a>(
         operator: "In".to_owned(),
         values: Some(values.into_iter().collect()),
     };
-    let required = affinity
-        .get_or_insert_default()
-        .required
-        .get_or_insert_default();
+    let required = affinity.get_or_insert_default().required.get_or_insert_default();
     let terms = &mut required.node_selector_terms;
     if terms.is_empty() {
         terms.push(NodeSelectorTerm::default());
@@ -118,12 +104,8 @@ fn replace_or_add<'a>(
 }
 
 fn replace(affinity: &mut Option<VolumeNodeAffinity>, old: &str, new: &str) {
-    let required = affinity
-        .as_mut()
-        .and_then(|affinity| affinity.required.as_mut());
-    let terms = required
-        .into_iter()
-        .flat_map(|one| &mut one.node_selector_terms);
+    let required = affinity.as_mut().and_then(|affinity| affinity.required.as_mut());
+    let terms = required.into_iter().flat_map(|one| &mut one.node_selector_terms);
     let requirements = terms.flat_map(|term| term.match_expressions.iter_mut().flatten());
     for requirement in requirements.filter(|one| one.key == old) {
         new.clone_into(&mut requirement.key);

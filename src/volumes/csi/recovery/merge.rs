@@ -137,12 +137,7 @@ pub struct UnknownVolume {
 impl UnknownVolume {
     /// Something that may be any volume.
     pub fn any(path: &Path, why: impl Into<String>) -> Self {
-        Self {
-            path: path.to_path_buf(),
-            why: why.into(),
-            evidence: Evidence::Nothing,
-            pod: None,
-        }
+        Self { path: path.to_path_buf(), why: why.into(), evidence: Evidence::Nothing, pod: None }
     }
 
     fn record(record: UnreadableRecord) -> Self {
@@ -207,9 +202,7 @@ impl Recovered {
     /// Whether a volume that an earlier kubelet reported as in use has to stay in the Node's `volumesInUse`, whatever
     /// becomes of the recovered volumes.
     pub fn keeps_in_use(&self, unique_name: &str) -> bool {
-        self.unknown
-            .iter()
-            .any(|unknown| unknown.may_be(unique_name))
+        self.unknown.iter().any(|unknown| unknown.may_be(unique_name))
     }
 }
 
@@ -217,10 +210,7 @@ impl Recovered {
 pub fn merge(found: OnDisk, mounts: &MountTable) -> Recovered {
     let mut merged = Merge {
         volumes: BTreeMap::new(),
-        recovered: Recovered {
-            unknown: found.unknown,
-            ..Recovered::default()
-        },
+        recovered: Recovered { unknown: found.unknown, ..Recovered::default() },
         // An unreadable record may speak for any directory.
         may_remove: found.records.as_ref().is_some_and(|records| {
             let mut unreadable = records.unreadable.iter();
@@ -233,10 +223,7 @@ pub fn merge(found: OnDisk, mounts: &MountTable) -> Recovered {
     merged.add_staged(found.staged);
     merged.add_block(found.block);
     let volumes = merged.volumes.into_values().collect();
-    Recovered {
-        volumes,
-        ..merged.recovered
-    }
+    Recovered { volumes, ..merged.recovered }
 }
 
 struct Merge<'a> {
@@ -273,9 +260,7 @@ impl Merge<'_> {
             volume.size = record.size;
         }
         let unreadable = records.unreadable.into_iter();
-        self.recovered
-            .unknown
-            .extend(unreadable.map(UnknownVolume::record));
+        self.recovered.unknown.extend(unreadable.map(UnknownVolume::record));
     }
 
     fn add_published(&mut self, published: Vec<FoundPublish>) {
@@ -326,11 +311,9 @@ impl Merge<'_> {
 
     fn add_staged(&mut self, staged: Vec<FoundStage>) {
         let persistent = self.volumes.keys().filter_map(|volume| match volume {
-            VolumeIdentity::Persistent {
-                driver,
-                handle,
-                mode: VolumeMode::Filesystem,
-            } => Some(((driver.clone(), stage_name(handle)), volume.clone())),
+            VolumeIdentity::Persistent { driver, handle, mode: VolumeMode::Filesystem } => {
+                Some(((driver.clone(), stage_name(handle)), volume.clone()))
+            }
             _ => None,
         });
         let by_directory: BTreeMap<_, _> = persistent.collect();
@@ -348,10 +331,7 @@ impl Merge<'_> {
                 self.recovered.unknown.push(UnknownVolume {
                     path: found.directory.path().to_path_buf(),
                     why: described(&found.data),
-                    evidence: Evidence::Stage {
-                        driver: found.driver,
-                        name: found.name,
-                    },
+                    evidence: Evidence::Stage { driver: found.driver, name: found.name },
                     pod: None,
                 });
             } else {

@@ -26,10 +26,7 @@ fn case() -> Case {
     Case {
         _base: base,
         root,
-        found: OnDisk {
-            records: Some(Records::default()),
-            ..OnDisk::default()
-        },
+        found: OnDisk { records: Some(Records::default()), ..OnDisk::default() },
         mounts: String::new(),
     }
 }
@@ -89,12 +86,7 @@ impl Case {
     }
 
     fn staged(mut self, data: Result<Option<VolumeIdentity>, VolDataError>) -> Self {
-        let data = data.map(|data| {
-            data.map(|identity| StageData {
-                identity,
-                selinux: None,
-            })
-        });
+        let data = data.map(|data| data.map(|identity| StageData { identity, selinux: None }));
         self.found.staged.push(FoundStage {
             directory: StageDir::new(&self.root, &volume()),
             driver: "d".into(),
@@ -146,27 +138,16 @@ fn the_sources_are_merged() {
     let contradicts = || Err(VolDataError::Contradicts("driver"));
     for (what, case, expected) in [
         ("nothing", case(), " | 0 | 0"),
-        (
-            "a record only",
-            case().record(true, &["u1"]),
-            "h1+staged u1 | 0 | 0",
-        ),
+        ("a record only", case().record(true, &["u1"]), "h1+staged u1 | 0 | 0"),
         (
             "a record of a driver without staging",
             case().record(false, &["u1"]).staged(Ok(None)),
             "h1 u1 | 0 | 0",
         ),
-        (
-            "a record before its stage",
-            case().record(true, &[]),
-            "h1+staged  | 0 | 0",
-        ),
+        ("a record before its stage", case().record(true, &[]), "h1+staged  | 0 | 0"),
         (
             "a record and a mount that it does not have",
-            case()
-                .record(false, &["u1"])
-                .staged(Ok(None))
-                .stage_mounted(),
+            case().record(false, &["u1"]).staged(Ok(None)).stage_mounted(),
             "h1+staged u1 | 0 | 0",
         ),
         (
@@ -181,10 +162,7 @@ fn the_sources_are_merged() {
         ),
         (
             "a record and an empty file of the pod",
-            case()
-                .record(true, &["u1"])
-                .published("u1", Err(damaged()))
-                .publish_mounted("u1"),
+            case().record(true, &["u1"]).published("u1", Err(damaged())).publish_mounted("u1"),
             "h1+staged u1 | 0 | 0",
         ),
         (
@@ -192,11 +170,7 @@ fn the_sources_are_merged() {
             case().record(true, &["u1"]).published("u1", other()),
             "h1+staged u1 | 1 | 0",
         ),
-        (
-            "a pod without a stage",
-            case().published("u1", own()),
-            "h1+staged u1 | 0 | 0",
-        ),
+        ("a pod without a stage", case().published("u1", own()), "h1+staged u1 | 0 | 0"),
         (
             "a pod with its stage",
             case().published("u1", own()).staged(own()).stage_mounted(),
@@ -207,16 +181,8 @@ fn the_sources_are_merged() {
             case().published("u1", own()).published("u2", own()),
             "h1+staged u1,u2 | 0 | 0",
         ),
-        (
-            "a stage without a pod",
-            case().staged(own()).stage_mounted(),
-            "h1+staged  | 0 | 0",
-        ),
-        (
-            "a stage without a pod, not mounted",
-            case().staged(own()),
-            "h1+staged  | 0 | 0",
-        ),
+        ("a stage without a pod", case().staged(own()).stage_mounted(), "h1+staged  | 0 | 0"),
+        ("a stage without a pod, not mounted", case().staged(own()), "h1+staged  | 0 | 0"),
         (
             "an empty file with a mount",
             case().published("u1", Err(damaged())).publish_mounted("u1"),
@@ -227,64 +193,27 @@ fn the_sources_are_merged() {
             case().published("u1", Ok(None)).publish_mounted("u1"),
             " | 1 | 0",
         ),
-        (
-            "an empty file without a mount",
-            case().published("u1", Err(damaged())),
-            " | 0 | 1",
-        ),
-        (
-            "no file without a mount",
-            case().published("u1", Ok(None)),
-            " | 0 | 1",
-        ),
-        (
-            "an unreadable file",
-            case().published("u1", io()),
-            " | 1 | 0",
-        ),
-        (
-            "a file of another volume",
-            case().published("u1", contradicts()),
-            " | 1 | 0",
-        ),
+        ("an empty file without a mount", case().published("u1", Err(damaged())), " | 0 | 1"),
+        ("no file without a mount", case().published("u1", Ok(None)), " | 0 | 1"),
+        ("an unreadable file", case().published("u1", io()), " | 1 | 0"),
+        ("a file of another volume", case().published("u1", contradicts()), " | 1 | 0"),
         (
             "an empty file of a mounted stage",
             case().staged(Err(damaged())).stage_mounted(),
             " | 1 | 0",
         ),
-        (
-            "an empty file of a stage without a mount",
-            case().staged(Err(damaged())),
-            " | 0 | 1",
-        ),
-        (
-            "an empty stage, of a driver without staging",
-            case().staged(Ok(None)),
-            " | 0 | 1",
-        ),
-        (
-            "a stage of another driver",
-            case().staged(contradicts()),
-            " | 1 | 0",
-        ),
-        (
-            "a newer record",
-            case().unreadable(Some(volume().unique_name())),
-            " | 1 | 0",
-        ),
+        ("an empty file of a stage without a mount", case().staged(Err(damaged())), " | 0 | 1"),
+        ("an empty stage, of a driver without staging", case().staged(Ok(None)), " | 0 | 1"),
+        ("a stage of another driver", case().staged(contradicts()), " | 1 | 0"),
+        ("a newer record", case().unreadable(Some(volume().unique_name())), " | 1 | 0"),
         (
             "a newer record of a volume with directories",
-            case()
-                .unreadable(Some(volume().unique_name()))
-                .staged(own()),
+            case().unreadable(Some(volume().unique_name())).staged(own()),
             "h1+staged  | 1 | 0",
         ),
         (
             "a damaged record, which may be of the directory",
-            case()
-                .unreadable(None)
-                .published("u1", Ok(None))
-                .staged(Ok(None)),
+            case().unreadable(None).published("u1", Ok(None)).staged(Ok(None)),
             " | 3 | 0",
         ),
     ] {
@@ -311,22 +240,10 @@ fn nothing_is_removed_while_mounts_or_records_are_unknown() {
 fn what_is_unknown_stays_in_use() {
     let (own, other) = (volume().unique_name(), "kubernetes.io/csi/d^h2");
     for (what, case, expected) in [
-        (
-            "a newer record",
-            case().unreadable(Some(own.clone())),
-            (true, false),
-        ),
+        ("a newer record", case().unreadable(Some(own.clone())), (true, false)),
         ("a damaged record", case().unreadable(None), (true, false)),
-        (
-            "a stage",
-            case().staged(Err(damaged())).stage_mounted(),
-            (true, false),
-        ),
-        (
-            "a mount",
-            case().published("u1", Ok(None)).publish_mounted("u1"),
-            (true, true),
-        ),
+        ("a stage", case().staged(Err(damaged())).stage_mounted(), (true, false)),
+        ("a mount", case().published("u1", Ok(None)).publish_mounted("u1"), (true, true)),
         ("nothing", case(), (false, false)),
     ] {
         let merged = case.merge();

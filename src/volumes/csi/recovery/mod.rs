@@ -108,12 +108,7 @@ fn scan(root: &KubeletRoot, mounts: &MountTable) -> OnDisk {
             let data = unless_mounted(stage.path(), mounts, || {
                 vol_data::read_staged(&stage, &driver, &name)
             });
-            found.staged.push(FoundStage {
-                directory: stage,
-                driver: driver.clone(),
-                name,
-                data,
-            });
+            found.staged.push(FoundStage { directory: stage, driver: driver.clone(), name, data });
         }
     }
     scan_block_volumes(root, mounts, links, &mut found);
@@ -156,15 +151,9 @@ fn scan_block_volumes(
             Some((uid, directory))
         });
         let pods = pods.collect();
-        let data = unless_mounted(directory.path(), mounts, || {
-            vol_data::read_block(&directory, &name)
-        });
-        found.block.push(FoundBlock {
-            directory,
-            name,
-            pods,
-            data,
-        });
+        let data =
+            unless_mounted(directory.path(), mounts, || vol_data::read_block(&directory, &name));
+        found.block.push(FoundBlock { directory, name, pods, data });
     }
 }
 

@@ -76,10 +76,7 @@ fn volumes_of_records_pods_and_stages_are_found() {
     };
     vol_data::write_published(&tree.publish("u2", "pv2"), &data).unwrap();
     let stage = tree.stage("h3");
-    let data = StageData {
-        identity: volume("h3"),
-        selinux: None,
-    };
+    let data = StageData { identity: volume("h3"), selinux: None };
     vol_data::write_staged(&stage, &data).unwrap();
     let recovered = recover(root, &mounted(&[stage.target()]));
     let found = recovered.volumes.iter().map(|volume| {
@@ -206,11 +203,9 @@ fn a_record_of_a_block_volume_names_its_directories() {
     // A pod of a Go kubelet that ran since.
     fs::write(tree.file(&format!("{BLOCK}/pv1/dev/u2")), "").unwrap();
     let data = tree.file(&format!("{BLOCK}/pv1/data/vol_data.json"));
-    for (text, is_staged, unknown) in [
-        ("", false, 0),
-        (BLOCK_DATA, true, 0),
-        (&BLOCK_DATA.replace("h1", "h2"), false, 1),
-    ] {
+    for (text, is_staged, unknown) in
+        [("", false, 0), (BLOCK_DATA, true, 0), (&BLOCK_DATA.replace("h1", "h2"), false, 1)]
+    {
         fs::write(&data, text).unwrap();
         let recovered = recover(&tree.root, &mounted(&[]));
         let [found] = recovered.volumes.as_slice() else {
@@ -251,10 +246,7 @@ fn what_is_left_of_a_block_volume_is_removed_unless_it_is_mounted() {
 #[test]
 fn two_volumes_of_one_handle_are_not_both_undone() {
     let tree = tree();
-    let data = StageData {
-        identity: volume("h1"),
-        selinux: None,
-    };
+    let data = StageData { identity: volume("h1"), selinux: None };
     vol_data::write_staged(&tree.stage("h1"), &data).unwrap();
     let block = tree.file(&format!("{BLOCK}/pv1/data/vol_data.json"));
     fs::write(block, BLOCK_DATA).unwrap();

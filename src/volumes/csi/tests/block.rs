@@ -76,34 +76,21 @@ async fn a_device_is_staged_once_mapped_for_each_pod_and_undone_after_the_last()
     assert_eq!(calls[1].pod_info["csi.storage.k8s.io/pod.uid"], "a");
     let data = fs::read(world.devices("pv1/data/vol_data.json")).unwrap();
     let data: Value = serde_json::from_slice(&data).unwrap();
-    assert_eq!(
-        (&data["specVolID"], &data["volumeHandle"]),
-        (&json!("pv1"), &json!(VOLUME))
-    );
+    assert_eq!((&data["specVolID"], &data["volumeHandle"]), (&json!("pv1"), &json!(VOLUME)));
     let events = world.csi.sources().events.recent();
-    let mapped = events
-        .iter()
-        .filter(|it| it.reason == "SuccessfulMountVolume");
-    let mapped: Vec<_> = mapped
-        .map(|it| (it.object.name.as_str(), it.message.clone()))
-        .collect();
+    let mapped = events.iter().filter(|it| it.reason == "SuccessfulMountVolume");
+    let mapped: Vec<_> = mapped.map(|it| (it.object.name.as_str(), it.message.clone())).collect();
     let text = |what: &str, path: PathBuf| {
         format!("MapVolume.MapPodDevice succeeded for volume \"pv1\" {what} {path:?}")
     };
     let of_pod = world.root().join("pods/a/volumeDevices/kubernetes.io~csi");
-    for text in [
-        text("globalMapPath", world.devices("pv1/dev")),
-        text("volumeMapPath", of_pod),
-    ] {
+    for text in [text("globalMapPath", world.devices("pv1/dev")), text("volumeMapPath", of_pod)] {
         assert!(mapped.contains(&("pod-a", text)), "{mapped:?}");
     }
     // The call has the kubelet's own path.
     world.csi.measure(Duration::ZERO).await;
     let stats = world.driver.journal.of("NodeGetVolumeStats");
-    let mut asked: Vec<_> = stats
-        .iter()
-        .map(|call| PathBuf::from(&call.target_path))
-        .collect();
+    let mut asked: Vec<_> = stats.iter().map(|call| PathBuf::from(&call.target_path)).collect();
     asked.sort();
     assert_eq!(asked, maps);
 
@@ -160,10 +147,7 @@ async fn a_device_that_cannot_be_mapped_is_an_error_of_its_step_and_is_tried_aga
     // Success without a device.
     script.once("NodePublishVolume", Behaviour::Skip);
     let error = world.map("a").await.unwrap_err();
-    assert!(
-        error.contains("MapPodDevice failed") && error.contains("cannot resolve"),
-        "{error}"
-    );
+    assert!(error.contains("MapPodDevice failed") && error.contains("cannot resolve"), "{error}");
     world.map("a").await.unwrap();
     world.unpublish("a").await.unwrap();
     world.idle().await;
@@ -269,24 +253,14 @@ async fn a_device_of_a_pod_that_nobody_knows_is_not_unstaged() {
     crate::host::mount::bind(&device, &foreign).unwrap();
     world.unpublish("a").await.unwrap();
     let waits = async || {
-        let waits = world
-            .csi
-            .0
-            .volumes
-            .lock()
-            .values()
-            .next()
-            .and_then(|volume| {
-                let state = volume.state.lock();
-                state.machine.waits_for(None, clock::instant())
-            });
+        let waits = world.csi.0.volumes.lock().values().next().and_then(|volume| {
+            let state = volume.state.lock();
+            state.machine.waits_for(None, clock::instant())
+        });
         waits.unwrap_or_default()
     };
     let refused = async {
-        while !waits()
-            .await
-            .contains("is still referenced from other Pods")
-        {
+        while !waits().await.contains("is still referenced from other Pods") {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -301,10 +275,7 @@ async fn a_device_of_a_pod_that_nobody_knows_is_not_unstaged() {
 async fn a_driver_without_devices_has_no_block_volumes() {
     let world = World::with(json!({"attachRequired": false}), Mounts::None).await;
     let error = world.map("a").await.unwrap_err();
-    assert!(
-        error.ends_with("desc = block volumes are not supported"),
-        "{error}"
-    );
+    assert!(error.ends_with("desc = block volumes are not supported"), "{error}");
     let unpublished: Result<(), VolumeError> = world.unpublish("a").await;
     unpublished.unwrap();
     world.idle().await;

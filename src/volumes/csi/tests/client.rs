@@ -22,16 +22,9 @@ async fn a_volume_is_staged_published_and_both_are_reverted() {
         staging_target_path: String::new(),
     };
     let stats = client.stats(stats).await.unwrap();
-    let bytes = UsageOfUnit {
-        available: 1 << 30,
-        total: 1 << 30,
-        used: 0,
-    };
+    let bytes = UsageOfUnit { available: 1 << 30, total: 1 << 30, used: 0 };
     assert_eq!(stats.bytes, Some(bytes));
-    world
-        .driver
-        .volumes
-        .change(VOLUME, |volume| volume.capacity = 1 << 31);
+    world.driver.volumes.change(VOLUME, |volume| volume.capacity = 1 << 31);
     let expand = proto::NodeExpandVolumeRequest {
         volume_id: VOLUME.into(),
         volume_path: text(world.target_path("a")),
@@ -47,10 +40,7 @@ async fn a_volume_is_staged_published_and_both_are_reverted() {
     assert_eq!(world.driver.journal.violations(), <[&str; 0]>::default());
     let metrics = world.metrics.text();
     let labels = r#"{driver_name="csi.example.com",method_name="/csi.v1.Node/NodePublishVolume",grpc_status_code="OK",migrated="false"} 2"#;
-    assert!(
-        metrics.contains(&format!("csi_operations_seconds_count{labels}")),
-        "{metrics}"
-    );
+    assert!(metrics.contains(&format!("csi_operations_seconds_count{labels}")), "{metrics}");
 }
 
 #[tokio::test]
@@ -67,10 +57,7 @@ async fn a_strict_driver_refuses_what_comes_in_a_wrong_order() {
     let unstaged = client.unstage(world.unstage()).await;
     assert_eq!(code(unstaged.unwrap_err()), refused);
     assert_eq!(world.driver.journal.violations().len(), 2);
-    world
-        .driver
-        .script
-        .once("NodePublishVolume", Behaviour::Hang);
+    world.driver.script.once("NodePublishVolume", Behaviour::Hang);
     let (other, request) = (client.clone(), world.publish("b"));
     let hanging = tokio::spawn(async move { other.publish(request).await });
     world.driver.journal.called("NodePublishVolume", 3).await;
@@ -95,41 +82,29 @@ async fn the_code_of_a_driver_decides_whether_the_outcome_is_known() {
         let behaviour = Behaviour::fail(code);
         world.driver.script.once("NodeStageVolume", behaviour);
         let error = world.client.stage(world.stage()).await.unwrap_err();
-        let expected = if unknown.contains(&code) {
-            CallOutcome::Unknown
-        } else {
-            CallOutcome::Failed
-        };
+        let expected =
+            if unknown.contains(&code) { CallOutcome::Unknown } else { CallOutcome::Failed };
         assert_eq!((error.code(), error.outcome()), (Some(code), expected));
         assert!(!error.is_unsent(), "{error}");
     }
     let behaviour = Behaviour::fail(Code::Cancelled);
     world.driver.script.once("NodeStageVolume", behaviour);
     let error = world.client.stage(world.stage()).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "rpc error: code = Canceled desc = as scripted"
-    );
+    assert_eq!(error.to_string(), "rpc error: code = Canceled desc = as scripted");
     world.client.stage(world.stage()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_call_that_hangs_ends_at_the_deadline_and_other_volumes_go_on() {
     let world = World::start();
-    world
-        .driver
-        .script
-        .of_volume("NodeStageVolume", VOLUME, Behaviour::Hang);
+    world.driver.script.of_volume("NodeStageVolume", VOLUME, Behaviour::Hang);
     let socket = world.driver.config().socket();
     let metrics = CsiMetrics::new(&Metrics::new());
     let impatient = NodeClient::with_timeout(DRIVER, &socket, metrics, Duration::from_secs(1));
     let request = world.stage();
     let hanging = tokio::spawn(async move { impatient.stage(request).await });
     world.driver.journal.called("NodeStageVolume", 1).await;
-    let other = proto::NodeUnstageVolumeRequest {
-        volume_id: "vol-b".into(),
-        ..world.unstage()
-    };
+    let other = proto::NodeUnstageVolumeRequest { volume_id: "vol-b".into(), ..world.unstage() };
     let error = world.client.unstage(other).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::NotFound));
     let error = hanging.await.unwrap().unwrap_err();
@@ -149,16 +124,11 @@ async fn a_call_that_hangs_ends_at_the_deadline_and_other_volumes_go_on() {
 #[tokio::test]
 async fn volumes_that_hang_block_others_only_for_a_while() {
     let world = World::start();
-    world
-        .driver
-        .script
-        .always("NodeStageVolume", Behaviour::Hang);
+    world.driver.script.always("NodeStageVolume", Behaviour::Hang);
     let mut hanging = Vec::new();
     for number in 0..20 {
-        let request = proto::NodeStageVolumeRequest {
-            volume_id: format!("vol-{number}"),
-            ..world.stage()
-        };
+        let request =
+            proto::NodeStageVolumeRequest { volume_id: format!("vol-{number}"), ..world.stage() };
         let client = world.client.clone();
         hanging.push(tokio::spawn(async move { client.stage(request).await }));
     }
@@ -228,9 +198,7 @@ async fn a_driver_that_is_away_has_not_received_the_request() {
             }
         }
     };
-    let error = tokio::time::timeout(Duration::from_secs(30), away)
-        .await
-        .unwrap();
+    let error = tokio::time::timeout(Duration::from_secs(30), away).await.unwrap();
     let socket = world.driver.config().socket();
     let expected = format!(
         "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: dial unix {}: connect: ",
@@ -244,10 +212,7 @@ async fn a_driver_that_is_away_has_not_received_the_request() {
 #[tokio::test]
 async fn a_driver_that_dies_during_a_call_leaves_the_outcome_unknown() {
     let mut world = World::start();
-    world
-        .driver
-        .script
-        .once("NodeStageVolume", Behaviour::DoThenHang);
+    world.driver.script.once("NodeStageVolume", Behaviour::DoThenHang);
     let (client, request) = (world.client.clone(), world.stage());
     let lost = tokio::spawn(async move { client.stage(request).await });
     world.driver.journal.called("NodeStageVolume", 1).await;
@@ -283,13 +248,7 @@ async fn secrets_are_neither_in_the_debug_form_of_a_request_nor_in_an_error() {
         ..proto::NodeExpandVolumeRequest::default()
     };
     let shown = format!("{publish:?} {stage:?} {expand:?} {:?}", capability());
-    for hidden in [
-        "open-sesame",
-        "ey.token",
-        "context-value",
-        "publish-value",
-        "flag-secret",
-    ] {
+    for hidden in ["open-sesame", "ey.token", "context-value", "publish-value", "flag-secret"] {
         assert!(!shown.contains(hidden), "{shown}");
     }
     assert!(shown.contains("password") && shown.contains(VOLUME) && shown.contains("ext4"));
@@ -374,10 +333,8 @@ async fn an_inline_volume_lives_from_publish_to_unpublish() {
     assert!(world.driver.volumes.get("csi-0123").is_some());
     let entry = &world.driver.journal.of("NodePublishVolume")[0];
     assert_eq!(entry.pod_info["csi.storage.k8s.io/ephemeral"], "true");
-    let unpublish = proto::NodeUnpublishVolumeRequest {
-        volume_id: "csi-0123".into(),
-        ..world.unpublish("a")
-    };
+    let unpublish =
+        proto::NodeUnpublishVolumeRequest { volume_id: "csi-0123".into(), ..world.unpublish("a") };
     for _ in 0..2 {
         world.client.unpublish(unpublish.clone()).await.unwrap();
     }
@@ -392,26 +349,17 @@ async fn with_mounts_the_data_of_a_volume_is_at_its_target() {
     let world = World::with(|config| config.mounts = Mounts::Bind);
     std::fs::write(world.driver.volumes.data(VOLUME).join("file"), "data").unwrap();
     let staged = world.client.stage(world.stage()).await;
-    if staged
-        .as_ref()
-        .is_err_and(|error| error.to_string().contains("Operation not permitted"))
-    {
+    if staged.as_ref().is_err_and(|error| error.to_string().contains("Operation not permitted")) {
         return;
     }
-    let publish = proto::NodePublishVolumeRequest {
-        readonly: true,
-        ..world.publish("a")
-    };
+    let publish = proto::NodePublishVolumeRequest { readonly: true, ..world.publish("a") };
     let published = world.client.publish(publish).await;
     let target = world.target_path("a");
     let read = std::fs::read_to_string(target.join("file"));
     let written = std::fs::write(target.join("other"), "");
     let unpublished = world.client.unpublish(world.unpublish("a")).await;
     let unstaged = world.client.unstage(world.unstage()).await;
-    assert_eq!(
-        (staged, published, unpublished, unstaged),
-        (Ok(()), Ok(()), Ok(()), Ok(()))
-    );
+    assert_eq!((staged, published, unpublished, unstaged), (Ok(()), Ok(()), Ok(()), Ok(())));
     assert_eq!(read.unwrap(), "data");
     assert!(written.is_err(), "the mount is read-only");
     assert!(!target.exists() && !world.staging_path().join("file").exists());

@@ -8,11 +8,7 @@ fn table() -> CsiDrivers {
 }
 
 fn plugin(name: &str, socket: &str, version: &str) -> RegisteredPlugin {
-    RegisteredPlugin {
-        name: name.into(),
-        endpoint: socket.into(),
-        versions: vec![version.into()],
-    }
+    RegisteredPlugin { name: name.into(), endpoint: socket.into(), versions: vec![version.into()] }
 }
 
 fn endpoint(drivers: &CsiDrivers) -> Option<String> {
@@ -24,9 +20,7 @@ fn endpoint(drivers: &CsiDrivers) -> Option<String> {
 async fn a_second_socket_replaces_the_first_without_a_gap() {
     let drivers = table();
     let mut changes = drivers.changes();
-    let first = drivers
-        .register(&plugin(DRIVER, "/a.sock", "1.0.0"))
-        .unwrap();
+    let first = drivers.register(&plugin(DRIVER, "/a.sock", "1.0.0")).unwrap();
     assert!(changes.has_changed().unwrap());
     changes.mark_unchanged();
     let second = plugin(DRIVER, "/b.sock", "1.0.0");
@@ -37,18 +31,14 @@ async fn a_second_socket_replaces_the_first_without_a_gap() {
     assert!(!drivers.deregister(DRIVER, first));
     assert_eq!(endpoint(&drivers).as_deref(), Some("/b.sock"));
     assert_eq!(drivers.names(), [DRIVER]);
-    drivers
-        .register(&plugin(DRIVER, "/c.sock", "1.1.0"))
-        .unwrap();
+    drivers.register(&plugin(DRIVER, "/c.sock", "1.1.0")).unwrap();
     assert_eq!(endpoint(&drivers).as_deref(), Some("/c.sock"));
 }
 
 #[tokio::test]
 async fn a_lower_version_is_refused() {
     let drivers = table();
-    drivers
-        .register(&plugin(DRIVER, "/a.sock", "1.1.0"))
-        .unwrap();
+    drivers.register(&plugin(DRIVER, "/a.sock", "1.1.0")).unwrap();
     let lower = plugin(DRIVER, "/b.sock", "1.0.0");
     for (refused, caller) in [
         (drivers.validate(&lower), "ValidatePlugin"),
@@ -67,12 +57,8 @@ async fn a_lower_version_is_refused() {
 #[tokio::test]
 async fn a_stale_deregistration_is_ignored_and_the_current_one_uncovers_the_socket_before_it() {
     let drivers = table();
-    let first = drivers
-        .register(&plugin(DRIVER, "/a.sock", "1.0.0"))
-        .unwrap();
-    let second = drivers
-        .register(&plugin(DRIVER, "/b.sock", "1.0.0"))
-        .unwrap();
+    let first = drivers.register(&plugin(DRIVER, "/a.sock", "1.0.0")).unwrap();
+    let second = drivers.register(&plugin(DRIVER, "/b.sock", "1.0.0")).unwrap();
     assert!(!drivers.deregister("other", second));
     assert!(!drivers.deregister(DRIVER, second));
     assert_eq!(endpoint(&drivers).as_deref(), Some("/a.sock"));
@@ -86,9 +72,7 @@ async fn a_stale_deregistration_is_ignored_and_the_current_one_uncovers_the_sock
         drivers.require(DRIVER).unwrap_err().to_string(),
         "driver name csi.example.com not found in the list of registered CSI drivers"
     );
-    let third = drivers
-        .register(&plugin(DRIVER, "/a.sock", "0.3.0"))
-        .unwrap();
+    let third = drivers.register(&plugin(DRIVER, "/a.sock", "0.3.0")).unwrap();
     assert!(third != first && !drivers.deregister(DRIVER, first));
     assert_eq!(endpoint(&drivers).as_deref(), Some("/a.sock"));
 }
@@ -98,15 +82,10 @@ async fn the_number_of_drivers_and_of_their_sockets_is_limited() {
     let drivers = table();
     for number in 0..256 {
         let name = format!("d{number}");
-        drivers
-            .register(&plugin(&name, "/a.sock", "1.0.0"))
-            .unwrap();
+        drivers.register(&plugin(&name, "/a.sock", "1.0.0")).unwrap();
     }
     let error = drivers.validate(&plugin("other", "/a.sock", "1.0.0"));
-    assert_eq!(
-        error.unwrap_err(),
-        "too many CSI drivers have been registered"
-    );
+    assert_eq!(error.unwrap_err(), "too many CSI drivers have been registered");
     for number in 1..16 {
         let socket = format!("/{number}.sock");
         drivers.register(&plugin("d0", &socket, "1.0.0")).unwrap();
@@ -123,9 +102,7 @@ async fn a_registration_after_a_restart_has_a_new_connection_and_new_capabilitie
     drivers.register(&plugin(DRIVER, &socket, "1.0.0")).unwrap();
     let client = drivers.require(DRIVER).unwrap();
     assert!(!client.capabilities().await.unwrap().volume_mount_group);
-    world
-        .driver
-        .restart(|config| config.volume_mount_group = true);
+    world.driver.restart(|config| config.volume_mount_group = true);
     drivers.register(&plugin(DRIVER, &socket, "1.0.0")).unwrap();
     let client = drivers.require(DRIVER).unwrap();
     assert!(client.capabilities().await.unwrap().volume_mount_group);
@@ -145,10 +122,7 @@ async fn the_registrar_describes_the_driver() {
         let mut registrar = RegistrationClient::new(channel);
         let info = registrar.get_info(InfoRequest {}).await;
         let info = info.unwrap().into_inner();
-        assert_eq!(
-            (info.r#type.as_str(), info.name.as_str()),
-            ("CSIPlugin", DRIVER)
-        );
+        assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", DRIVER));
         let endpoint = match info.endpoint.as_str() {
             "" => text(socket),
             own => own.to_owned(),

@@ -59,19 +59,14 @@ fn pending(size: &str) -> Value {
 
 /// The controller has made the volume two GiB large.
 fn grow(world: &World) {
-    world
-        .driver
-        .volumes
-        .change(VOLUME, |volume| volume.capacity = 2 << 30);
+    world.driver.volumes.change(VOLUME, |volume| volume.capacity = 2 << 30);
     // The kubelet may read both at any moment.
     put_claim(world, pending("2Gi"));
     put_volume(world, "2Gi");
 }
 
 fn claim(world: &World) -> Value {
-    let claim = world
-        .server
-        .object("persistentvolumeclaims", "shop", "data");
+    let claim = world.server.object("persistentvolumeclaims", "shop", "data");
     claim.unwrap_or_default()
 }
 
@@ -138,16 +133,9 @@ async fn a_volume_that_has_grown_is_expanded_before_its_pod_starts_and_once() {
     events.sort();
     let expected = ["PersistentVolumeClaim data", "Pod pod-a"].map(|of| format!("{of} {text}"));
     assert_eq!(events, expected);
-    assert_eq!(
-        recorded(&world),
-        json!({"bytes": 2i64 << 30, "reported": true})
-    );
+    assert_eq!(recorded(&world), json!({"bytes": 2i64 << 30, "reported": true}));
     let metric = "operation_name=\"volume_fs_resize\",status=\"success\",migrated=\"false\"} 1\n";
-    assert!(
-        world.metrics.text().contains(metric),
-        "{}",
-        world.metrics.text()
-    );
+    assert!(world.metrics.text().contains(metric), "{}", world.metrics.text());
     // Another pod has it as it is, and the claim is not read again.
     let reads = world.server.reads("persistentvolumeclaims/data");
     world.publish_changed("b", change("2Gi")).await.unwrap();
@@ -178,11 +166,7 @@ async fn a_volume_that_grows_under_a_running_pod_is_expanded_and_its_claim_is_re
     wait("the claim has the size", &world, || has_size(&world, "2Gi")).await;
     assert_eq!(expansions(&world), 1);
     let call = &world.driver.journal.of(EXPAND)[0];
-    assert_eq!(
-        call.target_path,
-        path.to_str().unwrap(),
-        "of the pod that may write"
-    );
+    assert_eq!(call.target_path, path.to_str().unwrap(), "of the pod that may write");
     // A pod that only reads keeps no volume from being what it is.
     world.unpublish("b").await.unwrap();
     let of_volume = world.server.reads("persistentvolumes/pv1");
@@ -228,10 +212,7 @@ async fn a_driver_that_fails_before_the_start_keeps_the_pod_from_starting_until_
         let status = claim(&world)["status"].clone();
         let text = status["conditions"].to_string();
         assert_eq!(text.contains("NodeResizeError"), has_condition, "{status}");
-        assert_eq!(
-            status["allocatedResourceStatuses"]["storage"],
-            "NodeResizeInProgress"
-        );
+        assert_eq!(status["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress");
     }
     world.publish_changed("a", change("2Gi")).await.unwrap();
     wait("the claim has the size", &world, || has_size(&world, "2Gi")).await;
@@ -248,17 +229,10 @@ async fn a_size_that_the_driver_does_not_accept_is_infeasible_until_the_user_ask
     world.driver.script.always(EXPAND, refused);
     grow(&world);
     let status = || claim(&world)["status"]["allocatedResourceStatuses"]["storage"].clone();
-    wait("it is infeasible", &world, || {
-        status() == "NodeResizeInfeasible"
-    })
-    .await;
+    wait("it is infeasible", &world, || status() == "NodeResizeInfeasible").await;
     let why = "Expander.NodeExpand failed to expand the volume : rpc error: code = OutOfRange desc = as scripted";
     let conditions = claim(&world)["status"]["conditions"].clone();
-    let error = conditions
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|it| it["type"] == "NodeResizeError");
+    let error = conditions.as_array().unwrap().iter().find(|it| it["type"] == "NodeResizeError");
     let error = error.unwrap();
     assert_eq!(error["message"], format!("failed to expand pvc with {why}"));
     let event = format!(
@@ -324,10 +298,7 @@ async fn the_next_kubelet_reports_the_size_and_does_not_call_the_driver_again() 
     world.publish_changed("a", change("2Gi")).await.unwrap();
     wait("the claim has the size", &world, || has_size(&world, "2Gi")).await;
     assert_eq!(expansions(&world), 1);
-    wait("the record says so", &world, || {
-        recorded(&world)["reported"] == true
-    })
-    .await;
+    wait("the record says so", &world, || recorded(&world)["reported"] == true).await;
     world.unpublish("a").await.unwrap();
     world.idle().await;
 }
@@ -349,19 +320,13 @@ async fn a_claim_that_changes_or_goes_while_the_driver_works_disturbs_nothing() 
     assert_eq!(expansions(&world), 1);
     // The same once more, and the claim is deleted meanwhile.
     world.driver.script.once(EXPAND, Behaviour::Hang);
-    world
-        .driver
-        .volumes
-        .change(VOLUME, |volume| volume.capacity = 3 << 30);
+    world.driver.volumes.change(VOLUME, |volume| volume.capacity = 3 << 30);
     put_claim(&world, pending("3Gi"));
     put_volume(&world, "3Gi");
     world.driver.journal.called(EXPAND, 2).await;
     world.server.delete(claims, "shop", "data");
     world.driver.script.release();
-    wait("the record has the size", &world, || {
-        recorded(&world)["bytes"] == 3i64 << 30
-    })
-    .await;
+    wait("the record has the size", &world, || recorded(&world)["bytes"] == 3i64 << 30).await;
     world.unpublish("a").await.unwrap();
     world.idle().await;
 }
@@ -373,16 +338,10 @@ async fn sizes_that_are_none_and_a_claim_that_cannot_be_read_keep_no_pod_from_st
     put_claim(&world, pending("-2Gi"));
     world.publish_changed("a", change("2Gi")).await.unwrap();
     let event = r#"Pod pod-a VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume "pv1" : status.allocatedResources of the claim is not the size of a volume"#;
-    wait("an event", &world, || {
-        events(&world).iter().any(|it| it == event)
-    })
-    .await;
+    wait("an event", &world, || events(&world).iter().any(|it| it == event)).await;
     put_volume(&world, "1e30");
     let event = r#"Pod pod-a VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume "pv1" : spec.capacity of the PersistentVolume is not the size of a volume"#;
-    wait("an event", &world, || {
-        events(&world).iter().any(|it| it == event)
-    })
-    .await;
+    wait("an event", &world, || events(&world).iter().any(|it| it == event)).await;
     assert_eq!(expansions(&world), 0);
     world.server.set(Mode::Refusing(403));
     world.publish_changed("b", change("2Gi")).await.unwrap();
@@ -406,20 +365,14 @@ async fn a_shared_volume_that_another_node_has_grown_is_expanded_here_and_the_cl
         }
     };
     world.publish_changed("a", shared("1Gi")).await.unwrap();
-    world
-        .driver
-        .volumes
-        .change(VOLUME, |volume| volume.capacity = 2 << 30);
+    world.driver.volumes.change(VOLUME, |volume| volume.capacity = 2 << 30);
     put_claim(
         &world,
         json!({"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}}),
     );
     put_volume(&world, "2Gi");
     world.driver.journal.called(EXPAND, 1).await;
-    wait("the record has the size", &world, || {
-        recorded(&world)["bytes"] == 2i64 << 30
-    })
-    .await;
+    wait("the record has the size", &world, || recorded(&world)["bytes"] == 2i64 << 30).await;
     assert_eq!(world.server.patches().len(), 0);
     world.unpublish("a").await.unwrap();
     world.idle().await;

@@ -57,11 +57,7 @@ async fn a_step_on_a_full_disk_calls_no_driver_and_succeeds_once_there_is_space(
         let error = published.unwrap_err();
         assert!(error.contains("No space left on device"), "{error}");
         let staged = ["NodeStageVolume"];
-        let expected = if error.starts_with("MountVolume.SetUp") {
-            &staged[..]
-        } else {
-            &[]
-        };
+        let expected = if error.starts_with("MountVolume.SetUp") { &staged[..] } else { &[] };
         // At last the kubelet has enough, and the driver cannot create its directory.
         if !error.contains("rpc error") {
             assert_eq!(calls, expected, "{inodes}: {error}");

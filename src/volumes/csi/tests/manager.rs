@@ -32,11 +32,7 @@ async fn a_volume_is_staged_once_published_for_each_pod_and_undone_after_the_las
     world.idle().await;
     assert_eq!(world.calls().len(), 6);
     let text = world.metrics.text();
-    for (operation, count) in [
-        ("volume_mount", 2),
-        ("volume_unmount", 2),
-        ("unmount_device", 1),
-    ] {
+    for (operation, count) in [("volume_mount", 2), ("volume_unmount", 2), ("unmount_device", 1)] {
         let sample = format!(
             "storage_operation_duration_seconds_count{{volume_plugin=\"kubernetes.io/csi:csi.example.com\",operation_name=\"{operation}\",status=\"success\",migrated=\"false\"}} {count}\n"
         );
@@ -50,10 +46,7 @@ async fn a_volume_is_staged_once_published_for_each_pod_and_undone_after_the_las
 async fn a_translated_volume_says_so_in_metrics() {
     let world = World::start().await;
     let mut request = world.request("a", |_| ());
-    request.spec = Arc::new(CsiVolumeSpec {
-        is_migrated: true,
-        ..(*request.spec).clone()
-    });
+    request.spec = Arc::new(CsiVolumeSpec { is_migrated: true, ..(*request.spec).clone() });
     let published = timeout(LIMIT, world.csi.begin_publish(request).finish());
     published.await.unwrap().unwrap();
     let text = world.metrics.text();
@@ -79,9 +72,7 @@ async fn a_volume_is_staged_only_once_it_is_confirmed_in_use_and_attached() {
     assert!(reported.unwrap().is_ok());
     let set_node = |version: &str, attached: bool| {
         let names: &[&str] = if attached { &[NAME] } else { &[] };
-        let attached = names
-            .iter()
-            .map(|name| json!({"name": name, "devicePath": ""}));
+        let attached = names.iter().map(|name| json!({"name": name, "devicePath": ""}));
         let node = json!({
             "metadata": {"name": "node1", "resourceVersion": version},
             "status": {"volumesAttached": attached.collect::<Vec<_>>()},
@@ -109,10 +100,7 @@ async fn a_volume_is_staged_only_once_it_is_confirmed_in_use_and_attached() {
     let staged = world.driver.journal.of("NodeStageVolume");
     assert_eq!(staged[0].publish_context, ["device"]);
     let published = world.driver.journal.of("NodePublishVolume");
-    assert_eq!(
-        published[0].pod_info["csi.storage.k8s.io/pod.name"],
-        "pod-a"
-    );
+    assert_eq!(published[0].pod_info["csi.storage.k8s.io/pod.name"], "pod-a");
     assert_eq!(world.in_use(), Some(vec![NAME.to_owned()]));
     world.unpublish("a").await.unwrap();
     world.idle().await;
@@ -141,12 +129,9 @@ async fn what_a_driver_refuses_is_an_error_with_its_words_and_is_tried_again() {
 async fn a_call_with_an_unknown_outcome_is_repeated_or_undone() {
     let world = World::start().await;
     let done = Behaviour::do_then_fail(Code::DeadlineExceeded);
-    for method in [
-        "NodeStageVolume",
-        "NodePublishVolume",
-        "NodeUnpublishVolume",
-        "NodeUnstageVolume",
-    ] {
+    for method in
+        ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"]
+    {
         world.driver.script.once(method, done.clone());
     }
     assert!(world.publish("a").await.is_err());
@@ -204,14 +189,9 @@ async fn the_next_kubelet_keeps_what_pods_have_and_undoes_the_rest() {
 async fn a_volume_that_is_staged_without_a_pod_after_a_kill_is_unstaged_once_pods_are_known() {
     let mut world = World::start().await;
     world.publish("a").await.unwrap();
-    world
-        .driver
-        .script
-        .once("NodeUnstageVolume", Behaviour::Hang);
+    world.driver.script.once("NodeUnstageVolume", Behaviour::Hang);
     world.unpublish("a").await.unwrap();
-    timeout(LIMIT, world.driver.journal.called("NodeUnstageVolume", 1))
-        .await
-        .unwrap();
+    timeout(LIMIT, world.driver.journal.called("NodeUnstageVolume", 1)).await.unwrap();
     world.restart().await;
     assert_eq!(world.csi.count(), 1);
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -273,14 +253,8 @@ async fn a_mount_that_a_driver_leaves_is_unmounted() {
     };
     let path = world.publish("a").await.unwrap();
     fs::write(path.join("file"), "kept").unwrap();
-    world
-        .driver
-        .script
-        .once("NodeUnpublishVolume", Behaviour::Skip);
-    world
-        .driver
-        .script
-        .once("NodeUnstageVolume", Behaviour::Skip);
+    world.driver.script.once("NodeUnpublishVolume", Behaviour::Skip);
+    world.driver.script.once("NodeUnstageVolume", Behaviour::Skip);
     world.unpublish("a").await.unwrap();
     let gone = async {
         while world.csi.count() > 0 {
@@ -342,11 +316,7 @@ async fn a_stage_without_a_pod_or_a_record_is_used_by_the_next_pod_and_undone() 
     let failed = world.driver.journal.of("NodeUnstageVolume").len();
     world.csi.pods_are_known(|_| true);
     // The unstage fails once more, and its volume is recorded without a name.
-    world
-        .driver
-        .journal
-        .called("NodeUnstageVolume", failed + 1)
-        .await;
+    world.driver.journal.called("NodeUnstageVolume", failed + 1).await;
     world.restart().await;
     world.publish("b").await.unwrap();
     world.driver.script.clear();

@@ -46,12 +46,7 @@ impl World {
         let metrics = Metrics::new();
         let socket = driver.config().socket();
         let client = NodeClient::new(DRIVER, &socket, CsiMetrics::new(&metrics));
-        let world = World {
-            driver,
-            client,
-            metrics,
-            root,
-        };
+        let world = World { driver, client, metrics, root };
         std::fs::create_dir_all(world.staging_path()).unwrap();
         std::fs::create_dir_all(world.target_path("a").parent().unwrap()).unwrap();
         world
@@ -116,8 +111,6 @@ fn capability() -> proto::VolumeCapability {
             mount_flags: vec!["password=flag-secret".into()],
             volume_mount_group: String::new(),
         })),
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeWriter.into(),
-        }),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
     }
 }

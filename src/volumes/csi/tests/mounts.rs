@@ -22,15 +22,8 @@ fn object() -> Value {
 
 /// Mounts a file system whose server is this process, and which is dead once the file is dropped.
 fn mount_fuse(path: &Path) -> File {
-    let device = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .unwrap();
-    let options = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0",
-        device.as_raw_fd()
-    );
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     let options = std::ffi::CString::new(options).unwrap();
     rustix::mount::mount("dead", path, "fuse", MountFlags::empty(), Some(&*options)).unwrap();
     device
@@ -130,9 +123,7 @@ async fn a_volume_is_not_unstaged_while_it_is_mounted_for_an_unknown_pod() {
     let stage = stage.map(|mount| mount.mount_point);
     let mut stage = stage.filter(|path| path.starts_with(world.root().join("plugins")));
     let stage = stage.next().expect("the staged mount");
-    let unknown = world
-        .root()
-        .join("pods/x/volumes/kubernetes.io~csi/pv1/mount");
+    let unknown = world.root().join("pods/x/volumes/kubernetes.io~csi/pv1/mount");
     fs::create_dir_all(&unknown).unwrap();
     mount::bind(&stage, &unknown).unwrap();
     world.unpublish("a").await.unwrap();
@@ -143,10 +134,7 @@ async fn a_volume_is_not_unstaged_while_it_is_mounted_for_an_unknown_pod() {
         let now = clock::instant();
         state.machine.waits_for(None, now).unwrap_or_default()
     };
-    until("it is refused", || {
-        explained().contains("is still mounted by other references")
-    })
-    .await;
+    until("it is refused", || explained().contains("is still mounted by other references")).await;
     assert!(explained().contains("pods/x/volumes"), "{}", explained());
     assert_eq!(world.driver.journal.of("NodeUnstageVolume").len(), 0);
     mount::unmount(&unknown).unwrap();
@@ -162,18 +150,11 @@ async fn an_edited_persistent_volume_is_for_the_next_pod() {
         volume["spec"]["csi"]["volumeAttributes"] = json!({"tier": "fast"});
         volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"namespace": "vault", "name": "x"});
     };
-    world.server.put(
-        "secrets",
-        "vault",
-        "x",
-        json!({"data": {"key": "c2VjcmV0"}}),
-    );
+    world.server.put("secrets", "vault", "x", json!({"data": {"key": "c2VjcmV0"}}));
     world.publish_changed("b", edit).await.unwrap();
     let contexts = |method: &str| {
         let entries = world.driver.journal.of(method).into_iter();
-        entries
-            .map(|entry| entry.volume_context)
-            .collect::<Vec<_>>()
+        entries.map(|entry| entry.volume_context).collect::<Vec<_>>()
     };
     assert_eq!(contexts("NodeStageVolume"), [<[String; 0]>::default()]);
     let published = contexts("NodePublishVolume");
@@ -219,9 +200,7 @@ async fn a_volume_is_staged_again_for_a_pod_with_another_selinux_label() {
         let volume = world.driver.volumes.get(VOLUME).unwrap();
         let staged = volume.staged.map(|(_, capability)| capability);
         let published = volume.published.into_values();
-        let all = staged
-            .into_iter()
-            .chain(published.map(|(capability, _)| capability));
+        let all = staged.into_iter().chain(published.map(|(capability, _)| capability));
         let flags = all.map(|capability| match capability.access_type {
             Some(AccessType::Mount(mount)) => mount.mount_flags.join(","),
             _ => String::new(),

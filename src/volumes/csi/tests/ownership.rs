@@ -98,15 +98,10 @@ async fn a_walk_that_takes_long_is_reported_in_events() {
     let report = world.csi.0.report_progress(&request, "a/volumes/x", &walk);
     let _ = timeout(Duration::from_secs(100), report).await;
     let events = world.csi.sources().events.recent();
-    let texts: Vec<_> = events
-        .iter()
-        .map(|event| (&*event.reason, &*event.object.name, &*event.message))
-        .collect();
+    let texts: Vec<_> =
+        events.iter().map(|event| (&*event.reason, &*event.object.name, &*event.message)).collect();
     let reason = "VolumePermissionChangeInProgress";
     let advice = "Setting volume ownership for a/volumes/x is taking longer than expected, consider using OnRootMismatch - https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
     let progress = "Setting volume ownership for a/volumes/x, processed 0 files.";
-    assert_eq!(
-        texts,
-        [(reason, "pod-a", advice), (reason, "pod-a", progress)]
-    );
+    assert_eq!(texts, [(reason, "pod-a", advice), (reason, "pod-a", progress)]);
 }

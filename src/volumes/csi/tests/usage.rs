@@ -13,11 +13,7 @@ use tokio::time::timeout;
 #[test]
 fn what_a_driver_does_not_know_is_zero() {
     let stats = VolumeStats {
-        bytes: Some(UsageOfUnit {
-            available: 1,
-            total: 3,
-            used: 2,
-        }),
+        bytes: Some(UsageOfUnit { available: 1, total: 3, used: 2 }),
         ..VolumeStats::default()
     };
     let expected = ReportedUsage {
@@ -27,10 +23,7 @@ fn what_a_driver_does_not_know_is_zero() {
         used_bytes: 2,
         ..ReportedUsage::default()
     };
-    assert_eq!(
-        usage(&stats, UNIX_EPOCH + Duration::from_nanos(5)),
-        expected
-    );
+    assert_eq!(usage(&stats, UNIX_EPOCH + Duration::from_nanos(5)), expected);
 }
 
 #[tokio::test]
@@ -48,10 +41,7 @@ async fn a_driver_is_asked_once_in_a_period_and_one_that_hangs_is_not_waited_for
     let first = latest().unwrap();
     assert!(first.capacity_bytes > 0 && first.at > 0, "{first:?}");
     // The last report stays while the driver does not answer, and it is not called again.
-    world
-        .driver
-        .script
-        .once("NodeGetVolumeStats", Behaviour::Hang);
+    world.driver.script.once("NodeGetVolumeStats", Behaviour::Hang);
     world.csi.measure(Duration::ZERO).await;
     world.csi.measure(Duration::ZERO).await;
     assert_eq!((calls(), latest()), (2, Some(first)));
@@ -65,16 +55,11 @@ async fn a_driver_is_asked_once_in_a_period_and_one_that_hangs_is_not_waited_for
     timeout(LIMIT, reported).await.expect("a new report");
     // What is abnormal is reported, and shown as an event.
     assert_eq!(latest().unwrap().is_abnormal, Some(false));
-    world
-        .driver
-        .volumes
-        .change(VOLUME, |volume| volume.abnormal = Some("x".repeat(5000)));
+    world.driver.volumes.change(VOLUME, |volume| volume.abnormal = Some("x".repeat(5000)));
     world.csi.measure(Duration::ZERO).await;
     assert_eq!(latest().unwrap().is_abnormal, Some(true));
     let events = world.csi.sources().events.recent();
-    let [event] = &events[..] else {
-        panic!("{events:?}")
-    };
+    let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!(event.reason, "VolumeConditionAbnormal");
     assert_eq!(event.object.name, "pod-a");
     assert_eq!(event.message, format!("Volume data: {}", "x".repeat(1024)));

@@ -63,15 +63,7 @@ impl World {
         let node = watch::Sender::new(None);
         let (csi, metrics) = kubelet(&dir, &server, &node).await;
         csi.pods_are_known(|_| true);
-        let mut world = Self {
-            dir,
-            server,
-            driver,
-            node,
-            csi,
-            registration: None,
-            metrics,
-        };
+        let mut world = Self { dir, server, driver, node, csi, registration: None, metrics };
         world.register();
         world
     }
@@ -149,9 +141,7 @@ impl World {
     ) -> Result<PathBuf, String> {
         let publish = self.csi.begin_publish(self.request(pod, change));
         let finished = timeout(LIMIT, publish.finish()).await;
-        finished
-            .expect("an end")
-            .map_err(|error| error_chain(&error))
+        finished.expect("an end").map_err(|error| error_chain(&error))
     }
 
     pub(super) async fn unpublish(&self, pod: &str) -> Result<(), VolumeError> {
@@ -176,9 +166,7 @@ impl World {
         let mut request = self.request(pod, |_| ());
         request.group = VolumeGroup(Some(group));
         let finished = timeout(LIMIT, self.csi.begin_publish(request).finish()).await;
-        finished
-            .expect("an end")
-            .map_err(|error| error_chain(&error))
+        finished.expect("an end").map_err(|error| error_chain(&error))
     }
 
     /// A node whose driver mounts volumes; `None` where the machine does not allow that, which `CI` makes a failure.
@@ -234,9 +222,7 @@ impl Drop for World {
         let Ok(mounts) = crate::host::mount::list() else {
             return;
         };
-        let below = mounts
-            .iter()
-            .filter(|mount| mount.is_beneath(self.dir.path()));
+        let below = mounts.iter().filter(|mount| mount.is_beneath(self.dir.path()));
         for mount in below.rev() {
             let _ = rustix::mount::unmount(&mount.mount_point, rustix::mount::UnmountFlags::DETACH);
         }

@@ -23,10 +23,7 @@ use crate::volumes::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
-pub(super) const KIND: KindRow = KindRow {
-    plan,
-    ..KindRow::NONE
-};
+pub(super) const KIND: KindRow = KindRow { plan, ..KindRow::NONE };
 
 /// A volume that a pod mounts by its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,10 +78,7 @@ impl Kind for ClaimVolume {
 
     fn metric_plugin(&self, path: Option<&VolumePath>) -> Option<&'static str> {
         Some(match path {
-            Some(VolumePath {
-                plugin: Some(plugin),
-                ..
-            }) => plugin,
+            Some(VolumePath { plugin: Some(plugin), .. }) => plugin,
             Some(path) if path.is_device => VolumePlugin::LOCAL.0,
             Some(_) => HOST_PATH,
             None => NO_PLUGIN,
@@ -120,12 +114,7 @@ impl Kind for ClaimVolume {
             let node = inputs.node.as_deref();
             let resolved = resolve::resolve(name, &self, found, node, recorded.clone())?;
             let kind = KindRow::of(&resolved.at);
-            let claim = ClaimAttempt {
-                claim: self,
-                recorded,
-                resolved,
-                attempt,
-            };
+            let claim = ClaimAttempt { claim: self, recorded, resolved, attempt };
             (kind.set_up_claim)(claim).await
         })
     }

@@ -91,19 +91,12 @@ pub(in crate::volumes::kinds) struct PersistentSource<'a> {
 impl PersistentSource<'_> {
     /// A path that the kubelet does not manage.
     pub(in crate::volumes::kinds) fn path(&self) -> NodePath {
-        NodePath {
-            is_device: self.is_device,
-            group: self.group,
-            ..NodePath::default()
-        }
+        NodePath { is_device: self.is_device, group: self.group, ..NodePath::default() }
     }
 
     /// The same, with what its kind records.
     pub(in crate::volumes::kinds) fn path_of_kind(&self, key: &str, recorded: Value) -> NodePath {
-        NodePath {
-            of_kind: Map::from_iter([(key.to_owned(), recorded)]),
-            ..self.path()
-        }
+        NodePath { of_kind: Map::from_iter([(key.to_owned(), recorded)]), ..self.path() }
     }
 
     /// # Errors
@@ -173,10 +166,8 @@ pub(super) fn node_path(
         let why = anyhow!("volume {name} has volumeMode {mode}, but is specified in {field}");
         return Err(VolumeError::set_up(own_name, why));
     }
-    check_affinity(spec, node).map_err(|why| VolumeError::NodeAffinity {
-        volume: own_name.to_owned(),
-        why,
-    })?;
+    check_affinity(spec, node)
+        .map_err(|why| VolumeError::NodeAffinity { volume: own_name.to_owned(), why })?;
     let annotations = volume.metadata.annotations.as_ref();
     let source = PersistentSource {
         claim,

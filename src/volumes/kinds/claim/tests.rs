@@ -59,11 +59,7 @@ fn a_device_is_mapped_and_a_file_system_is_mounted() {
     ] {
         let text = format!("{spec} {is_mounted} {is_mapped}");
         let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
-        let claim = ClaimVolume {
-            is_mounted,
-            is_mapped,
-            ..claim(Some(7))
-        };
+        let claim = ClaimVolume { is_mounted, is_mapped, ..claim(Some(7)) };
         let found = node_path("v", &claim, &serde_json::from_value(volume).unwrap(), None);
         match (found, expected) {
             (Ok(path), Ok(check)) => {
@@ -153,11 +149,7 @@ fn a_path_of_the_node_is_one_and_all_else_is_refused_by_its_field() {
             None,
             Ok(("/d", HostPathCheck::Directory, false, false)),
         ),
-        (
-            json!({"local": {"path": "/d"}}),
-            None,
-            Ok(("/d", HostPathCheck::Directory, true, false)),
-        ),
+        (json!({"local": {"path": "/d"}}), None, Ok(("/d", HostPathCheck::Directory, true, false))),
         (
             json!({"local": {"path": "/d"}}),
             Some(7),
@@ -215,11 +207,7 @@ fn mount_options_and_file_systems_are_for_local_volumes_that_are_mounted() {
     let expected = json!({"local": {"fsType": "xfs", "options": ["noatime"]}});
     let found = found(spec.clone(), None, None).unwrap().of_kind;
     assert_eq!(Value::from(found), expected);
-    let claim = ClaimVolume {
-        is_mounted: false,
-        is_mapped: true,
-        ..claim(None)
-    };
+    let claim = ClaimVolume { is_mounted: false, is_mapped: true, ..claim(None) };
     let volume = json!({"metadata": {"name": "pv1"}, "spec": {
         "local": {"path": "/dev/sdb"}, "volumeMode": "Block", "mountOptions": options,
     }});
@@ -232,16 +220,8 @@ fn records_of_earlier_versions_are_read_and_written_unchanged() {
     let on_path = r#""managed":true,"owned":false,"measured":true,"isDevice":false,"group":7"#;
     for (check, of_kind, key) in [
         ("Directory", "", ""),
-        (
-            "Directory",
-            r#","local":{"fsType":"ext4","options":["noatime"]}"#,
-            "local",
-        ),
-        (
-            "None",
-            r#","csi":{"driver":"d.example","handle":"h"}"#,
-            "csi",
-        ),
+        ("Directory", r#","local":{"fsType":"ext4","options":["noatime"]}"#, "local"),
+        ("None", r#","csi":{"driver":"d.example","handle":"h"}"#, "csi"),
     ] {
         let text = format!(
             r#"{{"claim":"data","volume":"pv1","at":{{"path":"/d","check":"{check}",{on_path}{of_kind}}}}}"#
@@ -274,11 +254,7 @@ fn a_volume_is_only_for_the_nodes_that_it_names() {
 fn options_are_those_of_the_annotation_or_of_the_spec_each_once_and_in_order() {
     for (annotation, options, expected) in [
         (None, json!(null), &[][..]),
-        (
-            None,
-            json!(["noatime", "", "discard", "noatime"]),
-            &["discard", "noatime"],
-        ),
+        (None, json!(["noatime", "", "discard", "noatime"]), &["discard", "noatime"]),
         (Some("sync,ro"), json!(["noatime"]), &["ro", "sync"]),
         (Some(""), json!(["noatime"]), &[]),
     ] {

@@ -98,9 +98,7 @@ fn is_current(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: Vol
     };
     let version = version.as_fd();
     let same = |path: &str, content: &FileContent| has_content(version, path, content, group);
-    payload
-        .files()
-        .all(|(path, content)| same(path, content).unwrap_or(false))
+    payload.files().all(|(path, content)| same(path, content).unwrap_or(false))
         && has_only(version, payload).unwrap_or(false)
 }
 

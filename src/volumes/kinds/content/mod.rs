@@ -108,11 +108,7 @@ impl ContentVolume {
         let (pod, name, inputs) = (&attempt.pod.directory, &attempt.name, &attempt.inputs);
         let mounter = attempt.manager.mounter.as_ref();
         let ready = |path: PathBuf| {
-            ReadyVolume::from(VolumePath {
-                managed: true,
-                read_only: true,
-                ..VolumePath::of(path)
-            })
+            ReadyVolume::from(VolumePath { managed: true, read_only: true, ..VolumePath::of(path) })
         };
         let find_existing = || self.find_existing(pod, name, mounter).map(ready);
         if sources::is_fixed(&self.sources, &inputs.configmaps_and_secrets)
@@ -234,9 +230,7 @@ fn digest(payload: &Payload) -> [u8; 32] {
 }
 
 fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> anyhow::Result<bool> {
-    mounter
-        .is_mounted(directory)
-        .with_context(cannot("read", directory))
+    mounter.is_mounted(directory).with_context(cannot("read", directory))
 }
 
 /// Sets the group of the volume's root directory and creates the mount points in it.
@@ -245,9 +239,7 @@ fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()>
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
     if volume.group != VolumeGroup(None) {
         let mode = rustix::fs::fstat(&root)?.st_mode & 0o7777;
-        volume
-            .group
-            .set_group_and_mode(root.as_fd(), mode, READ_ONLY, true)?;
+        volume.group.set_group_and_mode(root.as_fd(), mode, READ_ONLY, true)?;
     }
     for point in &volume.mount_points {
         create_dirs(root.as_fd(), point)?;

@@ -73,9 +73,7 @@ impl Payload {
 
     /// The files in the order of their paths.
     pub fn files(&self) -> impl Iterator<Item = (&str, &FileContent)> {
-        self.0
-            .iter()
-            .map(|(path, content)| (path.as_str(), content))
+        self.0.iter().map(|(path, content)| (path.as_str(), content))
     }
 
     /// One file.
@@ -105,10 +103,7 @@ fn clean(path: &str) -> Result<String, PathError> {
     if path.contains('\0') {
         return Err(PathError::Nul);
     }
-    let names: Vec<&str> = path
-        .split('/')
-        .filter(|name| !matches!(*name, "" | "."))
-        .collect();
+    let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if names.contains(&"..") {
         return Err(PathError::StepsBack(path.to_string()));
     }
@@ -163,19 +158,10 @@ mod tests {
             ("a/..", "invalid path: must not contain '..': a/.."),
             ("..data", "invalid path: must not start with '..': ..data"),
             ("...", "invalid path: must not start with '..': ..."),
-            (
-                "./..data/x",
-                "invalid path: must not start with '..': ./..data/x",
-            ),
+            ("./..data/x", "invalid path: must not start with '..': ./..data/x"),
             ("a\0b", "invalid path: must not contain a NUL"),
-            (
-                &long_name,
-                "invalid path: filenames must be less than or equal to 255 characters",
-            ),
-            (
-                &long_path,
-                "invalid path: must be less than or equal to 4096 characters",
-            ),
+            (&long_name, "invalid path: filenames must be less than or equal to 255 characters"),
+            (&long_path, "invalid path: must be less than or equal to 4096 characters"),
         ] {
             assert_eq!(inserted(&[path]).unwrap_err().to_string(), text);
         }

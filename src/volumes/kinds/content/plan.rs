@@ -63,9 +63,7 @@ impl VolumeFileSource {
             }
             Self::Object(object) => {
                 let items = object.items.iter();
-                let items: Vec<_> = items
-                    .map(|item| (&item.key, &item.path, item.mode))
-                    .collect();
+                let items: Vec<_> = items.map(|item| (&item.key, &item.path, item.mode)).collect();
                 let (key, mode) = (&object.key, object.default_mode);
                 format!(
                     "{:?} {}/{} {items:?} {mode:o} {}",
@@ -74,11 +72,8 @@ impl VolumeFileSource {
             }
             Self::Token(token) => format!("token {:?} {:o}", token.path, token.mode),
             Self::Certificate(certificate) => {
-                let paths = [
-                    &certificate.bundle_path,
-                    &certificate.key_path,
-                    &certificate.chain_path,
-                ];
+                let paths =
+                    [&certificate.bundle_path, &certificate.key_path, &certificate.chain_path];
                 format!("certificate {paths:?} {:o}", certificate.mode)
             }
             Self::Bundle(bundle) => format!("bundle {:?} {:o}", bundle.path, bundle.mode),
@@ -208,10 +203,7 @@ fn sources(
         return Ok(Some((DOWNWARD_API, vec![VolumeFileSource::Pod(files)])));
     }
     match &volume.projected {
-        Some(wanted) => Ok(Some((
-            PROJECTED,
-            projected(pod, &volume.name, wanted, node)?,
-        ))),
+        Some(wanted) => Ok(Some((PROJECTED, projected(pod, &volume.name, wanted, node)?))),
         None => Ok(None),
     }
 }
@@ -238,11 +230,7 @@ fn projected(
                 Err(more) => errors.extend(more),
             }
         } else if let Some(source) = &projection.service_account_token {
-            sources.push(VolumeFileSource::Token(token(
-                pod,
-                source,
-                wanted.default_mode,
-            )));
+            sources.push(VolumeFileSource::Token(token(pod, source, wanted.default_mode)));
         } else if let Some(source) = &projection.cluster_trust_bundle {
             match bundle(pod, source, wanted.default_mode) {
                 Ok(source) => sources.push(VolumeFileSource::Bundle(source)),
@@ -272,9 +260,7 @@ fn certificate(
     default_mode: Option<i32>,
 ) -> CertificateSource {
     let (mode, owner) = mode_and_owner(pod, default_mode);
-    let account = pod
-        .spec()
-        .and_then(|spec| spec.service_account_name.clone());
+    let account = pod.spec().and_then(|spec| spec.service_account_name.clone());
     let path = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
     CertificateSource {
         key: PodCertificateKey {
@@ -375,11 +361,7 @@ fn object_of(
             mode: item.mode.map(bits),
         };
         VolumeFileSource::Object(ObjectSource {
-            key: ObjectKey {
-                kind,
-                namespace: pod.namespace().to_owned(),
-                name: name.to_owned(),
-            },
+            key: ObjectKey { kind, namespace: pod.namespace().to_owned(), name: name.to_owned() },
             items: items.iter().flatten().map(item).collect(),
             default_mode: bits(default_mode.unwrap_or(DEFAULT_MODE)),
             optional: optional == Some(true),
@@ -402,11 +384,7 @@ fn pod_files(
             .and_then(|text| Ok(payload.insert(&item.path, text.into(), mode)?));
         errors.extend(added.err());
     }
-    if errors.is_empty() {
-        Ok(payload)
-    } else {
-        Err(errors)
-    }
+    if errors.is_empty() { Ok(payload) } else { Err(errors) }
 }
 
 fn text_of(pod: &Pod, item: &DownwardAPIVolumeFile, node: &NodeFacts) -> anyhow::Result<String> {

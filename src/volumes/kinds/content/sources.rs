@@ -22,10 +22,7 @@ pub(super) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
 /// Whether the files depend on anything that may change besides configmaps and secrets.
 pub(super) fn may_change(sources: &[VolumeFileSource]) -> bool {
     let is_constant = |source: &VolumeFileSource| {
-        matches!(
-            source,
-            VolumeFileSource::Pod(_) | VolumeFileSource::Object(_)
-        )
+        matches!(source, VolumeFileSource::Pod(_) | VolumeFileSource::Object(_))
     };
     !sources.iter().all(is_constant)
 }
@@ -70,11 +67,7 @@ pub(super) fn payload(
     if errors.is_empty() {
         errors.extend(payload.check().err().map(Into::into));
     }
-    if errors.is_empty() {
-        Ok(payload)
-    } else {
-        Err(aggregate(&errors))
-    }
+    if errors.is_empty() { Ok(payload) } else { Err(aggregate(&errors)) }
 }
 
 fn add_token(
@@ -94,9 +87,7 @@ fn add_certificate(
     payload: &mut Payload,
 ) -> anyhow::Result<()> {
     let found = certificates.get(&source.key);
-    let found = found
-        .context("the certificate was not looked up")?
-        .clone()?;
+    let found = found.context("the certificate was not looked up")?.clone()?;
     let bundle = [found.key.as_ref(), found.chain.as_ref()].concat();
     for (path, content) in [
         (&source.bundle_path, bundle.into()),
@@ -129,11 +120,7 @@ fn object_files(source: &ObjectSource, found: &ConfigMapsAndSecrets) -> anyhow::
         Some(Ok(object)) => object.as_ref(),
         Some(Err(error)) if source.optional && error.is_not_found() => &none,
         Some(Err(error)) => return Err(error.clone().into()),
-        None => bail!(
-            "{} {:?} was not looked up",
-            source.key.kind,
-            source.key.name
-        ),
+        None => bail!("{} {:?} was not looked up", source.key.kind, source.key.name),
     };
     let mut payload = Payload::default();
     if source.items.is_empty() {

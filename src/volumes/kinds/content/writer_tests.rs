@@ -134,11 +134,8 @@ fn another_mode_group_or_text_of_one_file_is_a_change() {
 
 #[test]
 fn modes_are_exact_and_the_pods_group_may_read() {
-    let group = if rustix::process::getuid().is_root() {
-        4242
-    } else {
-        rustix::process::getgid().as_raw()
-    };
+    let group =
+        if rustix::process::getuid().is_root() { 4242 } else { rustix::process::getgid().as_raw() };
     for (group, mode, shown, directory) in [
         (None, 0o400, 0o400, 0o755),
         (None, 0o777, 0o777, 0o755),
@@ -148,9 +145,7 @@ fn modes_are_exact_and_the_pods_group_may_read() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut payload = Payload::default();
-        payload
-            .insert("d/f", Bytes::from_static(b"x"), mode)
-            .unwrap();
+        payload.insert("d/f", Bytes::from_static(b"x"), mode).unwrap();
         write(dir.path(), &payload, VolumeGroup(group)).unwrap();
         let stat = |path: &str| fs::metadata(dir.path().join(path)).unwrap();
         assert_eq!(stat("d/f").mode() & 0o7777, shown, "{mode:o}");
@@ -216,11 +211,7 @@ fn a_write_that_fails_leaves_the_old_version_and_nothing_else() {
     let volume = dir.path();
     write(volume, &payload(&[("a", "1")]), NOBODY).unwrap();
     // Too long for one call of the kernel although each name is fine.
-    let long = format!(
-        "{}/{}/x",
-        vec!["n".repeat(255); 15].join("/"),
-        "n".repeat(254)
-    );
+    let long = format!("{}/{}/x", vec!["n".repeat(255); 15].join("/"), "n".repeat(254));
     assert_eq!(long.len(), 4096);
     let failed = write(volume, &payload(&[("a", "2"), (&long, "x")]), NOBODY);
     assert!(failed.is_err());

@@ -75,10 +75,7 @@ impl Disk<'_> {
 
     /// A program that ends early if the disk is not wanted any more.
     fn program(&self, name: &str, args: &[String], limit: Duration) -> Program {
-        Program {
-            ended: self.ended.clone(),
-            ..Program::new(name, args, limit)
-        }
+        Program { ended: self.ended.clone(), ..Program::new(name, args, limit) }
     }
 
     /// The format of the device; `None` if it is empty.
@@ -130,23 +127,12 @@ impl Disk<'_> {
             Ok(end) => {
                 if end.code != Some(0) {
                     let (status, output) = (programs::status(&end), programs::output(&end));
-                    tracing::warn!(
-                        volume = self.volume,
-                        device,
-                        status,
-                        output,
-                        "fsck has ended"
-                    );
+                    tracing::warn!(volume = self.volume, device, status, output, "fsck has ended");
                 }
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(
-                    volume = self.volume,
-                    device,
-                    err = error,
-                    "Failed to run fsck"
-                );
+                tracing::warn!(volume = self.volume, device, err = error, "Failed to run fsck");
                 Ok(())
             }
         }

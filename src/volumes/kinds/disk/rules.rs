@@ -131,11 +131,7 @@ mod tests {
     use super::*;
 
     fn end(code: i32, stdout: &str, stderr: &str) -> ProgramEnd {
-        ProgramEnd {
-            code: Some(code),
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-        }
+        ProgramEnd { code: Some(code), stdout: stdout.into(), stderr: stderr.into() }
     }
 
     #[test]
@@ -157,10 +153,7 @@ mod tests {
         let partitions = Some(PARTITIONS.to_owned());
         for (found, expected) in [
             (end(2, "", ""), Ok(None)),
-            (
-                end(0, "DEVNAME=/dev/x\nTYPE=xfs\n", ""),
-                Ok(Some("xfs".to_owned())),
-            ),
+            (end(0, "DEVNAME=/dev/x\nTYPE=xfs\n", ""), Ok(Some("xfs".to_owned()))),
             (end(0, "PTTYPE=gpt\n", ""), Ok(partitions.clone())),
             (end(0, "TYPE=vfat\nPTTYPE=dos\n", ""), Ok(partitions)),
             (
@@ -168,23 +161,11 @@ mod tests {
                 Err("blkid found something without a type".to_owned()),
             ),
             (end(2, "odd", ""), Err("exit status 2".to_owned())),
-            (
-                end(0, "odd", ""),
-                Err("blkid returns invalid output: odd".to_owned()),
-            ),
-            (
-                end(2, "", "blkid: I/O error"),
-                Err("exit status 2".to_owned()),
-            ),
+            (end(0, "odd", ""), Err("blkid returns invalid output: odd".to_owned())),
+            (end(2, "", "blkid: I/O error"), Err("exit status 2".to_owned())),
             // Several signatures: it is not known which one holds.
             (end(8, "", ""), Err("exit status 8".to_owned())),
-            (
-                ProgramEnd {
-                    code: None,
-                    ..end(0, "", "")
-                },
-                Err("it was killed".to_owned()),
-            ),
+            (ProgramEnd { code: None, ..end(0, "", "") }, Err("it was killed".to_owned())),
         ] {
             assert_eq!(format_of(&found), expected, "{found:?}");
         }

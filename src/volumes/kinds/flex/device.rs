@@ -62,15 +62,10 @@ pub(super) async fn set_up(
     made.await?.map_err(fail)?;
     // Without it in the Node's list the volume would not be attached.
     let devices = manager.read_devices().await?;
-    devices
-        .context("cannot list the devices of flexVolumes")
-        .map_err(fail)?;
+    devices.context("cannot list the devices of flexVolumes").map_err(fail)?;
     let path = manager.csi.wait_until_attached(&name, ended).await?;
     let (flex, done) = (&manager.flex, |why| ended_or(ended, fail(anyhow!("{why}"))));
-    let path = match flex
-        .call(driver, "waitforattach", &[&path, options], ended)
-        .await
-    {
+    let path = match flex.call(driver, "waitforattach", &[&path, options], ended).await {
         Ok(answer) if answer.device.is_empty() => path,
         Ok(answer) => answer.device,
         Err(CallError::NotSupported) => path,
@@ -105,15 +100,10 @@ async fn mount_disk(
 ) -> Result<Result<(), String>, VolumeError> {
     let (manager, ended) = (attempt.manager.clone(), &attempt.pod.volumes.ended);
     let Some(fs_type) = disk::fs_type(Some(&spec.fs_type)) else {
-        return Ok(Err(format!(
-            "the file system {:?} is invalid",
-            spec.fs_type
-        )));
+        return Ok(Err(format!("the file system {:?} is invalid", spec.fs_type)));
     };
     if device.is_empty() {
-        return Ok(Err(
-            "the volume is attached without a device path".to_owned()
-        ));
+        return Ok(Err("the volume is attached without a device path".to_owned()));
     }
     // The programs may keep the thread for hours.
     let permit = manager.local_threads.clone().acquire_owned();
@@ -194,17 +184,12 @@ async fn unmount(manager: &Arc<VolumeManagerInner>, device: &FlexDevice) -> anyh
     let mounter = manager.mounter.clone();
     let remove = move || {
         if is_left {
-            mounter
-                .unmount(&target)
-                .with_context(cannot("unmount", &target))?;
+            mounter.unmount(&target).with_context(cannot("unmount", &target))?;
         }
         remove_directory(&target)
     };
     spawn_blocking(remove).await??;
-    manager
-        .read_devices()
-        .await?
-        .context("cannot list the devices of flexVolumes")?;
+    manager.read_devices().await?.context("cannot list the devices of flexVolumes")?;
     Ok(())
 }
 
@@ -216,9 +201,7 @@ async fn unmount_by_driver(
 ) -> anyhow::Result<bool> {
     let driver = DriverName::parse(&device.driver).context("its driver has an invalid name")?;
     let driver = manager.flex.get(&driver).await;
-    let driver = driver
-        .map_err(anyhow::Error::msg)?
-        .context("its driver is not installed")?;
+    let driver = driver.map_err(anyhow::Error::msg)?.context("its driver is not installed")?;
     let (args, never) = ([&*target.to_string_lossy()], CancellationToken::new());
     let call = manager.flex.call(&driver, "unmountdevice", &args, &never);
     match call.await {

@@ -48,11 +48,7 @@ pub(in crate::volumes) struct FlexDrivers {
 impl FlexDrivers {
     /// Drivers are below this directory (`volumePluginDir`).
     pub(in crate::volumes) fn new(directory: PathBuf, mounter: Arc<dyn Mounter>) -> Self {
-        Self {
-            directory,
-            mounter,
-            known: Mutex::default(),
-        }
+        Self { directory, mounter, known: Mutex::default() }
     }
 
     /// The driver of this name; `None` if it is not installed.
@@ -60,10 +56,7 @@ impl FlexDrivers {
     /// # Errors
     /// It cannot be read, or `init` failed.
     pub(super) async fn get(&self, name: &DriverName) -> Result<Option<Arc<FlexDriver>>, String> {
-        let path = self
-            .directory
-            .join(name.directory())
-            .join(name.executable());
+        let path = self.directory.join(name.directory()).join(name.executable());
         let read = path.clone();
         let found = run_file_io(move || fs::metadata(read)).await;
         let metadata = match found.map_err(|error| error.to_string())? {
@@ -91,9 +84,7 @@ impl FlexDrivers {
             identity,
             not_supported: Mutex::default(),
         };
-        let answer = self
-            .call(&driver, "init", &[], &CancellationToken::new())
-            .await;
+        let answer = self.call(&driver, "init", &[], &CancellationToken::new()).await;
         driver.capabilities = match answer {
             Ok(answer) => answer.capabilities,
             Err(CallError::NotSupported) => return Err("init command is not supported".to_owned()),

@@ -78,9 +78,7 @@ struct FlexSpec {
 impl std::fmt::Debug for FlexSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("FlexSpec");
-        shown
-            .field("driver", &self.driver)
-            .field("name", &self.name);
+        shown.field("driver", &self.driver).field("name", &self.name);
         shown.finish_non_exhaustive()
     }
 }
@@ -137,9 +135,7 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     let driver = driver_name(&flex.driver);
     let driver = driver.map_err(|error| VolumeError::set_up(source.name, error.into()))?;
     // The options stay out of the record, because they may be secret.
-    Ok(Some(
-        source.path_of_kind(KEY, json!({"driver": driver.as_str()})),
-    ))
+    Ok(Some(source.path_of_kind(KEY, json!({"driver": driver.as_str()}))))
 }
 
 /// Sets up the volume of a claim. While the API server has returned no PersistentVolume, the pod keeps what is mounted.
@@ -170,11 +166,8 @@ async fn set_up_claim(mut claim: ClaimAttempt) -> Result<ReadyVolume, VolumeErro
             set_up(attempt, &spec).await?
         }
         None => {
-            let recorded: BTreeMap<String, String> = claim
-                .resolved
-                .at
-                .of_kind(KEY)
-                .map_err(|error| claim.fail(error))?;
+            let recorded: BTreeMap<String, String> =
+                claim.resolved.at.of_kind(KEY).map_err(|error| claim.fail(error))?;
             let driver = recorded.get("driver").map_or("", String::as_str);
             let driver = driver_name(driver).map_err(|error| claim.fail(error.into()))?;
             let target = target(attempt, &driver, &name)?;
@@ -251,13 +244,7 @@ async fn mount(
     let fail = |error: anyhow::Error| VolumeError::set_up(&spec.name, error);
     let (manager, ended) = (&attempt.manager, &attempt.pod.volumes.ended);
     let options = |more: BTreeMap<String, String>| {
-        protocol::options(
-            &spec.fs_type,
-            spec.read_only,
-            &spec.name,
-            more,
-            &spec.options,
-        )
+        protocol::options(&spec.fs_type, spec.read_only, &spec.name, more, &spec.options)
     };
     let secrets = ended.run_until_cancelled(secrets(attempt, spec)).await;
     let secrets = secrets.ok_or(VolumeError::Cancelled)?;
@@ -268,12 +255,7 @@ async fn mount(
     } else {
         None
     };
-    let all = options(
-        pod_facts(attempt, spec)
-            .into_iter()
-            .chain(secrets.clone())
-            .collect(),
-    );
+    let all = options(pod_facts(attempt, spec).into_iter().chain(secrets.clone()).collect());
     let args = [&*target.to_string_lossy(), &all];
     match manager.flex.call(driver, "mount", &args, ended).await {
         Ok(_) => Ok(()),
@@ -284,9 +266,7 @@ async fn mount(
         }
         Err(CallError::NotSupported) => {
             let device = device.ok_or_else(|| {
-                fail(anyhow!(
-                    "the driver neither mounts volumes nor attaches them"
-                ))
+                fail(anyhow!("the driver neither mounts volumes nor attaches them"))
             })?;
             bind(attempt, &device, target).await?.map_err(fail)?;
             if !spec.read_only {
@@ -315,9 +295,7 @@ fn pod_facts(attempt: &Attempt, spec: &FlexSpec) -> BTreeMap<String, String> {
     let group = spec.owner.0.0;
     let group = group.map(|group| ("mounterArgs.FsGroup", group.to_string()));
     let pairs = pairs.into_iter().chain(group);
-    pairs
-        .map(|(key, value)| (format!("kubernetes.io/{key}"), value))
-        .collect()
+    pairs.map(|(key, value)| (format!("kubernetes.io/{key}"), value)).collect()
 }
 
 /// The secret of a volume, as `mount` is given it. It is read for each attempt, and nothing of it is kept.
@@ -330,21 +308,15 @@ async fn secrets(attempt: &Attempt, spec: &FlexSpec) -> Result<BTreeMap<String, 
     };
     let api = attempt.manager.cluster.csi.api.as_ref();
     let api = api.ok_or("failed to get a kubernetes client")?;
-    let secret = api
-        .get::<Secret>(ResourcePath::namespaced(namespace, name))
-        .await;
+    let secret = api.get::<Secret>(ResourcePath::namespaced(namespace, name)).await;
     let secret = secret.map_err(|error| error_chain(&error))?;
     let driver = spec.driver.as_str();
     if secret.type_.as_deref() != Some(driver) {
         return Err(format!("Cannot get secret of type {driver}"));
     }
     let data = secret.data.unwrap_or_default().into_iter();
-    let encoded = data.map(|(key, value)| {
-        (
-            format!("kubernetes.io/secret/{key}"),
-            STANDARD.encode(value.0),
-        )
-    });
+    let encoded =
+        data.map(|(key, value)| (format!("kubernetes.io/secret/{key}"), STANDARD.encode(value.0)));
     Ok(encoded.collect())
 }
 
@@ -366,10 +338,11 @@ async fn tear_down(manager: Arc<VolumeManagerInner>, uid: PodUid) -> Result<(), 
         let target = volumes.join(driver.directory()).join(&name);
         let unmounted = unmount(&manager, &driver, &target).await;
         // A driver that fails keeps no other volume.
-        torn_down = torn_down.and(unmounted.map_err(|error| VolumeError::TearDown {
-            volume: name,
-            why: format!("{error:#}"),
-        }));
+        torn_down =
+            torn_down.and(unmounted.map_err(|error| VolumeError::TearDown {
+                volume: name,
+                why: format!("{error:#}"),
+            }));
     }
     torn_down
 }
@@ -406,11 +379,7 @@ async fn unmount(
     let is_left = match installed {
         Some(installed) => {
             let (args, never) = ([&*target.to_string_lossy()], CancellationToken::new());
-            match manager
-                .flex
-                .call(&installed, "unmount", &args, &never)
-                .await
-            {
+            match manager.flex.call(&installed, "unmount", &args, &never).await {
                 Ok(_) => false,
                 Err(CallError::NotSupported) => true,
                 Err(CallError::Failed(why)) => return Err(anyhow!(why)),
@@ -421,9 +390,7 @@ async fn unmount(
     let (mounter, target) = (manager.mounter.clone(), target.to_owned());
     let remove = move || {
         if is_left {
-            mounter
-                .unmount(&target)
-                .with_context(cannot("unmount", &target))?;
+            mounter.unmount(&target).with_context(cannot("unmount", &target))?;
         }
         if !is_installed && is_mounted(mounter.as_ref(), &target)? {
             return Err(anyhow!("its driver is not installed"));

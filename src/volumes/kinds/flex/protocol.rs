@@ -70,12 +70,7 @@ pub(super) struct Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self {
-            attach: true,
-            selinux_relabel: true,
-            supports_metrics: false,
-            fs_group: true,
-        }
+        Self { attach: true, selinux_relabel: true, supports_metrics: false, fs_group: true }
     }
 }
 
@@ -144,14 +139,8 @@ pub(super) fn options<'a>(
     own: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> String {
     let access = if read_only { "ro" } else { "rw" };
-    let own = own
-        .into_iter()
-        .map(|(key, value)| (key.clone(), value.clone()));
-    let base = [
-        ("fsType", fs_type),
-        ("readwrite", access),
-        ("pvOrVolumeName", volume),
-    ];
+    let own = own.into_iter().map(|(key, value)| (key.clone(), value.clone()));
+    let base = [("fsType", fs_type), ("readwrite", access), ("pvOrVolumeName", volume)];
     let base = base.map(|(key, value)| (format!("kubernetes.io/{key}"), value.to_owned()));
     let all = base.into_iter().chain(more).chain(own);
     let all: Map<_, _> = all.map(|(key, value)| (key, Value::from(value))).collect();
@@ -171,10 +160,7 @@ mod tests {
             ("example.com/lvm", "example.com~lvm", "lvm"),
         ] {
             let driver = DriverName::parse(name).unwrap();
-            assert_eq!(
-                (&*driver.directory(), driver.executable()),
-                (directory, executable)
-            );
+            assert_eq!((&*driver.directory(), driver.executable()), (directory, executable));
             assert_eq!(DriverName::of_directory(directory), Some(driver));
         }
         for name in [
@@ -192,14 +178,9 @@ mod tests {
         ] {
             assert_eq!(DriverName::parse(name), None, "{name}");
         }
-        for directory in [
-            "kubernetes.io~nfs",
-            "kubernetes.io~rbd",
-            "acme~mounts",
-            "a~b~c",
-            ".x",
-            "",
-        ] {
+        for directory in
+            ["kubernetes.io~nfs", "kubernetes.io~rbd", "acme~mounts", "a~b~c", ".x", ""]
+        {
             assert_eq!(DriverName::of_directory(directory), None, "{directory}");
         }
     }
@@ -227,11 +208,7 @@ mod tests {
                     },
                 )),
             ),
-            (
-                1,
-                json!({"status": "Not supported"}),
-                Err(CallError::NotSupported),
-            ),
+            (1, json!({"status": "Not supported"}), Err(CallError::NotSupported)),
             (
                 1,
                 json!({"status": "Failure", "message": "no disk"}),
@@ -244,34 +221,21 @@ mod tests {
             ),
             // The exit code counts, too.
             (3, json!({"status": "Success"}), failed("exit status 3")),
-            (
-                0,
-                json!({}),
-                failed("mount command failed, status: , reason: "),
-            ),
+            (0, json!({}), failed("mount command failed, status: , reason: ")),
         ] {
-            let end = ProgramEnd {
-                code: Some(code),
-                stdout: stdout.to_string(),
-                stderr: "noise".into(),
-            };
+            let end =
+                ProgramEnd { code: Some(code), stdout: stdout.to_string(), stderr: "noise".into() };
             let answer = read_answer("mount", &end);
             let answer = answer.as_ref().map(|it| (&*it.device, it.capabilities));
             assert_eq!(answer.map_err(Clone::clone), expected, "{stdout}");
         }
         for stdout in ["", "odd", "{\"status\": 1}"] {
-            let end = ProgramEnd {
-                code: Some(126),
-                stdout: stdout.into(),
-                ..ProgramEnd::default()
-            };
+            let end =
+                ProgramEnd { code: Some(126), stdout: stdout.into(), ..ProgramEnd::default() };
             let Err(CallError::Failed(why)) = read_answer("init", &end) else {
                 panic!("{stdout}");
             };
-            assert!(
-                why.starts_with("init command failed, exit status 126"),
-                "{why}"
-            );
+            assert!(why.starts_with("init command failed, exit status 126"), "{why}");
         }
     }
 
@@ -286,9 +250,6 @@ mod tests {
             "kubernetes.io/pvOrVolumeName": "v", "kubernetes.io/readwrite": "odd", "share": "a"});
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
         let text = options("", false, "v", [], []);
-        assert!(
-            text.contains("\"kubernetes.io/readwrite\":\"rw\""),
-            "{text}"
-        );
+        assert!(text.contains("\"kubernetes.io/readwrite\":\"rw\""), "{text}");
     }
 }

@@ -91,15 +91,10 @@ impl IscsiDisk {
         };
         let uses_secret = source.chap_auth_discovery || source.chap_auth_session;
         let secret = source.secret_ref.as_ref().filter(|_| uses_secret);
-        let secret = secret
-            .filter(|secret| !secret.name.is_empty())
-            .map(|secret| {
-                let own = given(&secret.namespace);
-                (
-                    own.unwrap_or_else(|| namespace.to_owned()),
-                    secret.name.clone(),
-                )
-            });
+        let secret = secret.filter(|secret| !secret.name.is_empty()).map(|secret| {
+            let own = given(&secret.namespace);
+            (own.unwrap_or_else(|| namespace.to_owned()), secret.name.clone())
+        });
         Self {
             name: name.to_owned(),
             target_portal: source.target_portal.clone(),
@@ -122,25 +117,15 @@ impl IscsiDisk {
     pub(super) fn dir(&self, is_block: bool) -> anyhow::Result<DiskDir> {
         let portal = self.portals.first().map_or("", String::as_str);
         let name = disk_dirs::iscsi_name(portal, &self.iqn, self.lun);
-        let expected = IscsiName {
-            portal: portal.to_owned(),
-            iqn: self.iqn.clone(),
-            lun: self.lun,
-        };
+        let expected =
+            IscsiName { portal: portal.to_owned(), iqn: self.iqn.clone(), lun: self.lun };
         if IscsiName::parse(&name).as_ref() != Some(&expected) {
             let (portal, iqn) = (&self.target_portal, &self.iqn);
-            return Err(anyhow!(
-                "targetPortal {portal:?} and iqn {iqn:?} name no target"
-            ));
+            return Err(anyhow!("targetPortal {portal:?} and iqn {iqn:?} name no target"));
         }
         crate::volumes::component(&name)?;
         crate::volumes::component(&format!("iface-{}", self.iface))?;
-        Ok(DiskDir {
-            plugin: DiskPlugin::Iscsi,
-            is_block,
-            iface: Some(self.iface.clone()),
-            name,
-        })
+        Ok(DiskDir { plugin: DiskPlugin::Iscsi, is_block, iface: Some(self.iface.clone()), name })
     }
 
     /// Upstream's unique name of the volume.
@@ -219,26 +204,16 @@ impl IscsiLogin {
         let mut portals = vec![name.portal];
         // A file of another disk says nothing about this one.
         let file = file.filter(|file| file.iqn == name.iqn && file.iface == iface);
-        for portal in file
-            .and_then(|file| file.portals.as_deref())
-            .unwrap_or_default()
-        {
+        for portal in file.and_then(|file| file.portals.as_deref()).unwrap_or_default() {
             if !portal.is_empty() && !portals.contains(portal) {
                 portals.push(portal.clone());
             }
         }
         let is_own_iface = file.is_some_and(|file| {
-            let own = portals
-                .first()
-                .map(|portal| format!("{portal}:{}", file.vol_name));
+            let own = portals.first().map(|portal| format!("{portal}:{}", file.vol_name));
             !file.initiator_name.is_empty() && own.as_ref() == Some(&iface)
         });
-        Some(Self {
-            portals,
-            iqn: name.iqn,
-            iface,
-            is_own_iface,
-        })
+        Some(Self { portals, iqn: name.iqn, iface, is_own_iface })
     }
 }
 
@@ -282,9 +257,7 @@ pub(super) fn redacted(text: String, secret: &BTreeMap<String, String>) -> Strin
     let mut hidden: Vec<_> = secret.values().filter(|value| !value.is_empty()).collect();
     // A value may be a part of another one.
     hidden.sort_by_key(|value| std::cmp::Reverse(value.len()));
-    hidden
-        .into_iter()
-        .fold(text, |text, value| text.replace(value.as_str(), "***"))
+    hidden.into_iter().fold(text, |text, value| text.replace(value.as_str(), "***"))
 }
 
 #[cfg(test)]
@@ -305,17 +278,13 @@ mod tests {
     #[test]
     fn a_disk_has_upstreams_names() {
         let plain = disk(json!({}));
-        assert_eq!(
-            plain.unique_name(),
-            format!("kubernetes.io/iscsi/10.0.0.1:{IQN}:0")
-        );
+        assert_eq!(plain.unique_name(), format!("kubernetes.io/iscsi/10.0.0.1:{IQN}:0"));
         let dir = plain.dir(false).unwrap();
         assert_eq!(dir.name, format!("10.0.0.1:3260-{IQN}-lun-0"));
         assert_eq!(dir.iface.as_deref(), Some("default"));
-        let own = disk(
-            json!({"initiatorName": "iqn.x:y", "iscsiInterface": "i", "portals": ["h:1"],
-            "targetPortal": "10.0.0.2:1"}),
-        );
+        let own =
+            disk(json!({"initiatorName": "iqn.x:y", "iscsiInterface": "i", "portals": ["h:1"],
+            "targetPortal": "10.0.0.2:1"}));
         assert_eq!(own.iface, "10.0.0.2:1:pv1");
         assert_eq!((&*own.init_iface, &*own.portals[1]), ("i", "h:1"));
         for (key, value) in [
@@ -360,16 +329,10 @@ mod tests {
         assert_eq!(read, file);
         let login = IscsiLogin::of(&own.dir(false).unwrap(), Some(&read)).unwrap();
         assert_eq!(login.portals, ["10.0.0.1:3260", "10.0.0.2:3260"]);
-        assert_eq!(
-            (&*login.iface, login.is_own_iface),
-            ("10.0.0.1:3260:pv1", true)
-        );
+        assert_eq!((&*login.iface, login.is_own_iface), ("10.0.0.1:3260:pv1", true));
         // Without the file, the directory says enough for one portal.
         let login = IscsiLogin::of(&own.dir(true).unwrap(), None).unwrap();
-        assert_eq!(
-            (login.portals.len(), &*login.iqn, login.is_own_iface),
-            (1, IQN, false)
-        );
+        assert_eq!((login.portals.len(), &*login.iqn, login.is_own_iface), (1, IQN, false));
         // An older file lacks fields; one of another disk does not count.
         for odd in [
             "{}",
@@ -378,11 +341,7 @@ mod tests {
         ] {
             let file: IscsiFile = serde_json::from_str(odd).unwrap();
             let login = IscsiLogin::of(&own.dir(false).unwrap(), Some(&file)).unwrap();
-            assert_eq!(
-                (login.portals.len(), login.is_own_iface),
-                (1, false),
-                "{odd}"
-            );
+            assert_eq!((login.portals.len(), login.is_own_iface), (1, false), "{odd}");
         }
     }
 
@@ -404,11 +363,7 @@ mod tests {
             ("0.0.0.3:3260", "bnx2i", None),
         ] {
             let found = disk.link(portal, transport, &names);
-            assert_eq!(
-                found,
-                expected.map(|at: usize| names[at].clone()),
-                "{portal} {transport}"
-            );
+            assert_eq!(found, expected.map(|at: usize| names[at].clone()), "{portal} {transport}");
         }
     }
 
@@ -417,27 +372,15 @@ mod tests {
         let shown = "# BEGIN RECORD 2.1.8\niface.iscsi_ifacename = default\niface.net_ifacename = <empty>\n\
             iface.transport_name = tcp\niface.initiatorname = <empty>\niface.mtu = 0\n# END RECORD\n";
         assert_eq!(transport(shown).as_deref(), Some("tcp"));
-        assert_eq!(
-            transport("iface.transport_name = <empty>\n").as_deref(),
-            Some("tcp")
-        );
-        assert_eq!(
-            transport("iface.transport_name = iser\n").as_deref(),
-            Some("iser")
-        );
+        assert_eq!(transport("iface.transport_name = <empty>\n").as_deref(), Some("tcp"));
+        assert_eq!(transport("iface.transport_name = iser\n").as_deref(), Some("iser"));
         assert_eq!(transport("nothing"), None);
         let settings = iface_settings(shown, "iqn.x").unwrap();
-        let settings: Vec<_> = settings
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
+        let settings: Vec<_> =
+            settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         assert_eq!(
             settings,
-            [
-                "iface.initiatorname=iqn.x",
-                "iface.mtu=0",
-                "iface.transport_name=tcp"
-            ]
+            ["iface.initiatorname=iqn.x", "iface.mtu=0", "iface.transport_name=tcp"]
         );
         assert!(iface_settings("iface.odd\n", "iqn.x").is_err());
     }

@@ -47,8 +47,7 @@ static DISK_KIND: DiskKind = DiskKind {
     plugin: DiskPlugin::Iscsi,
     devices: |disks, dir| {
         let name = IscsiName::parse(&dir.name);
-        name.map(|of| disks.iscsi_devices(&of.iqn, of.lun))
-            .unwrap_or_default()
+        name.map(|of| disks.iscsi_devices(&of.iqn, of.lun)).unwrap_or_default()
     },
     is_strict: false,
     files: &[FILE],
@@ -96,9 +95,8 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
         return Ok(None);
     };
     let fail = |error| VolumeError::set_up(source.name, error);
-    let of: IscsiSource = to_value(iscsi)
-        .and_then(from_value)
-        .map_err(|error| fail(error.into()))?;
+    let of: IscsiSource =
+        to_value(iscsi).and_then(from_value).map_err(|error| fail(error.into()))?;
     if fs_type(of.fs_type.as_deref()).is_none() {
         let wanted = of.fs_type.unwrap_or_default();
         return source.unsupported(&format!("spec.iscsi.fsType {wanted:?}"));
@@ -137,9 +135,7 @@ async fn set_up(
         let text = disk.to_file().text().map_err(|error| error.to_string())?;
         let file = volume.dir.path(&attempt.manager.root).join(FILE);
         let write = move || atomic_file::write(&file, text.as_bytes());
-        let written = run_file_io(write)
-            .await
-            .map_err(|error| error.to_string())?;
+        let written = run_file_io(write).await.map_err(|error| error.to_string())?;
         written.map_err(|error| format!("iscsi: create {FILE} err {error}"))?;
         initiator.attach(disk).await
     };
@@ -156,9 +152,7 @@ async fn secret(attempt: &Attempt, disk: &IscsiDisk) -> Result<BTreeMap<String, 
     };
     let api = attempt.manager.cluster.csi.api.as_ref();
     let api = api.ok_or("cannot get kube client")?;
-    let found = api
-        .get::<Secret>(ResourcePath::namespaced(namespace, name))
-        .await;
+    let found = api.get::<Secret>(ResourcePath::namespaced(namespace, name)).await;
     let found = found.map_err(|error| {
         let why = error_chain(&error);
         format!("couldn't get secret {namespace}/{name} error: {why}")
@@ -178,10 +172,6 @@ async fn log_out(manager: Arc<VolumeManagerInner>, dir: DiskDir) -> anyhow::Resu
     let found: anyhow::Result<_> = run_file_io(read).await?;
     let login = IscsiLogin::of(&dir, found?.as_ref());
     let login = login.context("its directory does not have the name of a disk")?;
-    let initiator = Initiator {
-        manager,
-        secret: BTreeMap::new(),
-        ended: CancellationToken::new(),
-    };
+    let initiator = Initiator { manager, secret: BTreeMap::new(), ended: CancellationToken::new() };
     initiator.log_out(&dir, &login).await
 }

@@ -60,10 +60,8 @@ pub(super) struct Initiator {
 impl Initiator {
     async fn call(&self, args: &[&str], limit: Duration) -> Result<String, CallFailed> {
         let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let program = Program {
-            ended: self.ended.clone(),
-            ..Program::new("iscsiadm", &args, limit)
-        };
+        let program =
+            Program { ended: self.ended.clone(), ..Program::new("iscsiadm", &args, limit) };
         let hide = |text| disk::redacted(text, &self.secret);
         match self.manager.mounter.execute(program).await {
             Ok(end) if end.code == Some(0) => Ok(programs::output(&end)),
@@ -101,10 +99,7 @@ impl Initiator {
         let show = ["-m", "iface", "-I", &disk.init_iface, "-o", "show"];
         let shown = self.short(&show).await.map_err(|error| {
             let (iface, output) = (&disk.init_iface, &error.output);
-            format!(
-                "iscsi: could not read iface {iface} error: {output} ({})",
-                error.why
-            )
+            format!("iscsi: could not read iface {iface} error: {output} ({})", error.why)
         })?;
         let transport = disk::transport(&shown);
         let transport =
@@ -133,9 +128,7 @@ impl Initiator {
             }
             if links.is_empty() {
                 if disk.initiator_name.is_some() {
-                    let _ = self
-                        .short(&["-m", "iface", "-I", &disk.iface, "-o", "delete"])
-                        .await;
+                    let _ = self.short(&["-m", "iface", "-I", &disk.iface, "-o", "delete"]).await;
                 }
                 return Err(format!(
                     "failed to get any path for iscsi disk, last err seen:\n{last}"
@@ -162,9 +155,7 @@ impl Initiator {
             _ => MULTIPATH_TIME.as_secs(),
         };
         let of_links = links.clone();
-        let multipath = self
-            .wait(checks, move |disks| preferred(disks, &of_links))
-            .await;
+        let multipath = self.wait(checks, move |disks| preferred(disks, &of_links)).await;
         let device = multipath.or_else(|| links.first().cloned());
         device.ok_or_else(|| "no portal is given".to_owned())
     }
@@ -195,10 +186,7 @@ impl Initiator {
         let sessions = sessions.map_err(|error| format!("cannot list iSCSI sessions: {error}"))?;
         let hosts = sessions.into_iter().flat_map(|session| {
             let host = session.host;
-            session
-                .portals
-                .into_iter()
-                .map(move |portal| (portal, host))
+            session.portals.into_iter().map(move |portal| (portal, host))
         });
         Ok(hosts.collect())
     }
@@ -219,10 +207,7 @@ impl Initiator {
             format!("Could not get SCSI host number for portal {portal} after logging in")
         })?;
         // Only this logical unit: others are not this node's to know.
-        let (disks, what) = (
-            disks_of(self.manager.mounter.as_ref()),
-            format!("0 0 {}", disk.lun),
-        );
+        let (disks, what) = (disks_of(self.manager.mounter.as_ref()), format!("0 0 {}", disk.lun));
         let scanned = self.blocking(move || disks.scan(host, &what)).await?;
         scanned.map_err(|error| format!("cannot scan SCSI host {host}: {error}"))?;
         let (of, by, over) = (disk.clone(), portal.to_owned(), transport.to_owned());
@@ -252,23 +237,15 @@ impl Initiator {
             Err(error) if error.code == Some(EXISTS) => {}
             Err(error) => {
                 let (output, why) = (error.output, error.why);
-                return Err(format!(
-                    "iscsi: failed to create new iface: {output} ({why})"
-                ));
+                return Err(format!("iscsi: failed to create new iface: {output} ({why})"));
             }
         }
         for (key, value) in &settings {
-            let update = [
-                "-m", "iface", "-I", iface, "-o", "update", "-n", key, "-v", value,
-            ];
+            let update = ["-m", "iface", "-I", iface, "-o", "update", "-n", key, "-v", value];
             if let Err(error) = self.short(&update).await {
-                let _ = self
-                    .short(&["-m", "iface", "-I", iface, "-o", "delete"])
-                    .await;
+                let _ = self.short(&["-m", "iface", "-I", iface, "-o", "delete"]).await;
                 let (output, why) = (error.output, error.why);
-                return Err(format!(
-                    "iscsi: failed to update iface records: {output} ({why})"
-                ));
+                return Err(format!("iscsi: failed to update iface records: {output} ({why})"));
             }
         }
         Ok(())
@@ -277,31 +254,18 @@ impl Initiator {
     /// Logs in by one portal.
     async fn log_in(&self, disk: &IscsiDisk, portal: &str) -> Result<(), String> {
         let (iface, iqn) = (disk.iface.as_str(), disk.iqn.as_str());
-        let database = [
-            "-m",
-            "discoverydb",
-            "-t",
-            "sendtargets",
-            "-p",
-            portal,
-            "-I",
-            iface,
-        ];
+        let database = ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", iface];
         let with = |more: &[&'static str]| -> Vec<&str> {
             database.into_iter().chain(more.iter().copied()).collect()
         };
         // It may be there.
         let _ = self.short(&with(&["-o", "new"])).await;
         if disk.chap_discovery {
-            self.authenticate(
-                &database,
-                "discovery.sendtargets.auth.authmethod",
-                &DISCOVERY_KEYS,
-            )
-            .await
-            .map_err(|why| {
-                format!("iscsi: failed to update discoverydb to portal {portal} error: {why}")
-            })?;
+            self.authenticate(&database, "discovery.sendtargets.auth.authmethod", &DISCOVERY_KEYS)
+                .await
+                .map_err(|why| {
+                    format!("iscsi: failed to update discoverydb to portal {portal} error: {why}")
+                })?;
         }
         if let Err(error) = self.call(&with(&["--discover"]), LONG_LIMIT).await {
             let _ = self.short(&with(&["-o", "delete"])).await;
@@ -325,11 +289,9 @@ impl Initiator {
             );
         }
         if disk.chap_session {
-            self.authenticate(&node, "node.session.auth.authmethod", &SESSION_KEYS)
-                .await
-                .map_err(|why| {
-                    format!("iscsi: failed to update iscsi node to portal {portal} error: {why}")
-                })?;
+            self.authenticate(&node, "node.session.auth.authmethod", &SESSION_KEYS).await.map_err(
+                |why| format!("iscsi: failed to update iscsi node to portal {portal} error: {why}"),
+            )?;
         }
         match self.call(&with(&["--login"]), LONG_LIMIT).await {
             Ok(_) => {}
@@ -338,9 +300,7 @@ impl Initiator {
             Err(error) => {
                 let _ = self.short(&with(&["-o", "delete"])).await;
                 let (output, why) = (error.output, error.why);
-                return Err(format!(
-                    "iscsi: failed to attach disk: Error: {output} ({why})"
-                ));
+                return Err(format!("iscsi: failed to attach disk: Error: {output} ({why})"));
             }
         }
         let startup = [
@@ -359,12 +319,7 @@ impl Initiator {
         ];
         if let Err(error) = self.short(&startup).await {
             let err = error.output;
-            tracing::warn!(
-                iqn,
-                portal,
-                err,
-                "The node logs in to an iSCSI target when it boots"
-            );
+            tracing::warn!(iqn, portal, err, "The node logs in to an iSCSI target when it boots");
         }
         Ok(())
     }
@@ -376,9 +331,7 @@ impl Initiator {
         method: &str,
         keys: &[&str],
     ) -> Result<(), String> {
-        let given = keys
-            .iter()
-            .filter_map(|key| Some((*key, self.secret.get(*key)?.as_str())));
+        let given = keys.iter().filter_map(|key| Some((*key, self.secret.get(*key)?.as_str())));
         let given = given.filter(|(_, value)| !value.is_empty());
         for (key, value) in std::iter::once((method, "CHAP")).chain(given) {
             let update = ["-o", "update", "-n", key, "-v", value];
@@ -403,10 +356,7 @@ impl Initiator {
                 others.any(|disk| IscsiName::parse(&disk.name).is_some_and(is_of_target)),
             )
         };
-        if spawn_blocking(is_used)
-            .await?
-            .context("cannot list the disks")?
-        {
+        if spawn_blocking(is_used).await?.context("cannot list the disks")? {
             return Ok(());
         }
         let (iqn, iface) = (&*login.iqn, &*login.iface);
@@ -420,8 +370,7 @@ impl Initiator {
             }
         }
         if login.is_own_iface {
-            self.end(&["-m", "iface", "-I", iface, "-o", "delete"])
-                .await?;
+            self.end(&["-m", "iface", "-I", iface, "-o", "delete"]).await?;
         }
         Ok(())
     }
@@ -432,10 +381,7 @@ impl Initiator {
             Err(CallFailed { code, why, output })
                 if !matches!(code, Some(NO_SESSION | NO_RECORD)) =>
             {
-                Err(anyhow!(
-                    "iscsiadm {} failed: {output} ({why})",
-                    args.join(" ")
-                ))
+                Err(anyhow!("iscsiadm {} failed: {output} ({why})", args.join(" ")))
             }
             _ => Ok(()),
         }

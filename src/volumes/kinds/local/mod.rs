@@ -67,11 +67,7 @@ fn resolve(source: &PersistentSource<'_>) -> Result<Option<NodePath>, VolumeErro
     };
     let path = local.path.clone();
     if source.is_device {
-        return Ok(Some(NodePath {
-            path,
-            check: HostPathCheck::BlockDevice,
-            ..source.path()
-        }));
+        return Ok(Some(NodePath { path, check: HostPathCheck::BlockDevice, ..source.path() }));
     }
     let recorded = json!({"fsType": fs_type, "options": source.options});
     Ok(Some(NodePath {
@@ -173,19 +169,13 @@ impl LocalVolume<'_> {
             }
             Err(error) => anyhow!(error).context(format!("cannot read {}", self.path)),
         };
-        Err(VolumeError::NewMounter {
-            volume: self.name.to_owned(),
-            source,
-        })
+        Err(VolumeError::NewMounter { volume: self.name.to_owned(), source })
     }
 
     /// Mounts the device, unless it is mounted for another pod.
     fn mount_device(&self) -> Result<PathBuf, VolumeError> {
         let target = self.root.local_devices().join(component(self.name)?);
-        let fail = |source| VolumeError::MountDevice {
-            volume: self.name.to_owned(),
-            source,
-        };
+        let fail = |source| VolumeError::MountDevice { volume: self.name.to_owned(), source };
         let is_mounted = self.mounter.is_mounted(&target);
         let is_mounted = is_mounted.with_context(cannot("read", &target));
         if is_mounted.map_err(fail)? {

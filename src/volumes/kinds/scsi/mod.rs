@@ -139,11 +139,7 @@ impl DiskVolume {
         let volume = self.name.clone();
         if self.dir.is_block {
             let step = "WaitForAttach";
-            return VolumeError::Map {
-                step,
-                volume,
-                source,
-            };
+            return VolumeError::Map { step, volume, source };
         }
         VolumeError::WaitForAttach { volume, source }
     }
@@ -195,10 +191,7 @@ pub(super) async fn set_up(
         let device = attach.await?;
         lock = mount_disk(attempt, volume, device, path.clone(), lock).await?;
     }
-    let target = attempt
-        .pod
-        .directory
-        .volume(volume.dir.plugin.plugin(), &volume.name)?;
+    let target = attempt.pod.directory.volume(volume.dir.plugin.plugin(), &volume.name)?;
     bind(attempt, volume, &path, &target).await?;
     // Until it is bound, it would be detached with the last other pod.
     drop(lock);
@@ -238,12 +231,10 @@ async fn mount_disk(
         mounted.map(|()| lock)
     };
     let mounted = ended.run_until_cancelled(spawn_blocking(mount)).await;
-    mounted
-        .ok_or(VolumeError::Cancelled)??
-        .map_err(|why| VolumeError::MountDevice {
-            volume: volume.name.clone(),
-            source: anyhow!(why),
-        })
+    mounted.ok_or(VolumeError::Cancelled)??.map_err(|why| VolumeError::MountDevice {
+        volume: volume.name.clone(),
+        source: anyhow!(why),
+    })
 }
 
 /// Binds the mounted disk into the pod's directory, with the volume's options, and gives its files to the pod's group.
@@ -365,23 +356,13 @@ async fn detach(
 fn unmount(manager: &VolumeManagerInner, kind: &DiskKind, dir: &DiskDir) -> anyhow::Result<bool> {
     let (mounter, path) = (manager.mounter.as_ref(), dir.path(&manager.root));
     let disks = disks_of(mounter);
-    let list = || {
-        mounter
-            .list()
-            .with_context(cannot("read the mounts of", &path))
-    };
+    let list = || mounter.list().with_context(cannot("read the mounts of", &path));
     let mounts = list()?;
     let mut devices: BTreeSet<String> = (kind.devices)(&disks, dir).into_iter().collect();
-    let multipath: BTreeSet<String> = devices
-        .iter()
-        .filter_map(|it| disks.multipath(it))
-        .collect();
+    let multipath: BTreeSet<String> = devices.iter().filter_map(|it| disks.multipath(it)).collect();
     // All its paths go, or it stays.
     devices.extend(multipath.iter().flat_map(|it| disks.paths_of(it)));
-    let numbers = devices
-        .iter()
-        .chain(&multipath)
-        .filter_map(|it| disks.numbers(it));
+    let numbers = devices.iter().chain(&multipath).filter_map(|it| disks.numbers(it));
     let mut numbers: BTreeSet<String> = numbers.collect();
     let own = mounts.iter().filter(|mount| mount.mount_point == path);
     numbers.extend(own.map(|mount| mount.device.clone()));
@@ -398,9 +379,7 @@ fn unmount(manager: &VolumeManagerInner, kind: &DiskKind, dir: &DiskDir) -> anyh
         if !is_mounted(mounter, &path)? {
             break;
         }
-        mounter
-            .unmount(&path)
-            .with_context(cannot("unmount", &path))?;
+        mounter.unmount(&path).with_context(cannot("unmount", &path))?;
     }
     if is_mounted(mounter, &path)? {
         return Err(anyhow!("it is still mounted"));

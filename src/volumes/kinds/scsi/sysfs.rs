@@ -127,11 +127,7 @@ impl ScsiDisks {
                 let target = path.join("iscsi_session").join(&session).join("targetname");
                 // A session that goes meanwhile has no name.
                 if read(&target).as_deref() == Some(iqn) {
-                    found.push(IscsiSession {
-                        host,
-                        portals: portals(&path),
-                        path,
-                    });
+                    found.push(IscsiSession { host, portals: portals(&path), path });
                 }
             }
         }
@@ -161,14 +157,8 @@ impl ScsiDisks {
 fn portals(session: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for connection in with_prefix(session, "connection") {
-        let path = session
-            .join(&connection)
-            .join("iscsi_connection")
-            .join(&connection);
-        for (address, port) in [
-            ("address", "port"),
-            ("persistent_address", "persistent_port"),
-        ] {
+        let path = session.join(&connection).join("iscsi_connection").join(&connection);
+        for (address, port) in [("address", "port"), ("persistent_address", "persistent_port")] {
             let (address, port) = (read(&path.join(address)), read(&path.join(port)));
             if let Some((address, port)) = address.zip(port) {
                 found.insert(if address.contains(':') {

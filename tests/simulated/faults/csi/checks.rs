@@ -35,10 +35,7 @@ impl CsiEpisode {
             }
         }
         for (id, uid) in running {
-            let new = SeenContainer {
-                uid,
-                has_ended: false,
-            };
+            let new = SeenContainer { uid, has_ended: false };
             self.containers.entry(id).or_insert(new);
         }
         for text in found {
@@ -115,13 +112,8 @@ impl CsiEpisode {
 
     /// Deletes all pods; nothing may be left.
     pub(super) async fn empty(&mut self) {
-        let pods = self
-            .pods
-            .iter()
-            .filter(|(uid, pod)| self.is_wanted(uid, pod));
-        let pods: Vec<_> = pods
-            .map(|(uid, pod)| (uid.clone(), pod.name.clone()))
-            .collect();
+        let pods = self.pods.iter().filter(|(uid, pod)| self.is_wanted(uid, pod));
+        let pods: Vec<_> = pods.map(|(uid, pod)| (uid.clone(), pod.name.clone())).collect();
         for (uid, name) in pods {
             self.disturb(&uid);
             delete(&self.node.api, &name);

@@ -17,8 +17,7 @@ impl<S: Side> Episode<'_, S> {
             fault => self.side.begin(fault, &mut rng).await,
         }
         let lasts = self.random(self.plan.lasts.clone());
-        self.churn_until(Instant::now() + Duration::from_millis(lasts))
-            .await;
+        self.churn_until(Instant::now() + Duration::from_millis(lasts)).await;
         self.note(format!("end {:?}", self.plan.fault));
         match self.plan.fault {
             Fault::DiskFull => {
@@ -33,30 +32,14 @@ impl<S: Side> Episode<'_, S> {
 
     /// Puts files that are no manifests beside the others, or takes them away.
     fn garbage(&self, put: bool) {
-        let half = pods::manifest(
-            "half",
-            Version {
-                kind: Kind::Plain,
-                number: 0,
-            },
-            &self.shared,
-        );
+        let half = pods::manifest("half", Version { kind: Kind::Plain, number: 0 }, &self.shared);
         let nested = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
         let files = [
             ("garbage-empty.yaml", Vec::new()),
-            (
-                "garbage-half.yaml",
-                half.as_bytes()[..half.len() / 2].to_vec(),
-            ),
-            (
-                "garbage-bytes.yaml",
-                (0..=255).cycle().take(100_000).collect(),
-            ),
+            ("garbage-half.yaml", half.as_bytes()[..half.len() / 2].to_vec()),
+            ("garbage-bytes.yaml", (0..=255).cycle().take(100_000).collect()),
             ("garbage-list.yaml", b"- a\n- b\n".to_vec()),
-            (
-                "garbage-kind.yaml",
-                b"apiVersion: v1\nkind: Node\nmetadata: {name: n}\n".to_vec(),
-            ),
+            ("garbage-kind.yaml", b"apiVersion: v1\nkind: Node\nmetadata: {name: n}\n".to_vec()),
             ("garbage-nested.yaml", nested.into_bytes()),
             (
                 "garbage-pod.yaml",

@@ -43,11 +43,8 @@ impl<S: Side> Episode<'_, S> {
         let runs = self.hook_runs();
         for ((kind, instance), runs) in &runs {
             for (run, next) in runs.iter().zip(runs.iter().skip(1)) {
-                let goal = if self.was_cut_short(run, next) {
-                    Goal::HookAgain
-                } else {
-                    Goal::HookTwice
-                };
+                let goal =
+                    if self.was_cut_short(run, next) { Goal::HookAgain } else { Goal::HookTwice };
                 let (known, kills) = (self.known_since(run), self.kills.borrow());
                 let text = format!("{kind} in {instance}: {runs:?}, known {known:?}, {kills:?}");
                 self.find(goal, text);
@@ -56,10 +53,7 @@ impl<S: Side> Episode<'_, S> {
         if !self.side.hooks_name_containers() {
             return;
         }
-        let stopped = self
-            .oracle
-            .borrow()
-            .stopped("hooked", &self.ledger.borrow());
+        let stopped = self.oracle.borrow().stopped("hooked", &self.ledger.borrow());
         for id in stopped {
             if !runs.contains_key(&("pre-stop".to_owned(), id.clone())) {
                 self.find(Goal::PreStopLost, id);

@@ -18,16 +18,9 @@ pub fn left_in_runtime(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Finding> {
     };
     let mut sandboxes: BTreeMap<_, usize> = BTreeMap::new();
     for sandbox in &snapshot.sandboxes {
-        let text = format!(
-            "sandbox {} of {} {}",
-            sandbox.id, sandbox.pod, sandbox.version
-        );
+        let text = format!("sandbox {} of {} {}", sandbox.id, sandbox.pod, sandbox.version);
         if !wanted(&sandbox.pod, sandbox.version) {
-            let goal = if sandbox.ready {
-                Goal::LostKill
-            } else {
-                Goal::Leak
-            };
+            let goal = if sandbox.ready { Goal::LostKill } else { Goal::Leak };
             left.push(Finding::new(goal, text));
             continue;
         }
@@ -68,19 +61,14 @@ pub fn not_ready(snapshot: &Snapshot, ledger: &Ledger, shown: &Pods) -> Vec<Find
     let mut left = Vec::new();
     for (name, version) in ledger.wanted() {
         let running = snapshot.running(&name);
-        let names: BTreeSet<_> = running
-            .iter()
-            .map(|container| container.name.as_str())
-            .collect();
+        let names: BTreeSet<_> = running.iter().map(|container| container.name.as_str()).collect();
         let lasting: BTreeSet<_> = version.kind.lasting().iter().copied().collect();
         let pod = shown.get(&name).cloned().unwrap_or_default();
         let well = match version.kind {
             Kind::Crashing => shown.contains_key(&name),
             Kind::Job => pod.succeeded || was_cut_short(snapshot, &name),
             _ => {
-                let all_shown = running
-                    .iter()
-                    .all(|container| pod.running.contains(&container.id));
+                let all_shown = running.iter().all(|container| pod.running.contains(&container.id));
                 names == lasting && all_shown && pod.ready == ledger.is_ready(&name)
             }
         };

@@ -33,18 +33,12 @@ fn a_file_is_read_in_the_order_of_its_providers() {
         default_cache_duration: Some("12h".parse().unwrap()),
         api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
         args: vec!["get".into(), "--verbose".into()],
-        env: vec![EnvVar {
-            name: "PROFILE".into(),
-            value: "node".into(),
-        }],
+        env: vec![EnvVar { name: "PROFILE".into(), value: "node".into() }],
         token_attributes: None,
     };
     assert_eq!(providers[0], one);
     assert_eq!(providers[1].name, "two");
-    assert_eq!(
-        providers[1].default_cache_duration,
-        Some(GoDuration::default())
-    );
+    assert_eq!(providers[1].default_cache_duration, Some(GoDuration::default()));
     // The length in eight bytes, then the content.
     let mut sum = Sha256::new();
     sum.update((GOOD.len() as u64).to_be_bytes());
@@ -57,10 +51,7 @@ fn a_file_is_read_in_the_order_of_its_providers() {
 fn a_directory_is_read_in_the_order_of_names_and_names_of_providers_are_unique_in_all() {
     let dir = tempfile::tempdir().unwrap();
     let none = read(dir.path(), true).unwrap_err().to_string();
-    assert!(
-        none.starts_with("no configuration files found in directory"),
-        "{none}"
-    );
+    assert!(none.starts_with("no configuration files found in directory"), "{none}");
     let renamed = |from: &str, to: &str| GOOD.replace(from, to);
     fs::write(dir.path().join("b.yml"), GOOD).unwrap();
     let first = renamed("name: one", "name: three").replace("name: two", "name: four");
@@ -72,10 +63,7 @@ fn a_directory_is_read_in_the_order_of_names_and_names_of_providers_are_unique_i
     assert_eq!(names, ["three", "four", "one", "two"]);
     fs::write(dir.path().join("c.json"), GOOD).unwrap();
     let error = read(dir.path(), true).unwrap_err().to_string();
-    assert!(
-        error.contains("c.json: providers[4].name: Duplicate value: \"one\""),
-        "{error}"
-    );
+    assert!(error.contains("c.json: providers[4].name: Duplicate value: \"one\""), "{error}");
 }
 
 #[test]
@@ -91,18 +79,9 @@ fn what_is_wrong_is_told_by_file_and_field() {
             change("name: one", "name: a/b"),
             "providers[0].name: Invalid value: \"a/b\": provider name cannot contain '/'",
         ),
-        (
-            change("name: one", "name: \"a b\""),
-            "provider name cannot contain spaces",
-        ),
-        (
-            change("name: one", "name: .."),
-            "provider name cannot be '..'",
-        ),
-        (
-            change("name: one", "name: two"),
-            "providers[1].name: Duplicate value: \"two\"",
-        ),
+        (change("name: one", "name: \"a b\""), "provider name cannot contain spaces"),
+        (change("name: one", "name: .."), "provider name cannot be '..'"),
+        (change("name: one", "name: two"), "providers[1].name: Duplicate value: \"two\""),
         (
             change("matchImages: [other.io]", "matchImages: []"),
             "providers[1].matchImages: Required value",
@@ -116,22 +95,10 @@ fn what_is_wrong_is_told_by_file_and_field() {
             "providers[0].defaultCacheDuration: Required value",
         ),
         (change("12h", "-1s"), "must be greater than or equal to 0"),
-        (
-            change(v1, "apiVersion: v1\n"),
-            "providers[0].apiVersion: Unsupported value: \"v1\"",
-        ),
-        (
-            change(&format!("  {v1}"), ""),
-            "providers[0].apiVersion: Required value",
-        ),
-        (
-            change("name: PROFILE", "name: A=B"),
-            "providers[0].env[0].name: Invalid value",
-        ),
-        (
-            change("  args:", "  arguments:"),
-            "unknown field \"arguments\"",
-        ),
+        (change(v1, "apiVersion: v1\n"), "providers[0].apiVersion: Unsupported value: \"v1\""),
+        (change(&format!("  {v1}"), ""), "providers[0].apiVersion: Required value"),
+        (change("name: PROFILE", "name: A=B"), "providers[0].env[0].name: Invalid value"),
+        (change("  args:", "  arguments:"), "unknown field \"arguments\""),
         (
             change("kind: CredentialProviderConfig", "kind: Pod"),
             "kind: \"Pod\" is not CredentialProviderConfig",
@@ -145,10 +112,7 @@ fn what_is_wrong_is_told_by_file_and_field() {
             "at least 1 item",
         ),
         (String::new(), "providers.conf"),
-        (
-            token("cacheType: Token"),
-            "tokenAttributes.serviceAccountTokenAudience: Required value",
-        ),
+        (token("cacheType: Token"), "tokenAttributes.serviceAccountTokenAudience: Required value"),
         (
             token("serviceAccountTokenAudience: a, requireServiceAccount: true"),
             "tokenAttributes.cacheType: Required value",
@@ -199,39 +163,19 @@ fn an_error_names_file_line_and_field_and_never_a_value() {
     let env = "env: [{ name: PROFILE, value: node }]";
     let table = [
         (change(args, "args: SECRET"), "line 9", "providers[0].args"),
-        (
-            change(args, "args: [get, { token: SECRET }]"),
-            "line 9",
-            "providers[0].args[1]",
-        ),
+        (change(args, "args: [get, { token: SECRET }]"), "line 9", "providers[0].args[1]"),
         (change(env, "env: SECRET"), "line 10", "providers[0].env"),
         (
             change(env, "env: [{ name: TOKEN, value: [SECRET] }]"),
             "line 10",
             "providers[0].env[0].value",
         ),
-        (
-            change(env, "env: [TOKEN=SECRET]"),
-            "line 10",
-            "providers[0].env[0]",
-        ),
-        (
-            change(env, "env: [{ name: TOKEN=SECRET }]"),
-            "",
-            "providers[0].env[0].name",
-        ),
-        (
-            change("12h", "SECRET"),
-            "line 7",
-            "providers[0].defaultCacheDuration",
-        ),
+        (change(env, "env: [TOKEN=SECRET]"), "line 10", "providers[0].env[0]"),
+        (change(env, "env: [{ name: TOKEN=SECRET }]"), "", "providers[0].env[0].name"),
+        (change("12h", "SECRET"), "line 7", "providers[0].defaultCacheDuration"),
         (change(env, "env: *SECRET"), "line 10", ""),
         (change(env, "env: !SECRET []"), "", ""),
-        (
-            change(env, "env: [{ name: TOKEN, value: \"SECRET }]"),
-            "line",
-            "",
-        ),
+        (change(env, "env: [{ name: TOKEN, value: \"SECRET }]"), "line", ""),
     ];
     for (text, line, field) in table {
         let Err(error) = read_text(&text) else {
@@ -257,10 +201,7 @@ fn a_provider_may_insist_on_service_accounts() {
         let (providers, _) = read_text(&GOOD.replacen(v1, &token, 1)).unwrap();
         let attributes = providers[0].token_attributes.as_ref().unwrap();
         assert_eq!(
-            (
-                attributes.require_service_account,
-                &*attributes.service_account_token_audience
-            ),
+            (attributes.require_service_account, &*attributes.service_account_token_audience),
             (Some(expected), "a")
         );
         assert!(attributes.is_cached_by_token());

@@ -6,14 +6,8 @@ use super::*;
 fn containers_are_checked() {
     check(&[
         (json!({"containers": []}), "spec.containers: Required value"),
-        (
-            json!({"containers": [{"image": "i"}]}),
-            "spec.containers[0].name: Required value",
-        ),
-        (
-            json!({"containers": [{"name": "c"}]}),
-            "spec.containers[0].image: Required value",
-        ),
+        (json!({"containers": [{"image": "i"}]}), "spec.containers[0].name: Required value"),
+        (json!({"containers": [{"name": "c"}]}), "spec.containers[0].image: Required value"),
         (
             json!({"containers": [{"name": "c", "image": " i"}]}),
             "spec.containers[0].image: Invalid value: \" i\": must not have leading or trailing",
@@ -58,13 +52,7 @@ fn restart_rules_have_an_action_and_exit_codes() {
     let with =
         |rules: Value| container(&json!({"restartPolicy": "Never", "restartPolicyRules": rules}));
     check(&[
-        (
-            with(json!([
-                rule("Restart", "In"),
-                rule("RestartAllContainers", "NotIn")
-            ])),
-            "",
-        ),
+        (with(json!([rule("Restart", "In"), rule("RestartAllContainers", "NotIn")])), ""),
         (
             with(json!([{"action": "Restart"}])),
             "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
@@ -111,10 +99,7 @@ fn init_containers_have_probes_only_as_sidecars() {
             init(json!({"restartPolicy": "OnFailure", "livenessProbe": probe})),
             "spec.initContainers[0].livenessProbe: Forbidden",
         ),
-        (
-            init(json!({"restartPolicy": "Always", "readinessProbe": probe})),
-            "",
-        ),
+        (init(json!({"restartPolicy": "Always", "readinessProbe": probe})), ""),
         (init(json!({"restartPolicy": "Never"})), ""),
     ]);
 }
@@ -125,10 +110,7 @@ fn ports_are_checked() {
     let path = "spec.containers[0].ports[0]";
     check(&[
         (port(json!({"containerPort": 80, "name": "http"})), ""),
-        (
-            port(json!({"name": "x"})),
-            &format!("{path}.containerPort: Required value"),
-        ),
+        (port(json!({"name": "x"})), &format!("{path}.containerPort: Required value")),
         (
             port(json!({"containerPort": 65536})),
             &format!(
@@ -194,14 +176,8 @@ fn environment_is_checked() {
         |path: &str| env(json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}));
     check(&[
         (env(json!({"name": "a.b-c"})), ""),
-        (
-            env(json!({"value": "x"})),
-            &format!("{path}.name: Required value"),
-        ),
-        (
-            env(json!({"name": "a=b"})),
-            &format!("{path}.name: Invalid value: \"a=b\""),
-        ),
+        (env(json!({"value": "x"})), &format!("{path}.name: Required value")),
+        (env(json!({"name": "a=b"})), &format!("{path}.name: Invalid value: \"a=b\"")),
         (
             env(json!({"name": "A", "valueFrom": {}})),
             &format!("{path}.valueFrom: Invalid value: \"\": must specify one of"),
@@ -223,10 +199,7 @@ fn environment_is_checked() {
         (field("status.podIP"), ""),
         (field("metadata.labels['a/b']"), ""),
         (field("metadata.annotations['A.b/C']"), ""),
-        (
-            field(""),
-            &format!("{path}.valueFrom.fieldRef.fieldPath: Required value"),
-        ),
+        (field(""), &format!("{path}.valueFrom.fieldRef.fieldPath: Required value")),
         (
             field("metadata.labels['']"),
             &format!("{path}.valueFrom.fieldRef.fieldPath: Invalid value"),
@@ -275,18 +248,12 @@ fn probes_and_hooks_are_checked() {
     };
     check(&[
         (liveness(tcp(json!({}))), ""),
-        (
-            liveness(json!({})),
-            &format!("{path}: Required value: must specify a handler type"),
-        ),
+        (liveness(json!({})), &format!("{path}: Required value: must specify a handler type")),
         (
             liveness(json!({"tcpSocket": {"port": 80}, "exec": {"command": ["a"]}})),
             &format!("{path}.tcpSocket: Forbidden: may not specify more than 1 handler type"),
         ),
-        (
-            liveness(json!({"exec": {}})),
-            &format!("{path}.exec.command: Required value"),
-        ),
+        (liveness(json!({"exec": {}})), &format!("{path}.exec.command: Required value")),
         (
             liveness(tcp(json!({"periodSeconds": -1}))),
             &format!("{path}.periodSeconds: Invalid value: -1: must be greater than or equal to 0"),
@@ -314,10 +281,7 @@ fn probes_and_hooks_are_checked() {
             liveness(json!({"tcpSocket": {"port": "80"}})),
             &format!("{path}.tcpSocket.port: Invalid value: \"80\""),
         ),
-        (
-            liveness(json!({"grpc": {"port": 0}})),
-            &format!("{path}.grpc.port: Invalid value: 0"),
-        ),
+        (liveness(json!({"grpc": {"port": 0}})), &format!("{path}.grpc.port: Invalid value: 0")),
         (
             liveness(json!({"httpGet": {"port": "web", "scheme": "http"}})),
             &format!("{path}.httpGet.scheme: Unsupported value: \"http\""),
@@ -364,10 +328,7 @@ fn resources_are_checked() {
                 "{path}.requests: Invalid value: \"1001m\": must be less than or equal to cpu limit of 1"
             ),
         ),
-        (
-            resources(json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1000m"}})),
-            "",
-        ),
+        (resources(json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1000m"}})), ""),
         (
             resources(json!({"requests": {"cpu": "-1"}})),
             &format!(

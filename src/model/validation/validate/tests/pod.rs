@@ -11,36 +11,18 @@ fn a_good_pod_has_no_errors() {
 fn metadata_is_checked() {
     for (meta, expected) in [
         (json!({}), "metadata.name: Required value"),
-        (
-            json!({"name": "A"}),
-            "metadata.name: Invalid value: \"A\": ",
-        ),
+        (json!({"name": "A"}), "metadata.name: Invalid value: \"A\": "),
         (json!({"name": "a.b-c"}), ""),
-        (
-            json!({"name": "a", "namespace": "a.b"}),
-            "metadata.namespace: Invalid value: \"a.b\"",
-        ),
-        (
-            json!({"name": "a", "uid": "../../x"}),
-            "metadata.uid: Invalid value: \"../../x\"",
-        ),
+        (json!({"name": "a", "namespace": "a.b"}), "metadata.namespace: Invalid value: \"a.b\""),
+        (json!({"name": "a", "uid": "../../x"}), "metadata.uid: Invalid value: \"../../x\""),
         (json!({"name": "a", "uid": "0f-1"}), ""),
-        (
-            json!({"name": "a", "labels": {"a b": "x"}}),
-            "metadata.labels: Invalid value: \"a b\"",
-        ),
+        (json!({"name": "a", "labels": {"a b": "x"}}), "metadata.labels: Invalid value: \"a b\""),
         (
             json!({"name": "a", "labels": {"a": "x y"}}),
             "metadata.labels[a]: Invalid value: \"x y\"",
         ),
-        (
-            json!({"name": "a", "annotations": {"a/b/c": ""}}),
-            "metadata.annotations: Invalid value",
-        ),
-        (
-            json!({"name": "a", "annotations": {"A.b/c": "any thing"}}),
-            "",
-        ),
+        (json!({"name": "a", "annotations": {"a/b/c": ""}}), "metadata.annotations: Invalid value"),
+        (json!({"name": "a", "annotations": {"A.b/c": "any thing"}}), ""),
         (
             json!({"name": "a", "annotations": {"a": "x".repeat(262_145)}}),
             "metadata.annotations: Too long: may not be more than 262144 bytes",
@@ -69,18 +51,12 @@ fn metadata_is_checked() {
         if expected.is_empty() {
             assert!(errors.is_empty(), "{meta} {errors:?}")
         } else {
-            assert!(
-                errors.len() == 1 && errors[0].starts_with(expected),
-                "{errors:?}"
-            )
+            assert!(errors.len() == 1 && errors[0].starts_with(expected), "{errors:?}")
         }
     }
     let nothing = Pod::default();
     let errors = lines(&validate_pod(&nothing));
-    assert!(
-        errors.contains(&"spec: Required value".to_string()),
-        "{errors:?}"
-    );
+    assert!(errors.contains(&"spec: Required value".to_string()), "{errors:?}");
 }
 
 #[test]
@@ -95,10 +71,7 @@ fn volumes_and_mounts_are_checked() {
     check(&[
         (volumes(json!({"name": "v"})), ""),
         (volumes(json!({})), "spec.volumes[0].name: Required value"),
-        (
-            volumes(json!({"name": "v.w"})),
-            "spec.volumes[0].name: Invalid value: \"v.w\"",
-        ),
+        (volumes(json!({"name": "v.w"})), "spec.volumes[0].name: Invalid value: \"v.w\""),
         (
             json!({"volumes": [{"name": "v"}, {"name": "v"}]}),
             "spec.volumes[1].name: Duplicate value: \"v\"",
@@ -132,18 +105,9 @@ fn volumes_and_mounts_are_checked() {
             "spec.volumes[0].emptyDir.sizeLimit: Invalid value: \"-1\"",
         ),
         (mount(json!({"name": "v", "mountPath": "/m"})), ""),
-        (
-            mount(json!({"name": "w", "mountPath": "/m"})),
-            &format!("{path}.name: Not found: \"w\""),
-        ),
-        (
-            mount(json!({"mountPath": "/m"})),
-            &format!("{path}.name: Required value"),
-        ),
-        (
-            mount(json!({"name": "v"})),
-            &format!("{path}.mountPath: Required value"),
-        ),
+        (mount(json!({"name": "w", "mountPath": "/m"})), &format!("{path}.name: Not found: \"w\"")),
+        (mount(json!({"mountPath": "/m"})), &format!("{path}.name: Required value")),
+        (mount(json!({"name": "v"})), &format!("{path}.mountPath: Required value")),
         (mount(json!({"name": "v", "mountPath": "/a:/b"})), ""),
         (
             mount(json!({"name": "v", "mountPath": "/m", "subPath": "/x"})),
@@ -206,10 +170,7 @@ fn security_contexts_are_checked() {
     let own = |c: Value| container(&json!({"securityContext": c}));
     let path = "spec.containers[0].securityContext";
     check(&[
-        (
-            context(json!({"runAsUser": 0, "supplementalGroups": [1]})),
-            "",
-        ),
+        (context(json!({"runAsUser": 0, "supplementalGroups": [1]})), ""),
         (
             context(json!({"runAsUser": -1})),
             "spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
@@ -222,10 +183,7 @@ fn security_contexts_are_checked() {
             context(json!({"fsGroupChangePolicy": "X"})),
             "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"X\"",
         ),
-        (
-            context(json!({"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]})),
-            "",
-        ),
+        (context(json!({"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]})), ""),
         (
             context(json!({"sysctls": [{"name": "Net", "value": "1"}]})),
             "spec.securityContext.sysctls[0].name: Invalid value: \"Net\"",
@@ -270,10 +228,7 @@ fn security_contexts_are_checked() {
             ),
             &format!("{path}: Invalid value: CAP_SYS_ADMIN"),
         ),
-        (
-            own(json!({"procMount": "x"})),
-            &format!("{path}.procMount: Unsupported value: \"x\""),
-        ),
+        (own(json!({"procMount": "x"})), &format!("{path}.procMount: Unsupported value: \"x\"")),
         (
             own(json!({"procMount": "Unmasked"})),
             &format!("{path}.procMount: Invalid value: \"Unmasked\""),
@@ -283,9 +238,7 @@ fn security_contexts_are_checked() {
 
 #[test]
 fn the_pod_as_a_whole_is_checked() {
-    let long: Vec<String> = (0..32)
-        .map(|i| format!("{}{i:02}", "a".repeat(62)))
-        .collect();
+    let long: Vec<String> = (0..32).map(|i| format!("{}{i:02}", "a".repeat(62))).collect();
     let many: Vec<String> = (0..33).map(|i| format!("d{i}")).collect();
     check(&[
         (
@@ -301,22 +254,10 @@ fn the_pod_as_a_whole_is_checked() {
             json!({"activeDeadlineSeconds": 0}),
             "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
         ),
-        (
-            json!({"hostname": "a.b"}),
-            "spec.hostname: Invalid value: \"a.b\"",
-        ),
-        (
-            json!({"subdomain": "-"}),
-            "spec.subdomain: Invalid value: \"-\"",
-        ),
-        (
-            json!({"hostnameOverride": "a_b"}),
-            "spec.hostnameOverride: Invalid value: \"a_b\"",
-        ),
-        (
-            json!({"hostnameOverride": ""}),
-            "spec.hostnameOverride: Invalid value: \"\"",
-        ),
+        (json!({"hostname": "a.b"}), "spec.hostname: Invalid value: \"a.b\""),
+        (json!({"subdomain": "-"}), "spec.subdomain: Invalid value: \"-\""),
+        (json!({"hostnameOverride": "a_b"}), "spec.hostnameOverride: Invalid value: \"a_b\""),
+        (json!({"hostnameOverride": ""}), "spec.hostnameOverride: Invalid value: \"\""),
         (
             json!({"hostnameOverride": "a".repeat(65)}),
             "spec.hostnameOverride: Too long: may not be more than 64",
@@ -337,34 +278,19 @@ fn the_pod_as_a_whole_is_checked() {
             json!({"hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a b"]}]}),
             "spec.hostAliases[0].hostnames[0]: Invalid value: \"a b\"",
         ),
-        (
-            json!({"hostAliases": [{"ip": "::1", "hostnames": ["a"]}]}),
-            "",
-        ),
-        (
-            json!({"dnsPolicy": "X"}),
-            "spec.dnsPolicy: Unsupported value: \"X\"",
-        ),
-        (
-            json!({"dnsPolicy": "None"}),
-            "spec.dnsConfig: Required value",
-        ),
+        (json!({"hostAliases": [{"ip": "::1", "hostnames": ["a"]}]}), ""),
+        (json!({"dnsPolicy": "X"}), "spec.dnsPolicy: Unsupported value: \"X\""),
+        (json!({"dnsPolicy": "None"}), "spec.dnsConfig: Required value"),
         (
             json!({"dnsPolicy": "None", "dnsConfig": {"searches": ["a"]}}),
             "spec.dnsConfig.nameservers: Required value",
         ),
-        (
-            json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.1.1.1"]}}),
-            "",
-        ),
+        (json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.1.1.1"]}}), ""),
         (
             json!({"dnsConfig": {"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"]}}),
             "spec.dnsConfig.nameservers: Too many: 4: must have at most 3 items",
         ),
-        (
-            json!({"dnsConfig": {"searches": many}}),
-            "spec.dnsConfig.searches: Too many: 33",
-        ),
+        (json!({"dnsConfig": {"searches": many}}), "spec.dnsConfig.searches: Too many: 33"),
         (
             json!({"dnsConfig": {"searches": long}}),
             "spec.dnsConfig.searches: Too long: may not be more than 2048 bytes",
@@ -378,10 +304,7 @@ fn the_pod_as_a_whole_is_checked() {
             "spec.tolerations[0].operator: Invalid value: \"\": operator must be Exists when `key` is empty",
         ),
         (json!({"tolerations": [{"operator": "Exists"}]}), ""),
-        (
-            json!({"tolerations": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}),
-            "",
-        ),
+        (json!({"tolerations": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}), ""),
         (
             json!({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}),
             "spec.tolerations[0].value: Invalid value: \"b\"",
@@ -398,30 +321,12 @@ fn the_pod_as_a_whole_is_checked() {
             json!({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}),
             "spec.tolerations[0].effect: Invalid value",
         ),
-        (
-            json!({"schedulingGates": [{"name": "a"}]}),
-            "spec.schedulingGates: Forbidden",
-        ),
-        (
-            json!({"os": {"name": "plan9"}}),
-            "spec.os.name: Unsupported value: \"plan9\"",
-        ),
-        (
-            json!({"preemptionPolicy": "x"}),
-            "spec.preemptionPolicy: Unsupported value",
-        ),
-        (
-            json!({"runtimeClassName": "A"}),
-            "spec.runtimeClassName: Invalid value: \"A\"",
-        ),
-        (
-            json!({"priorityClassName": "A"}),
-            "spec.priorityClassName: Invalid value: \"A\"",
-        ),
-        (
-            json!({"nodeSelector": {"a b": "c"}}),
-            "spec.nodeSelector: Invalid value: \"a b\"",
-        ),
+        (json!({"schedulingGates": [{"name": "a"}]}), "spec.schedulingGates: Forbidden"),
+        (json!({"os": {"name": "plan9"}}), "spec.os.name: Unsupported value: \"plan9\""),
+        (json!({"preemptionPolicy": "x"}), "spec.preemptionPolicy: Unsupported value"),
+        (json!({"runtimeClassName": "A"}), "spec.runtimeClassName: Invalid value: \"A\""),
+        (json!({"priorityClassName": "A"}), "spec.priorityClassName: Invalid value: \"A\""),
+        (json!({"nodeSelector": {"a b": "c"}}), "spec.nodeSelector: Invalid value: \"a b\""),
         (
             json!({"readinessGates": [{"conditionType": "a b"}]}),
             "spec.readinessGates[0].conditionType: Invalid value: \"a b\"",

@@ -57,10 +57,7 @@ fn static_pods_name_no_api_objects() {
         ),
     ] {
         assert_eq!(
-            lines(&validate_static_pod_references(
-                &pod(&patch),
-                LocalConfigMapsAndSecrets::None
-            )),
+            lines(&validate_static_pod_references(&pod(&patch), LocalConfigMapsAndSecrets::None)),
             [expected]
         );
     }
@@ -78,10 +75,7 @@ fn static_pods_name_no_api_objects() {
 #[test]
 fn a_node_with_local_objects_has_config_maps_and_secrets_and_nothing_else() {
     let local = |patch: &Value| {
-        lines(&validate_static_pod_references(
-            &pod(patch),
-            LocalConfigMapsAndSecrets::Files,
-        ))
+        lines(&validate_static_pod_references(&pod(patch), LocalConfigMapsAndSecrets::Files))
     };
     for patch in [
         container(&json!({"envFrom": [{"configMapRef": {"name": "m"}}]})),
@@ -95,23 +89,14 @@ fn a_node_with_local_objects_has_config_maps_and_secrets_and_nothing_else() {
         assert_eq!(lines(&unsupported_fields(&pod(&patch))), [""; 0]);
     }
     for (patch, field) in [
-        (
-            json!({"imagePullSecrets": [{"name": "s"}]}),
-            "spec.imagePullSecrets[0]",
-        ),
-        (
-            json!({"serviceAccountName": "s"}),
-            "spec.serviceAccountName",
-        ),
+        (json!({"imagePullSecrets": [{"name": "s"}]}), "spec.imagePullSecrets[0]"),
+        (json!({"serviceAccountName": "s"}), "spec.serviceAccountName"),
         (
             json!({"volumes": [{"name": "v", "projected": {"sources": [
                 {"serviceAccountToken": {"path": "p"}}]}}]}),
             "spec.volumes[0].projected.sources[0].serviceAccountToken",
         ),
-        (
-            json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}),
-            "spec.volumes[0].csi",
-        ),
+        (json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}), "spec.volumes[0].csi"),
     ] {
         let refused = local(&patch);
         assert_eq!(refused.len(), 1);
@@ -132,18 +117,11 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.containers[0].volumeDevices",
         ),
     ] {
-        assert_eq!(
-            lines(&unsupported_fields(&pod(&patch))),
-            [format!("{path}: {not_yet}")]
-        );
+        assert_eq!(lines(&unsupported_fields(&pod(&patch))), [format!("{path}: {not_yet}")]);
     }
     let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
     let extended = pod(&extended);
-    assert_eq!(
-        lines(&unsupported_fields(&extended)),
-        [""; 0],
-        "device plugins have it"
-    );
+    assert_eq!(lines(&unsupported_fields(&extended)), [""; 0], "device plugins have it");
     let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
         "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});
     assert_eq!(lines(&unsupported_fields(&pod(&plain))), [""; 0]);

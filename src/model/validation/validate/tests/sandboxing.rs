@@ -12,10 +12,7 @@ fn profiles_are_checked_with_upstreams_texts() {
     let app_armor = |profile: Value| own(json!({"appArmorProfile": profile}));
     let path = "spec.containers[0].securityContext";
     check(&[
-        (
-            seccomp(json!({"type": "Localhost", "localhostProfile": "a/b.json"})),
-            "",
-        ),
+        (seccomp(json!({"type": "Localhost", "localhostProfile": "a/b.json"})), ""),
         (
             seccomp(json!({"type": ""})),
             &format!(
@@ -52,10 +49,7 @@ fn profiles_are_checked_with_upstreams_texts() {
                 "{path}.seccompProfile.localhostProfile: Invalid value: \"a\": can only be set when seccomp type is Localhost"
             ),
         ),
-        (
-            app_armor(json!({"type": "Localhost", "localhostProfile": "a"})),
-            "",
-        ),
+        (app_armor(json!({"type": "Localhost", "localhostProfile": "a"})), ""),
         (
             app_armor(json!({"type": "Localhost", "localhostProfile": ""})),
             &format!(
@@ -99,14 +93,8 @@ fn the_former_apparmor_annotation_must_agree_with_the_fields() {
     let path = "spec.containers[0].securityContext.appArmorProfile";
     let local = json!({"type": "Localhost", "localhostProfile": "mine"});
     for at_pod in [false, true] {
-        assert_eq!(
-            validated(json!({"type": "RuntimeDefault"}), "runtime/default", at_pod),
-            ""
-        );
-        assert_eq!(
-            validated(json!({"type": "Unconfined"}), "unconfined", at_pod),
-            ""
-        );
+        assert_eq!(validated(json!({"type": "RuntimeDefault"}), "runtime/default", at_pod), "");
+        assert_eq!(validated(json!({"type": "Unconfined"}), "unconfined", at_pod), "");
         assert_eq!(validated(local.clone(), "localhost/mine", at_pod), "");
         assert_eq!(
             validated(json!({"type": "Unconfined"}), "runtime/default", at_pod),
@@ -124,10 +112,8 @@ fn the_former_apparmor_annotation_must_agree_with_the_fields() {
 #[test]
 fn kernel_parameters_are_checked_by_name_and_by_namespace() {
     let with = |more: Value, names: &[&str]| {
-        let sysctls: Vec<Value> = names
-            .iter()
-            .map(|name| json!({"name": name, "value": "1"}))
-            .collect();
+        let sysctls: Vec<Value> =
+            names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
         let mut spec = json!({"securityContext": {"sysctls": sysctls}});
         merge(&mut spec, &more);
         spec
@@ -135,14 +121,8 @@ fn kernel_parameters_are_checked_by_name_and_by_namespace() {
     let path = "spec.securityContext.sysctls[0].name";
     let none = json!({});
     check(&[
-        (
-            with(none.clone(), &["net.ipv4.conf.eth0/1.x", "kernel/sem"]),
-            "",
-        ),
-        (
-            with(none.clone(), &[""]),
-            &format!("{path}: Required value"),
-        ),
+        (with(none.clone(), &["net.ipv4.conf.eth0/1.x", "kernel/sem"]), ""),
+        (with(none.clone(), &[""]), &format!("{path}: Required value")),
         (
             with(none.clone(), &["a..b"]),
             &format!(
@@ -242,10 +222,7 @@ fn variables_from_files_name_a_key_of_a_file_in_an_empty_dir() {
     };
     let path = "spec.containers[0].env[0].valueFrom.fileKeyRef";
     check(&[
-        (
-            from(json!({"key": "K", "path": "a/b", "volumeName": "v"})),
-            "",
-        ),
+        (from(json!({"key": "K", "path": "a/b", "volumeName": "v"})), ""),
         (
             from(json!({"key": "", "path": "a", "volumeName": "v"})),
             &format!("{path}.key: Required value"),
@@ -275,13 +252,8 @@ fn variables_from_files_name_a_key_of_a_file_in_an_empty_dir() {
     ]);
     let pod = pod(&from(json!({"key": "K", "path": "a", "volumeName": "v"})));
     let spec = pod.spec.unwrap();
-    let from = spec.containers[0].env.as_ref().unwrap()[0]
-        .value_from
-        .as_ref();
-    assert_eq!(
-        from.unwrap().file_key_ref.as_ref().unwrap().optional,
-        Some(false)
-    );
+    let from = spec.containers[0].env.as_ref().unwrap()[0].value_from.as_ref();
+    assert_eq!(from.unwrap().file_key_ref.as_ref().unwrap().optional, Some(false));
 }
 
 #[test]
@@ -289,10 +261,7 @@ fn images_that_are_volumes_have_a_reference_and_a_pull_policy() {
     let volume = |source: Value| json!({"volumes": [{"name": "v", "image": source}]});
     check(&[
         (volume(json!({"reference": "data:1"})), ""),
-        (
-            volume(json!({})),
-            "spec.volumes[0].image.reference: Required value",
-        ),
+        (volume(json!({})), "spec.volumes[0].image.reference: Required value"),
         (
             volume(json!({"reference": "data:1", "pullPolicy": "Sometimes"})),
             "spec.volumes[0].image.pullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",

@@ -115,9 +115,7 @@ fn variables_from_objects_name_them() {
     ] {
         assert_eq!(errors(&patch), [format!("{at}.{expected}")]);
     }
-    let bad = errors(&from(
-        json!({"configMapKeyRef": {"name": "m", "key": "a/b"}}),
-    ));
+    let bad = errors(&from(json!({"configMapKeyRef": {"name": "m", "key": "a/b"}})));
     assert!(bad[0].starts_with(&format!(
         "{at}.env[0].valueFrom.configMapKeyRef.key: Invalid value: \"a/b\""
     )));

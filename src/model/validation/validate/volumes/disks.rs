@@ -39,10 +39,7 @@ pub(super) fn fc(source: &FCVolumeSource, path: &Path<'_>, errors: &mut Errors) 
     }
     match source.lun {
         _ if ports.is_empty() => {}
-        None => errors.required(
-            &path.child("lun"),
-            "lun is required if targetWWNs is specified",
-        ),
+        None => errors.required(&path.child("lun"), "lun is required if targetWWNs is specified"),
         Some(of) => lun(of, &path.child("lun"), errors),
     }
 }
@@ -57,9 +54,7 @@ fn lun(lun: i32, path: &Path<'_>, errors: &mut Errors) {
 /// The name of a target or an initiator.
 fn name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     let digits = |prefix: &str, count: usize| {
-        let rest = name
-            .strip_prefix(prefix)
-            .and_then(|rest| rest.strip_prefix('.'));
+        let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
         rest.is_some_and(|it| it.len() == count && it.bytes().all(|c| c.is_ascii_alphanumeric()))
     };
     let is_valid = match name.get(..3) {

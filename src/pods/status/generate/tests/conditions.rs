@@ -19,13 +19,9 @@ pub(super) fn says(status: &PodStatus, kind: &str) -> String {
 #[test]
 fn a_running_pod_is_ready_in_every_respect() {
     let status = generate(&pod("Always", &[], &["a"]), &[running("a", "c")]);
-    for kind in [
-        "PodReadyToStartContainers",
-        "Initialized",
-        "Ready",
-        "ContainersReady",
-        "PodScheduled",
-    ] {
+    for kind in
+        ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
+    {
         assert_eq!(says(&status, kind), "True", "{kind}");
     }
 }
@@ -41,21 +37,10 @@ fn unready_containers_are_named_in_spec_order() {
 #[test]
 fn an_unready_sidecar_makes_the_pod_unready_and_a_plain_init_container_does_not() {
     let pod = pod("Always", &["i", "s*"], &["a"]);
-    let status = generate(
-        &pod,
-        &[
-            running("a", "c1"),
-            exited("s", "c2", 1),
-            exited("i", "c3", 0),
-        ],
-    );
+    let status = generate(&pod, &[running("a", "c1"), exited("s", "c2", 1), exited("i", "c3", 0)]);
     let expected = "False:ContainersNotReady:containers with unready status: [s]";
     assert_eq!(says(&status, "Ready"), expected);
-    assert_eq!(
-        says(&status, "Initialized"),
-        "True",
-        "a regular container has started"
-    );
+    assert_eq!(says(&status, "Initialized"), "True", "a regular container has started");
 }
 
 #[test]
@@ -79,10 +64,8 @@ fn a_pod_that_was_initialized_stays_so_in_another_sandbox() {
 
 #[test]
 fn a_completed_pod_is_initialized_and_not_ready_because_it_completed() {
-    let status = generate(
-        &pod("Never", &["i"], &["a"]),
-        &[exited("a", "c", 0), exited("i", "d", 0)],
-    );
+    let status =
+        generate(&pod("Never", &["i"], &["a"]), &[exited("a", "c", 0), exited("i", "d", 0)]);
     assert_eq!(says(&status, "Initialized"), "True:PodCompleted:");
     assert_eq!(says(&status, "Ready"), "False:PodCompleted:");
     assert_eq!(says(&status, "ContainersReady"), "False:PodCompleted:");
@@ -100,10 +83,8 @@ fn a_failed_pod_is_not_ready_because_it_failed() {
 fn a_pod_without_a_fit_sandbox_is_not_ready_to_start_containers() {
     let pod = pod("Always", &[], &["a"]);
     let nothing = model::PodStatus::default();
-    let inputs = StatusInputs {
-        needs_new_sandbox: true,
-        ..StatusInputs::new(&pod, &nothing, now())
-    };
+    let inputs =
+        StatusInputs { needs_new_sandbox: true, ..StatusInputs::new(&pod, &nothing, now()) };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(says(&status, "PodReadyToStartContainers"), "False");
 }
@@ -111,18 +92,13 @@ fn a_pod_without_a_fit_sandbox_is_not_ready_to_start_containers() {
 #[test]
 fn a_pod_without_any_container_status_is_of_unknown_readiness() {
     let status = generate(&pod("Always", &[], &[]), &[]);
-    assert_eq!(
-        says(&status, "ContainersReady"),
-        "False:UnknownContainerStatuses:"
-    );
+    assert_eq!(says(&status, "ContainersReady"), "False:UnknownContainerStatuses:");
 }
 
 #[test]
 fn readiness_gates_hold_back_ready_but_not_containers_ready() {
     let mut pod = from_api(pod("Always", &[], &["a"]));
-    let gate = |kind: &str| PodReadinessGate {
-        condition_type: kind.into(),
-    };
+    let gate = |kind: &str| PodReadinessGate { condition_type: kind.into() };
     let foreign = PodCondition {
         type_: "example.com/b".into(),
         status: "False".into(),
@@ -147,18 +123,10 @@ fn a_transition_time_moves_only_when_the_status_does() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[running("a", "c")]);
     let runtime_status = runtime_status(&[exited("a", "c", 1)]);
-    let inputs = StatusInputs {
-        old: Some(&old),
-        ..StatusInputs::new(&pod, &runtime_status, later(60))
-    };
+    let inputs =
+        StatusInputs { old: Some(&old), ..StatusInputs::new(&pod, &runtime_status, later(60)) };
     let status = generate_api_pod_status(&inputs).unwrap();
-    let since = |kind| {
-        condition(&status, kind)
-            .last_transition_time
-            .as_ref()
-            .unwrap()
-            .0
-    };
+    let since = |kind| condition(&status, kind).last_transition_time.as_ref().unwrap().0;
     assert_eq!(since("Ready"), later(60));
     assert_eq!(since("Initialized"), later(0));
     assert_eq!(since("PodScheduled"), later(0));
@@ -179,10 +147,7 @@ fn a_version_whose_resize_is_undecided_is_not_shown_as_observed() {
     pod.metadata.generation = Some(7);
     let before = generate(&pod, &[running("a", "c")]);
     pod.metadata.generation = Some(8);
-    let undecided = ResizeConditions {
-        undecided: true,
-        ..ResizeConditions::default()
-    };
+    let undecided = ResizeConditions { undecided: true, ..ResizeConditions::default() };
     let runtime = runtime_status(&[running("a", "c")]);
     let mut inputs = StatusInputs::new(&pod, &runtime, now());
     inputs.old = Some(&before);

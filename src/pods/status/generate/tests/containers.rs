@@ -15,22 +15,13 @@ fn a_container_that_was_never_started_waits_as_container_creating() {
 #[test]
 fn with_init_containers_everything_waits_as_pod_initializing() {
     let status = generate(&pod("Always", &["i"], &["a"]), &[]);
-    assert_eq!(
-        state_text(&of(&status, "i").state),
-        "waiting:PodInitializing"
-    );
-    assert_eq!(
-        state_text(&of(&status, "a").state),
-        "waiting:PodInitializing"
-    );
+    assert_eq!(state_text(&of(&status, "i").state), "waiting:PodInitializing");
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:PodInitializing");
 }
 
 #[test]
 fn a_running_container_shows_the_runtimes_facts_with_whole_seconds() {
-    let status = generate(
-        &pod("Always", &[], &["a"]),
-        &[instance("a", "c1", Cri::Running, 3)],
-    );
+    let status = generate(&pod("Always", &[], &["a"]), &[instance("a", "c1", Cri::Running, 3)]);
     let a = of(&status, "a");
     assert_eq!(a.container_id.as_deref(), Some("containerd://c1"));
     assert_eq!(a.restart_count, 3);
@@ -46,13 +37,7 @@ fn an_exited_container_shows_code_reason_message_times_and_id() {
     let mut ended = exited("a", "c1", 3);
     ended.message = "last message".into();
     let status = generate(&pod("Never", &[], &["a"]), &[ended]);
-    let end = of(&status, "a")
-        .state
-        .as_ref()
-        .unwrap()
-        .terminated
-        .clone()
-        .unwrap();
+    let end = of(&status, "a").state.as_ref().unwrap().terminated.clone().unwrap();
     assert_eq!((end.exit_code, end.reason.as_deref()), (3, Some("Error")));
     assert_eq!(end.message.as_deref(), Some("last message"));
     assert_eq!(end.started_at.unwrap().0, later(-9));
@@ -65,38 +50,23 @@ fn times_that_were_not_reached_are_left_out() {
     let mut ended = exited("a", "c1", 128);
     ended.started_at = 0;
     let status = generate(&pod("Never", &[], &["a"]), &[ended]);
-    let end = of(&status, "a")
-        .state
-        .as_ref()
-        .unwrap()
-        .terminated
-        .clone()
-        .unwrap();
+    let end = of(&status, "a").state.as_ref().unwrap().terminated.clone().unwrap();
     assert_eq!(end.started_at, None);
 }
 
 #[test]
 fn a_created_container_waits_without_a_reason() {
-    let status = generate(
-        &pod("Always", &[], &["a"]),
-        &[instance("a", "c1", Cri::Created, 0)],
-    );
+    let status = generate(&pod("Always", &[], &["a"]), &[instance("a", "c1", Cri::Created, 0)]);
     assert_eq!(state_text(&of(&status, "a").state), "waiting:");
 }
 
 #[test]
 fn the_second_newest_instance_is_the_last_state() {
-    let instances = [
-        instance("a", "c2", Cri::Running, 1),
-        exited("a", "c1", 2),
-        exited("a", "c0", 9),
-    ];
+    let instances =
+        [instance("a", "c2", Cri::Running, 1), exited("a", "c1", 2), exited("a", "c0", 9)];
     let status = generate(&pod("Always", &[], &["a"]), &instances);
     assert_eq!(state_text(&of(&status, "a").state), "running");
-    assert_eq!(
-        state_text(&of(&status, "a").last_state),
-        "terminated:Error:2"
-    );
+    assert_eq!(state_text(&of(&status, "a").last_state), "terminated:Error:2");
 }
 
 #[test]
@@ -105,10 +75,7 @@ fn the_last_state_stays_when_the_dead_instance_is_collected() {
     let newest = instance("a", "c2", Cri::Running, 1);
     let old = generate(&pod, &[newest.clone(), exited("a", "c1", 2)]);
     let status = after(&pod, &[newest], Some(&old));
-    assert_eq!(
-        state_text(&of(&status, "a").last_state),
-        "terminated:Error:2"
-    );
+    assert_eq!(state_text(&of(&status, "a").last_state), "terminated:Error:2");
 }
 
 #[test]
@@ -117,10 +84,7 @@ fn an_unknown_container_that_was_running_has_ended_with_137() {
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);
     let unknown = [instance("a", "c1", Cri::Unknown, 4)];
     let status = after(&pod, &unknown, Some(&old));
-    assert_eq!(
-        state_text(&of(&status, "a").state),
-        "terminated:ContainerStatusUnknown:137"
-    );
+    assert_eq!(state_text(&of(&status, "a").state), "terminated:ContainerStatusUnknown:137");
     assert_eq!(of(&status, "a").restart_count, 5);
     let again = after(&pod, &unknown, Some(&status));
     assert_eq!(of(&again, "a"), of(&status, "a"), "and stays so");
@@ -128,10 +92,7 @@ fn an_unknown_container_that_was_running_has_ended_with_137() {
 
 #[test]
 fn an_unknown_container_that_was_not_running_waits() {
-    let status = generate(
-        &pod("Always", &[], &["a"]),
-        &[instance("a", "c1", Cri::Unknown, 0)],
-    );
+    let status = generate(&pod("Always", &[], &["a"]), &[instance("a", "c1", Cri::Unknown, 0)]);
     assert_eq!(state_text(&of(&status, "a").state), "waiting:");
 }
 
@@ -142,10 +103,7 @@ fn a_running_container_that_vanished_is_counted_as_restarted_with_137() {
     let status = after(&pod, &[], Some(&old));
     let a = of(&status, "a");
     assert_eq!(state_text(&a.state), "waiting:ContainerCreating");
-    assert_eq!(
-        state_text(&a.last_state),
-        "terminated:ContainerStatusUnknown:137"
-    );
+    assert_eq!(state_text(&a.last_state), "terminated:ContainerStatusUnknown:137");
     assert_eq!(a.restart_count, 5);
     let again = after(&pod, &[], Some(&status));
     assert_eq!(of(&again, "a"), a, "once only");
@@ -208,20 +166,14 @@ fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
 fn a_published_end_stays_when_the_runtime_forgets_it() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c1", 7)]);
-    assert_eq!(
-        after(&pod, &[], Some(&old)).container_statuses,
-        old.container_statuses
-    );
+    assert_eq!(after(&pod, &[], Some(&old)).container_statuses, old.container_statuses);
 }
 
 #[test]
 fn a_forgotten_init_container_is_completed_once_regular_ones_exist() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = generate(&pod, &[running("a", "c1")]);
-    assert_eq!(
-        state_text(&of(&status, "i").state),
-        "terminated:Completed:0"
-    );
+    assert_eq!(state_text(&of(&status, "i").state), "terminated:Completed:0");
     assert!(of(&status, "i").ready);
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
@@ -258,17 +210,8 @@ fn after_a_failed_start_the_state_is_waiting_and_the_end_moves_to_the_last_state
     let pod = pod("Always", &[], &["a"]);
     let status = held_back(&pod, &[exited("a", "c1", 2)], Some("ErrImagePull"), false);
     assert_eq!(state_text(&of(&status, "a").state), "waiting:ErrImagePull");
-    assert_eq!(
-        state_text(&of(&status, "a").last_state),
-        "terminated:Error:2"
-    );
-    let message = of(&status, "a")
-        .state
-        .clone()
-        .unwrap()
-        .waiting
-        .unwrap()
-        .message;
+    assert_eq!(state_text(&of(&status, "a").last_state), "terminated:Error:2");
+    let message = of(&status, "a").state.clone().unwrap().waiting.unwrap().message;
     assert_eq!(message.as_deref(), Some("why"));
 }
 
@@ -276,14 +219,8 @@ fn after_a_failed_start_the_state_is_waiting_and_the_end_moves_to_the_last_state
 fn crash_loop_back_off_is_published_at_once_also_for_a_short_delay() {
     let pod = pod("Always", &[], &["a"]);
     let status = held_back(&pod, &[exited("a", "c1", 1)], None, true);
-    assert_eq!(
-        state_text(&of(&status, "a").state),
-        "waiting:CrashLoopBackOff"
-    );
-    assert_eq!(
-        state_text(&of(&status, "a").last_state),
-        "terminated:Error:1"
-    );
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:CrashLoopBackOff");
+    assert_eq!(state_text(&of(&status, "a").last_state), "terminated:Error:1");
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
 
@@ -299,28 +236,14 @@ fn nothing_waits_that_will_not_be_started() {
         ("Always", 0, "waiting:RunContainerError"),
     ];
     for (policy, code, shown) in rows {
-        let status = held_back(
-            &pod(policy, &[], &["a"]),
-            &[exited("a", "c", code)],
-            reason,
-            true,
-        );
-        assert_eq!(
-            state_text(&of(&status, "a").state),
-            shown,
-            "{policy} after {code}"
-        );
+        let status = held_back(&pod(policy, &[], &["a"]), &[exited("a", "c", code)], reason, true);
+        assert_eq!(state_text(&of(&status, "a").state), shown, "{policy} after {code}");
     }
 }
 
 #[test]
 fn a_running_container_never_waits_for_an_older_failure() {
-    let status = held_back(
-        &pod("Always", &[], &["a"]),
-        &[running("a", "c")],
-        Some("X"),
-        true,
-    );
+    let status = held_back(&pod("Always", &[], &["a"]), &[running("a", "c")], Some("X"), true);
     assert_eq!(state_text(&of(&status, "a").state), "running");
 }
 
@@ -328,26 +251,15 @@ fn a_running_container_never_waits_for_an_older_failure() {
 fn a_finished_init_container_never_waits_again() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = held_back(&pod, &[exited("i", "c", 0)], Some("X"), true);
-    assert_eq!(
-        state_text(&of(&status, "i").state),
-        "terminated:Completed:0"
-    );
+    assert_eq!(state_text(&of(&status, "i").state), "terminated:Completed:0");
     assert_eq!(state_text(&of(&status, "a").state), "waiting:X");
 }
 
 #[test]
 fn a_sidecar_in_back_off_waits_also_after_a_clean_exit() {
     let pod = pod("Never", &["s*"], &["a"]);
-    let status = held_back(
-        &pod,
-        &[running("a", "c1"), exited("s", "c2", 0)],
-        None,
-        true,
-    );
-    assert_eq!(
-        state_text(&of(&status, "s").state),
-        "waiting:CrashLoopBackOff"
-    );
+    let status = held_back(&pod, &[running("a", "c1"), exited("s", "c2", 0)], None, true);
+    assert_eq!(state_text(&of(&status, "s").state), "waiting:CrashLoopBackOff");
 }
 
 #[test]
@@ -371,11 +283,7 @@ fn probed(
     });
     let runtime_status = runtime_status(&[running("a", "c1")]);
     let probe_results = |id: &ContainerId| match id.as_str() {
-        "c1" => ContainerProbeResults {
-            liveness: None,
-            readiness,
-            startup,
-        },
+        "c1" => ContainerProbeResults { liveness: None, readiness, startup },
         _ => ContainerProbeResults::default(),
     };
     let status = generate_api_pod_status(&StatusInputs {
@@ -400,11 +308,7 @@ fn started_and_ready_follow_the_probes() {
         (Some(Success), Some(Success), (true, true)),
     ];
     for (startup, readiness, expected) in rows {
-        assert_eq!(
-            probed(startup, readiness, None),
-            expected,
-            "{startup:?} {readiness:?}"
-        );
+        assert_eq!(probed(startup, readiness, None), expected, "{startup:?} {readiness:?}");
     }
 }
 
@@ -419,18 +323,10 @@ fn the_old_readiness_of_the_same_instance_holds_until_a_probe_result() {
         (None, Some(Failure), (true, false)),
     ];
     for (startup, readiness, expected) in rows {
-        assert_eq!(
-            probed(startup, readiness, Some(&shown)),
-            expected,
-            "{startup:?} {readiness:?}"
-        );
+        assert_eq!(probed(startup, readiness, Some(&shown)), expected, "{startup:?} {readiness:?}");
     }
     let other = generate(&pod("Always", &[], &["a"]), &[running("a", "c0")]);
-    assert_eq!(
-        probed(None, None, Some(&other)),
-        (false, false),
-        "another instance"
-    );
+    assert_eq!(probed(None, None, Some(&other)), (false, false), "another instance");
 }
 
 #[test]

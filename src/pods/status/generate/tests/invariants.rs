@@ -9,12 +9,8 @@ fn policies() -> impl Strategy<Value = &'static str> {
 }
 
 fn instances_of(name: &'static str) -> impl Strategy<Value = Vec<model::ContainerStatus>> {
-    let states = prop_oneof![
-        Just(Cri::Created),
-        Just(Cri::Running),
-        Just(Cri::Exited),
-        Just(Cri::Unknown)
-    ];
+    let states =
+        prop_oneof![Just(Cri::Created), Just(Cri::Running), Just(Cri::Exited), Just(Cri::Unknown)];
     prop::collection::vec((states, 0..3i32), 0..3).prop_map(move |list| {
         let newest = list.len();
         let each = list.into_iter().enumerate().map(|(index, (state, code))| {
@@ -29,13 +25,7 @@ fn instances_of(name: &'static str) -> impl Strategy<Value = Vec<model::Containe
 }
 
 fn runtime_statuses() -> impl Strategy<Value = model::PodStatus> {
-    (
-        instances_of("i"),
-        instances_of("s"),
-        instances_of("a"),
-        instances_of("b"),
-        any::<bool>(),
-    )
+    (instances_of("i"), instances_of("s"), instances_of("a"), instances_of("b"), any::<bool>())
         .prop_map(|(i, s, a, b, ready)| {
             let mut runtime_status = runtime_status(&[i, s, a, b].concat());
             runtime_status.sandboxes[0].ready = ready;

@@ -20,10 +20,8 @@ fn with_mounts() -> Pod {
 
 fn shown(supported: bool, instances: &[model::ContainerStatus]) -> Value {
     let pod = with_mounts();
-    let runtime = model::PodStatus {
-        containers: instances.to_vec(),
-        ..model::PodStatus::default()
-    };
+    let runtime =
+        model::PodStatus { containers: instances.to_vec(), ..model::PodStatus::default() };
     let inputs = StatusInputs {
         recursive_read_only_mounts: supported,
         ..StatusInputs::new(&pod, &runtime, now())
@@ -66,10 +64,7 @@ fn mounts_of_an_instance_stay_as_they_were_made_if_the_runtime_supports_more_aft
     let same = with(&running("a", "c1"), Some(&before), true);
     assert_eq!(mounts(&same), mounts(&before));
     let next = with(&instance("a", "c2", Cri::Running, 1), Some(&before), true);
-    assert_eq!(
-        mounts(&next),
-        mounts(&with(&running("a", "c2"), None, true))
-    );
+    assert_eq!(mounts(&next), mounts(&with(&running("a", "c2"), None, true)));
     assert_ne!(mounts(&next), mounts(&before));
 }
 
@@ -77,20 +72,14 @@ fn mounts_of_an_instance_stay_as_they_were_made_if_the_runtime_supports_more_aft
 fn user_and_stop_signal_are_those_of_the_newest_instance() {
     let mut pod = pod("Always", &[], &["a"]);
     let mut newest = running("a", "c2");
-    newest.user = Some(Arc::new(ContainerUser {
-        uid: 7,
-        gid: 8,
-        supplemental_groups: vec![8, 9],
-    }));
+    newest.user = Some(Arc::new(ContainerUser { uid: 7, gid: 8, supplemental_groups: vec![8, 9] }));
     newest.stop_signal = Some("SIGUSR1");
     let instances = [newest, exited("a", "c1", 1)];
     let unasked = generate(&pod, &instances);
     assert_eq!(of(&unasked, "a").stop_signal, None, "none was chosen");
     edit(&mut pod, "a", |a| {
-        a.lifecycle = Some(Lifecycle {
-            stop_signal: Some("SIGUSR1".into()),
-            ..Lifecycle::default()
-        });
+        a.lifecycle =
+            Some(Lifecycle { stop_signal: Some("SIGUSR1".into()), ..Lifecycle::default() });
     });
     let status = generate(&pod, &instances);
     let a = of(&status, "a");
@@ -99,8 +88,5 @@ fn user_and_stop_signal_are_those_of_the_newest_instance() {
     assert_eq!((user.uid, user.gid), (7, 8));
     assert_eq!(user.supplemental_groups.as_deref(), Some(&[8, 9][..]));
     let status = generate(&pod, &[running("a", "c1")]);
-    assert_eq!(
-        (&of(&status, "a").user, &of(&status, "a").stop_signal),
-        (&None, &None)
-    );
+    assert_eq!((&of(&status, "a").user, &of(&status, "a").stop_signal), (&None, &None));
 }

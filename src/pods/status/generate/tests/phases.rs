@@ -47,11 +47,7 @@ fn phase_of_two_regular_containers() {
     ];
     for (policy, states, expected) in rows {
         let pod = pod(policy, &[], &["a", "b"]);
-        assert_eq!(
-            phase(&pod, &["a", "b"], states, false),
-            expected,
-            "{policy} {states}"
-        );
+        assert_eq!(phase(&pod, &["a", "b"], states, false), expected, "{policy} {states}");
     }
 }
 
@@ -69,11 +65,7 @@ fn phase_with_a_plain_init_container() {
     ];
     for (policy, states, expected) in rows {
         let pod = pod(policy, &["i"], &["a"]);
-        assert_eq!(
-            phase(&pod, &["i", "a"], states, false),
-            expected,
-            "{policy} {states}"
-        );
+        assert_eq!(phase(&pod, &["i", "a"], states, false), expected, "{policy} {states}");
     }
 }
 
@@ -99,11 +91,7 @@ fn phase_with_a_sidecar() {
     ];
     for (policy, states, expected) in rows {
         let pod = pod(policy, &["s*"], &["a"]);
-        assert_eq!(
-            phase(&pod, &["s", "a"], states, false),
-            expected,
-            "{policy} {states}"
-        );
+        assert_eq!(phase(&pod, &["s", "a"], states, false), expected, "{policy} {states}");
     }
 }
 
@@ -131,9 +119,7 @@ fn a_pod_known_to_end_has_a_terminal_phase_unless_it_is_static() {
 #[test]
 fn a_container_of_its_own_policy_decides_for_itself() {
     let mut pod = pod("Never", &[], &["a"]);
-    edit(&mut pod, "a", |a| {
-        a.restart_policy = Some("OnFailure".into())
-    });
+    edit(&mut pod, "a", |a| a.restart_policy = Some("OnFailure".into()));
     assert_eq!(phase(&pod, &["a"], "1", false), "Running");
     assert_eq!(phase(&pod, &["a"], "0", false), "Succeeded");
 }
@@ -161,11 +147,7 @@ fn a_terminal_phase_never_goes_back() {
         Some("Failed"),
         "as the API server has it"
     );
-    assert_eq!(
-        phase(&always).as_deref(),
-        Some("Running"),
-        "a mirror does not end its static pod"
-    );
+    assert_eq!(phase(&always).as_deref(), Some("Running"), "a mirror does not end its static pod");
 }
 
 #[test]
@@ -221,11 +203,8 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c", 0)]);
     let runtime_status = runtime_status(&[exited("a", "c", 0)]);
-    let failure = PodFailure {
-        reason: "DeadlineExceeded".into(),
-        message: String::new(),
-        disruption: false,
-    };
+    let failure =
+        PodFailure { reason: "DeadlineExceeded".into(), message: String::new(), disruption: false };
     let inputs = StatusInputs {
         old: Some(&old),
         pod_failure: Some(&failure),

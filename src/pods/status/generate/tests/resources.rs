@@ -119,10 +119,7 @@ fn the_pod_has_what_it_requests_as_a_whole() {
     for (name, requested) in [
         ("i", json!({"requests": {"cpu": "2"}})),
         ("s", json!({"requests": {"cpu": "100m"}})),
-        (
-            "a",
-            json!({"requests": {"cpu": "0.5", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}),
-        ),
+        ("a", json!({"requests": {"cpu": "0.5", "memory": "64Mi"}, "limits": {"memory": "64Mi"}})),
         ("b", json!({"requests": {"memory": "64Mi"}})),
     ] {
         edit(&mut pod, name, |c| {
@@ -132,10 +129,7 @@ fn the_pod_has_what_it_requests_as_a_whole() {
     let status = serde_json::to_value(generate(&pod, &[])).unwrap();
     let requests = json!({"cpu": "2", "memory": "128Mi"});
     assert_eq!(status["allocatedResources"], requests);
-    assert_eq!(
-        status["resources"],
-        json!({"requests": requests, "limits": {"memory": "64Mi"}})
-    );
+    assert_eq!(status["resources"], json!({"requests": requests, "limits": {"memory": "64Mi"}}));
     let plain = serde_json::to_value(generate(&super::pod("Never", &[], &["a"]), &[])).unwrap();
     assert_eq!(plain["resources"], json!({}));
     assert_eq!(plain.get("allocatedResources"), None);
@@ -156,10 +150,8 @@ fn a_pod_that_runs_shows_what_is_in_force_beside_what_it_was_allocated() {
         (vec![], Some(&actuated_pod), "10Ki"),
     ] {
         let runtime = runtime_status(&containers);
-        let inputs = StatusInputs {
-            actuated_pod,
-            ..StatusInputs::new(&allocated, &runtime, now())
-        };
+        let inputs =
+            StatusInputs { actuated_pod, ..StatusInputs::new(&allocated, &runtime, now()) };
         let status = generate_api_pod_status(&inputs).unwrap();
         let shown = serde_json::to_value((&status.allocated_resources, &status.resources)).unwrap();
         let of = |memory: &str| json!({"memory": memory});

@@ -37,11 +37,7 @@ fn what_was_removed_waits_and_counts_as_restarted_once() {
     let pod = starting_over(&["i"]);
     let all = [running("b", "c2"), running("a", "c1"), exited("i", "c0", 0)];
     let before = generate(&pod, &all);
-    let ended = [
-        running("b", "c2"),
-        exited("a", "c1", 88),
-        exited("i", "c0", 0),
-    ];
+    let ended = [running("b", "c2"), exited("a", "c1", 88), exited("i", "c0", 0)];
     let removing = at(Removing, &pod, &ended, &before);
     assert_eq!(state_text(&of(&removing, "a").state), "terminated:Error:88");
     let mut shown = at(Removing, &pod, &[exited("a", "c1", 88)], &removing);
@@ -51,13 +47,7 @@ fn what_was_removed_waits_and_counts_as_restarted_once() {
             let status = of(&shown, name);
             assert_eq!(state_text(&status.state), "waiting:RestartingAllContainers");
             let last = "terminated:RestartingAllContainers:137";
-            assert_eq!(
-                (
-                    state_text(&status.last_state).as_str(),
-                    status.restart_count
-                ),
-                (last, 1)
-            );
+            assert_eq!((state_text(&status.last_state).as_str(), status.restart_count), (last, 1));
         }
         assert_eq!(shown.phase.as_deref(), Some("Running"));
         assert_eq!(says(&shown, "Initialized"), "True", "once is for good");
@@ -65,14 +55,8 @@ fn what_was_removed_waits_and_counts_as_restarted_once() {
     let again = instance("i", "c3", Cri::Running, 1);
     let shown = at(RestartAllStage::None, &pod, &[again], &shown);
     let i = of(&shown, "i");
-    assert_eq!(
-        state_text(&i.last_state),
-        "terminated:RestartingAllContainers:137"
-    );
-    assert_eq!(
-        (state_text(&i.state).as_str(), i.restart_count),
-        ("running", 1)
-    );
+    assert_eq!(state_text(&i.last_state), "terminated:RestartingAllContainers:137");
+    assert_eq!((state_text(&i.state).as_str(), i.restart_count), ("running", 1));
 }
 
 #[test]
@@ -81,10 +65,7 @@ fn what_had_not_begun_is_not_restarted() {
     let before = generate(&pod, &[exited("a", "c1", 88)]);
     let shown = at(Removed, &pod, &[], &before);
     let b = of(&shown, "b");
-    assert_eq!(
-        (state_text(&b.state).as_str(), b.restart_count),
-        ("waiting:ContainerCreating", 0)
-    );
+    assert_eq!((state_text(&b.state).as_str(), b.restart_count), ("waiting:ContainerCreating", 0));
 }
 
 #[test]
@@ -106,10 +87,7 @@ fn the_container_whose_exit_was_the_reason_shows_the_back_off_of_all() {
         };
         shown = generate_api_pod_status(&inputs).unwrap();
         let a = of(&shown, "a");
-        assert_eq!(
-            (state_text(&a.state).as_str(), a.restart_count),
-            (expected, 1)
-        );
+        assert_eq!((state_text(&a.state).as_str(), a.restart_count), (expected, 1));
         let b = state_text(&of(&shown, "b").state);
         assert_eq!(b, "waiting:RestartingAllContainers");
     }
@@ -119,11 +97,7 @@ fn the_container_whose_exit_was_the_reason_shows_the_back_off_of_all() {
 fn the_condition_is_there_where_a_rule_is_and_true_until_all_are_removed() {
     let plain = generate(&pod("Never", &[], &["a"]), &[running("a", "c")]);
     let kinds = plain.conditions.iter().flatten().map(|c| c.type_.as_str());
-    assert!(
-        !kinds
-            .collect::<Vec<_>>()
-            .contains(&"AllContainersRestarting")
-    );
+    assert!(!kinds.collect::<Vec<_>>().contains(&"AllContainersRestarting"));
     let pod = starting_over(&[]);
     let old = generate(&pod, &[running("a", "c1"), running("b", "c2")]);
     let kind = "AllContainersRestarting";
@@ -162,16 +136,8 @@ fn a_rule_that_restarts_is_no_end() {
         assert_eq!(status.phase.as_deref(), Some(phase), "{instances:?}");
     }
     let old = generate(&pod, &[exited("a", "c1", 42)]);
-    let alive = after(
-        &pod,
-        &[running("a", "c2"), exited("a", "c1", 42)],
-        Some(&old),
-    );
-    assert_eq!(
-        state_text(&of(&alive, "a").state),
-        "running",
-        "it may leave its end"
-    );
+    let alive = after(&pod, &[running("a", "c2"), exited("a", "c1", 42)], Some(&old));
+    assert_eq!(state_text(&of(&alive, "a").state), "running", "it may leave its end");
 }
 
 #[test]

@@ -43,10 +43,7 @@ fn what_others_have_is_not_given_twice() {
         (of_size("500m", "512Mi"), None),
         (
             of_size("501m", "1"),
-            Some((
-                "OutOfcpu",
-                "cpu, requested: 501, used: 1500, capacity: 2000",
-            )),
+            Some(("OutOfcpu", "cpu, requested: 501, used: 1500, capacity: 2000")),
         ),
         (
             of_size("1m", "513Mi"),
@@ -59,16 +56,9 @@ fn what_others_have_is_not_given_twice() {
     ];
     for (spec, expected) in rows {
         let expected = expected.map(|(reason, text): (&str, &str)| {
-            (
-                reason.to_owned(),
-                format!("Node didn't have enough resource: {text}"),
-            )
+            (reason.to_owned(), format!("Node didn't have enough resource: {text}"))
         });
-        assert_eq!(
-            rejected(&pod(spec.clone()), &node(json!({})), &others),
-            expected,
-            "{spec}"
-        );
+        assert_eq!(rejected(&pod(spec.clone()), &node(json!({})), &others), expected, "{spec}");
     }
 }
 
@@ -78,29 +68,17 @@ fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
     let three = [one.clone(), one.clone(), one.clone()];
     let (reason, text) = rejected(&one, &node(json!({})), &three).unwrap();
     assert_eq!(reason, "OutOfpods");
-    assert!(
-        text.ends_with("pods, requested: 1, used: 3, capacity: 3"),
-        "{text}"
-    );
+    assert!(text.ends_with("pods, requested: 1, used: 3, capacity: 3"), "{text}");
     let extended = |name: &str| {
         pod(json!({"containers": [{"name": "m", "resources": {"requests": {name: "1"}}}]}))
     };
-    assert_eq!(
-        rejected(&extended("example.com/gpu"), &node(json!({})), &[]),
-        None
-    );
+    assert_eq!(rejected(&extended("example.com/gpu"), &node(json!({})), &[]), None);
     let with = node(json!({"status": {"allocatable": {"example.com/gpu": "0"}}}));
-    let reason = rejected(&extended("example.com/gpu"), &with, &[])
-        .unwrap()
-        .0;
+    let reason = rejected(&extended("example.com/gpu"), &with, &[]).unwrap().0;
     assert_eq!(reason, "OutOfexample.com/gpu");
     let allocated = [("example.com/gpu".to_owned(), 1)].into();
     let gpu = extended("example.com/gpu");
-    assert_eq!(
-        admit(&gpu, &with, &[], &allocated),
-        Ok(()),
-        "it has its device"
-    );
+    assert_eq!(admit(&gpu, &with, &[], &allocated), Ok(()), "it has its device");
     let mapping =
         json!({"containerName": "m", "resourceName": "example.com/gpu", "requestName": "q"});
     let claim = json!({"extendedResourceClaimStatus": {
@@ -108,9 +86,7 @@ fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
     let mut claimed = gpu.clone();
     claimed.status = serde_json::from_value(claim).unwrap();
     assert_eq!(rejected(&claimed, &with, &[]), None, "a claim provides it");
-    let reason = rejected(&extended("hugepages-2Mi"), &node(json!({})), &[])
-        .unwrap()
-        .0;
+    let reason = rejected(&extended("hugepages-2Mi"), &node(json!({})), &[]).unwrap().0;
     assert_eq!(reason, "OutOfhugepages-2Mi");
 }
 
@@ -138,10 +114,7 @@ fn selectors_and_required_affinity_have_to_match() {
         (affinity(json!([term("zone", "Sounds", &["like"])])), false),
         (affinity(json!([field("node1")])), true),
         (affinity(json!([field("node2")])), false),
-        (
-            affinity(json!([field("node2"), term("zone", "Exists", &[])])),
-            true,
-        ),
+        (affinity(json!([field("node2"), term("zone", "Exists", &[])])), true),
         (affinity(json!([{}])), false),
     ] {
         let found = rejected(&pod(spec.clone()), &node(json!({})), &[]);
@@ -157,25 +130,15 @@ fn selectors_and_required_affinity_have_to_match() {
 #[test]
 fn a_port_of_the_host_belongs_to_one_pod() {
     let on = |port: Value| pod(json!({"containers": [{"name": "m", "ports": [port]}]}));
-    let taken = [Arc::new(on(
-        json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"}),
-    ))];
+    let taken =
+        [Arc::new(on(json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"})))];
     for (port, free) in [
         (json!({"containerPort": 80}), true),
         (json!({"containerPort": 1, "hostPort": 8081}), true),
         (json!({"containerPort": 1, "hostPort": 8080}), false),
-        (
-            json!({"containerPort": 1, "hostPort": 8080, "protocol": "UDP"}),
-            true,
-        ),
-        (
-            json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.2"}),
-            true,
-        ),
-        (
-            json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.1"}),
-            false,
-        ),
+        (json!({"containerPort": 1, "hostPort": 8080, "protocol": "UDP"}), true),
+        (json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.2"}), true),
+        (json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.1"}), false),
     ] {
         let reason = rejected(&on(port.clone()), &node(json!({})), &taken).map(|found| found.0);
         assert_eq!(reason.as_deref(), (!free).then_some("NodePorts"), "{port}");
@@ -193,22 +156,12 @@ fn only_taints_that_evict_matter_and_static_pods_tolerate_all() {
         (with(json!({"operator": "Exists"})), true),
         (with(json!({"key": "k", "value": "v"})), true),
         (with(json!({"key": "k", "value": "w"})), false),
-        (
-            with(json!({"key": "k", "operator": "Exists", "effect": "NoExecute"})),
-            true,
-        ),
-        (
-            with(json!({"key": "k", "operator": "Exists", "effect": "NoSchedule"})),
-            false,
-        ),
+        (with(json!({"key": "k", "operator": "Exists", "effect": "NoExecute"})), true),
+        (with(json!({"key": "k", "operator": "Exists", "effect": "NoSchedule"})), false),
         (with(json!({"key": "other", "operator": "Exists"})), false),
     ] {
         let reason = rejected(&pod, &tainted("NoExecute"), &[]).map(|found| found.0);
-        assert_eq!(
-            reason.as_deref(),
-            (!fits).then_some("TaintToleration"),
-            "{pod:?}"
-        );
+        assert_eq!(reason.as_deref(), (!fits).then_some("TaintToleration"), "{pod:?}");
     }
     assert_eq!(rejected(&pod(json!({})), &tainted("NoSchedule"), &[]), None);
     let mut of_file = pod(json!({}));

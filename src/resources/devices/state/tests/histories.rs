@@ -53,12 +53,7 @@ fn shape(pod: u8) -> PodRequest {
         2 => request(&uid, &[("i", UntilExit, 2), ("m", Kept, 1)]),
         3 => request(
             &uid,
-            &[
-                ("i", UntilExit, 1),
-                ("s", Kept, 1),
-                ("j", UntilExit, 2),
-                ("m", Kept, 1),
-            ],
+            &[("i", UntilExit, 1), ("s", Kept, 1), ("j", UntilExit, 2), ("m", Kept, 1)],
         ),
         _ => request(&uid, &[("a", Kept, 1), ("b", Kept, 1)]),
     }
@@ -148,11 +143,7 @@ proptest! {
 
 fn prepared(
     state: &DeviceManagerCache,
-) -> Vec<(
-    PodUid,
-    String,
-    crate::resources::devices::checkpoint::DevicesPerNuma,
-)> {
+) -> Vec<(PodUid, String, crate::resources::devices::checkpoint::DevicesPerNuma)> {
     let mut all = Vec::new();
     for uid in state.pods() {
         for (container, resources) in state.of_pod(&uid).unwrap() {

@@ -18,10 +18,7 @@ fn request(uid: &str, containers: &[(&str, DeviceUse, u64)]) -> PodRequest {
         kind: *kind,
         amounts: [(GPU.to_owned(), *amount)].into(),
     });
-    PodRequest {
-        uid: uid.into(),
-        containers: containers.collect(),
-    }
+    PodRequest { uid: uid.into(), containers: containers.collect() }
 }
 
 fn one(uid: &str, amount: u64) -> PodRequest {
@@ -29,14 +26,9 @@ fn one(uid: &str, amount: u64) -> PodRequest {
 }
 
 fn devices(list: &[(&str, bool)]) -> DeviceMap {
-    let device = |healthy| PluginDevice {
-        healthy,
-        numa_nodes: Vec::new(),
-    };
+    let device = |healthy| PluginDevice { healthy, numa_nodes: Vec::new() };
     let devices = list.iter();
-    devices
-        .map(|(id, healthy)| ((*id).to_owned(), device(*healthy)))
-        .collect()
+    devices.map(|(id, healthy)| ((*id).to_owned(), device(*healthy))).collect()
 }
 
 fn options(pre_start: bool, preferred: bool) -> DevicePluginOptions {
@@ -93,8 +85,7 @@ fn of(state: &DeviceManagerCache, uid: &str, container: &str) -> String {
 
 fn amounts(state: &DeviceManagerCache) -> Vec<(String, usize, usize)> {
     let all = state.capacities().into_iter();
-    all.map(|(name, c)| (name, c.capacity, c.allocatable))
-        .collect()
+    all.map(|(name, c)| (name, c.capacity, c.allocatable)).collect()
 }
 
 #[test]
@@ -102,10 +93,7 @@ fn a_container_gets_healthy_devices_that_no_other_has() {
     let (mut state, _) = with(&[("a", true), ("b", false), ("c", true)]);
     assert_eq!(allocate(&mut state, &one("u1", 1)), Ok(()));
     assert_eq!(allocate(&mut state, &one("u2", 1)), Ok(()));
-    assert_eq!(
-        (of(&state, "u1", "main"), of(&state, "u2", "main")),
-        ("a".into(), "c".into())
-    );
+    assert_eq!((of(&state, "u1", "main"), of(&state, "u2", "main")), ("a".into(), "c".into()));
     let error = allocate(&mut state, &one("u3", 1)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -123,23 +111,15 @@ fn a_container_gets_healthy_devices_that_no_other_has() {
 fn what_a_container_has_is_checked_again_and_stays() {
     let (mut state, id) = with(&[("a", true), ("b", true)]);
     allocate(&mut state, &one("u", 1)).unwrap();
-    assert_eq!(
-        state.next(&one("u", 1), None, None),
-        Ok(AllocationStep::Done)
-    );
+    assert_eq!(state.next(&one("u", 1), None, None), Ok(AllocationStep::Done));
     let error = state.next(&one("u", 2), None, None).unwrap_err();
     assert_eq!(
         error.to_string(),
         r#"pod "u" container "main" changed request for resource "example.com/gpu" from 1 to 2"#
     );
-    state
-        .set_devices(GPU, id, devices(&[("a", false), ("b", true)]))
-        .unwrap();
+    state.set_devices(GPU, id, devices(&[("a", false), ("b", true)])).unwrap();
     assert_eq!(
-        state
-            .next(&one("u", 1), None, None)
-            .unwrap_err()
-            .to_string(),
+        state.next(&one("u", 1), None, None).unwrap_err().to_string(),
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu"
     );
     assert_eq!(of(&state, "u", "main"), "a");
@@ -154,37 +134,20 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
         (error.to_string(), error.is_transient())
     };
     let mut state = DeviceManagerCache::default();
-    assert_eq!(
-        state.next(&one("u", 1), None, None),
-        Ok(AllocationStep::Done),
-        "nobody's resource"
-    );
+    assert_eq!(state.next(&one("u", 1), None, None), Ok(AllocationStep::Done), "nobody's resource");
     let id = connect(&mut state, GPU, options(false, false));
-    assert_eq!(
-        refused(&mut state),
-        (no_healthy.into(), true),
-        "not listed yet"
-    );
-    state
-        .set_devices(GPU, id, devices(&[("a", false)]))
-        .unwrap();
+    assert_eq!(refused(&mut state), (no_healthy.into(), true), "not listed yet");
+    state.set_devices(GPU, id, devices(&[("a", false)])).unwrap();
     assert_eq!(refused(&mut state), (no_healthy.into(), false));
     state.set_devices(GPU, id, devices(&[("a", true)])).unwrap();
     allocate(&mut state, &one("u", 1)).unwrap();
     let now = clock::instant();
     assert!(state.set_disconnected(GPU, id, now));
-    assert_eq!(
-        refused(&mut state),
-        (no_healthy.into(), true),
-        "the plugin is away"
-    );
+    assert_eq!(refused(&mut state), (no_healthy.into(), true), "the plugin is away");
     assert!(state.expire(now + ENDPOINT_STOP_GRACE_PERIOD * 2));
     assert_eq!(
         refused(&mut state),
-        (
-            "cannot allocate unregistered device example.com/gpu".into(),
-            false
-        )
+        ("cannot allocate unregistered device example.com/gpu".into(), false)
     );
 }
 
@@ -193,34 +156,13 @@ fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs()
     use DeviceUse::{Kept, UntilExit};
     for (kinds, free, expected) in [
         // Two init containers one after the other, then the container: one device is enough.
-        (
-            &[("i1", UntilExit), ("i2", UntilExit), ("main", Kept)][..],
-            1,
-            Ok("a a a"),
-        ),
+        (&[("i1", UntilExit), ("i2", UntilExit), ("main", Kept)][..], 1, Ok("a a a")),
         (&[("side", Kept), ("main", Kept)], 2, Ok("a b")),
         (&[("side", Kept), ("main", Kept)], 1, Err(0)),
         // A sidecar takes over what an init container had before it.
-        (
-            &[("i1", UntilExit), ("side", Kept), ("main", Kept)],
-            2,
-            Ok("a a b"),
-        ),
-        (
-            &[
-                ("i1", UntilExit),
-                ("side", Kept),
-                ("i2", UntilExit),
-                ("main", Kept),
-            ],
-            2,
-            Ok("a a b b"),
-        ),
-        (
-            &[("i1", UntilExit), ("m1", Kept), ("m2", Kept)],
-            2,
-            Ok("a a b"),
-        ),
+        (&[("i1", UntilExit), ("side", Kept), ("main", Kept)], 2, Ok("a a b")),
+        (&[("i1", UntilExit), ("side", Kept), ("i2", UntilExit), ("main", Kept)], 2, Ok("a a b b")),
+        (&[("i1", UntilExit), ("m1", Kept), ("m2", Kept)], 2, Ok("a a b")),
     ] {
         let list = [("a", true), ("b", true), ("c", true)];
         let (mut state, _) = with(list.get(..free).unwrap());
@@ -229,10 +171,7 @@ fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs()
         match expected {
             Ok(expected) => {
                 assert_eq!(done, Ok(()), "{kinds:?}");
-                let found: Vec<_> = kinds
-                    .iter()
-                    .map(|(name, _)| of(&state, "u", name))
-                    .collect();
+                let found: Vec<_> = kinds.iter().map(|(name, _)| of(&state, "u", name)).collect();
                 assert_eq!(found.join(" "), expected, "{kinds:?}");
             }
             Err(available) => assert_eq!(
@@ -275,10 +214,7 @@ fn a_plugin_may_prefer_devices_and_nothing_else() {
         assert_eq!(Vec::from_iter(chosen).join(" "), expected);
         // Somebody else took them meanwhile.
         let rest = state.next(&one("u2", 3), None, Some(&preferred));
-        assert!(matches!(
-            rest,
-            Err(DeviceAllocationError::Unavailable { available: 2, .. })
-        ));
+        assert!(matches!(rest, Err(DeviceAllocationError::Unavailable { available: 2, .. })));
     }
 }
 
@@ -317,15 +253,9 @@ fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
         panic!("no devices are reserved");
     };
     assert!(state.allocate(&first, response(&first.devices)));
-    assert!(matches!(
-        state.next(&wanted, None, None),
-        Ok(AllocationStep::Allocate(_))
-    ));
+    assert!(matches!(state.next(&wanted, None, None), Ok(AllocationStep::Allocate(_))));
     state.release_unprepared(&"u".into());
-    assert_eq!(
-        (of(&state, "u", "m1"), of(&state, "u", "m2")),
-        ("a".into(), String::new())
-    );
+    assert_eq!((of(&state, "u", "m1"), of(&state, "u", "m2")), ("a".into(), String::new()));
     let Ok(AllocationStep::Allocate(only)) = state.next(&wanted, Some("m2"), None) else {
         panic!("no devices are reserved");
     };
@@ -345,14 +275,8 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     );
     let waits = state.next(&one("u", 1), None, None).unwrap_err();
     assert!(waits.is_transient(), "no device is allocated before that");
-    assert!(
-        !state.set_disconnected(GPU, first, now),
-        "the one before does not count"
-    );
-    assert_eq!(
-        state.set_devices(GPU, first, devices(&[("x", true)])),
-        Err(ListError::Replaced)
-    );
+    assert!(!state.set_disconnected(GPU, first, now), "the one before does not count");
+    assert_eq!(state.set_devices(GPU, first, devices(&[("x", true)])), Err(ListError::Replaced));
     let list = devices(&[("a", true), ("b", true), ("c", true)]);
     state.set_devices(GPU, second, list).unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 3, 3)]);
@@ -366,9 +290,7 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     let forgotten = state.next_expiry().unwrap();
     assert!(forgotten > expiry);
     let third = connect(&mut state, GPU, options(false, false));
-    state
-        .set_devices(GPU, third, devices(&[("a", true)]))
-        .unwrap();
+    state.set_devices(GPU, third, devices(&[("a", true)])).unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 1, 1)]);
     assert_eq!(state.next_expiry(), None);
     assert_eq!(state.allocatable()[GPU].len(), 1);
@@ -390,9 +312,7 @@ fn pods_are_checked_when_the_health_of_their_devices_changes() {
         assert_eq!(!pods.is_empty(), changed, "{list:?}");
     }
     assert!(state.is_healthy(GPU, "a") && state.is_healthy(GPU, "unknown"));
-    state
-        .set_devices(GPU, id, devices(&[("a", false)]))
-        .unwrap();
+    state.set_devices(GPU, id, devices(&[("a", false)])).unwrap();
     assert!(!state.is_healthy(GPU, "a"));
 }
 
@@ -406,22 +326,12 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
     let own = later.allocation(&"u".into(), "main", GPU).unwrap();
     assert_eq!(own.response.as_deref(), Some(&response(&["a".into()])));
     assert_eq!(amounts(&later), [(GPU.to_owned(), 0, 0)]);
-    assert!(
-        later
-            .next(&one("u2", 1), None, None)
-            .unwrap_err()
-            .is_transient()
-    );
+    assert!(later.next(&one("u2", 1), None, None).unwrap_err().is_transient());
     let id = connect(&mut later, GPU, options(false, false));
-    later
-        .set_devices(GPU, id, devices(&[("a", true), ("b", true)]))
-        .unwrap();
+    later.set_devices(GPU, id, devices(&[("a", true), ("b", true)])).unwrap();
     allocate(&mut later, &one("u2", 1)).unwrap();
     assert_eq!(of(&later, "u2", "main"), "b");
-    assert_eq!(
-        later.next(&one("u", 1), None, None),
-        Ok(AllocationStep::Done)
-    );
+    assert_eq!(later.next(&one("u", 1), None, None), Ok(AllocationStep::Done));
 }
 
 #[test]
@@ -434,9 +344,7 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
     }
     let mut later = DeviceManagerCache::restore(&data, clock::instant());
     let id = connect(&mut later, GPU, options(false, false));
-    later
-        .set_devices(GPU, id, devices(&[("b", true), ("a", true)]))
-        .unwrap();
+    later.set_devices(GPU, id, devices(&[("b", true), ("a", true)])).unwrap();
     let Ok(AllocationStep::Allocate(again)) = later.next(&one("u", 1), None, None) else {
         panic!("nothing is requested");
     };
@@ -453,24 +361,15 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
 fn devices_are_kept_by_the_numa_nodes_that_they_are_near_to() {
     let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
-    let near = |nodes: &[i64]| PluginDevice {
-        healthy: true,
-        numa_nodes: nodes.to_vec(),
-    };
+    let near = |nodes: &[i64]| PluginDevice { healthy: true, numa_nodes: nodes.to_vec() };
     let list = [("a", &[0][..]), ("b", &[0, 1]), ("c", &[])];
     let list = list.map(|(name, nodes)| (name.to_owned(), near(nodes)));
     state.set_devices(GPU, id, list.into()).unwrap();
     allocate(&mut state, &one("u", 3)).unwrap();
     let own = state.allocation(&"u".into(), "main", GPU).unwrap();
-    let shown: Vec<_> = own
-        .devices
-        .iter()
-        .map(|(node, ids)| (*node, ids.clone().unwrap().join(" ")))
-        .collect();
-    assert_eq!(
-        shown,
-        [(-1, "c".into()), (0, "a b".into()), (1, "b".into())]
-    );
+    let shown: Vec<_> =
+        own.devices.iter().map(|(node, ids)| (*node, ids.clone().unwrap().join(" "))).collect();
+    assert_eq!(shown, [(-1, "c".into()), (0, "a b".into()), (1, "b".into())]);
 }
 
 #[test]
@@ -480,10 +379,7 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     let refused = |state: &mut DeviceManagerCache, uid: &str| {
         let error = state.next(&one(uid, 1), None, None).unwrap_err();
         assert!(error.is_transient());
-        assert!(
-            matches!(error, DeviceAllocationError::UnknownDevices(_)),
-            "{error}"
-        );
+        assert!(matches!(error, DeviceAllocationError::UnknownDevices(_)), "{error}");
     };
     refused(&mut state, "new");
     state.mark_running(&one("old", 1));
@@ -516,11 +412,7 @@ fn there_is_a_limit_to_resources() {
     let mut state = DeviceManagerCache::default();
     for n in 0..MAX_RESOURCES {
         assert!(state.has_room_for(GPU));
-        connect(
-            &mut state,
-            &format!("example.com/r{n}"),
-            options(false, false),
-        );
+        connect(&mut state, &format!("example.com/r{n}"), options(false, false));
     }
     assert!(!state.has_room_for(GPU));
     assert!(state.has_room_for("example.com/r0"));

@@ -20,14 +20,9 @@ fn mask(nodes: &[u32]) -> NumaMask {
 /// `a0` and `a1` are near to node 0, `b0` to node 1, and nothing is known of `x`.
 fn near() -> DeviceMap {
     let nodes: [(&str, &[i64]); 4] = [("a0", &[0]), ("a1", &[0]), ("b0", &[1]), ("x", &[])];
-    let device = |nodes: &[i64]| PluginDevice {
-        healthy: true,
-        numa_nodes: nodes.to_vec(),
-    };
+    let device = |nodes: &[i64]| PluginDevice { healthy: true, numa_nodes: nodes.to_vec() };
     let nodes = nodes.into_iter();
-    nodes
-        .map(|(id, nodes)| (id.to_owned(), device(nodes)))
-        .collect()
+    nodes.map(|(id, nodes)| (id.to_owned(), device(nodes))).collect()
 }
 
 fn state_of(devices: DeviceMap) -> DeviceManagerCache {
@@ -53,16 +48,10 @@ fn hints_of(state: &DeviceManagerCache, pod: &Pod) -> Vec<(NumaMask, bool)> {
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let of_container = hints.container_hints(pod, container);
     if pod.spec.as_ref().unwrap().containers.len() == 1 {
-        assert_eq!(
-            of_container,
-            hints.pod_hints(pod),
-            "one container is the pod"
-        );
+        assert_eq!(of_container, hints.pod_hints(pod), "one container is the pod");
     }
     let hints = of_container[GPU].iter();
-    hints
-        .map(|hint| (hint.affinity.unwrap(), hint.preferred))
-        .collect()
+    hints.map(|hint| (hint.affinity.unwrap(), hint.preferred)).collect()
 }
 
 #[test]
@@ -91,19 +80,11 @@ fn every_set_of_nodes_with_enough_devices_is_a_hint_and_the_smallest_are_preferr
 
     let any = DeviceHints::new(with(&[("a", true)]).0, both);
     let wanted = pod("u", &[1]);
-    assert_eq!(
-        any.pod_hints(&wanted)[GPU],
-        [TopologyHint::ANY],
-        "no device is near to a node"
-    );
+    assert_eq!(any.pod_hints(&wanted)[GPU], [TopologyHint::ANY], "no device is near to a node");
     let mut elsewhere = near();
     elsewhere.retain(|id, _| id == "b0");
     elsewhere.get_mut("b0").unwrap().numa_nodes = vec![7, -3];
-    assert_eq!(
-        hints_of(&state_of(elsewhere), &wanted),
-        [],
-        "the machine has no such node"
-    );
+    assert_eq!(hints_of(&state_of(elsewhere), &wanted), [], "the machine has no such node");
 }
 
 #[test]
@@ -143,10 +124,7 @@ fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
         })
     };
     assert_eq!(next("u", 1), prefer(&["a0", "a1"], &[], 1));
-    assert_eq!(
-        next("u", 3),
-        prefer(&["b0", "x", "a0", "a1"], &["a0", "a1"], 3)
-    );
+    assert_eq!(next("u", 3), prefer(&["b0", "x", "a0", "a1"], &["a0", "a1"], 3));
     // There is nothing to choose.
     assert!(matches!(next("u", 2), AllocationStep::Allocate(of) if of.devices == ["a0", "a1"]));
 }
@@ -161,23 +139,12 @@ fn the_containers_of_a_pod_get_nodes_that_leave_room_for_each_other() {
             vec![(0, vec![10, 20]), (1, vec![20, 10])],
         );
         let mut hints = DeviceHints::new(state_of(near()), mask(&[0, 1]));
-        let admission = manager
-            .unwrap()
-            .admit(&pod("u", amounts), &mut [&mut hints]);
+        let admission = manager.unwrap().admit(&pod("u", amounts), &mut [&mut hints]);
         let affinities = hints.into_affinities().into_values();
         admission.result.map(|()| affinities.collect::<Vec<_>>())
     };
-    assert_eq!(
-        admit("container", &[2, 1]),
-        Ok(vec![mask(&[0]), mask(&[1])])
-    );
-    assert_eq!(
-        admit("container", &[1, 2]).unwrap_err().reason,
-        "TopologyAffinityError"
-    );
+    assert_eq!(admit("container", &[2, 1]), Ok(vec![mask(&[0]), mask(&[1])]));
+    assert_eq!(admit("container", &[1, 2]).unwrap_err().reason, "TopologyAffinityError");
     assert_eq!(admit("pod", &[1, 1]), Ok(vec![mask(&[0]), mask(&[0])]));
-    assert_eq!(
-        admit("pod", &[2, 1]).unwrap_err().reason,
-        "TopologyAffinityError"
-    );
+    assert_eq!(admit("pod", &[2, 1]).unwrap_err().reason, "TopologyAffinityError");
 }

@@ -15,37 +15,15 @@ fn plain_init_containers_run_one_after_the_other() {
             good().with("i", CREATED),
             "init:i",
         ),
-        (
-            "created, Never",
-            p("Never"),
-            good().with("i", CREATED),
-            "init:i",
-        ),
+        ("created, Never", p("Never"), good().with("i", CREATED), "init:i"),
         ("running: wait", p("Always"), good().with("i", RUNNING), ""),
-        (
-            "failed, Always",
-            p("Always"),
-            good().exited("i", 1),
-            "init:i",
-        ),
-        (
-            "failed, OnFailure",
-            p("OnFailure"),
-            good().exited("i", 1),
-            "init:i",
-        ),
-        (
-            "failed, Never",
-            p("Never"),
-            good().exited("i", 1),
-            "kill-pod",
-        ),
+        ("failed, Always", p("Always"), good().exited("i", 1), "init:i"),
+        ("failed, OnFailure", p("OnFailure"), good().exited("i", 1), "init:i"),
+        ("failed, Never", p("Never"), good().exited("i", 1), "kill-pod"),
         (
             "killed for memory, Never",
             p("Never"),
-            good()
-                .exited("i", 0)
-                .change(|c| c.reason = "OOMKilled".into()),
+            good().exited("i", 0).change(|c| c.reason = "OOMKilled".into()),
             "kill-pod",
         ),
         (
@@ -60,42 +38,12 @@ fn plain_init_containers_run_one_after_the_other() {
             good().exited("i", 1),
             "kill-pod",
         ),
-        (
-            "succeeded: the next",
-            p("Never"),
-            good().exited("i", 0),
-            "init:j",
-        ),
-        (
-            "the last succeeded",
-            p("Never"),
-            good().exited("i", 0).exited("j", 0),
-            "start:a",
-        ),
-        (
-            "the first is gone",
-            p("Never"),
-            good().exited("j", 0),
-            "start:a",
-        ),
-        (
-            "the second runs, the first is gone",
-            p("Always"),
-            good().with("j", RUNNING),
-            "",
-        ),
-        (
-            "unknown, restartable",
-            p("OnFailure"),
-            good().with("i", UNKNOWN),
-            "kill:i-0 init:i",
-        ),
-        (
-            "unknown, Never",
-            p("Never"),
-            good().with("i", UNKNOWN),
-            "kill-pod",
-        ),
+        ("succeeded: the next", p("Never"), good().exited("i", 0), "init:j"),
+        ("the last succeeded", p("Never"), good().exited("i", 0).exited("j", 0), "start:a"),
+        ("the first is gone", p("Never"), good().exited("j", 0), "start:a"),
+        ("the second runs, the first is gone", p("Always"), good().with("j", RUNNING), ""),
+        ("unknown, restartable", p("OnFailure"), good().with("i", UNKNOWN), "kill:i-0 init:i"),
+        ("unknown, Never", p("Never"), good().with("i", UNKNOWN), "kill-pod"),
         ("deleted", p("Always").deleted(), good(), ""),
     ]);
 }
@@ -106,48 +54,13 @@ fn initialised_is_a_fact_or_else_a_regular_container_in_this_sandbox() {
     let second = || Runtime::new([sandbox(1), not_ready(0)]);
     check(&[
         ("running", p(), Runtime::good().with("a", RUNNING), "init:s"),
-        (
-            "created",
-            p(),
-            Runtime::good().with("a", CREATED),
-            "init:s start:a",
-        ),
-        (
-            "exited here",
-            p(),
-            Runtime::good().exited("a", 1),
-            "init:s start:a",
-        ),
-        (
-            "exited in an earlier sandbox",
-            p(),
-            second().exited("a", 1).in_sandbox(0),
-            "init:i",
-        ),
-        (
-            "created in an earlier sandbox",
-            p(),
-            second().with("a", CREATED).in_sandbox(0),
-            "init:i",
-        ),
-        (
-            "init done in an earlier sandbox",
-            p(),
-            second().exited("i", 0).in_sandbox(0),
-            "init:i",
-        ),
-        (
-            "recorded as initialized",
-            p(),
-            second().initialized_in(1),
-            "init:s start:a",
-        ),
-        (
-            "recorded for another sandbox",
-            p(),
-            second().initialized_in(0),
-            "init:i",
-        ),
+        ("created", p(), Runtime::good().with("a", CREATED), "init:s start:a"),
+        ("exited here", p(), Runtime::good().exited("a", 1), "init:s start:a"),
+        ("exited in an earlier sandbox", p(), second().exited("a", 1).in_sandbox(0), "init:i"),
+        ("created in an earlier sandbox", p(), second().with("a", CREATED).in_sandbox(0), "init:i"),
+        ("init done in an earlier sandbox", p(), second().exited("i", 0).in_sandbox(0), "init:i"),
+        ("recorded as initialized", p(), second().initialized_in(1), "init:s start:a"),
+        ("recorded for another sandbox", p(), second().initialized_in(0), "init:i"),
         (
             "the record wins over a failed init container",
             pod("Never", &["a"]).init("i"),
@@ -174,39 +87,14 @@ fn sidecars_during_initialisation() {
     let good = Runtime::good;
     let up = |probe_result| good().with("s", RUNNING).startup(probe_result);
     check(&[
-        (
-            "no status and nothing initialised",
-            last(),
-            good(),
-            "init:i",
-        ),
-        (
-            "no status, a later one was seen",
-            first(),
-            good().with("j", RUNNING),
-            "init:s",
-        ),
+        ("no status and nothing initialised", last(), good(), "init:i"),
+        ("no status, a later one was seen", first(), good().with("j", RUNNING), "init:s"),
         ("created", first(), good().with("s", CREATED), "init:s"),
-        (
-            "no startup result yet",
-            first(),
-            good().with("s", RUNNING),
-            "",
-        ),
+        ("no startup result yet", first(), good().with("s", RUNNING), ""),
         ("startup unknown", first(), up(Unknown), ""),
         ("startup failed", first(), up(Failure), "kill:s-0 init:s"),
-        (
-            "started: the next, the first time",
-            first(),
-            up(Success),
-            "init:j",
-        ),
-        (
-            "started: the next has run",
-            first(),
-            up(Success).with("j", RUNNING),
-            "",
-        ),
+        ("started: the next, the first time", first(), up(Success), "init:j"),
+        ("started: the next has run", first(), up(Success).with("j", RUNNING), ""),
         ("the last one started", last(), up(Success), "start:a"),
         (
             "liveness does not hold the next back",
@@ -270,10 +158,7 @@ fn sidecars_beside_the_regular_containers() {
         (
             "the same, sidecar running",
             p("OnFailure"),
-            Runtime::good()
-                .exited("a", 0)
-                .with("s", RUNNING)
-                .startup(Success),
+            Runtime::good().exited("a", 0).with("s", RUNNING).startup(Success),
             "kill-pod",
         ),
     ]);

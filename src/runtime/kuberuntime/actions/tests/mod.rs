@@ -41,12 +41,8 @@ fn kill_messages_are_upstreams() {
         .with("a", RUNNING)
         .liveness(Failure)
         .with("b", UNKNOWN);
-    let said: Vec<_> = runtime
-        .actions(&p)
-        .containers_to_kill
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let said: Vec<_> =
+        runtime.actions(&p).containers_to_kill.iter().map(ToString::to_string).collect();
     assert_eq!(
         said,
         [
@@ -56,18 +52,13 @@ fn kill_messages_are_upstreams() {
         ]
     );
     let never = pod("Never", &["a", "b"]);
-    let runtime = Runtime::good()
-        .with("b", RUNNING)
-        .with("a", RUNNING)
-        .startup(Failure);
+    let runtime = Runtime::good().with("b", RUNNING).with("a", RUNNING).startup(Failure);
     assert_eq!(
         runtime.actions(&never).containers_to_kill[0].to_string(),
         "Container a failed startup probe"
     );
-    let changed = Runtime::good()
-        .with("b", RUNNING)
-        .with("a", RUNNING)
-        .change(|c| c.hash = "other".into());
+    let changed =
+        Runtime::good().with("b", RUNNING).with("a", RUNNING).change(|c| c.hash = "other".into());
     assert_eq!(
         changed.actions(&never).containers_to_kill[0].to_string(),
         "Container a definition changed, will be restarted"
@@ -77,22 +68,12 @@ fn kill_messages_are_upstreams() {
 #[test]
 fn starts_say_why() {
     let p = pod("Always", &["a", "b", "c"]);
-    let runtime = Runtime::good()
-        .exited("b", 7)
-        .with("c", RUNNING)
-        .liveness(Failure);
+    let runtime = Runtime::good().exited("b", 7).with("c", RUNNING).liveness(Failure);
     let why: Vec<_> = runtime
         .actions(&p)
         .containers_to_start
         .iter()
         .map(|start| format!("{} {}", start.name, start.reason))
         .collect();
-    assert_eq!(
-        why,
-        [
-            "a has no instance yet",
-            "b exited with code 7",
-            "c failed liveness probe"
-        ]
-    );
+    assert_eq!(why, ["a has no instance yet", "b exited with code 7", "c failed liveness probe"]);
 }

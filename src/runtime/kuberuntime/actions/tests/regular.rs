@@ -7,36 +7,11 @@ use ProbeResult::{Success, Unknown};
 fn ephemeral_containers_are_started_once() {
     let p = || pod("Always", &["a"]).ephemeral("e");
     check(&[
-        (
-            "fresh",
-            p(),
-            Runtime::good().with("a", RUNNING),
-            "ephemeral:e",
-        ),
-        (
-            "during initialisation",
-            p().init("i"),
-            Runtime::good().with("i", RUNNING),
-            "ephemeral:e",
-        ),
-        (
-            "exited",
-            p(),
-            Runtime::good().with("a", RUNNING).exited("e", 1),
-            "",
-        ),
-        (
-            "unknown",
-            p(),
-            Runtime::good().with("a", RUNNING).with("e", UNKNOWN),
-            "",
-        ),
-        (
-            "exited and removed",
-            p(),
-            Runtime::good().with("a", RUNNING).exit_fact("e", 1),
-            "",
-        ),
+        ("fresh", p(), Runtime::good().with("a", RUNNING), "ephemeral:e"),
+        ("during initialisation", p().init("i"), Runtime::good().with("i", RUNNING), "ephemeral:e"),
+        ("exited", p(), Runtime::good().with("a", RUNNING).exited("e", 1), ""),
+        ("unknown", p(), Runtime::good().with("a", RUNNING).with("e", UNKNOWN), ""),
+        ("exited and removed", p(), Runtime::good().with("a", RUNNING).exit_fact("e", 1), ""),
         (
             "a pod that ends",
             pod("Never", &["a"]).ephemeral("e"),
@@ -54,85 +29,35 @@ fn regular_containers_row_by_row() {
     check(&[
         ("none", p("Never"), b(), "start:a"),
         ("none, being deleted", p("Always").deleted(), b(), ""),
-        (
-            "created, Never",
-            p("Never"),
-            b().with("a", CREATED),
-            "start:a",
-        ),
-        (
-            "created, being deleted",
-            p("Never").deleted(),
-            b().with("a", CREATED),
-            "",
-        ),
-        (
-            "unknown, Never",
-            p("Never"),
-            b().with("a", UNKNOWN),
-            "kill:a-1 start:a",
-        ),
-        (
-            "exited 0, Always",
-            p("Always"),
-            b().exited("a", 0),
-            "start:a",
-        ),
-        (
-            "exited 0, OnFailure",
-            p("OnFailure"),
-            b().exited("a", 0),
-            "",
-        ),
-        (
-            "exited 1, OnFailure",
-            p("OnFailure"),
-            b().exited("a", 1),
-            "start:a",
-        ),
+        ("created, Never", p("Never"), b().with("a", CREATED), "start:a"),
+        ("created, being deleted", p("Never").deleted(), b().with("a", CREATED), ""),
+        ("unknown, Never", p("Never"), b().with("a", UNKNOWN), "kill:a-1 start:a"),
+        ("exited 0, Always", p("Always"), b().exited("a", 0), "start:a"),
+        ("exited 0, OnFailure", p("OnFailure"), b().exited("a", 0), ""),
+        ("exited 1, OnFailure", p("OnFailure"), b().exited("a", 1), "start:a"),
         ("exited 1, Never", p("Never"), b().exited("a", 1), ""),
-        (
-            "exited, being deleted",
-            p("Always").deleted(),
-            b().exited("a", 1),
-            "",
-        ),
+        ("exited, being deleted", p("Always").deleted(), b().exited("a", 1), ""),
         (
             "exited 1, Never, own OnFailure",
             own("Never", "OnFailure"),
             b().exited("a", 1),
             "start:a",
         ),
-        (
-            "exited 1, Always, own Never",
-            own("Always", "Never"),
-            b().exited("a", 1),
-            "",
-        ),
+        ("exited 1, Always, own Never", own("Always", "Never"), b().exited("a", 1), ""),
         (
             "exited 0, OnFailure, own Always",
             own("OnFailure", "Always"),
             b().exited("a", 0),
             "start:a",
         ),
-        (
-            "instances gone, recorded exit 0, OnFailure",
-            p("OnFailure"),
-            b().exit_fact("a", 0),
-            "",
-        ),
+        ("instances gone, recorded exit 0, OnFailure", p("OnFailure"), b().exit_fact("a", 0), ""),
         (
             "instances gone, recorded exit 1, OnFailure",
             p("OnFailure"),
             b().exit_fact("a", 1),
             "start:a",
         ),
-        (
-            "instances gone, recorded exit 1, Never",
-            p("Never"),
-            b().exit_fact("a", 1),
-            "",
-        ),
+        ("instances gone, recorded exit 1, Never", p("Never"), b().exit_fact("a", 1), ""),
         (
             "hash differs, Never",
             p("Never"),
@@ -175,30 +100,15 @@ fn regular_containers_row_by_row() {
             b().with("a", RUNNING).startup(Failure),
             "kill:a-1 start:a",
         ),
-        (
-            "startup failed, Never",
-            p("Never"),
-            b().with("a", RUNNING).startup(Failure),
-            "kill:a-1",
-        ),
+        ("startup failed, Never", p("Never"), b().with("a", RUNNING).startup(Failure), "kill:a-1"),
         (
             "probe failed, being deleted",
             p("Always").deleted(),
             b().with("a", RUNNING).liveness(Failure),
             "kill:a-1",
         ),
-        (
-            "running",
-            p("Never"),
-            b().with("a", RUNNING).liveness(Unknown).startup(Success),
-            "",
-        ),
-        (
-            "only the newest instance counts",
-            p("Never"),
-            b().with("a", UNKNOWN).exited("a", 0),
-            "",
-        ),
+        ("running", p("Never"), b().with("a", RUNNING).liveness(Unknown).startup(Success), ""),
+        ("only the newest instance counts", p("Never"), b().with("a", UNKNOWN).exited("a", 0), ""),
         (
             "nothing kept, nothing to start",
             p("OnFailure"),
@@ -235,24 +145,11 @@ fn a_container_that_was_killed_to_be_restarted_is_started_after_any_exit_code() 
         (
             "not killed yet",
             p("Never"),
-            Runtime::good()
-                .with("b", RUNNING)
-                .with("a", RUNNING)
-                .killed_to_restart(),
+            Runtime::good().with("b", RUNNING).with("a", RUNNING).killed_to_restart(),
             "",
         ),
-        (
-            "its successor has ended",
-            p("OnFailure"),
-            killed(0).exited("a", 0),
-            "",
-        ),
-        (
-            "its successor was removed",
-            p("OnFailure"),
-            removed.exit_fact("a", 0),
-            "",
-        ),
+        ("its successor has ended", p("OnFailure"), killed(0).exited("a", 0), ""),
+        ("its successor was removed", p("OnFailure"), removed.exit_fact("a", 0), ""),
     ]);
     let actions = killed(0).actions(&p("OnFailure"));
     let reason = actions.containers_to_start[0].reason;

@@ -104,18 +104,12 @@ fn sidecars_and_running_init_containers_are_updated_as_well() {
         let pod = with_resources(pod, "s", amounts(memory));
         with_resources(pod, "i", amounts(memory))
     };
-    let started = Runtime::good()
-        .with("s", RUNNING)
-        .startup(ProbeResult::Success);
+    let started = Runtime::good().with("s", RUNNING).startup(ProbeResult::Success);
     let actions = has(started.clone().with("i", RUNNING), &p("1Mi")).actions(&p("2Mi"));
     assert_eq!(resized(&actions), ["s", "i"]);
     let actions = has(started, &p("1Mi")).actions(&restarts_for(p("2Mi"), "memory"));
     assert_eq!(resized(&actions), Vec::<&str>::new());
-    assert!(
-        line(&actions).starts_with("kill:s-0 init:s"),
-        "{}",
-        line(&actions)
-    );
+    assert!(line(&actions).starts_with("kill:s-0 init:s"), "{}", line(&actions));
 }
 
 #[test]
@@ -129,10 +123,7 @@ fn the_pods_own_level_counts_where_a_container_has_no_limit() {
     let actions = has(Runtime::good().with("a", RUNNING), &p("2Mi")).actions(&p("1Mi"));
     assert!(actions.resize_pod_level);
     let resize = &actions.containers_to_resize[0];
-    let limit = |memory_limit| ComputeAmounts {
-        memory_limit,
-        ..ComputeAmounts::default()
-    };
+    let limit = |memory_limit| ComputeAmounts { memory_limit, ..ComputeAmounts::default() };
     assert_eq!((resize.from, resize.to), (limit(2 << 20), limit(1 << 20)));
     assert_eq!(resize.lower_memory_limit(), Some(1 << 20));
     let plain = pod("Always", &["a"]);

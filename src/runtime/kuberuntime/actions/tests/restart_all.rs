@@ -15,12 +15,7 @@ fn a_matching_exit_removes_every_instance_its_own_last() {
     let full = || two().init("i").sidecar("s");
     let started = || Runtime::good().exited("i", 0).with("s", RUNNING);
     check(&[
-        (
-            "another code",
-            two(),
-            Runtime::good().with("b", RUNNING).exited("a", 1),
-            "",
-        ),
+        ("another code", two(), Runtime::good().with("b", RUNNING).exited("a", 1), ""),
         (
             "the rest runs",
             full(),
@@ -30,20 +25,13 @@ fn a_matching_exit_removes_every_instance_its_own_last() {
         (
             "also what ended, was never started, or is unknown",
             two().init("i"),
-            Runtime::good()
-                .with("i", UNKNOWN)
-                .with("b", CREATED)
-                .exited("a", 88),
+            Runtime::good().with("i", UNKNOWN).with("b", CREATED).exited("a", 88),
             "stop-and-reset:b-1 | stop-and-reset:i-0 | reset:a-2",
         ),
         (
             "older instances too",
             two(),
-            Runtime::good()
-                .exited("b", 0)
-                .exited("a", 1)
-                .with("b", RUNNING)
-                .exited("a", 88),
+            Runtime::good().exited("b", 0).exited("a", 1).with("b", RUNNING).exited("a", 88),
             "reset:a-1 stop-and-reset:b-2 reset:b-0 | reset:a-3",
         ),
         (
@@ -114,37 +102,21 @@ fn a_reset_that_was_interrupted_goes_on_with_what_it_began() {
         .actions(&two());
     assert_eq!(line(&actions), "stop-and-reset:b-1 | reset:a-0");
     assert_eq!(actions.reset.unwrap().trigger, None);
-    let without_its_reason = Runtime::good()
-        .with("b", RUNNING)
-        .restart_all_instances(&["b-0"]);
-    assert_eq!(
-        line(&without_its_reason.actions(&two())),
-        "stop-and-reset:b-0"
-    );
+    let without_its_reason = Runtime::good().with("b", RUNNING).restart_all_instances(&["b-0"]);
+    assert_eq!(line(&without_its_reason.actions(&two())), "stop-and-reset:b-0");
     let with_new_ones = Runtime::good()
         .exited("b", 88)
         .with("a", RUNNING)
         .with("b", RUNNING)
         .restart_all_instances(&["b-0"]);
-    assert_eq!(
-        line(&with_new_ones.actions(&two())),
-        "reset:b-0",
-        "what was started since stays"
-    );
+    assert_eq!(line(&with_new_ones.actions(&two())), "reset:b-0", "what was started since stays");
 }
 
 #[test]
 fn the_trigger_is_reported_and_newest_instances_are_marked() {
-    let runtime = Runtime::good()
-        .exited("a", 1)
-        .exited("a", 88)
-        .change(|c| c.finished_at = 7);
+    let runtime = Runtime::good().exited("a", 1).exited("a", 88).change(|c| c.finished_at = 7);
     let reset = runtime.actions(&two()).reset.unwrap();
-    let trigger = RestartAllTrigger {
-        name: "a".into(),
-        exit_code: 88,
-        finished_at: 7,
-    };
+    let trigger = RestartAllTrigger { name: "a".into(), exit_code: 88, finished_at: 7 };
     assert_eq!(reset.trigger, Some(trigger));
     let marks: Vec<_> = reset.groups.iter().flatten().collect();
     let marks: Vec<_> = marks.iter().map(|c| (c.id.as_str(), c.newest)).collect();
@@ -159,9 +131,7 @@ fn only_an_exit_in_the_present_sandbox_of_an_active_pod_triggers_a_reset() {
         (
             "the sandbox is gone: everything starts over anyway",
             two(),
-            Runtime::new([not_ready(0)])
-                .with("b", RUNNING)
-                .exited("a", 88),
+            Runtime::new([not_ready(0)]).with("b", RUNNING).exited("a", 88),
             "kill-pod new-sandbox start:a",
         ),
         (
@@ -176,10 +146,7 @@ fn only_an_exit_in_the_present_sandbox_of_an_active_pod_triggers_a_reset() {
         (
             "a newer instance runs",
             two(),
-            Runtime::good()
-                .exited("a", 88)
-                .with("b", RUNNING)
-                .with("a", RUNNING),
+            Runtime::good().exited("a", 88).with("b", RUNNING).with("a", RUNNING),
             "",
         ),
     ]);

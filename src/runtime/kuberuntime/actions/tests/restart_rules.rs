@@ -21,20 +21,13 @@ fn rules_decide_about_exited_regular_containers_before_policies_do() {
         ),
         (
             "no match, the container's policy before the pod's",
-            pod("Always", &["a", "b"])
-                .own_policy("a", "Never")
-                .rule("a", "Restart", "In", &[42]),
+            pod("Always", &["a", "b"]).own_policy("a", "Never").rule("a", "Restart", "In", &[42]),
             exited(1),
             "",
         ),
         ("own Always under Never", p("Always"), exited(0), "start:a"),
         ("own OnFailure, success", p("OnFailure"), exited(0), ""),
-        (
-            "own OnFailure, failure",
-            p("OnFailure"),
-            exited(1),
-            "start:a",
-        ),
+        ("own OnFailure, failure", p("OnFailure"), exited(1), "start:a"),
         (
             "the runtime has no instance, its exit is recorded",
             on_42(),
@@ -43,9 +36,7 @@ fn rules_decide_about_exited_regular_containers_before_policies_do() {
         ),
         (
             "the last one ended for good",
-            pod("Never", &["a"])
-                .own_policy("a", "Never")
-                .rule("a", "Restart", "In", &[42]),
+            pod("Never", &["a"]).own_policy("a", "Never").rule("a", "Restart", "In", &[42]),
             Runtime::good().exited("a", 1),
             "kill-pod",
         ),
@@ -80,18 +71,8 @@ fn an_init_container_that_failed_is_judged_by_its_own_rules_first() {
     check(&[
         ("rule matches", on_42(), exited(42), "init:i"),
         ("no rule matches", on_42(), exited(1), "kill-pod"),
-        (
-            "own OnFailure under Never",
-            p("Never", "OnFailure"),
-            exited(1),
-            "init:i",
-        ),
-        (
-            "own Never under Always",
-            p("Always", "Never"),
-            exited(1),
-            "kill-pod",
-        ),
+        ("own OnFailure under Never", p("Never", "OnFailure"), exited(1), "init:i"),
+        ("own Never under Always", p("Always", "Never"), exited(1), "kill-pod"),
         (
             "a success is a success, whatever the rules",
             p("Never", "Never").rule("i", "Restart", "In", &[0]),

@@ -12,11 +12,7 @@ fn sandbox_of(actions: &PodActions) -> (Option<SandboxChange>, u32, Option<&str>
 fn the_newest_sandbox_is_judged_row_by_row() {
     use SandboxChange::*;
     let ours = pod("Always", &["a"]);
-    let node = || SandboxStatus {
-        network: NetworkMode::Node,
-        ips: Vec::new(),
-        ..sandbox(3)
-    };
+    let node = || SandboxStatus { network: NetworkMode::Node, ips: Vec::new(), ..sandbox(3) };
     let ips = |has_network_status, ips: &[&str]| SandboxStatus {
         has_network_status,
         ips: ips.iter().map(|ip| ip.to_string()).collect(),
@@ -25,21 +21,9 @@ fn the_newest_sandbox_is_judged_row_by_row() {
     let hosts = ours.clone().host_network();
     for (pod, sandboxes, change, attempt, id) in [
         (&ours, vec![], Some(NoSandbox), 0, None),
-        (
-            &ours,
-            vec![sandbox(4), sandbox(3)],
-            Some(SeveralReady),
-            5,
-            Some("s4"),
-        ),
+        (&ours, vec![sandbox(4), sandbox(3)], Some(SeveralReady), 5, Some("s4")),
         (&ours, vec![not_ready(3)], Some(NotReady), 4, Some("s3")),
-        (
-            &ours,
-            vec![not_ready(4), sandbox(3)],
-            Some(NotReady),
-            5,
-            Some("s4"),
-        ),
+        (&ours, vec![not_ready(4), sandbox(3)], Some(NotReady), 5, Some("s4")),
         (&ours, vec![node()], Some(NetworkModeDiffers), 4, None),
         (&hosts, vec![sandbox(3)], Some(NetworkModeDiffers), 4, None),
         (&ours, vec![ips(true, &[])], Some(LostIp), 4, Some("s3")),
@@ -61,55 +45,28 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
     let again = "kill-pod new-sandbox start:a start:b";
     check(&[
         ("first sandbox", p("Never"), Runtime::default(), again),
-        (
-            "1: Never, created before",
-            p("Never"),
-            dead().exited("a", 1),
-            "kill-pod",
-        ),
-        (
-            "1: Never, running",
-            p("Never"),
-            dead().with("a", RUNNING),
-            "kill-pod",
-        ),
+        ("1: Never, created before", p("Never"), dead().exited("a", 1), "kill-pod"),
+        ("1: Never, running", p("Never"), dead().with("a", RUNNING), "kill-pod"),
         ("1: Never, nothing ever created", p("Never"), dead(), again),
-        (
-            "1: Never, only a recorded exit",
-            p("Never"),
-            dead().exit_fact("a", 0),
-            "kill-pod",
-        ),
+        ("1: Never, only a recorded exit", p("Never"), dead().exit_fact("a", 0), "kill-pod"),
         (
             "Never, nothing in the runtime, one recorded exit",
             p("Never"),
             Runtime::default().exit_fact("a", 0),
             "kill-pod new-sandbox start:b",
         ),
-        (
-            "Always restarts all",
-            p("Always"),
-            dead().exited("a", 0),
-            again,
-        ),
+        ("Always restarts all", p("Always"), dead().exited("a", 0), again),
         (
             "2: OnFailure, one succeeded",
             p("OnFailure"),
             dead().exited("a", 0),
             "kill-pod new-sandbox start:b",
         ),
-        (
-            "2: OnFailure, one failed",
-            p("OnFailure"),
-            dead().exited("a", 1),
-            again,
-        ),
+        ("2: OnFailure, one failed", p("OnFailure"), dead().exited("a", 1), again),
         (
             "2: a success although a child was killed for memory",
             p("OnFailure"),
-            dead()
-                .exited("a", 0)
-                .change(|c| c.reason = "OOMKilled".into()),
+            dead().exited("a", 0).change(|c| c.reason = "OOMKilled".into()),
             "kill-pod new-sandbox start:b",
         ),
         (
@@ -130,12 +87,7 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             dead().exited("a", 0),
             again,
         ),
-        (
-            "3: all succeeded",
-            p("OnFailure"),
-            dead().exited("a", 0).exited("b", 0),
-            "kill-pod",
-        ),
+        ("3: all succeeded", p("OnFailure"), dead().exited("a", 0).exited("b", 0), "kill-pod"),
         (
             "3: the same by recorded exits",
             p("OnFailure"),
@@ -166,11 +118,6 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             dead().exited("e", 0),
             again,
         ),
-        (
-            "being deleted",
-            p("Always").deleted(),
-            dead().with("a", RUNNING),
-            "kill-pod",
-        ),
+        ("being deleted", p("Always").deleted(), dead().with("a", RUNNING), "kill-pod"),
     ]);
 }

@@ -16,9 +16,7 @@ pub fn wanted_configmaps_and_secrets(pod: &Pod, container: &Container) -> BTreeS
         let given = variable.value.as_ref().is_some_and(|v| !v.is_empty());
         (!given).then_some((reference.kind, reference.name))
     });
-    all.chain(single)
-        .map(|(kind, name)| object_key(pod, kind, name))
-        .collect()
+    all.chain(single).map(|(kind, name)| object_key(pod, kind, name)).collect()
 }
 
 /// All entries of a config map or secret as variables; none if an optional one does not exist.
@@ -83,11 +81,7 @@ pub(super) fn key_reference(from: &EnvVarSource) -> Option<KeyReference<'_>> {
 }
 
 pub(super) fn object_key(pod: &Pod, kind: ObjectKind, name: &str) -> ObjectKey {
-    ObjectKey {
-        kind,
-        namespace: pod.namespace().to_string(),
-        name: name.to_string(),
-    }
+    ObjectKey { kind, namespace: pod.namespace().to_string(), name: name.to_string() }
 }
 
 /// The config map or secret; `None` if an optional one does not exist.
@@ -117,10 +111,9 @@ fn text_of<'a>(
     match (std::str::from_utf8(value), key.kind) {
         (Ok(text), _) => Ok(Some(text)),
         (Err(_), ObjectKind::ConfigMap) => Ok(None),
-        (Err(_), ObjectKind::Secret) => bail!(
-            "key {entry} in secret {:?} is not UTF-8 text and cannot be a variable",
-            key.name
-        ),
+        (Err(_), ObjectKind::Secret) => {
+            bail!("key {entry} in secret {:?} is not UTF-8 text and cannot be a variable", key.name)
+        }
     }
 }
 

@@ -14,10 +14,7 @@ pub const MAX_FILE: usize = 4 << 20;
 pub fn value_of_key(file: &[u8], key: &str) -> anyhow::Result<String> {
     let text = std::str::from_utf8(file).ok();
     let text = text.context("invalid environment variable format: the file is not UTF-8 text")?;
-    let mut lines = text
-        .lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line));
+    let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     while let Some((number, line)) = lines.next() {
         let line = line.trim_start_matches(BLANKS);
         if line.is_empty() || line.starts_with('#') {
@@ -102,11 +99,7 @@ mod tests {
             ("A='  a b  '\n", "A", "  a b  "),
             ("A='$B \\n \"q\"'\n", "A", "$B \\n \"q\""),
             ("A='x=y=z'\n", "A", "x=y=z"),
-            (
-                "A='one\ntwo\n\n  # three'\nB='2'\n",
-                "A",
-                "one\ntwo\n\n  # three",
-            ),
+            ("A='one\ntwo\n\n  # three'\nB='2'\n", "A", "one\ntwo\n\n  # three"),
             ("A='one\ntwo'\nB='2'\n", "B", "2"),
             ("A='1'\r\nB='2\r\n3'\r\n", "B", "2\n3"),
             ("A=''\n", "A", ""),
@@ -127,39 +120,15 @@ mod tests {
         for (text, error) in [
             ("A='1'\nnonsense\n", "at line 2: missing '='"),
             ("='1'\n", "at line 1: empty variable name"),
-            (
-                "A ='1'\n",
-                "at line 1: whitespace before '=' is not allowed",
-            ),
-            (
-                "A = '1'\n",
-                "at line 1: whitespace before '=' is not allowed",
-            ),
-            (
-                "export A='1'\nA=1\n",
-                "at line 2: value must be enclosed in single quotes",
-            ),
-            (
-                "\nA=\"1\"\n",
-                "at line 2: value must be enclosed in single quotes",
-            ),
+            ("A ='1'\n", "at line 1: whitespace before '=' is not allowed"),
+            ("A = '1'\n", "at line 1: whitespace before '=' is not allowed"),
+            ("export A='1'\nA=1\n", "at line 2: value must be enclosed in single quotes"),
+            ("\nA=\"1\"\n", "at line 2: value must be enclosed in single quotes"),
             ("A=\n", "at line 1: value must be enclosed in single quotes"),
-            (
-                "A='1'x\n",
-                "at line 1: unexpected content after closing quote",
-            ),
-            (
-                "A='1'\\''2'\n",
-                "at line 1: unexpected content after closing quote",
-            ),
-            (
-                "A='one\ntwo' three\n",
-                "at line 2: unexpected content after closing quote",
-            ),
-            (
-                "\n\nA='one\ntwo\n",
-                "starting at line 3: unclosed single quote",
-            ),
+            ("A='1'x\n", "at line 1: unexpected content after closing quote"),
+            ("A='1'\\''2'\n", "at line 1: unexpected content after closing quote"),
+            ("A='one\ntwo' three\n", "at line 2: unexpected content after closing quote"),
+            ("\n\nA='one\ntwo\n", "starting at line 3: unclosed single quote"),
         ] {
             let error = format!("invalid environment variable format {error}");
             assert_eq!(read(text, "Z").unwrap_err().to_string(), error, "{text:?}");

@@ -39,10 +39,8 @@ fn reference(text: &str) -> Option<(&str, &str)> {
 
 /// Expands every item with the same variables.
 pub fn expand_all(items: Option<&[String]>, variables: &[(String, String)]) -> Vec<String> {
-    let known: HashMap<&str, &str> = variables
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
+    let known: HashMap<&str, &str> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     items
         .unwrap_or_default()
         .iter()
@@ -74,9 +72,7 @@ mod tests {
 
     fn ab(text: &str) -> String {
         let variables = [("A", "1"), ("B", "two"), ("LOOP", "$(A)"), ("EMPTY", "")];
-        expand(text, |name| {
-            variables.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
-        })
+        expand(text, |name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| *v))
     }
 
     #[test]

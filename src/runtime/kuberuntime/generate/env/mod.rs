@@ -116,8 +116,7 @@ fn value_of(
     if let Some(value) = variable.value.as_deref().filter(|value| !value.is_empty()) {
         let of_service = |name: &str| {
             let mut all = inputs.services.iter().rev();
-            all.find(|(known, _)| known == name)
-                .map(|(_, value)| value.as_str())
+            all.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
         };
         let known = |name: &str| above.get(name).or_else(|| of_service(name));
         return Ok(Some(expand(value, known)));
@@ -129,12 +128,7 @@ fn value_of(
         return field_value(pod, &field.field_path, inputs).map(Some);
     }
     if let Some(resource) = &from.resource_field_ref {
-        return Ok(Some(field_ref_value(
-            pod,
-            Some(container),
-            resource,
-            inputs.node,
-        )?));
+        return Ok(Some(field_ref_value(pod, Some(container), resource, inputs.node)?));
     }
     if let Some(wanted) = key_reference(from) {
         return entry_value(pod, &wanted, inputs.configmaps_and_secrets);
@@ -142,20 +136,14 @@ fn value_of(
     if let Some(file) = &from.file_key_ref {
         return file_value(file, inputs.files);
     }
-    bail!(
-        "the source of environment variable {:?} is not supported by this kubelet",
-        variable.name
-    )
+    bail!("the source of environment variable {:?} is not supported by this kubelet", variable.name)
 }
 
 /// The value of a key in a file. If optional, the file or the key may be missing.
 fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> anyhow::Result<Option<String>> {
     let place = (wanted.volume_name.clone(), wanted.path.clone());
     let Some(file) = files.get(&place) else {
-        bail!(
-            "cannot find the volume {:?} referenced by FileKeyRef",
-            place.0
-        );
+        bail!("cannot find the volume {:?} referenced by FileKeyRef", place.0);
     };
     let optional = wanted.optional == Some(true);
     let content = match &file.content {

@@ -17,10 +17,7 @@ pub fn variables_of_services(services: &[Arc<ClusterService>]) -> Environment {
         add(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
         for port in service.ports.iter().filter(|port| !port.name.is_empty()) {
             let name = variable_name(&port.name);
-            add(
-                format!("{prefix}_SERVICE_PORT_{name}"),
-                port.port.to_string(),
-            );
+            add(format!("{prefix}_SERVICE_PORT_{name}"), port.port.to_string());
         }
         add(format!("{prefix}_PORT"), url(service, first));
         for port in &service.ports {
@@ -54,11 +51,7 @@ mod tests {
     use super::*;
 
     fn port(name: &str, protocol: &str, port: i32) -> ServicePort {
-        ServicePort {
-            name: name.into(),
-            protocol: protocol.into(),
-            port,
-        }
+        ServicePort { name: name.into(), protocol: protocol.into(), port }
     }
 
     #[test]

@@ -88,10 +88,7 @@ fn env(list: Value) -> anyhow::Result<Environment> {
 }
 
 fn pairs(environment: &Environment) -> Vec<(&str, &str)> {
-    environment
-        .iter()
-        .map(|(n, v)| (n.as_str(), v.as_str()))
-        .collect()
+    environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect()
 }
 
 #[test]
@@ -138,18 +135,11 @@ fn fields_of_the_pod_are_found_by_path() {
         let made = env(json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]));
         assert_eq!(made.unwrap()[0].1, value, "{path}");
     }
-    for path in [
-        "spec.containers",
-        "metadata.labels",
-        "metadata.labels['x",
-        "status.phase['x']",
-        "",
-    ] {
+    for path in
+        ["spec.containers", "metadata.labels", "metadata.labels['x", "status.phase['x']", ""]
+    {
         let made = env(json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]));
-        assert_eq!(
-            made.unwrap_err().to_string(),
-            format!("unsupported fieldPath: {path}")
-        );
+        assert_eq!(made.unwrap_err().to_string(), format!("unsupported fieldPath: {path}"));
     }
 }
 
@@ -180,15 +170,10 @@ fn amounts_are_divided_and_default_to_the_node() {
         );
     }
     let error = value("limits.cpu", json!("x")).unwrap_err();
-    assert!(matches!(
-        error.downcast_ref(),
-        Some(FieldRefError::Divisor(..))
-    ));
+    assert!(matches!(error.downcast_ref(), Some(FieldRefError::Divisor(..))));
     let elsewhere = json!({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "zz"}});
     assert_eq!(
-        env(json!([{"name": "X", "valueFrom": elsewhere}]))
-            .unwrap_err()
-            .to_string(),
+        env(json!([{"name": "X", "valueFrom": elsewhere}])).unwrap_err().to_string(),
         "container zz not found"
     );
 }
@@ -266,10 +251,7 @@ fn what_needs_an_api_server_is_refused_as_upstream_does_without_one() {
     }
     let pod = pod_with(json!({"envFrom": [{"secretRef": {"name": "s"}}]}));
     let error = made(&pod).unwrap_err();
-    assert!(matches!(
-        error.downcast_ref(),
-        Some(ObjectError::NoSource(_))
-    ));
+    assert!(matches!(error.downcast_ref(), Some(ObjectError::NoSource(_))));
 }
 
 #[test]
@@ -344,10 +326,7 @@ fn what_is_missing_is_named_in_upstreams_messages() {
             single(json!({"configMapKeyRef": {"name": "m", "key": "text"}})),
             "couldn't find key text in ConfigMap shop/m",
         ),
-        (
-            json!({"envFrom": [{"configMapRef": {"name": "none"}}]}),
-            "configmap \"none\" not found",
-        ),
+        (json!({"envFrom": [{"configMapRef": {"name": "none"}}]}), "configmap \"none\" not found"),
         (
             json!({"envFrom": [{"secretRef": {"name": "bin"}}]}),
             "key k in secret \"bin\" is not UTF-8 text and cannot be a variable",
@@ -360,19 +339,13 @@ fn what_is_missing_is_named_in_upstreams_messages() {
 
 #[test]
 fn many_variables_do_not_take_long() {
-    let many: ObjectData = (0..50_000)
-        .map(|n| (format!("k{n}"), bytes::Bytes::new()))
-        .collect();
+    let many: ObjectData = (0..50_000).map(|n| (format!("k{n}"), bytes::Bytes::new())).collect();
     let pod = pod_with(json!({"envFrom": [{"configMapRef": {"name": "m"}}]}));
     let key = object_key(&pod, ObjectKind::ConfigMap, "m");
     let objects = [(key, Ok(std::sync::Arc::new(many)))].into();
     let begun = clock::instant();
     assert_eq!(made_with(&pod, objects).unwrap().len(), 50_000);
-    assert!(
-        clock::since(begun).as_secs() < 5,
-        "{:?}",
-        clock::since(begun)
-    );
+    assert!(clock::since(begun).as_secs() < 5, "{:?}", clock::since(begun));
 }
 
 #[test]
@@ -383,10 +356,7 @@ fn variables_of_services_may_be_referred_to_and_are_added_where_a_name_is_free()
         {"name": "AFTER", "value": "$(WEB_SERVICE_PORT)"},
     ]}));
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let services = vec![
-        pair("WEB_SERVICE_HOST", "10.0.0.3"),
-        pair("WEB_SERVICE_PORT", "80"),
-    ];
+    let services = vec![pair("WEB_SERVICE_HOST", "10.0.0.3"), pair("WEB_SERVICE_PORT", "80")];
     assert_eq!(
         made_beside(&pod, ConfigMapsAndSecrets::new(), &services).unwrap(),
         [

@@ -29,13 +29,8 @@ const MASKED_PATHS: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 /// Paths that containers must not write.
-const READONLY_PATHS: [&str; 5] = [
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
+const READONLY_PATHS: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The image's default user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +60,7 @@ struct EffectiveSecurityContext<'a> {
 
 impl<'a> EffectiveSecurityContext<'a> {
     fn of(pod: &'a Pod, container: &'a Container) -> Self {
-        Self {
-            container: container.security_context.as_ref(),
-            pod: pod_context(pod),
-        }
+        Self { container: container.security_context.as_ref(), pod: pod_context(pod) }
     }
 
     fn run_as_user(&self) -> Option<i64> {
@@ -83,9 +75,7 @@ impl<'a> EffectiveSecurityContext<'a> {
 
     fn run_as_non_root(&self) -> bool {
         let of_container = self.container.and_then(|c| c.run_as_non_root);
-        of_container
-            .or_else(|| self.pod?.run_as_non_root)
-            .unwrap_or(false)
+        of_container.or_else(|| self.pod?.run_as_non_root).unwrap_or(false)
     }
 
     fn selinux(&self) -> Option<&'a SELinuxOptions> {
@@ -152,18 +142,13 @@ pub fn container_security_context(
         if unmasked {
             Vec::new()
         } else {
-            list.iter()
-                .map(ToString::to_string)
-                .chain(more.iter().cloned())
-                .collect()
+            list.iter().map(ToString::to_string).chain(more.iter().cloned()).collect()
         }
     };
     let apparmor = apparmor(pod, container)?;
     #[allow(deprecated)]
     Ok(v1::LinuxContainerSecurityContext {
-        capabilities: of_container
-            .and_then(|c| c.capabilities.as_ref())
-            .map(capabilities),
+        capabilities: of_container.and_then(|c| c.capabilities.as_ref()).map(capabilities),
         privileged: is_privileged(container),
         namespace_options: Some(namespaces(pod, user_namespace)),
         selinux_options: effective.selinux().map(selinux),
@@ -194,9 +179,7 @@ pub fn sandbox_security_context(
     #[allow(deprecated)]
     v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod, user_namespace)),
-        selinux_options: context
-            .and_then(|c| c.se_linux_options.as_ref())
-            .map(selinux),
+        selinux_options: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
         run_as_user: context.and_then(|c| c.run_as_user).map(number),
         // The CRI allows `run_as_group` only with a user.
         run_as_group: context
@@ -206,11 +189,7 @@ pub fn sandbox_security_context(
         readonly_rootfs: false,
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: supplemental_groups_policy(pod),
-        privileged: pod
-            .containers()
-            .iter()
-            .chain(pod.init_containers())
-            .any(is_privileged),
+        privileged: pod.containers().iter().chain(pod.init_containers()).any(is_privileged),
         seccomp: Some(profile(ProfileType::RuntimeDefault)),
         apparmor: None,
         seccomp_profile_path: String::new(),
@@ -282,10 +261,7 @@ fn supplemental_groups(pod: &Pod) -> Vec<i64> {
     let context = pod_context(pod);
     let fs_group = context.and_then(|c| c.fs_group);
     let more = context.and_then(|c| c.supplemental_groups.as_deref());
-    fs_group
-        .into_iter()
-        .chain(more.unwrap_or_default().iter().copied())
-        .collect()
+    fs_group.into_iter().chain(more.unwrap_or_default().iter().copied()).collect()
 }
 
 fn supplemental_groups_policy(pod: &Pod) -> i32 {
@@ -319,10 +295,7 @@ fn selinux(options: &SELinuxOptions) -> v1::SeLinuxOption {
 }
 
 fn profile(kind: ProfileType) -> v1::SecurityProfile {
-    v1::SecurityProfile {
-        profile_type: kind.into(),
-        localhost_ref: String::new(),
-    }
+    v1::SecurityProfile { profile_type: kind.into(), localhost_ref: String::new() }
 }
 
 fn seccomp(

@@ -17,18 +17,11 @@ fn security(
 fn the_images_user_counts_when_the_pod_names_none() {
     let plain = pod_with(json!({}));
     let by_name = security(&plain, ImageUser::Name("app".into()), false);
-    assert_eq!(
-        (by_name.run_as_user, by_name.run_as_username.as_str()),
-        (None, "app")
-    );
+    assert_eq!((by_name.run_as_user, by_name.run_as_username.as_str()), (None, "app"));
     let by_number = security(&plain, ImageUser::Uid(12), false);
     assert_eq!(by_number.run_as_user.unwrap().value, 12);
     let image = |uid: Option<i64>, username: &str| {
-        ImageUser::of(&ReadyImage {
-            reference: "sha256:1".into(),
-            uid,
-            username: username.into(),
-        })
+        ImageUser::of(&ReadyImage { reference: "sha256:1".into(), uid, username: username.into() })
     };
     assert_eq!(image(None, ""), ImageUser::Uid(0));
     assert_eq!(image(Some(5), ""), ImageUser::Uid(5));
@@ -86,19 +79,11 @@ fn escalation_is_barred_when_the_pod_says_so_and_apparmor_may_come_from_an_annot
 
 #[test]
 fn sharing_a_process_namespace_is_the_pods_choice() {
-    let pod = pod(
-        json!({"shareProcessNamespace": true, "containers": [{"name": "c"}],
-        "securityContext": {"supplementalGroupsPolicy": "Strict"}}),
-    );
+    let pod = pod(json!({"shareProcessNamespace": true, "containers": [{"name": "c"}],
+        "securityContext": {"supplementalGroupsPolicy": "Strict"}}));
     let security = sandbox_security_context(&pod, None);
-    assert_eq!(
-        security.namespace_options.unwrap().pid(),
-        v1::NamespaceMode::Pod
-    );
-    assert_eq!(
-        security.supplemental_groups_policy,
-        v1::SupplementalGroupsPolicy::Strict as i32
-    );
+    assert_eq!(security.namespace_options.unwrap().pid(), v1::NamespaceMode::Pod);
+    assert_eq!(security.supplemental_groups_policy, v1::SupplementalGroupsPolicy::Strict as i32);
 }
 
 #[test]
@@ -113,11 +98,7 @@ fn run_as_non_root_is_verified_with_upstreams_messages() {
     let name = ImageUser::Name("app".into());
     for (pod, user, refusal) in [
         (context(json!({}), json!({})), &root, None),
-        (
-            context(json!({"runAsNonRoot": false}), must.clone()),
-            &root,
-            None,
-        ),
+        (context(json!({"runAsNonRoot": false}), must.clone()), &root, None),
         (context(must.clone(), json!({})), &ImageUser::Uid(5), None),
         (context(must.clone(), json!({"runAsUser": 5})), &root, None),
         (

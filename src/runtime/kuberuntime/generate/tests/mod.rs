@@ -183,10 +183,7 @@ fn the_sandbox_of_an_ordinary_pod() {
         .iter()
         .map(|p| (p.container_port, p.host_port, p.protocol()))
         .collect();
-    assert_eq!(
-        ports,
-        [(80, 8080, v1::Protocol::Tcp), (53, 0, v1::Protocol::Udp)]
-    );
+    assert_eq!(ports, [(80, 8080, v1::Protocol::Tcp), (53, 0, v1::Protocol::Udp)]);
     assert_eq!(config.labels["app"], "web");
     assert_eq!(config.labels["io.kubernetes.pod.uid"], "u-1");
     assert_eq!(config.labels.len(), 4);
@@ -202,10 +199,7 @@ fn the_sandbox_of_an_ordinary_pod() {
     assert_eq!(security.run_as_group.unwrap().value, 3000);
     assert_eq!(security.supplemental_groups, [2000, 4000]);
     assert!(!security.privileged);
-    assert_eq!(
-        security.seccomp.unwrap().profile_type(),
-        ProfileType::RuntimeDefault
-    );
+    assert_eq!(security.seccomp.unwrap().profile_type(), ProfileType::RuntimeDefault);
     let namespaces = security.namespace_options.unwrap();
     assert_eq!(namespaces.network(), NamespaceMode::Pod);
     assert_eq!(namespaces.pid(), NamespaceMode::Container);
@@ -228,23 +222,12 @@ fn the_container_of_an_ordinary_pod() {
     assert_eq!(config.working_dir, "/srv");
     assert_eq!(config.log_path, "c/3.log");
     assert!(config.stdin && config.tty && !config.stdin_once);
-    let envs: Vec<_> = config
-        .envs
-        .iter()
-        .map(|e| (e.key.as_str(), e.value.as_slice()))
-        .collect();
+    let envs: Vec<_> = config.envs.iter().map(|e| (e.key.as_str(), e.value.as_slice())).collect();
     assert_eq!(envs, [("WHO", &b"server"[..]), ("IP", &b"10.1.0.5"[..])]);
     let mounts: Vec<_> = config
         .mounts
         .iter()
-        .map(|m| {
-            (
-                m.container_path.as_str(),
-                m.host_path.as_str(),
-                m.readonly,
-                m.selinux_relabel,
-            )
-        })
+        .map(|m| (m.container_path.as_str(), m.host_path.as_str(), m.readonly, m.selinux_relabel))
         .collect();
     assert_eq!(
         mounts,
@@ -252,28 +235,14 @@ fn the_container_of_an_ordinary_pod() {
             ("/tmp", "/k/scratch", false, true),
             ("/etc/app", "/etc/app", true, false),
             ("/etc/hosts", "/k/pods/u-1/etc-hosts", false, true),
-            (
-                "/dev/termination-log",
-                "/k/pods/u-1/containers/c/0123abcd",
-                false,
-                true
-            ),
+            ("/dev/termination-log", "/k/pods/u-1/containers/c/0123abcd", false, true),
         ]
     );
-    assert_eq!(
-        config.mounts[1].propagation(),
-        v1::MountPropagation::PropagationHostToContainer
-    );
+    assert_eq!(config.mounts[1].propagation(), v1::MountPropagation::PropagationHostToContainer);
     assert_eq!(config.labels.len(), 4);
     assert_eq!(config.labels["io.kubernetes.container.name"], "c");
-    assert_eq!(
-        config.annotations["io.kubernetes.container.restartCount"],
-        "3"
-    );
-    assert_eq!(
-        config.annotations["io.kubernetes.pod.terminationGracePeriod"],
-        "45"
-    );
+    assert_eq!(config.annotations["io.kubernetes.container.restartCount"], "3");
+    assert_eq!(config.annotations["io.kubernetes.pod.terminationGracePeriod"], "45");
 }
 
 #[test]
@@ -287,10 +256,7 @@ fn what_the_container_of_an_ordinary_pod_may_use_and_do() {
     let security = linux.security_context.unwrap();
     assert_eq!(security.run_as_user.unwrap().value, 1000);
     assert_eq!(security.supplemental_groups, [2000, 4000]);
-    assert_eq!(
-        security.seccomp.unwrap().profile_type(),
-        ProfileType::Unconfined
-    );
+    assert_eq!(security.seccomp.unwrap().profile_type(), ProfileType::Unconfined);
     assert_eq!(security.masked_paths.len(), 12);
     assert_eq!(security.readonly_paths.len(), 5);
     assert!(!security.privileged && !security.no_new_privs && !security.readonly_rootfs);
@@ -338,17 +304,10 @@ fn the_sandbox_of_a_privileged_node_agent() {
 fn the_container_of_a_privileged_node_agent() {
     let config = container(&node_agent_pod(), ImageUser::Name("nobody".into())).unwrap();
     assert!(config.command.is_empty() && config.envs.is_empty());
-    assert_eq!(
-        config.mounts[0].propagation(),
-        v1::MountPropagation::PropagationBidirectional
-    );
+    assert_eq!(config.mounts[0].propagation(), v1::MountPropagation::PropagationBidirectional);
     let security = config.linux.unwrap().security_context.unwrap();
     assert!(security.privileged && security.readonly_rootfs && !security.no_new_privs);
-    assert_eq!(
-        security.run_as_user.unwrap().value,
-        0,
-        "the container's own wins"
-    );
+    assert_eq!(security.run_as_user.unwrap().value, 0, "the container's own wins");
     assert_eq!(security.run_as_username, "");
     assert!(security.masked_paths.is_empty() && security.readonly_paths.is_empty());
     let capabilities = security.capabilities.unwrap();
@@ -360,8 +319,5 @@ fn the_container_of_a_privileged_node_agent() {
     let apparmor = security.apparmor.unwrap();
     assert_eq!(apparmor.localhost_ref, "agent");
     let selinux = security.selinux_options.unwrap();
-    assert_eq!(
-        (selinux.r#type.as_str(), selinux.level.as_str()),
-        ("spc_t", "s0:c1")
-    );
+    assert_eq!((selinux.r#type.as_str(), selinux.level.as_str()), ("spc_t", "s0:c1"));
 }

@@ -20,10 +20,7 @@ fn mounts_of(mount: Value, rro: bool) -> anyhow::Result<Vec<v1::Mount>> {
 }
 
 fn environment() -> Vec<(String, String)> {
-    vec![
-        ("WHO".to_string(), "me".to_string()),
-        ("NOTHING".to_string(), String::new()),
-    ]
+    vec![("WHO".to_string(), "me".to_string()), ("NOTHING".to_string(), String::new())]
 }
 
 fn images() -> ImageVolumes {
@@ -39,10 +36,7 @@ fn images() -> ImageVolumes {
 fn mounts_that_make_no_sense_are_refused_with_upstreams_messages() {
     let on = |more: Value| {
         let mut mount = json!({"name": "etc", "mountPath": "/x"});
-        mount
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        mount.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         mount
     };
     for (mount, rro, refusal) in [
@@ -51,11 +45,7 @@ fn mounts_that_make_no_sense_are_refused_with_upstreams_messages() {
             true,
             "cannot find volume \"nope\" to mount into container \"c\"",
         ),
-        (
-            on(json!({"mountPropagation": "Both"})),
-            true,
-            "invalid MountPropagation mode: \"Both\"",
-        ),
+        (on(json!({"mountPropagation": "Both"})), true, "invalid MountPropagation mode: \"Both\""),
         (
             on(json!({"recursiveReadOnly": "Enabled"})),
             true,
@@ -104,40 +94,18 @@ fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
     assert_eq!(requests[0].volume_path, Path::new("/k/scratch"));
     assert_eq!(requests[0].spec_name, "scratch");
     assert_eq!(mounts_of(expr, false).unwrap()[0].host_path, "/k/bound");
-    assert!(
-        request(json!({"name": "scratch", "mountPath": "/x"}))
-            .unwrap()
-            .is_empty()
-    );
+    assert!(request(json!({"name": "scratch", "mountPath": "/x"})).unwrap().is_empty());
     let nothing = json!({"name": "scratch", "mountPath": "/x", "subPathExpr": "$(NOTHING)"});
     assert!(request(nothing.clone()).unwrap().is_empty());
-    assert_eq!(
-        mounts_of(nothing, false).unwrap()[0].host_path,
-        "/k/scratch"
-    );
+    assert_eq!(mounts_of(nothing, false).unwrap()[0].host_path, "/k/scratch");
     for (mount, refusal) in [
-        (
-            json!({"subPath": "../x"}),
-            "unable to provision SubPath `../x`: must not contain '..'",
-        ),
-        (
-            json!({"subPath": "/x"}),
-            "error SubPath `/x` must not be an absolute path",
-        ),
-        (
-            json!({"subPathExpr": "$(NOBODY)"}),
-            "missing value for \"NOBODY\"",
-        ),
+        (json!({"subPath": "../x"}), "unable to provision SubPath `../x`: must not contain '..'"),
+        (json!({"subPath": "/x"}), "error SubPath `/x` must not be an absolute path"),
+        (json!({"subPathExpr": "$(NOBODY)"}), "missing value for \"NOBODY\""),
     ] {
         let mut whole = json!({"name": "scratch", "mountPath": "/x"});
-        whole
-            .as_object_mut()
-            .unwrap()
-            .extend(mount.as_object().unwrap().clone());
-        assert!(
-            request(whole).unwrap_err().to_string().contains(refusal),
-            "{refusal}"
-        );
+        whole.as_object_mut().unwrap().extend(mount.as_object().unwrap().clone());
+        assert!(request(whole).unwrap_err().to_string().contains(refusal), "{refusal}");
     }
 }
 
@@ -145,17 +113,11 @@ fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
 fn an_image_is_mounted_by_the_runtime_and_never_writable() {
     let mount = |more: Value| {
         let mut mount = json!({"name": "data", "mountPath": "data"});
-        mount
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        mount.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         mounts_of(mount, true)
     };
     let plain = mount(json!({})).unwrap().remove(0);
-    assert_eq!(
-        (plain.container_path.as_str(), plain.host_path.as_str()),
-        ("/data", "")
-    );
+    assert_eq!((plain.container_path.as_str(), plain.host_path.as_str()), ("/data", ""));
     assert_eq!(plain.image, images().remove("data"));
     assert!(plain.readonly && !plain.selinux_relabel && !plain.recursive_read_only);
     assert_eq!(plain.image_sub_path, "");
@@ -186,10 +148,7 @@ fn the_sub_paths_of_a_claim_are_named_after_its_persistent_volume() {
     let container = &pod.containers()[0];
     let requests = mounts::sub_path_requests(container, &volumes, &images(), &environment());
     let requests = requests.unwrap();
-    assert_eq!(
-        (&*requests[0].volume, &*requests[0].spec_name),
-        ("claim", "pv-1")
-    );
+    assert_eq!((&*requests[0].volume, &*requests[0].spec_name), ("claim", "pv-1"));
 }
 
 #[test]
@@ -201,11 +160,8 @@ fn a_container_has_the_devices_that_it_names_and_the_groups_of_all_volumes() {
         group: Some(1234),
         ..volumes["etc"].clone()
     };
-    let read_only = crate::volumes::VolumePath {
-        read_only: true,
-        group: Some(4000),
-        ..disk.clone()
-    };
+    let read_only =
+        crate::volumes::VolumePath { read_only: true, group: Some(4000), ..disk.clone() };
     volumes.insert("disk".into(), disk);
     volumes.insert("archive".into(), read_only);
     let devices = |names: &[&str]| {

@@ -20,10 +20,7 @@ fn host_names_are_labels_of_at_most_63_characters() {
     named.metadata.name = Some("-".repeat(70));
     assert!(pod_hostname(&named, "").is_err());
     assert_eq!(name(json!({"containers": []})).unwrap(), "web");
-    assert_eq!(
-        name(json!({"containers": [], "hostname": "h"})).unwrap(),
-        "h"
-    );
+    assert_eq!(name(json!({"containers": [], "hostname": "h"})).unwrap(), "h");
     let fqdn =
         json!({"containers": [], "hostname": "h", "subdomain": "s", "setHostnameAsFQDN": true});
     assert_eq!(name(fqdn).unwrap(), "h.s.shop.svc.cluster.local");
@@ -38,20 +35,14 @@ fn host_names_are_labels_of_at_most_63_characters() {
     assert_eq!(name(own("any.name")).unwrap(), "any.name");
     assert_eq!(name(own(&"o".repeat(64))).unwrap(), "o".repeat(63));
     for bad in ["A", "a.b", "-a", "a_b"] {
-        assert!(
-            name(json!({"containers": [], "hostname": bad})).is_err(),
-            "{bad}"
-        );
+        assert!(name(json!({"containers": [], "hostname": bad})).is_err(), "{bad}");
     }
 }
 
 #[test]
 fn hosts_files_read_as_upstreams() {
     let pod = node_agent_pod();
-    let name = PodHostname {
-        name: "web".into(),
-        domain: "sub.shop.svc.cluster.local".into(),
-    };
+    let name = PodHostname { name: "web".into(), domain: "sub.shop.svc.cluster.local".into() };
     assert_eq!(
         mounts::pod_hosts(&pod, &name, &["10.1.0.5".into(), "fd00::5".into()]),
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
@@ -63,10 +54,7 @@ fn hosts_files_read_as_upstreams() {
     );
     let plain = mounts::pod_hosts(
         &web_pod(),
-        &PodHostname {
-            name: "web".into(),
-            domain: String::new(),
-        },
+        &PodHostname { name: "web".into(), domain: String::new() },
         &["10.1.0.5".into()],
     );
     assert!(plain.ends_with("ip6-allrouters\n10.1.0.5\tweb\n"));

@@ -7,15 +7,8 @@ use crate::runtime::kuberuntime::generate::user_namespaces::ranges::IdRange;
 
 #[test]
 fn sandbox_container_and_every_mount_name_the_same_ids() {
-    let range = IdRange {
-        host_id: 131_072,
-        length: 65536,
-    };
-    let mapping = [v1::IdMapping {
-        host_id: 131_072,
-        container_id: 0,
-        length: 65536,
-    }];
+    let range = IdRange { host_id: 131_072, length: 65536 };
+    let mapping = [v1::IdMapping { host_id: 131_072, container_id: 0, length: 65536 }];
     let sandbox = sandbox_with_ids(&web_pod(), Some(range)).unwrap();
     let security = sandbox.linux.unwrap().security_context.unwrap();
     let container = container_with_ids(&web_pod(), ImageUser::Uid(0), Some(range)).unwrap();

@@ -53,18 +53,12 @@ async fn assigned(etc: &Path, tool: Option<PathBuf>) -> anyhow::Result<Option<Id
         let groups = run(&tool, &["-g", USER]).await;
         let groups = groups
             .with_context(|| format!("error retrieving additional gids for user {USER:?}"))?;
-        ensure!(
-            users == groups,
-            "mismatched subuids and subgids for user {USER:?}"
-        );
+        ensure!(users == groups, "mismatched subuids and subgids for user {USER:?}");
         return parse_tool_output(&users).map(Some);
     }
     let users = ids_in_file(&read(&etc.join("subuid")).await?, &uid).context("/etc/subuid")?;
     let groups = ids_in_file(&read(&etc.join("subgid")).await?, &uid).context("/etc/subgid")?;
-    ensure!(
-        users == groups,
-        "mismatched subuids and subgids for user {USER:?}"
-    );
+    ensure!(users == groups, "mismatched subuids and subgids for user {USER:?}");
     Ok(users)
 }
 
@@ -101,10 +95,7 @@ fn uid_of_user(passwd: &str) -> Option<String> {
 /// `0: kubelet 65536 2147483648`: one line, or it is not clear which ids are meant.
 fn parse_tool_output(output: &str) -> anyhow::Result<Ids> {
     let line = output.trim_matches('\n');
-    ensure!(
-        !line.contains('\n'),
-        "error parsing line {output:?}: it must contain only one line"
-    );
+    ensure!(!line.contains('\n'), "error parsing line {output:?}: it must contain only one line");
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, _, first, count] = fields.as_slice() else {
         bail!("invalid line {output:?}");
@@ -124,10 +115,7 @@ fn ids_in_file(text: &str, uid: &str) -> anyhow::Result<Option<Ids>> {
             continue;
         }
         let ids = parse_ids(first, count).with_context(|| format!("invalid line {line:?}"))?;
-        ensure!(
-            found.replace(ids).is_none(),
-            "it must contain only one line for user {USER:?}"
-        );
+        ensure!(found.replace(ids).is_none(), "it must contain only one line for user {USER:?}");
     }
     Ok(found)
 }
@@ -176,15 +164,9 @@ mod tests {
     async fn the_tool_knows_best_and_must_answer() {
         let user = ("passwd", PASSWD);
         let good = "echo '0: kubelet 65536 2147483648'";
-        assert_eq!(
-            ids(&[user], Some(good)).await,
-            Ok(Some((65536, 2_147_483_648)))
-        );
+        assert_eq!(ids(&[user], Some(good)).await, Ok(Some((65536, 2_147_483_648))));
         for (script, expected) in [
-            (
-                "exit 3",
-                "error retrieving additional uids for user \"kubelet\"",
-            ),
+            ("exit 3", "error retrieving additional uids for user \"kubelet\""),
             (
                 "[ \"$1\" = -g ] && exit 1; echo '0: kubelet 65536 65536'",
                 "error retrieving additional gids for user \"kubelet\"",
@@ -193,10 +175,7 @@ mod tests {
                 "echo \"0: kubelet 65536 ${#1}\"",
                 "mismatched subuids and subgids for user \"kubelet\"",
             ),
-            (
-                "echo '0: kubelet 1 2'; echo '1: kubelet 3 4'",
-                "it must contain only one line",
-            ),
+            ("echo '0: kubelet 1 2'; echo '1: kubelet 3 4'", "it must contain only one line"),
             ("echo nonsense", "invalid line \"nonsense\\n\""),
             ("true", "invalid line \"\""),
             ("echo '0: kubelet x 65536'", "error parsing line"),
@@ -219,10 +198,7 @@ mod tests {
             (files("", ""), Ok(None)),
             (files("# kubelet\nbob:1:2:3\n", ""), Ok(None)),
             (files(one, ""), Err("mismatched subuids and subgids")),
-            (
-                files("kubelet:1:2\nkubelet:3:4\n", one),
-                Err("only one line"),
-            ),
+            (files("kubelet:1:2\nkubelet:3:4\n", one), Err("only one line")),
             (files("kubelet:a:2\n", one), Err("invalid line")),
         ] {
             match (ids(&files, None).await, expected) {

@@ -55,9 +55,7 @@ impl UserNamespaces {
     /// # Errors
     /// The node's ids, or the files of pods that have some, cannot be read.
     pub async fn of_node(root: KubeletRoot, config: UserNamespacesConfig) -> anyhow::Result<Self> {
-        let space = assigned_ids::space(&config)
-            .await
-            .context("create user namespace manager")?;
+        let space = assigned_ids::space(&config).await.context("create user namespace manager")?;
         let opened = tokio::task::spawn_blocking(move || Self::open(root, space)).await?;
         opened.context("failed to find the pods that have user namespaces")
     }
@@ -68,10 +66,7 @@ impl UserNamespaces {
     /// # Errors
     /// The pods' directories cannot be listed: the allocated ranges are then unknown.
     pub fn open(root: KubeletRoot, space: IdSpace) -> Result<Self, VolumeError> {
-        let known = Self {
-            root,
-            ranges: Arc::new(Mutex::new(Ranges::new(space))),
-        };
+        let known = Self { root, ranges: Arc::new(Mutex::new(Ranges::new(space))) };
         let pods = match pod_dirs::list(&known.root) {
             Err(VolumeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Vec::new()
@@ -113,9 +108,7 @@ impl UserNamespaces {
             return Ok(known);
         }
         let this = self.clone();
-        run_file_io(move || this.read_or_create(&uid))
-            .await
-            .context("user namespace")?
+        run_file_io(move || this.read_or_create(&uid)).await.context("user namespace")?
     }
 
     /// Releases a pod's range. To be called when none of its processes is left.
@@ -199,10 +192,8 @@ mod tests {
     use ranges::UNIT;
     use serde_json::json;
 
-    const CAN: Result<HandlerFeatures, UnknownHandler> = Ok(HandlerFeatures {
-        recursive_read_only_mounts: false,
-        user_namespaces: true,
-    });
+    const CAN: Result<HandlerFeatures, UnknownHandler> =
+        Ok(HandlerFeatures { recursive_read_only_mounts: false, user_namespaces: true });
 
     fn space() -> IdSpace {
         IdSpace::new((UNIT, 2 * UNIT), UNIT, 2).unwrap()
@@ -253,11 +244,7 @@ mod tests {
         }
         let unknown = |name: &str| Err(UnknownHandler(name.into()));
         for (handler, features, expected) in [
-            (
-                "",
-                Ok(HandlerFeatures::default()),
-                "runtime does not support user namespaces",
-            ),
+            ("", Ok(HandlerFeatures::default()), "runtime does not support user namespaces"),
             (
                 "",
                 unknown(""),
@@ -287,10 +274,7 @@ mod tests {
     fn a_list_that_cannot_be_had_is_not_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
         let root = KubeletRoot::create(dir.path()).unwrap();
-        assert!(
-            UserNamespaces::open(root.clone(), space()).is_ok(),
-            "no pod has a range"
-        );
+        assert!(UserNamespaces::open(root.clone(), space()).is_ok(), "no pod has a range");
         fs::remove_dir(dir.path().join("pods")).unwrap();
         fs::write(dir.path().join("pods"), "not a directory").unwrap();
         assert!(UserNamespaces::open(root, space()).is_err());

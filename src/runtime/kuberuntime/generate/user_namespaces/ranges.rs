@@ -42,11 +42,7 @@ impl IdSpace {
             slots >= max_pods,
             "kubelet user assigned IDs are not enough to support {max_pods} pods"
         );
-        Ok(Self {
-            first_slot: first / per_pod,
-            slots,
-            per_pod,
-        })
+        Ok(Self { first_slot: first / per_pod, slots, per_pod })
     }
 
     /// Everything above the ids that the node's own users are expected in: used without subordinate IDs.
@@ -76,12 +72,7 @@ pub struct Ranges {
 impl Ranges {
     /// No pod has one yet.
     pub fn new(space: IdSpace) -> Self {
-        Self {
-            space,
-            by_pod: HashMap::new(),
-            used: BTreeSet::new(),
-            next: 0,
-        }
+        Self { space, by_pod: HashMap::new(), used: BTreeSet::new(), next: 0 }
     }
 
     /// The pod's range, if it has one.
@@ -108,20 +99,16 @@ impl Ranges {
         let per_pod = self.space.per_pod;
         let IdRange { host_id, length } = range;
         ensure!(length == per_pod, "wrong user namespace length {length}");
-        ensure!(
-            host_id.is_multiple_of(per_pod),
-            "wrong user namespace offset specified {host_id}"
-        );
+        ensure!(host_id.is_multiple_of(per_pod), "wrong user namespace offset specified {host_id}");
         let slot = (host_id / per_pod)
             .checked_sub(self.space.first_slot)
             .filter(|slot| *slot < self.space.slots)
             .with_context(|| format!("id {host_id} is out of range"))?;
         match self.by_pod.get(uid) {
             Some(known) if *known == slot => {}
-            Some(_) => bail!(
-                "different user namespace range already used by pod {:?}",
-                uid.as_str()
-            ),
+            Some(_) => {
+                bail!("different user namespace range already used by pod {:?}", uid.as_str())
+            }
             None if self.used.contains(&slot) => {
                 bail!("range picked for pod {:?} already taken", uid.as_str())
             }
@@ -182,10 +169,7 @@ pub fn parse_record(bytes: &[u8]) -> anyhow::Result<IdRange> {
         mapping.container_id == 0,
         "invalid user namespace configuration: UID 0 must be mapped"
     );
-    Ok(IdRange {
-        host_id: mapping.host_id,
-        length: mapping.length,
-    })
+    Ok(IdRange { host_id: mapping.host_id, length: mapping.length })
 }
 
 /// What to write into a pod's file.
@@ -218,10 +202,7 @@ mod tests {
         assert_eq!(ranges.allocate(&uid("a")).unwrap().host_id, 65536);
         ranges.next = 65533;
         let last = ranges.allocate(&uid("z")).unwrap();
-        assert_eq!(
-            u64::from(last.host_id) + u64::from(last.length),
-            (1 << 32) - 65536
-        );
+        assert_eq!(u64::from(last.host_id) + u64::from(last.length), (1 << 32) - 65536);
         assert_eq!(ranges.next, 0);
     }
 
@@ -233,40 +214,17 @@ mod tests {
         let below = IdSpace::new((first, (1 << 31) - per_pod), per_pod, 110).unwrap();
         assert_eq!(below.slots, space.slots);
         let all = IdSpace::new((first, 1 << 31), 1 << 31, 1).unwrap_err();
-        assert!(
-            all.to_string().contains("not enough to support 1 pods"),
-            "{all}"
-        );
+        assert!(all.to_string().contains("not enough to support 1 pods"), "{all}");
     }
 
     #[test]
     fn a_space_that_cannot_be_cut_is_refused_with_upstreams_messages() {
         let table = [
-            (
-                (65536, 65536 * 200),
-                1000,
-                "length 1000 is not a multiple of 65536",
-            ),
-            (
-                (65536, 65536 * 200),
-                0,
-                "length 0 is not a multiple of 65536",
-            ),
-            (
-                (70000, 65536 * 200),
-                UNIT,
-                "ID 70000 is not a multiple of 65536",
-            ),
-            (
-                (0, 65536 * 200),
-                UNIT,
-                "ID 0 must be greater or equal to 65536",
-            ),
-            (
-                (65536, 65536 * 200 + 1),
-                UNIT,
-                "length 13107201 is not a multiple",
-            ),
+            ((65536, 65536 * 200), 1000, "length 1000 is not a multiple of 65536"),
+            ((65536, 65536 * 200), 0, "length 0 is not a multiple of 65536"),
+            ((70000, 65536 * 200), UNIT, "ID 70000 is not a multiple of 65536"),
+            ((0, 65536 * 200), UNIT, "ID 0 must be greater or equal to 65536"),
+            ((65536, 65536 * 200 + 1), UNIT, "length 13107201 is not a multiple"),
             ((65536, 65536 * 109), UNIT, "not enough to support 110 pods"),
         ];
         for (ids, per_pod, expected) in table {
@@ -281,11 +239,7 @@ mod tests {
         let mut ranges = small();
         let first = ranges.allocate(&uid("a")).unwrap();
         assert_eq!((first.host_id, first.length), (131_072, 65536));
-        assert_eq!(
-            ranges.allocate(&uid("a")).unwrap(),
-            first,
-            "allocated again"
-        );
+        assert_eq!(ranges.allocate(&uid("a")).unwrap(), first, "allocated again");
         assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 196_608);
         assert!(ranges.release(&uid("a")) && !ranges.release(&uid("a")));
         assert_eq!(ranges.of(&uid("a")), None);
@@ -300,35 +254,17 @@ mod tests {
 
     #[test]
     fn a_range_from_before_is_taken_over_unless_it_contradicts() {
-        let range = |host_id| IdRange {
-            host_id,
-            length: UNIT,
-        };
+        let range = |host_id| IdRange { host_id, length: UNIT };
         let mut ranges = small();
         ranges.record(&uid("a"), range(196_608)).unwrap();
         ranges.record(&uid("a"), range(196_608)).unwrap();
-        let odd = IdRange {
-            host_id: 131_072,
-            length: 1000,
-        };
+        let odd = IdRange { host_id: 131_072, length: 1000 };
         let table = [
-            (
-                "a",
-                range(131_072),
-                "different user namespace range already used by pod \"a\"",
-            ),
-            (
-                "b",
-                range(196_608),
-                "range picked for pod \"b\" already taken",
-            ),
+            ("a", range(131_072), "different user namespace range already used by pod \"a\""),
+            ("b", range(196_608), "range picked for pod \"b\" already taken"),
             ("b", range(65536), "id 65536 is out of range"),
             ("b", range(327_680), "id 327680 is out of range"),
-            (
-                "b",
-                range(131_073),
-                "wrong user namespace offset specified 131073",
-            ),
+            ("b", range(131_073), "wrong user namespace offset specified 131073"),
             ("b", odd, "wrong user namespace length 1000"),
         ];
         for (pod, range, expected) in table {
@@ -342,10 +278,7 @@ mod tests {
     #[test]
     fn files_are_those_of_the_go_kubelet() {
         let text = r#"{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}"#;
-        let range = IdRange {
-            host_id: 65536,
-            length: 65536,
-        };
+        let range = IdRange { host_id: 65536, length: 65536 };
         assert_eq!(parse_record(text.as_bytes()).unwrap(), range);
         assert_eq!(record_text(range), text);
         let mapping = |container, length| {
@@ -360,10 +293,7 @@ mod tests {
             (record("[]", "[]"), "no more than one mapping"),
             (record(&one, "[]"), "should be identical"),
             (record(&one, &mapping(0, 2)), "should be identical"),
-            (
-                record(&mapping(5, 1), &mapping(5, 1)),
-                "UID 0 must be mapped",
-            ),
+            (record(&mapping(5, 1), &mapping(5, 1)), "UID 0 must be mapped"),
         ];
         for (text, expected) in table {
             let error = parse_record(text.as_bytes()).unwrap_err().to_string();

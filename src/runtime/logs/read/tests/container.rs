@@ -40,11 +40,7 @@ impl Bed {
     }
 
     fn apply(&self, id: &str, read: InspectedItem) {
-        let pod_ref = PodRef {
-            uid: "u".into(),
-            name: "web".into(),
-            namespace: "n".into(),
-        };
+        let pod_ref = PodRef { uid: "u".into(), name: "web".into(), namespace: "n".into() };
         let item = ItemId::Container(ContainerId::from(id));
         self.pods.apply(&pod_ref, &item, self.pods.next_seq(), read);
     }
@@ -60,14 +56,9 @@ impl Bed {
             "lastState": {"terminated": {"exitCode": 1, "containerID": "containerd://old"}},
         }]}))
         .unwrap();
-        let options = LogOptions {
-            follow,
-            ..LogOptions::default()
-        };
+        let options = LogOptions { follow, ..LogOptions::default() };
         let pod = (&PodUid::from("u"), "web");
-        self.logs
-            .read(pod, &status, "main", previous, options)
-            .await
+        self.logs.read(pod, &status, "main", previous, options).await
     }
 }
 
@@ -82,11 +73,7 @@ async fn the_logs_of_this_and_of_the_previous_instance_are_read() {
     let current = bed.read(false, false).await.unwrap();
     assert_eq!(text(current).await, bed.log.expected);
     let previous = bed.read(true, true).await.unwrap();
-    assert_eq!(
-        text(previous).await,
-        "before\n",
-        "it has ended, so following does"
-    );
+    assert_eq!(text(previous).await, "before\n", "it has ended, so following does");
 }
 
 #[tokio::test]
@@ -111,8 +98,5 @@ async fn following_ends_when_the_picture_shows_the_end() {
 async fn an_instance_that_is_gone_has_no_log_any_more() {
     let bed = Bed::new();
     let error = bed.read(false, false).await.err().unwrap();
-    assert_eq!(
-        error.to_string(),
-        "unable to retrieve container logs for new"
-    );
+    assert_eq!(error.to_string(), "unable to retrieve container logs for new");
 }

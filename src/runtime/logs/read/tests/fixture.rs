@@ -29,13 +29,7 @@ impl Log {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap().join("0.log");
-        Self {
-            file: open(&path),
-            dir,
-            path,
-            written: 0,
-            expected: String::new(),
-        }
+        Self { file: open(&path), dir, path, written: 0, expected: String::new() }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -80,10 +74,7 @@ impl Log {
 
     /// The first half of a rotation. The runtime writes on to the renamed file.
     pub(super) fn rename(&self) -> (PathBuf, plan::RotationPlan) {
-        let policy = RotationPolicy {
-            max_size: 0,
-            max_files: 1000,
-        };
+        let policy = RotationPolicy { max_size: 0, max_files: 1000 };
         let there = files::rotated(&self.path).unwrap();
         let now = "2026-01-02T03:04:05".parse().unwrap();
         let plan = plan::plan("0.log", &there, policy, now).unwrap();
@@ -120,9 +111,8 @@ impl Log {
     /// The names beside the log.
     pub(super) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir()).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -148,9 +138,7 @@ fn open(path: &Path) -> File {
 /// All of a stream, to its end.
 pub(super) async fn text(stream: LogStream) -> String {
     let pieces = stream.map(Result::unwrap).collect::<Vec<_>>();
-    let pieces = tokio::time::timeout(WAIT_LIMIT, pieces)
-        .await
-        .expect("it ends");
+    let pieces = tokio::time::timeout(WAIT_LIMIT, pieces).await.expect("it ends");
     String::from_utf8(pieces.concat()).unwrap()
 }
 

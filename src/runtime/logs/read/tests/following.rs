@@ -6,10 +6,7 @@ use std::{fs, time::Duration};
 use tokio::{sync::oneshot, time::timeout};
 
 fn follow() -> LogOptions {
-    LogOptions {
-        follow: true,
-        ..LogOptions::default()
-    }
+    LogOptions { follow: true, ..LogOptions::default() }
 }
 
 async fn open(logs: &Logs, log: &Log, options: LogOptions) -> LogStream {
@@ -19,9 +16,7 @@ async fn open(logs: &Logs, log: &Log, options: LogOptions) -> LogStream {
 
 /// Nothing comes for a while.
 async fn is_silent(stream: &mut LogStream) -> bool {
-    timeout(Duration::from_millis(150), stream.next())
-        .await
-        .is_err()
+    timeout(Duration::from_millis(150), stream.next()).await.is_err()
 }
 
 #[tokio::test]
@@ -129,15 +124,9 @@ async fn history_and_tail_go_over_into_following() {
     }
     log.lines(5);
     let mut whole = open(&logs, &log, follow()).await;
-    let last = LogOptions {
-        tail_lines: Some(12),
-        ..follow()
-    };
+    let last = LogOptions { tail_lines: Some(12), ..follow() };
     let mut last = open(&logs, &log, last).await;
-    let none = LogOptions {
-        tail_lines: Some(0),
-        ..follow()
-    };
+    let none = LogOptions { tail_lines: Some(0), ..follow() };
     let mut none = open(&logs, &log, none).await;
     let expected = log.last(12);
     log.rotate();
@@ -194,11 +183,7 @@ async fn a_log_that_is_not_there_yet_is_waited_for_until_the_container_has_ended
         let (logs, path) = (logs.clone(), path.clone());
         async move { logs.open(path, follow(), pending()).await.unwrap() }
     });
-    assert!(
-        timeout(Duration::from_millis(100), &mut stream)
-            .await
-            .is_err()
-    );
+    assert!(timeout(Duration::from_millis(100), &mut stream).await.is_err());
     fs::create_dir(dir.path().join("c")).unwrap();
     let mut stream = stream.await.unwrap();
     assert!(is_silent(&mut stream).await);
@@ -234,12 +219,7 @@ async fn a_log_that_was_cut_is_read_from_its_beginning() {
     let mut stream = open(&logs, &log, follow()).await;
     log.lines(10);
     let got = take(&mut stream, log.expected.len()).await;
-    fs::File::options()
-        .write(true)
-        .open(&log.path)
-        .unwrap()
-        .set_len(0)
-        .unwrap();
+    fs::File::options().write(true).open(&log.path).unwrap().set_len(0).unwrap();
     log.lines(2);
     let rest = take(&mut stream, log.expected.len() - got.len()).await;
     assert_eq!(got + &rest, log.expected);
@@ -283,9 +263,7 @@ async fn hundreds_of_followers_all_get_everything() {
     log.lines(5);
     for (begun, reader) in readers {
         begun.send(log.expected.len()).unwrap();
-        let got = timeout(WAIT_LIMIT, reader)
-            .await
-            .expect("every follower reaches the end");
+        let got = timeout(WAIT_LIMIT, reader).await.expect("every follower reaches the end");
         assert_eq!(got.unwrap(), log.expected);
     }
 }
@@ -323,9 +301,7 @@ async fn a_follower_that_does_not_read_holds_one_file_and_goes_on_with_what_is_l
     let open_files = || {
         let fds = fs::read_dir("/proc/self/fd").unwrap();
         let links = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
-        links
-            .filter(|link| link.starts_with(log.dir().canonicalize().unwrap()))
-            .count()
+        links.filter(|link| link.starts_with(log.dir().canonicalize().unwrap())).count()
     };
     // The writer's, and one of each follower.
     assert!(open_files() <= 3, "{}", open_files());

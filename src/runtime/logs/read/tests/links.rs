@@ -24,10 +24,7 @@ fn bed() -> (tempfile::TempDir, PathBuf, PathBuf) {
 }
 
 fn options(follow: bool) -> LogOptions {
-    LogOptions {
-        follow,
-        ..LogOptions::default()
-    }
+    LogOptions { follow, ..LogOptions::default() }
 }
 
 async fn read(log: &Path, follow: bool) -> io::Result<String> {
@@ -36,10 +33,7 @@ async fn read(log: &Path, follow: bool) -> io::Result<String> {
     let opened = tokio::time::timeout(WAIT_LIMIT, opened).await.unwrap();
     let mut stream = opened?;
     let mut got = Vec::new();
-    while let Some(piece) = tokio::time::timeout(WAIT_LIMIT, stream.next())
-        .await
-        .unwrap()
-    {
+    while let Some(piece) = tokio::time::timeout(WAIT_LIMIT, stream.next()).await.unwrap() {
         got.extend_from_slice(&piece?);
     }
     Ok(String::from_utf8(got).unwrap())
@@ -59,11 +53,7 @@ async fn a_link_in_place_of_a_log_or_its_directories_is_not_read_through() {
         symlink(theirs, ours).unwrap();
         for follow in [false, true] {
             let refused = read(&log, follow).await.unwrap_err();
-            assert_eq!(
-                refused.kind(),
-                io::ErrorKind::InvalidInput,
-                "{level}: {refused}"
-            );
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{level}: {refused}");
         }
         assert!(tail::of_log(&log, tail::TERMINATION).is_err());
     }
@@ -89,16 +79,12 @@ async fn a_link_in_place_of_a_rotated_file_is_left_out() {
 #[tokio::test]
 async fn a_link_that_takes_the_place_of_a_followed_log_is_not_read() {
     let (_dir, log, host) = bed();
-    let mut stream = Logs::new()
-        .open(log.clone(), options(true), std::future::pending())
-        .await
-        .unwrap();
+    let mut stream =
+        Logs::new().open(log.clone(), options(true), std::future::pending()).await.unwrap();
     assert_eq!(take(&mut stream, 5).await, "mine\n");
     fs::rename(&log, log.with_file_name("0.log.20260101-000000")).unwrap();
     symlink(&host, &log).unwrap();
-    let next = tokio::time::timeout(WAIT_LIMIT, stream.next())
-        .await
-        .unwrap();
+    let next = tokio::time::timeout(WAIT_LIMIT, stream.next()).await.unwrap();
     let refused = next.expect("it is told").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
 }

@@ -76,11 +76,7 @@ async fn happen(events: Vec<Event>) {
                     None => 0,
                     Some(lines) => log.expected.len() - log.last(lines as usize).len(),
                 };
-                let options = LogOptions {
-                    tail_lines,
-                    follow: true,
-                    ..LogOptions::default()
-                };
+                let options = LogOptions { tail_lines, follow: true, ..LogOptions::default() };
                 let mut ended = ended.clone();
                 let over = async move {
                     let _ = ended.wait_for(|ended| *ended).await;

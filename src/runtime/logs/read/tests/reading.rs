@@ -10,10 +10,7 @@ fn all() -> LogOptions {
 }
 
 fn tail(lines: u64) -> LogOptions {
-    LogOptions {
-        tail_lines: Some(lines),
-        ..all()
-    }
+    LogOptions { tail_lines: Some(lines), ..all() }
 }
 
 /// Five files of ten lines each: three compressed, one plain, the current one.
@@ -47,11 +44,7 @@ async fn a_log_is_read_from_its_first_rotated_file_on() {
 async fn a_tail_reaches_back_as_far_as_it_must() {
     let log = rotated_log();
     for lines in 0..=52 {
-        assert_eq!(
-            log.read(tail(lines)).await,
-            log.last(lines as usize),
-            "{lines}"
-        );
+        assert_eq!(log.read(tail(lines)).await, log.last(lines as usize), "{lines}");
     }
     assert_eq!(log.read(tail(u64::MAX)).await, log.expected);
 }
@@ -59,24 +52,16 @@ async fn a_tail_reaches_back_as_far_as_it_must() {
 #[tokio::test]
 async fn a_tail_counts_lines_and_not_the_pieces_that_the_runtime_split_them_into() {
     let mut log = Log::new();
-    for lengths in [
-        [10, 350, 20, 1000],
-        [200, 10, 250, 500],
-        [700, 10, 20, 900],
-        [10, 450, 120, 10],
-    ] {
+    for lengths in
+        [[10, 350, 20, 1000], [200, 10, 250, 500], [700, 10, 20, 900], [10, 450, 120, 10]]
+    {
         lengths.into_iter().for_each(|length| log.line(length));
         log.rotate();
     }
-    [300, 10, 20, 800]
-        .into_iter()
-        .for_each(|length| log.line(length));
+    [300, 10, 20, 800].into_iter().for_each(|length| log.line(length));
     for timestamps in [false, true] {
         for lines in 0..=21 {
-            let options = LogOptions {
-                timestamps,
-                ..tail(lines)
-            };
+            let options = LogOptions { timestamps, ..tail(lines) };
             let text = log.read(options).await;
             let without: String = if timestamps {
                 let lines = text.split_inclusive('\n');
@@ -119,10 +104,7 @@ async fn a_line_has_the_time_of_its_first_piece() {
     log.piece("F", "and ended\n");
     let next = log.time();
     log.lines(1);
-    let since = |time| LogOptions {
-        since: Some(time),
-        ..all()
-    };
+    let since = |time| LogOptions { since: Some(time), ..all() };
     assert_eq!(log.read(since(begun)).await, log.last(2));
     assert_eq!(log.read(since(next)).await, log.last(1));
 }
@@ -132,10 +114,7 @@ async fn since_leaves_out_what_is_older_in_whichever_file() {
     let log = rotated_log();
     let hour: Timestamp = "2026-01-02T03:00:00Z".parse().unwrap();
     for second in 0..=50 {
-        let options = LogOptions {
-            since: Some(hour + Duration::from_secs(second + 1)),
-            ..all()
-        };
+        let options = LogOptions { since: Some(hour + Duration::from_secs(second + 1)), ..all() };
         let expected = log.last(50 - second as usize);
         assert_eq!(log.read(options).await, expected, "{second}");
     }
@@ -152,20 +131,15 @@ async fn files_that_ended_before_the_instant_are_not_opened() {
         .open(log.path.with_file_name("0.log.20260102-030405"))
         .unwrap();
     let written = clock::system_time() - Duration::from_secs(3600);
-    old.set_times(fs::FileTimes::new().set_modified(written))
-        .unwrap();
+    old.set_times(fs::FileTimes::new().set_modified(written)).unwrap();
     // Its lines say 2026, so only its time can keep them out.
-    let options = LogOptions {
-        since: Some(clock::timestamp() - Duration::from_secs(1800)),
-        ..all()
-    };
+    let options =
+        LogOptions { since: Some(clock::timestamp() - Duration::from_secs(1800)), ..all() };
     log.lines(0);
     let start = super::super::history::start(&log.path, None, 0, &options).unwrap();
     assert!(start.older.is_empty());
-    let options = LogOptions {
-        since: Some(clock::timestamp() - Duration::from_secs(5400)),
-        ..all()
-    };
+    let options =
+        LogOptions { since: Some(clock::timestamp() - Duration::from_secs(5400)), ..all() };
     let start = super::super::history::start(&log.path, None, 0, &options).unwrap();
     assert_eq!(start.older.len(), 1);
 }
@@ -187,10 +161,7 @@ fn of_since_seconds_and_since_time_the_later_counts() {
 async fn a_limit_ends_the_stream() {
     let log = rotated_log();
     for limit in [0, 1, 100, 500, 1_000_000] {
-        let options = LogOptions {
-            limit_bytes: Some(limit),
-            ..all()
-        };
+        let options = LogOptions { limit_bytes: Some(limit), ..all() };
         let most = log.expected.len().min(limit as usize);
         assert_eq!(log.read(options).await, log.expected[..most]);
     }
@@ -266,10 +237,7 @@ async fn a_huge_line_comes_in_pieces() {
     let head = file.metadata().unwrap().len();
     let file = fs::File::options().write(true).open(&log.path).unwrap();
     file.write_at(b"\n", head + HUGE).unwrap();
-    let mut stream = Logs::new()
-        .open(log.path.clone(), all(), async {})
-        .await
-        .unwrap();
+    let mut stream = Logs::new().open(log.path.clone(), all(), async {}).await.unwrap();
     let (mut got, mut largest) = (0, 0);
     while let Some(piece) = stream.next().await {
         let piece = piece.unwrap();

@@ -46,10 +46,8 @@ impl DriverService {
         if !is_supported(&self.volumes, &request.volume_capabilities) {
             return Err(Status::invalid_argument("block volumes are not supported"));
         }
-        let CapacityRange {
-            required_bytes: least,
-            limit_bytes: limit,
-        } = request.capacity_range.unwrap_or_default();
+        let CapacityRange { required_bytes: least, limit_bytes: limit } =
+            request.capacity_range.unwrap_or_default();
         let fits = |capacity: i64| capacity >= least && (limit == 0 || capacity <= limit);
         let all = self.volumes.all();
         let known = all.iter().find(|(_, volume)| volume.name == request.name);
@@ -131,9 +129,7 @@ impl DriverService {
             volume.attached_to.insert(node.clone());
         });
         let context = [("attached-to".to_owned(), node.clone())];
-        Ok(ControllerPublishVolumeResponse {
-            publish_context: context.into(),
-        })
+        Ok(ControllerPublishVolumeResponse { publish_context: context.into() })
     }
 
     fn detach(&self, request: &ControllerUnpublishVolumeRequest) -> Result<(), Status> {
@@ -146,9 +142,7 @@ impl DriverService {
             return Err(self.violation(format!("{handle} is detached while it is on a node")));
         }
         self.volumes.change(handle, |volume| {
-            volume
-                .attached_to
-                .retain(|one| !node.is_empty() && one != node);
+            volume.attached_to.retain(|one| !node.is_empty() && one != node);
         });
         Ok(())
     }
@@ -163,9 +157,7 @@ impl DriverService {
         let volume = self.volumes.get(&request.volume_id);
         let volume = volume.ok_or_else(|| Status::not_found("there is no such volume"))?;
         let capacity_bytes = volume.capacity.max(range.required_bytes);
-        self.volumes.change(&request.volume_id, |volume| {
-            volume.capacity = capacity_bytes
-        });
+        self.volumes.change(&request.volume_id, |volume| volume.capacity = capacity_bytes);
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes,
             node_expansion_required: self.config.expand,
@@ -271,9 +263,7 @@ impl Controller for DriverService {
         ];
         let capable = capabilities.into_iter().filter(|(has, _)| *has);
         let capabilities = capable.map(|(_, rpc)| ControllerServiceCapability {
-            r#type: Some(controller::Type::Rpc(controller::Rpc {
-                r#type: rpc.into(),
-            })),
+            r#type: Some(controller::Type::Rpc(controller::Rpc { r#type: rpc.into() })),
         });
         Ok(Response::new(ControllerGetCapabilitiesResponse {
             capabilities: capabilities.collect(),
@@ -325,9 +315,7 @@ impl Identity for DriverService {
             types.push(Some(Type::VolumeExpansion(VolumeExpansion { r#type })));
         }
         let capabilities = types.into_iter().map(|r#type| PluginCapability { r#type });
-        Ok(Response::new(GetPluginCapabilitiesResponse {
-            capabilities: capabilities.collect(),
-        }))
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.collect() }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

@@ -43,8 +43,7 @@ pub(crate) fn detach_below(directory: &Path) {
 /// What is attached below a directory.
 pub(crate) fn attached_below(directory: &Path) -> Vec<PathBuf> {
     let all = loop_devices().into_iter().map(|(_, backing)| backing);
-    all.filter(|backing| backing.starts_with(directory))
-        .collect()
+    all.filter(|backing| backing.starts_with(directory)).collect()
 }
 
 impl DriverVolumes {
@@ -73,11 +72,7 @@ impl DriverVolumes {
         }
         let disk = self.disk(handle);
         let capacity = self.get(handle).map_or(0, |volume| volume.capacity);
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&disk)?;
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&disk)?;
         file.set_len(capacity.unsigned_abs().max(1 << 20))?;
         Ok(losetup(&["-f", "--show"], &disk)?.into())
     }

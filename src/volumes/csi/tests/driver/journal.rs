@@ -50,27 +50,15 @@ pub(crate) struct JournalEntry {
 
 impl JournalEntry {
     pub(super) fn new(method: &'static str, volume: &str) -> Self {
-        Self {
-            method,
-            began: clock::timestamp(),
-            volume: volume.into(),
-            ..Self::default()
-        }
+        Self { method, began: clock::timestamp(), volume: volume.into(), ..Self::default() }
     }
 
     pub(super) fn paths(self, staging_path: &str, target_path: &str) -> Self {
-        Self {
-            staging_path: staging_path.into(),
-            target_path: target_path.into(),
-            ..self
-        }
+        Self { staging_path: staging_path.into(), target_path: target_path.into(), ..self }
     }
 
     pub(super) fn secrets(self, secrets: &BTreeMap<String, String>) -> Self {
-        Self {
-            secrets: keys(secrets),
-            ..self
-        }
+        Self { secrets: keys(secrets), ..self }
     }
 
     pub(super) fn contexts(
@@ -130,10 +118,7 @@ impl Journal {
     pub(super) fn kept_in(path: &Path) -> Self {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let file = File::options().create(true).append(true).open(path);
-        Self {
-            file: Some(Arc::new(file.unwrap())),
-            ..Self::default()
-        }
+        Self { file: Some(Arc::new(file.unwrap())), ..Self::default() }
     }
 
     fn write(&self, line: &str) {
@@ -155,14 +140,7 @@ impl Journal {
         self.entries.send_modify(|entries| {
             let entry = &mut entries[number];
             entry.code = Some(code);
-            let JournalEntry {
-                method,
-                began,
-                volume,
-                staging_path,
-                target_path,
-                ..
-            } = entry;
+            let JournalEntry { method, began, volume, staging_path, target_path, .. } = entry;
             let (began, ended) = (began.as_microsecond(), clock::timestamp().as_microsecond());
             self.write(&format!(
                 "{method} {volume} {staging_path} {target_path} {began} {ended} {code:?}"

@@ -24,13 +24,10 @@ struct KeptVolume {
 impl From<&DriverVolume> for KeptVolume {
     fn from(volume: &DriverVolume) -> Self {
         let staged = volume.staged.as_ref();
-        let published = volume
-            .published
-            .iter()
-            .map(|(path, (capability, readonly))| {
-                let how = (capability.encode_to_vec(), *readonly);
-                (path.clone(), how)
-            });
+        let published = volume.published.iter().map(|(path, (capability, readonly))| {
+            let how = (capability.encode_to_vec(), *readonly);
+            (path.clone(), how)
+        });
         Self {
             capacity: volume.capacity,
             node_capacity: volume.node_capacity,
@@ -56,9 +53,7 @@ impl From<KeptVolume> for DriverVolume {
             name: kept.name,
             is_inline: kept.is_inline,
             attached_to: kept.attached_to,
-            staged: kept
-                .staged
-                .map(|(path, encoded)| (path, capability(encoded))),
+            staged: kept.staged.map(|(path, encoded)| (path, capability(encoded))),
             published: published.collect(),
         }
     }
@@ -71,17 +66,13 @@ pub(super) fn read(file: &Path) -> BTreeMap<String, DriverVolume> {
     };
     let volumes: BTreeMap<String, KeptVolume> = serde_json::from_slice(&text).unwrap();
     let volumes = volumes.into_iter();
-    volumes
-        .map(|(handle, kept)| (handle, kept.into()))
-        .collect()
+    volumes.map(|(handle, kept)| (handle, kept.into())).collect()
 }
 
 /// Writes the volumes to a file, in one step.
 pub(super) fn write(file: &Path, volumes: &BTreeMap<String, DriverVolume>) {
-    let volumes: BTreeMap<_, _> = volumes
-        .iter()
-        .map(|(handle, volume)| (handle, KeptVolume::from(volume)))
-        .collect();
+    let volumes: BTreeMap<_, _> =
+        volumes.iter().map(|(handle, volume)| (handle, KeptVolume::from(volume))).collect();
     let new = file.with_extension("new");
     fs::write(&new, serde_json::to_vec(&volumes).unwrap()).unwrap();
     fs::rename(new, file).unwrap();

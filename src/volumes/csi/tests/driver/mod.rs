@@ -102,11 +102,7 @@ impl DriverConfig {
         match self.registration_socket() {
             // An empty endpoint is the registration socket.
             Some(_) if self.is_one_socket => PathBuf::new(),
-            _ => self
-                .known_as
-                .as_ref()
-                .unwrap_or(&self.base)
-                .join("csi.sock"),
+            _ => self.known_as.as_ref().unwrap_or(&self.base).join("csi.sock"),
         }
     }
 }
@@ -125,11 +121,8 @@ pub(crate) struct CsiDriver {
 impl CsiDriver {
     /// Starts the driver and its registrar.
     pub(crate) fn start(config: DriverConfig) -> Self {
-        let journal = if config.is_kept {
-            Journal::kept_in(&config.journal())
-        } else {
-            Journal::default()
-        };
+        let journal =
+            if config.is_kept { Journal::kept_in(&config.journal()) } else { Journal::default() };
         let mut driver = Self {
             journal,
             script: Script::default(),

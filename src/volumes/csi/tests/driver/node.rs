@@ -49,10 +49,8 @@ impl DriverService {
         let capability =
             capability.ok_or_else(|| Status::invalid_argument("volume_capability is missing"))?;
         let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
-        let is_new = matches!(
-            mode,
-            Some(Mode::SingleNodeSingleWriter | Mode::SingleNodeMultiWriter)
-        );
+        let is_new =
+            matches!(mode, Some(Mode::SingleNodeSingleWriter | Mode::SingleNodeMultiWriter));
         match mode {
             None | Some(Mode::Unknown) => {
                 return Err(Status::invalid_argument("access_mode is missing"));
@@ -141,10 +139,7 @@ impl DriverService {
         required("volume_id", handle)?;
         required("target_path", target)?;
         let capability = self.check_capability(request.volume_capability)?;
-        let is_inline = request
-            .volume_context
-            .get(EPHEMERAL)
-            .is_some_and(|text| text == "true");
+        let is_inline = request.volume_context.get(EPHEMERAL).is_some_and(|text| text == "true");
         if is_inline && self.volumes.get(handle).is_none() {
             self.volumes.create(handle, 1 << 30, true);
         }
@@ -413,9 +408,7 @@ impl Node for DriverService {
             let capabilities = capable.map(|(_, rpc)| NodeServiceCapability {
                 r#type: Some(Kind::Rpc(Rpc { r#type: rpc.into() })),
             });
-            Ok(NodeGetCapabilitiesResponse {
-                capabilities: capabilities.collect(),
-            })
+            Ok(NodeGetCapabilitiesResponse { capabilities: capabilities.collect() })
         };
         self.run(entry, work).await
     }

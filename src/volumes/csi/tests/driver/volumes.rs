@@ -86,10 +86,7 @@ impl DriverVolumes {
 
     fn own_directory(&self, handle: &str) -> PathBuf {
         let is_file_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let name: String = handle
-            .chars()
-            .map(|c| if is_file_name(c) { c } else { '_' })
-            .collect();
+        let name: String = handle.chars().map(|c| if is_file_name(c) { c } else { '_' }).collect();
         self.directory.join(format!("of-{name}"))
     }
 
@@ -178,10 +175,7 @@ impl DriverVolumes {
         }
         let left = &self.left_mounts;
         let leave = |times: u32| times.checked_sub(1);
-        if left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave)
-            .is_ok()
-        {
+        if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok() {
             return Ok(());
         }
         match unmount(target, UnmountFlags::NOFOLLOW) {

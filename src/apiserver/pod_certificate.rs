@@ -8,7 +8,6 @@
 //! * Upstream: `pkg/kubelet/podcertificate`.
 
 mod certificate;
-mod der;
 mod key;
 mod rules;
 

@@ -3,10 +3,10 @@
 //!
 //! Upstream: `k8s.io/apiserver/pkg/authentication/request/x509` and Go's `crypto/x509/pkix`.
 
+use super::tls_provider;
 use anyhow::Context as _;
 use jiff::{Timestamp, civil, tz::TimeZone};
 use rustls::{
-    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     sign::CertifiedKey,
 };
@@ -62,7 +62,7 @@ pub fn key_pair(chain: &[u8], key: &[u8]) -> anyhow::Result<(CertifiedKey, Certi
     let facts = chain.first().and_then(|own| parse(own));
     let facts = facts.context("the certificate cannot be read")?;
     let key = PrivateKeyDer::from_pem_slice(key).context("there is no usable private key")?;
-    let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
+    let pair = CertifiedKey::from_der(chain, key, &tls_provider())
         .context("private key does not match certificate")?;
     Ok((pair, facts))
 }

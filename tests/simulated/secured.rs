@@ -56,7 +56,7 @@ impl Secured {
     async fn connect(&self, certificate: Option<&Issued>) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate())?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = kubelet::base::tls_provider();
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);

@@ -1,13 +1,9 @@
 //! Private keys of pods, and the proof of possession for a request. Never logged.
 
-use super::der::{self, SignatureKind};
 use crate::{apiserver::pem, base::named_enum};
-use anyhow::{Context as _, anyhow};
+use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
-use getrandom::SysRng;
-use p521::{ecdsa::signature::SignatureEncoding as _, pkcs8::EncodePrivateKey as _};
-use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
-use rsa::{pkcs8::EncodePublicKey as _, sha2::Sha256, signature::RandomizedSigner as _};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, RsaKeySize};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 
 named_enum! {
@@ -30,74 +26,26 @@ pub(super) struct KeyAndRequest {
     pub(super) request: Vec<u8>,
 }
 
-/// Generates a key. Call it from `spawn_blocking`: an RSA key takes seconds.
+/// Generates a key. Call it from `spawn_blocking`: an RSA key may take a second.
 pub(super) fn generate(key_type: KeyType) -> anyhow::Result<KeyAndRequest> {
-    match key_type {
-        KeyType::Rsa3072 => rsa(3072),
-        KeyType::Rsa4096 => rsa(4096),
-        KeyType::EcdsaP256 => {
-            let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-            of_ring(&key, SignatureKind::EcdsaSha256)
+    let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
+    let key = match key_type {
+        KeyType::Rsa3072 => rsa(RsaKeySize::_3072),
+        KeyType::Rsa4096 => rsa(RsaKeySize::_4096),
+        KeyType::EcdsaP256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
+        KeyType::EcdsaP384 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
+        KeyType::EcdsaP521 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512),
+        KeyType::Ed25519 => {
+            // Version 1 of PKCS#8, because OpenSSL before version 3 does not read version 2.
+            let key = Ed25519KeyPair::generate()?.to_pkcs8v1()?;
+            let der = PrivatePkcs8KeyDer::from(key.as_ref());
+            KeyPair::from_pkcs8_der_and_sign_algo(&der, &rcgen::PKCS_ED25519)
         }
-        KeyType::EcdsaP384 => {
-            let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384)?;
-            of_ring(&key, SignatureKind::EcdsaSha384)
-        }
-        KeyType::EcdsaP521 => p521(),
-        KeyType::Ed25519 => ed25519(),
-    }
-}
-
-/// Not the encoding of ring: OpenSSL before version 3 does not read PKCS#8 version 2.
-fn ed25519() -> anyhow::Result<KeyAndRequest> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed).map_err(|error| anyhow!("no randomness: {error}"))?;
-    let der = PrivatePkcs8KeyDer::from(der::ed25519_key(&seed));
-    let key = KeyPair::from_pkcs8_der_and_sign_algo(&der, &rcgen::PKCS_ED25519)?;
-    of_ring(&key, SignatureKind::Ed25519)
-}
-
-fn of_ring(key: &KeyPair, kind: SignatureKind) -> anyhow::Result<KeyAndRequest> {
-    let info = der::request_info(&key.subject_public_key_info());
-    let signature = key.sign(&info)?;
-    Ok(KeyAndRequest {
-        key: private(key.serialized_der()),
-        request: der::request(&info, kind, &signature),
-    })
-}
-
-fn rsa(bits: usize) -> anyhow::Result<KeyAndRequest> {
-    let key = rsa::PrivateKey::new(&mut SysRng, bits).map_err(|e| anyhow!("RSA key: {e}"))?;
-    let public = key.to_public_key().to_public_key_der();
-    let public = public.map_err(|e| anyhow!("public key: {e}"))?;
-    let private_key = key.to_pkcs8_der();
-    let private_key = private_key.map_err(|e| anyhow!("private key: {e}"))?;
-    let info = der::request_info(public.as_bytes());
-    let signer = rsa::pkcs1v15::SigningKey::<Sha256>::new(key);
-    let signature = signer.try_sign_with_rng(&mut SysRng, &info);
-    let signature = signature.map_err(|e| anyhow!("signature: {e}"))?;
-    Ok(KeyAndRequest {
-        key: private(private_key.as_bytes()),
-        request: der::request(&info, SignatureKind::RsaSha256, &signature.to_vec()),
-    })
-}
-
-fn p521() -> anyhow::Result<KeyAndRequest> {
-    use p521::{
-        ecdsa::{DerSignature, SigningKey, signature::Signer as _},
-        elliptic_curve::Generate as _,
-    };
-    let key = SigningKey::try_generate().map_err(|e| anyhow!("no randomness: {e}"))?;
-    let public = key.verifying_key().to_public_key_der();
-    let public = public.map_err(|e| anyhow!("public key: {e}"))?;
-    let info = der::request_info(public.as_bytes());
-    let signature: DerSignature = key.try_sign(&info).context("cannot sign")?;
-    let private_key = key.to_pkcs8_der();
-    let private_key = private_key.map_err(|e| anyhow!("private key: {e}"))?;
-    Ok(KeyAndRequest {
-        key: private(private_key.as_bytes()),
-        request: der::request(&info, SignatureKind::EcdsaSha512, signature.as_bytes()),
-    })
+    }?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let request = params.serialize_request(&key)?;
+    Ok(KeyAndRequest { key: private(key.serialized_der()), request: request.der().to_vec() })
 }
 
 fn private(der: &[u8]) -> Bytes {

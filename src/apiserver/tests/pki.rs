@@ -3,7 +3,7 @@
 use crate::base::clock;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType, SignatureAlgorithm,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::{
@@ -32,11 +32,16 @@ impl Issued {
 
 impl Authority {
     pub fn new(name: &str) -> Self {
+        Self::with_keys(name, &rcgen::PKCS_ECDSA_P256_SHA256)
+    }
+
+    /// Its key and those of its certificates are of this kind.
+    pub fn with_keys(name: &str, kind: &'static SignatureAlgorithm) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate_for(kind).expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("an authority");
         Self { issuer }
     }
@@ -115,7 +120,8 @@ impl Authority {
     }
 
     fn issue(&self, params: CertificateParams) -> Issued {
-        let key = KeyPair::generate().expect("a key");
+        let kind = self.issuer.key().algorithm();
+        let key = KeyPair::generate_for(kind).expect("a key");
         let made = params.signed_by(&key, &self.issuer).expect("a certificate");
         Issued {
             der: made.der().clone(),

@@ -284,7 +284,7 @@ fn acceptor(authority: &Authority, clients: &Authority) -> TlsAcceptor {
     let own = authority.server("kubernetes");
     let mut roots = rustls::RootCertStore::empty();
     roots.add(clients.der()).expect("an authority");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::base::tls_provider();
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
         Arc::new(roots),
         provider.clone(),

@@ -143,7 +143,7 @@ fn client(
 ) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::base::tls_provider();
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .unwrap()

@@ -1,11 +1,10 @@
 //! The CA bundle of client certificates.
 
-use crate::base::{Reloaded, x509};
+use crate::base::{Reloaded, tls_provider, x509};
 use anyhow::Context as _;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
-    crypto::ring,
     pki_types::{CertificateDer, UnixTime},
     server::{
         WebPkiClientVerifier,
@@ -59,8 +58,7 @@ impl CaBundle {
         for certificate in x509::certificates(&pem)? {
             roots.add(certificate)?;
         }
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls_provider());
         Ok(Self { verifier: verifier.build()? })
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::apiserver::tests::pki::{Authority, Issued};
 use crate::base::clock;
-use rustls::pki_types::CertificateDer;
+use rustls::{NamedGroup, pki_types::CertificateDer};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -160,12 +160,12 @@ fn files_that_are_given_must_be_good_at_the_start() {
     assert!(format!("{error:#}").contains("--cert-dir"), "{error:#}");
 }
 
-/// Whether a handshake on memory gets a certificate.
-async fn handshake(tls: &Tls, authority: &Authority) -> std::io::Result<()> {
+/// Whether a handshake on memory gets a certificate, and the group of its key exchange.
+async fn handshake(tls: &Tls, authority: &Authority) -> std::io::Result<NamedGroup> {
     let (client, server) = tokio::io::duplex(64 * 1024);
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::base::tls_provider();
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -177,7 +177,32 @@ async fn handshake(tls: &Tls, authority: &Authority) -> std::io::Result<()> {
     let (served, connected) =
         tokio::join!(acceptor.accept(server), connector.connect(name, client));
     served?;
-    connected.map(drop)
+    connected.map(|stream| {
+        let group = stream.get_ref().1.negotiated_key_exchange_group();
+        group.expect("a handshake that has ended").name()
+    })
+}
+
+#[tokio::test]
+async fn keys_may_be_of_any_kind_that_go_has_and_their_exchange_resists_quantum_computers() {
+    for kind in [
+        &rcgen::PKCS_ECDSA_P256_SHA256,
+        &rcgen::PKCS_ECDSA_P384_SHA384,
+        &rcgen::PKCS_ECDSA_P521_SHA512,
+        &rcgen::PKCS_ED25519,
+        &rcgen::PKCS_RSA_SHA256,
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::with_keys("a", kind);
+        let [certificate, key] = write(dir.path(), &authority.server("n"));
+        let settings = TlsSettings {
+            certificate: ServingCertificate::Files { certificate, key },
+            options: TlsOptions::default(),
+        };
+        let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
+        let group = handshake(&tls, &authority).await.expect("a handshake");
+        assert_eq!(group, NamedGroup::X25519MLKEM768, "{kind:?}");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,10 @@
 
 use rustls::{
     CipherSuite, NamedGroup, SupportedCipherSuite, SupportedProtocolVersion,
-    crypto::{CryptoProvider, ring, ring::cipher_suite as suite},
+    crypto::{
+        CryptoProvider,
+        aws_lc_rs::{ALL_KX_GROUPS, cipher_suite as suite, default_provider},
+    },
     version::{TLS12, TLS13},
 };
 use std::sync::Arc;
@@ -85,8 +88,10 @@ fn curve(number: i32) -> Option<GoSupport<NamedGroup>> {
         23 => GoSupport::Supported(NamedGroup::secp256r1),
         24 => GoSupport::Supported(NamedGroup::secp384r1),
         29 => GoSupport::Supported(NamedGroup::X25519),
-        // P-521, and groups with ML-KEM.
-        25 | 4587 | 4588 | 4589 => GoSupport::Unsupported,
+        4587 => GoSupport::Supported(NamedGroup::secp256r1MLKEM768),
+        4588 => GoSupport::Supported(NamedGroup::X25519MLKEM768),
+        // P-521, and P-384 with ML-KEM-1024.
+        25 | 4589 => GoSupport::Unsupported,
         _ => return None,
     })
 }
@@ -166,7 +171,7 @@ impl TlsOptions {
 
     /// As in Go, the list of suites applies only to TLS 1.2; those of TLS 1.3 are always enabled.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
-        let mut provider = ring::default_provider();
+        let mut provider = default_provider();
         if let Some(suites) = &self.suites {
             let wanted = |suite: &SupportedCipherSuite| {
                 suite.tls13().is_some() || suites.contains(&suite.suite())
@@ -174,6 +179,7 @@ impl TlsOptions {
             provider.cipher_suites.retain(wanted);
         }
         if let Some(groups) = &self.groups {
+            provider.kx_groups = ALL_KX_GROUPS.to_vec();
             provider.kx_groups.retain(|group| groups.contains(&group.name()));
         }
         Arc::new(provider)
@@ -217,7 +223,7 @@ mod tests {
         let options = of("", &[], &[]).unwrap();
         assert_eq!(options.versions().len(), 2);
         assert_eq!(suites(&options).len(), 9);
-        assert_eq!(options.provider().kx_groups.len(), 3);
+        assert_eq!(options.provider().kx_groups.len(), 4);
     }
 
     #[test]
@@ -226,12 +232,12 @@ mod tests {
         let left = suites(&options);
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
-        let options = of("VersionTLS13", &[], &[24]).unwrap();
+        let options = of("VersionTLS13", &[], &[24, 4587]).unwrap();
         assert_eq!(options.versions().len(), 1);
         let groups = &options.provider().kx_groups;
         assert_eq!(
             groups.iter().map(|group| group.name()).collect::<Vec<_>>(),
-            [NamedGroup::secp384r1]
+            [NamedGroup::secp256r1MLKEM768, NamedGroup::secp384r1]
         );
     }
 
@@ -241,11 +247,11 @@ mod tests {
         assert_eq!(suites(&of("", &given, &[]).unwrap()).len(), 4);
         let given = given.map(str::to_owned);
         assert_eq!(
-            without_effect("VersionTLS10", &given, &[4588, 29]),
+            without_effect("VersionTLS10", &given, &[4589, 29]),
             [
                 "tlsMinVersion VersionTLS10",
                 "tlsCipherSuites TLS_RSA_WITH_AES_128_GCM_SHA256",
-                "tlsCurvePreferences 4588"
+                "tlsCurvePreferences 4589"
             ]
         );
         assert!(without_effect("VersionTLS13", &[], &[23]).is_empty());
@@ -276,7 +282,7 @@ mod tests {
         for name in UNSUPPORTED {
             assert!(matches!(cipher_suite(name), Some(GoSupport::Unsupported)), "{name}");
         }
-        let supported = ring::default_provider().cipher_suites;
+        let supported = default_provider().cipher_suites;
         for suite in supported {
             let name = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
             let Some(GoSupport::Supported(found)) = cipher_suite(&name) else {

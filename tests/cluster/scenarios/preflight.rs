@@ -201,7 +201,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
     cluster.inside(&["rm", "-r", unit, &format!("{unit}.d")]);
 
     // A client certificate of a kind that is not supported.
-    let key = dir.join("private/p521");
+    let key = dir.join("private/secp256k1");
     let key = key.to_str().unwrap();
     cluster.inside(&[
         "openssl",
@@ -210,7 +210,7 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
         "-newkey",
         "ec",
         "-pkeyopt",
-        "ec_paramgen_curve:P-521",
+        "ec_paramgen_curve:secp256k1",
         "-nodes",
         "-subj",
         "/O=system:nodes/CN=system:node:node1",
@@ -225,14 +225,14 @@ fn bad_input_is_never_safe(cluster: &Cluster) {
         "users": [{"name": "c", "user": {"client-certificate": format!("{key}.crt"), "client-key": key}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
     });
-    std::fs::write(dir.join("private/p521.conf"), kubeconfig.to_string()).unwrap();
-    let flags = flags("private/p521.conf");
+    std::fs::write(dir.join("private/secp256k1.conf"), kubeconfig.to_string()).unwrap();
+    let flags = flags("private/secp256k1.conf");
     let mut flags: Vec<_> = flags.iter().map(String::as_str).collect();
     // Without the rotated certificate, which would replace it.
     let none = format!("--cert-dir={}", dir.join("none").display());
     flags.push(&none);
     let (report, code) = preflight(cluster, &[], &flags);
-    assert_said(&report, code, 1, &["p521.conf: ", "invalid private key"]);
+    assert_said(&report, code, 1, &["secp256k1.conf: ", "invalid private key"]);
 }
 
 pub async fn a_preflight_changes_nothing_and_the_exchange_does_what_it_said() {

@@ -160,7 +160,7 @@ fn trusting(
     if added == 0 {
         bail!("the system has no usable root certificates");
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::base::tls_provider();
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)

@@ -67,7 +67,7 @@ impl Script {
         let script = Self::default();
         script.answers.lock().extend(answers.iter().cloned());
         let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = crate::base::tls_provider();
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()

@@ -66,7 +66,7 @@ impl Server {
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = crate::base::tls_provider();
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install install-program uninstall release test-aarch64 test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install install-program uninstall release test-aarch64 test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories lines fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -240,6 +240,11 @@ lint:
 advisories:
 	@hack/install-deps.sh --lint
 	PATH="$$PATH:$(abspath $(TARGET))/tools" cargo deny --locked check advisories
+
+# Lines of code and of tests by area with their budgets, long functions, comments, and the word "of". TREE names another
+# checkout to count.
+lines:
+	cargo test --quiet --test architecture areas_stay_within -- --nocapture
 
 fmt:
 	cargo fmt

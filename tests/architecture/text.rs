@@ -1,5 +1,7 @@
 //! Reads Rust sources as text: code without comments and strings, and words in it.
 
+use std::ops::Range;
+
 /// Whether a character may be part of a name.
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
@@ -25,7 +27,7 @@ pub(crate) fn words_after<'a>(
     )
 }
 
-/// The text with comments, strings and character literals blanked, line by line the same.
+/// The text with comments, strings and character literals blanked, byte by byte the same length.
 pub(crate) fn without_comments_and_strings(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -64,34 +66,44 @@ pub(crate) fn without_comments_and_strings(text: &str) -> String {
             rest = &rest[c.len_utf8()..];
             continue;
         };
-        code.extend(rest[..length].chars().filter(|c| *c == '\n'));
-        code.push(' ');
+        blank(&rest[..length], &mut code);
         rest = &rest[length..];
     }
     code
 }
 
+/// Appends as many blanks as `text` has bytes, and its line ends.
+fn blank(text: &str, to: &mut String) {
+    to.extend(text.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
+}
+
 /// Code (without comments and strings) with its test items blanked, byte by byte the same length.
 pub(crate) fn without_tests(code: &str) -> String {
-    const TEST: &str = "#[cfg(test)]";
-    let (mut kept, mut rest) = (String::with_capacity(code.len()), code);
-    while let Some(at) = rest.find(TEST) {
-        let (before, item) = rest.split_at(at);
-        kept.push_str(before);
-        let end = TEST.len() + item_length(&item[TEST.len()..]);
-        let blank = |c: char| {
-            if c == '\n' { "\n" } else { &"    "[..c.len_utf8()] }
-        };
-        kept.extend(item[..end].chars().map(blank));
-        rest = &item[end..];
+    let (mut kept, mut at) = (String::with_capacity(code.len()), 0);
+    for item in test_items(code) {
+        kept.push_str(&code[at..item.start]);
+        blank(&code[item.clone()], &mut kept);
+        at = item.end;
     }
-    kept.push_str(rest);
+    kept.push_str(&code[at..]);
     kept
+}
+
+/// Where the test items of code (without comments and strings) are.
+pub(crate) fn test_items(code: &str) -> Vec<Range<usize>> {
+    const TEST: &str = "#[cfg(test)]";
+    let (mut items, mut from) = (Vec::new(), 0);
+    while let Some(at) = code[from..].find(TEST) {
+        let start = from + at;
+        from = start + TEST.len() + item_length(&code[start + TEST.len()..]);
+        items.push(start..from);
+    }
+    items
 }
 
 /// How long the item is that `code` begins with, its attributes included: up to a semicolon or the
 /// end of a block. A `use` or a `static` ends only with its semicolon.
-fn item_length(code: &str) -> usize {
+pub(crate) fn item_length(code: &str) -> usize {
     let (mut depth, mut ends_with_block) = (0_usize, true);
     for (at, c) in code.char_indices() {
         match c {

@@ -1,0 +1,289 @@
+//! How much there is to read: lines of code and of tests, with a budget for each area; long functions, comments, and
+//! the word "of". `make lines` prints the figures; `TREE=DIR make lines` those of another checkout.
+//!
+//! A line counts if something is on it besides blanks, comments and text. `src` has code and tests; what is below
+//! `tests` counts as tests.
+
+use super::{is_test, read};
+use crate::text::{find_words, is_word, item_length, test_items, without_comments_and_strings};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The most lines that each area may have, of code and of tests. A change that needs more raises the row in the same
+/// commit and says there why; a change that removes many lowers it.
+#[rustfmt::skip]
+const BUDGETS: &[(&str, usize, usize)] = &[
+    ("base", 3700, 2100),
+    ("model", 4600, 2900),
+    ("host", 4700, 2500),
+    ("cri", 2400, 1400),
+    ("apiserver", 4800, 4200),
+    ("state", 2600, 1300),
+    ("resources", 10900, 5900),
+    ("images", 3900, 3000),
+    ("volumes", 15500, 13300),
+    ("runtime", 10800, 7900),
+    ("pods", 13700, 10300),
+    ("node", 9300, 6700),
+    ("server", 8600, 5800),
+    ("config", 4500, 2000),
+    ("app", 4000, 1100),
+    ("cli", 2000, 1000),
+    ("tests/architecture", 0, 1600),
+    ("tests/cluster", 0, 3600),
+    ("tests/containerd", 0, 4600),
+    ("tests/fuzz", 0, 1700),
+    ("tests/simulated", 0, 15600),
+    ("tests/support", 0, 5100),
+];
+
+/// A function longer than this many lines of code is long.
+const LONG_FUNCTION: usize = 60;
+/// Documents that are generated, or quote what others wrote.
+const GENERATED: &[&str] =
+    &["docs/conformance.md", "docs/metrics.md", "docs/metrics-not-served.md", "docs/routes.md"];
+
+/// The lines of some files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    code: usize,
+    tests: usize,
+    /// Lines with only a comment, outside of tests.
+    comments: usize,
+}
+
+impl Lines {
+    fn add(&mut self, other: Self) {
+        self.code += other.code;
+        self.tests += other.tests;
+        self.comments += other.comments;
+    }
+
+    /// The lines of one file. Everything is a test in a file of tests.
+    fn of(text: &str, is_test: bool) -> Self {
+        let code = without_comments_and_strings(text);
+        let tests = test_items(&code);
+        let (mut lines, mut start) = (Self::default(), 0);
+        for (line, code) in text.lines().zip(code.lines()) {
+            let at = start + (line.len() - line.trim_start().len());
+            start += line.len() + 1;
+            let in_test = is_test || tests.iter().any(|item| item.contains(&at));
+            let is_code = !code.trim().is_empty();
+            lines.tests += usize::from(is_code && in_test);
+            lines.code += usize::from(is_code && !in_test);
+            lines.comments += usize::from(!in_test && line.trim_start().starts_with("//"));
+        }
+        lines
+    }
+}
+
+#[test]
+fn areas_stay_within_their_budgets() {
+    let tree = std::env::var_os("TREE");
+    let root = tree.as_ref().map_or(Path::new(env!("CARGO_MANIFEST_DIR")), Path::new);
+    let mut files = Vec::new();
+    for dir in ["src", "tests"] {
+        read(&root.join(dir), dir, &mut files);
+    }
+    let areas = count(&files);
+    print(&areas, &files, root);
+    let broken = over_budget(BUDGETS, &areas);
+    assert!(tree.is_some() || broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+/// The lines by area; the sources outside of areas are `app`, which is their start.
+fn count(files: &[(String, String)]) -> BTreeMap<String, Lines> {
+    let test_files = test_files(files);
+    let mut areas = BTreeMap::<String, Lines>::new();
+    for (name, text) in files {
+        let lines = Lines::of(text, test_files.contains(name.as_str()));
+        areas.entry(area(name)).or_default().add(lines);
+    }
+    areas
+}
+
+fn area(file: &str) -> String {
+    let mut parts = file.split('/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("src"), Some(area), Some(_)) => area.to_owned(),
+        (Some("src"), ..) => "app".to_owned(),
+        (Some(tests), Some(area), Some(_)) => format!("{tests}/{area}"),
+        _ => file.to_owned(),
+    }
+}
+
+/// The files below `tests`, those named as tests, and the modules that are declared for tests only, with all below them.
+fn test_files(files: &[(String, String)]) -> BTreeSet<&str> {
+    let mut modules = Vec::new();
+    for (name, text) in files {
+        let code = without_comments_and_strings(text);
+        let dir = name.strip_suffix("/mod.rs").or(name.strip_suffix(".rs")).unwrap_or(name);
+        for item in test_items(&code) {
+            let words = code[item].split(|c| !is_word(c)).filter(|word| !word.is_empty());
+            if let [.., "mod", module] = words.collect::<Vec<_>>()[..] {
+                modules.push(format!("{dir}/{module}"));
+            }
+        }
+    }
+    let below = |name: &str| {
+        modules.iter().any(|module| {
+            name.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with(['/', '.']))
+        })
+    };
+    let names = files.iter().map(|(name, _)| name.as_str());
+    names.filter(|name| name.starts_with("tests/") || is_test(name) || below(name)).collect()
+}
+
+fn over_budget(budgets: &[(&str, usize, usize)], areas: &BTreeMap<String, Lines>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (area, lines) in areas {
+        let row = budgets.iter().find(|(name, ..)| name == area);
+        let (_, code, tests) = *row.unwrap_or(&("", 0, 0));
+        for (what, lines, budget) in [("code", lines.code, code), ("tests", lines.tests, tests)] {
+            if lines > budget {
+                broken.push(format!(
+                    "{area} has {lines} lines of {what}, {} over its budget: remove or share lines, or raise its row in \
+                     tests/architecture/lines.rs in this commit, with the reason in the commit's message",
+                    lines - budget
+                ));
+            }
+        }
+    }
+    broken
+}
+
+fn print(areas: &BTreeMap<String, Lines>, files: &[(String, String)], root: &Path) {
+    println!(
+        "{:<20} {:>7} {:>7} {:>7} {:>7} {:>9}",
+        "area", "code", "budget", "tests", "budget", "comments"
+    );
+    let (mut all, row) = (Lines::default(), |name: &str, lines: Lines, budget: (usize, usize)| {
+        let Lines { code, tests, comments } = lines;
+        println!("{name:<20} {code:>7} {:>7} {tests:>7} {:>7} {comments:>9}", budget.0, budget.1);
+    });
+    let mut budget = (0, 0);
+    for (area, lines) in areas {
+        let found = BUDGETS.iter().find(|(name, ..)| name == area);
+        let (code, tests) = found.map_or((0, 0), |(_, code, tests)| (*code, *tests));
+        row(area, *lines, (code, tests));
+        all.add(*lines);
+        budget = (budget.0 + code, budget.1 + tests);
+    }
+    row("all", all, budget);
+    let functions = functions(files);
+    let long = functions.iter().filter(|(lines, _)| *lines > LONG_FUNCTION).collect::<Vec<_>>();
+    println!(
+        "functions over {LONG_FUNCTION} lines: {} of {}, {:.2} % (goal: at most 0.4 %)",
+        long.len(),
+        functions.len(),
+        100.0 * long.len() as f64 / functions.len() as f64
+    );
+    long.iter().for_each(|(lines, name)| println!("  {lines:>4} {name}"));
+    println!("comments to code: {:.3}", all.comments as f64 / all.code as f64);
+    let (of, words) = prose(files, root);
+    println!(
+        "\"of\" in 10,000 words of comments and documents: {} (goal: at most 250)",
+        of * 10_000 / words
+    );
+}
+
+/// The functions outside of tests, the longest first, with their lines of code.
+fn functions(files: &[(String, String)]) -> Vec<(usize, String)> {
+    let (test_files, mut found) = (test_files(files), Vec::new());
+    for (name, text) in files.iter().filter(|(name, _)| !test_files.contains(name.as_str())) {
+        let code = super::without_tests(&without_comments_and_strings(text));
+        for at in find_words(&code, "fn").filter(|at| code[at + 2..].starts_with(' ')) {
+            let item = &code[at..at + item_length(&code[at..])];
+            if item.ends_with('}') {
+                let lines = item.lines().filter(|line| !line.trim().is_empty()).count();
+                let function = item[3..].split(|c| !is_word(c)).next().unwrap_or_default();
+                found.push((lines, format!("{name}: {function}")));
+            }
+        }
+    }
+    found.sort_by(|a, b| b.cmp(a));
+    found
+}
+
+/// How often "of" stands in comments and documents, and among how many words.
+fn prose(files: &[(String, String)], root: &Path) -> (usize, usize) {
+    let lines = files.iter().flat_map(|(_, text)| text.lines().map(str::trim_start));
+    let comments = lines.filter(|line| line.starts_with("//")).map(str::to_owned);
+    let documents =
+        documents(root, Path::new("")).into_iter().chain(documents(root, Path::new("docs")));
+    let documents = documents.map(|file| fs::read_to_string(root.join(file)).unwrap());
+    comments
+        .chain(documents)
+        .map(|text| words(&text))
+        .fold((0, 0), |sum, (of, words)| (sum.0 + of, sum.1 + words))
+}
+
+/// The number of "of" and of words in a text. What stands between back-quotes is code.
+fn words(text: &str) -> (usize, usize) {
+    let outside = text.split('`').step_by(2);
+    let words = outside.flat_map(|part| part.split(|c: char| !c.is_alphabetic() && c != '\''));
+    words.filter(|word| !word.is_empty()).fold((0, 0), |(of, words), word| {
+        (of + usize::from(word.eq_ignore_ascii_case("of")), words + 1)
+    })
+}
+
+/// The documents that people wrote.
+fn documents(root: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join(dir)).unwrap().map(Result::unwrap) {
+        let path = dir.join(entry.file_name());
+        if dir != Path::new("") && entry.path().is_dir() {
+            found.extend(documents(root, &path));
+        } else if path.extension().is_some_and(|kind| kind == "md")
+            && !GENERATED.iter().any(|generated| path == Path::new(generated))
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn comments_blanks_and_text_are_no_lines_and_tests_count_apart() {
+    let text = "//! A.\nfn a() {\n    // Why.\n\n    b(\"x\n y\");\n}\n#[cfg(test)]\nmod tests {\n    // T.\n}\n";
+    assert_eq!(Lines::of(text, false), Lines { code: 4, tests: 3, comments: 2 });
+    assert_eq!(Lines::of(text, true), Lines { code: 0, tests: 7, comments: 0 });
+}
+
+#[test]
+fn modules_for_tests_only_are_tests() {
+    let file = |name: &str, text: &str| (format!("src/a/{name}.rs"), text.to_owned());
+    let files = [
+        file("mod", "#[cfg(test)]\nmod server;\nmod b;\n#[cfg(test)]\nmod tests {\nuse b::c;\n}"),
+        file("server", "fn s() {}"),
+        file("server/part", "fn p() {}"),
+        file("b", "fn b() {}"),
+        file("servers", "fn c() {}"),
+    ];
+    let found = test_files(&files).into_iter().collect::<Vec<_>>();
+    assert_eq!(found, ["src/a/server.rs", "src/a/server/part.rs"]);
+    let lines = count(&files)["a"];
+    assert_eq!((lines.code, lines.tests), (3, 8));
+}
+
+#[test]
+fn an_area_over_its_budget_is_named_with_the_way_out() {
+    let areas = BTreeMap::from([
+        ("a".to_owned(), Lines { code: 10, tests: 5, comments: 1 }),
+        ("new".to_owned(), Lines { code: 1, tests: 0, comments: 0 }),
+    ]);
+    let broken = over_budget(&[("a", 10, 4)], &areas);
+    assert_eq!(broken.len(), 2, "{broken:?}");
+    assert!(
+        broken[0].starts_with("a has 5 lines of tests, 1 over its budget: remove"),
+        "{broken:?}"
+    );
+    assert!(broken[1].starts_with("new has 1 lines of code, 1 over"), "{broken:?}");
+    assert_eq!(over_budget(&[("a", 10, 5), ("new", 1, 0)], &areas), Vec::<String>::new());
+}
+
+#[test]
+fn words_in_back_quotes_are_not_prose() {
+    assert_eq!(words("// Of the pod's `list of x`, none."), (1, 4));
+}

@@ -2,20 +2,20 @@
 
 use super::{
     PortHandler,
-    checkpoint::Checkpoints,
-    container_logs::{LogDeps, LogReaders},
-    dispatcher::RouteHandlers,
-    handler_deps::{FlushStatuses, ListPods, WaitForPods},
-    health::HealthChecks,
-    metrics::HttpMetrics,
-    node_logs::NodeLogs,
-    pod_explainer::{PendingVolumesOf, PodExplainer},
-    pods::PodLists,
+    handlers::{
+        checkpoint::Checkpoints,
+        container_logs::{LogDeps, LogReaders},
+        health::HealthChecks,
+        node_logs::NodeLogs,
+        pod_explainer::{PendingVolumesOf, PodExplainer},
+        pods::PodLists,
+        process::Process,
+        scrapes::{ScrapeHook, Scrapes},
+        stats::StatsReaders,
+    },
+    known_pods::{FlushStatuses, ListPods, WaitForPods},
     pods_api::{Changes, PodsApi},
-    process::Process,
-    routes::RouteGroup,
-    scrapes::{ScrapeHook, Scrapes},
-    stats::StatsReaders,
+    router::{RouteGroup, dispatcher::RouteHandlers, metrics::HttpMetrics},
     streaming::{StreamDeps, StreamMetrics, StreamTable},
 };
 use crate::{

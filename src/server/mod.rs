@@ -1,10 +1,11 @@
 //! The HTTP server of the kubelet.
 //!
-//! The listener accepts a connection and gives it one of a limited number of places; on the main port TLS follows. The
-//! route of a request is found in the table first. Then the request passes the layers (`layers`, assembled in
-//! `port_handler.rs`), outermost first: metrics, panics, authentication, authorization by the route's subresources,
-//! trace. The dispatcher calls the handler, which reads stores and streams its response. Exec, attach and port-forward
-//! are copied byte by byte between the client and the runtime.
+//! `listener` accepts a connection and gives it one of a limited number of places (`connections`); on the main port TLS
+//! follows (`tls`). `router` finds the request's route in the table first. Then the request passes the layers, assembled
+//! in `router/port_handler.rs`, outermost first: metrics, panics, authentication, authorization by the route's
+//! subresources (`auth`), trace. The dispatcher calls the handler (`handlers`), which reads stores and streams its
+//! response with what `http` has. Exec, attach and port-forward are copied byte by byte between the client and the
+//! runtime (`streaming`).
 //!
 //! A slow client holds its own connection, until a timeout or until another client needs the place. A panic in a
 //! handler is a 500 for one request. If the API server cannot review a token, the request is refused, not let through.
@@ -18,72 +19,46 @@
 //!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
 //! * Upstream: `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
-mod query;
-mod response;
-mod route_parts;
-mod handler_deps;
-mod list;
-mod websocket;
-mod streaming;
-mod checkpoint;
-mod container_logs;
+mod http;
+mod known_pods;
 pub mod tls;
 pub mod auth;
-mod health;
 mod connections;
-mod events;
+mod streaming;
 pub mod explain;
-mod html;
-mod page;
-mod explanations;
-mod scrapes;
-mod stats;
-mod legacy_stats;
-mod node_log_query;
-mod pods;
-mod pods_api;
-mod posted;
-pub mod pprof;
-mod profile;
-mod routes;
-mod metrics;
-mod layers;
-mod cross_site;
-mod gzip;
-mod files;
-mod node_logs;
-mod process;
-mod dispatcher;
-mod port_handler;
-mod pod_explainer;
+mod handlers;
+mod router;
 mod listener;
-mod ports;
+mod pods_api;
 mod area;
 
 pub use area::{Config, ServerDeps, build, pods_api};
-pub use checkpoint::Checkpoints;
 pub use connections::ConnectionLimits;
-pub use container_logs::{LogDeps, LogQuery, LogReaders};
-pub use dispatcher::RouteHandlers;
-pub use events::EventsQuery;
-pub use explanations::{ExplainPod, Explanations, OverviewQuery, OverviewVersion, ReadOverview};
-pub use handler_deps::{FlushStatuses, ListPods, WaitForPods};
-pub use health::{CheckMetrics, HealthChecks, HealthQuery};
-pub use legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
-pub use listener::{BindError, Listener};
-pub use metrics::HttpMetrics;
-pub use node_logs::NodeLogs;
-pub use pod_explainer::PendingVolumesOf;
-pub use pods::PodLists;
+pub use handlers::checkpoint::Checkpoints;
+pub use handlers::container_logs::{LogDeps, LogQuery, LogReaders};
+pub use handlers::events::EventsQuery;
+pub use handlers::explanations::{
+    ExplainPod, Explanations, OverviewQuery, OverviewVersion, ReadOverview,
+};
+pub use handlers::health::{CheckMetrics, HealthChecks, HealthQuery};
+pub use handlers::legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
+pub use handlers::node_logs::NodeLogs;
+pub use handlers::pod_explainer::PendingVolumesOf;
+pub use handlers::pods::PodLists;
+pub use handlers::posted::PostMode;
+pub use handlers::pprof;
+pub use handlers::process::Process;
+pub use handlers::scrapes::{ReadMetrics, ScrapeHook, Scrapes};
+pub use handlers::stats::{StatsReaders, TextChunks};
+pub use http::params::RouteError;
+pub use known_pods::{FlushStatuses, ListPods, WaitForPods};
+pub use listener::listen::{BindError, Listener};
+pub use listener::ports::{Ports, ServerConfig};
 pub use pods_api::PodsApi;
-pub use port_handler::PortHandler;
-pub use ports::{Ports, ServerConfig};
-pub use posted::PostMode;
-pub use process::Process;
-pub use route_parts::RouteError;
-pub use routes::{Port, ROUTE_TABLE, Route, RouteEntry, RouteGroup, document, route, subresources};
-pub use scrapes::{ReadMetrics, ScrapeHook, Scrapes};
-pub use stats::{StatsReaders, TextChunks};
+pub use router::dispatcher::RouteHandlers;
+pub use router::metrics::HttpMetrics;
+pub use router::port_handler::PortHandler;
+pub use router::{Port, ROUTE_TABLE, Route, RouteEntry, RouteGroup, document, route, subresources};
 pub use streaming::{ContainerName, PodName, StreamDeps, StreamMetrics, StreamTable};
 
 #[cfg(test)]

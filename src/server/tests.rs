@@ -6,16 +6,20 @@ mod secured;
 mod sockets;
 mod spans;
 
-use super::*;
+use super::{
+    explain::{Explanation, Overview},
+    *,
+};
 use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus, Pod},
     node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
     runtime::logs::ContainerLogs,
-    server::explain::{Explanation, Overview},
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef},
+    state::{
+        events::{EventRecorder, ObjectRef},
+        pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef},
+    },
 };
 use bytes::Bytes;
 use k8s_openapi::{
@@ -213,9 +217,9 @@ pub(super) async fn answer<B>(
     handler: &PortHandler,
     request: hyper::Request<B>,
     shutdown: &CancellationToken,
-) -> hyper::Response<response::Body>
+) -> hyper::Response<http::response::Body>
 where
-    B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
+    B: hyper::body::Body<Data = Bytes, Error: Into<http::response::BodyError>> + Send + 'static,
 {
     handler.service(shutdown).call(request).await.unwrap()
 }

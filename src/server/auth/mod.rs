@@ -28,11 +28,10 @@ use self::{
     review_limiter::ReviewLimiter,
     user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
 };
-use super::{tls::ClientCaFile, websocket};
+use super::{http::websocket, tls::ClientCaFile};
 use crate::{
     apiserver::{ApiError, ApiServer, TIMEOUT},
-    base::metrics::Metrics,
-    base::{clock, error_chain},
+    base::{clock, error_chain, metrics::Metrics},
 };
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};

@@ -7,8 +7,7 @@ use super::{
     timeline::timeline,
 };
 use crate::{
-    base::GoDuration,
-    base::clock::Instant,
+    base::{GoDuration, clock::Instant},
     model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{WorkerPhase, WorkerStatus},
     state::pod_history::{PodHistoryRecord, RecordedDecision},

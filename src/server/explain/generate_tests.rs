@@ -1,8 +1,12 @@
 use super::*;
-use crate::base::clock;
-use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
-use crate::pods::pod_workers::{Grace, Termination};
-use crate::state::pod_history::{DecisionKind, HistoryEntry};
+use crate::{
+    base::clock,
+    pods::{
+        pod_sync::syncer::{SyncPodType, TerminationReason},
+        pod_workers::{Grace, Termination},
+    },
+    state::pod_history::{DecisionKind, HistoryEntry},
+};
 use serde_json::{Value, json};
 
 fn t(seconds: i64) -> Timestamp {

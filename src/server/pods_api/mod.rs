@@ -12,8 +12,8 @@ mod tests;
 mod watch;
 
 use super::{
-    handler_deps::{ListPods, WaitForPods},
-    pods::PodItem,
+    handlers::pods::PodItem,
+    known_pods::{ListPods, WaitForPods},
 };
 use crate::{
     base::{RequestRate, connections, error_chain},

@@ -15,11 +15,13 @@ mod upgrade;
 pub use params::{ContainerName, PodName};
 
 use super::{
-    handler_deps::{ListPods, WaitForPods},
-    query::pairs,
-    response::{Body, Request as BodyRequest, read_body, text},
-    route_parts::RouteError,
-    websocket::{is_upgrade, is_websocket},
+    http::{
+        params::RouteError,
+        query::pairs,
+        response::{Body, Request as BodyRequest, read_body, text},
+        websocket::{is_upgrade, is_websocket},
+    },
+    known_pods::{ListPods, WaitForPods},
 };
 use crate::{
     base::{

@@ -6,9 +6,9 @@
 use crate::{
     cri::StdStreams,
     model::PodLogName,
-    server::{
+    server::http::{
+        params::{RequestParams, RouteError},
         query::BadQuery,
-        route_parts::{RequestParams, RouteError},
     },
 };
 

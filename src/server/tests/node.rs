@@ -240,7 +240,7 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
-    let long = " ".repeat(crate::server::legacy_stats::MAX_BODY + 1);
+    let long = " ".repeat(crate::server::handlers::legacy_stats::MAX_BODY + 1);
     let (reported, _) = fetch(&handler, "POST", "/stats/", &long).await;
     assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }

@@ -1,8 +1,10 @@
 //! The pages as they are sent, and in a browser.
 
 use super::*;
-use crate::base::clock;
-use crate::server::explain::{EventReport, PastEvent, PodRow, Wait};
+use crate::{
+    base::clock,
+    server::explain::{EventReport, PastEvent, PodRow, Wait},
+};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
 use std::{
@@ -15,7 +17,7 @@ use tokio::process::Command;
 const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
     <img src=x onerror=\"document.body.dataset.owned=2\">\u{202e}";
 
-async fn get(handler: &PortHandler, target: &str) -> Response<response::Body> {
+async fn get(handler: &PortHandler, target: &str) -> Response<http::response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     answer(handler, request, &CancellationToken::new()).await

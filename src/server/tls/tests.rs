@@ -1,8 +1,10 @@
 //! Certificates in files: read, generated, and replaced while they are in use.
 
 use super::*;
-use crate::apiserver::tests::pki::{Authority, Issued};
-use crate::base::clock;
+use crate::{
+    apiserver::tests::pki::{Authority, Issued},
+    base::clock,
+};
 use rustls::{NamedGroup, pki_types::CertificateDer};
 use std::{
     fs,

@@ -2,7 +2,7 @@
 //! an entry.
 
 use super::*;
-use crate::server::routes::{Port, ROUTE_TABLE, RouteEntry};
+use crate::server::router::{Port, ROUTE_TABLE, RouteEntry};
 
 /// A request for a route, its response for an authorized client, and its response to a malformed query.
 struct Row {

@@ -95,16 +95,13 @@ fn class_of(pod: &Pod) -> Option<String> {
 mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
+    use crate::model::fixture;
     use serde_json::json;
     use std::time::Duration;
 
     fn pod(source: &str, class: &str) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": "p", "namespace": "shop", "uid": "u1",
-                "annotations": {"kubernetes.io/config.source": source}},
-            "spec": {"containers": [], "runtimeClassName": class},
-        }))
-        .unwrap()
+        let pod = fixture::pod("shop/p/u1", json!({"runtimeClassName": class}));
+        fixture::annotated(pod, [("kubernetes.io/config.source", source)])
     }
 
     #[tokio::test]

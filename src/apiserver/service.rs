@@ -202,6 +202,7 @@ fn visible(
 mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
+    use crate::model::fixture;
     use serde_json::{Value, json};
 
     fn service(ip: &str) -> Value {
@@ -209,12 +210,8 @@ mod tests {
     }
 
     fn pod(source: &str, links: Option<bool>) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": "p", "namespace": "shop", "uid": "u1",
-                "annotations": {"kubernetes.io/config.source": source}},
-            "spec": {"containers": [], "enableServiceLinks": links},
-        }))
-        .unwrap()
+        let pod = fixture::pod("shop/p/u1", json!({"enableServiceLinks": links}));
+        fixture::annotated(pod, [("kubernetes.io/config.source", source)])
     }
 
     async fn started() -> (Stored, Services, Arc<DirtySet<PodUid>>) {

@@ -55,4 +55,6 @@ pub use status::{
 pub use update::{Completeness, PodOp, PodUpdate};
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;

@@ -261,7 +261,9 @@ pub(super) fn way_back(pods: &[StaticPod], runtime: &RuntimePods) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ContainerState, ContainerStatus, SandboxStatus, container_hash, keys};
+    use crate::model::{
+        ContainerState, ContainerStatus, SandboxStatus, container_hash, fixture, keys,
+    };
     use serde_json::json;
     use std::collections::BTreeSet;
 
@@ -269,12 +271,9 @@ mod tests {
     const OWN: &str = "ffffffffffffffffffffffffffffffff";
 
     fn pod(uid: &str, source: &str, image: &str) -> Arc<Pod> {
-        let annotations = json!({"kubernetes.io/config.source": source});
-        let pod = json!({
-            "metadata": {"name": "web", "namespace": "n", "uid": uid, "annotations": annotations},
-            "spec": {"containers": [{"name": "c", "image": image}]},
-        });
-        Arc::new(serde_json::from_value(pod).unwrap())
+        let spec = json!({"containers": [{"name": "c", "image": image}]});
+        let pod = fixture::pod(&format!("n/web/{uid}"), spec);
+        Arc::new(fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)]))
     }
 
     fn status(uid: &str, source: PodSource, image: &str, state: ContainerState) -> Arc<PodStatus> {

@@ -18,7 +18,7 @@ use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     Image, ImageStatusRequest, ImageStatusResponse, PullImageRequest, PullImageResponse,
 };
-use crate::model::{Pod, PodUid, reasons};
+use crate::model::{Pod, PodUid, fixture, reasons};
 use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
 impl Default for PullConfig {
@@ -56,11 +56,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
 }
 
 fn pod(uid: &str) -> Pod {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("web".into());
-    pod.metadata.namespace = Some("default".into());
-    pod.metadata.uid = Some(uid.into());
-    pod
+    fixture::pod(&format!("default/web/{uid}"), serde_json::json!(null))
 }
 
 fn serial() -> PullConfig {

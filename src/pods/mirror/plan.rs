@@ -129,22 +129,17 @@ fn without_objects(mut spec: PodSpec) -> PodSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::fixture;
 
     fn pod(hash: &str, digest: &str) -> Pod {
-        let mut pod = Pod::default();
-        pod.metadata.uid = Some(hash.into());
-        pod.metadata.name = Some("etcd-n".into());
-        pod.metadata.namespace = Some("kube-system".into());
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        for (key, value) in [
+        let pod = fixture::pod(&format!("kube-system/etcd-n/{hash}"), serde_json::json!(null));
+        let annotations = [
             (keys::CONFIG_HASH, hash),
             (keys::MANIFEST_DIGEST, digest),
             (keys::CONFIG_SOURCE, "file"),
             (keys::MANIFEST, "/etc/kubernetes/manifests/etcd.yaml"),
-        ] {
-            annotations.insert(key.into(), value.into());
-        }
-        pod
+        ];
+        fixture::annotated(pod, annotations)
     }
 
     fn mirror(hash: &str, digest: &str) -> Pod {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     apiserver::tests::scripted::{Received, Scripted},
-    model::keys,
+    model::{fixture, keys},
     state::{
         node_object::NodeObjectWriter,
         pod_manager::{PodChanges, PodManagerWriter},
@@ -149,14 +149,8 @@ impl Cluster {
 }
 
 fn pod(hash: &str) -> Arc<Pod> {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("web".into());
-    pod.metadata.namespace = Some("default".into());
-    pod.metadata.uid = Some(hash.into());
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(keys::CONFIG_HASH.into(), hash.into());
-    annotations.insert(keys::CONFIG_SOURCE.into(), "file".into());
-    Arc::new(pod)
+    let pod = fixture::pod(&format!("default/web/{hash}"), json!(null));
+    Arc::new(fixture::annotated(pod, [(keys::CONFIG_HASH, hash), (keys::CONFIG_SOURCE, "file")]))
 }
 
 #[tokio::test]

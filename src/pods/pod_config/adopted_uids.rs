@@ -161,8 +161,7 @@ fn with_uid(pod: &Pod, uid: &PodUid) -> Arc<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ContainerStatus, SandboxStatus};
-    use k8s_openapi::api::core::v1::PodSpec;
+    use crate::model::{ContainerStatus, SandboxStatus, fixture};
 
     const GO: &str = "0123456789abcdef0123456789abcdef";
     const OWN: &str = "ffffffffffffffffffffffffffffffff";
@@ -172,14 +171,10 @@ mod tests {
     }
 
     fn pod(uid: &str, name: &str, image: &str) -> Arc<Pod> {
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(name.into());
-        pod.metadata.namespace = Some("ns".into());
-        pod.metadata.uid = Some(uid.into());
-        let digest = (keys::MANIFEST_DIGEST.to_owned(), format!("v1:{image}"));
-        pod.metadata.annotations = Some([digest].into());
-        pod.spec = Some(PodSpec { containers: vec![container(image)], ..PodSpec::default() });
-        Arc::new(pod)
+        let spec = serde_json::json!({"containers": [container(image)]});
+        let pod = fixture::pod(&format!("ns/{name}/{uid}"), spec);
+        let digest = format!("v1:{image}");
+        Arc::new(fixture::annotated(pod, [(keys::MANIFEST_DIGEST, digest.as_str())]))
     }
 
     fn status(uid: &str, change: impl Fn(&mut SandboxStatus)) -> Arc<PodStatus> {

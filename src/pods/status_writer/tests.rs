@@ -6,33 +6,21 @@ mod properties;
 mod restored;
 
 use super::*;
-use crate::model::keys;
+use crate::model::{fixture, keys};
 use k8s_openapi::{
     api::core::v1::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStatus, PodCondition, PodIP, PodSpec, PodStatus,
+        ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus,
+        PodCondition, PodIP, PodStatus,
     },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 
 fn pod(source: &str) -> Pod {
-    let container = Container { name: "a".into(), ..Container::default() };
-    Pod {
-        metadata: ObjectMeta {
-            name: Some("web".into()),
-            namespace: Some("default".into()),
-            uid: Some("u".into()),
-            resource_version: Some("1".into()),
-            annotations: Some([(keys::CONFIG_SOURCE.to_owned(), source.to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            restart_policy: Some("Never".into()),
-            containers: vec![container],
-            ..PodSpec::default()
-        }),
-        status: Some(phase("Pending")),
-    }
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a"}]});
+    let mut pod =
+        fixture::annotated(fixture::pod("default/web/u", spec), [(keys::CONFIG_SOURCE, source)]);
+    pod.metadata.resource_version = Some("1".into());
+    Pod { status: Some(phase("Pending")), ..pod }
 }
 
 fn phase(phase: &str) -> PodStatus {

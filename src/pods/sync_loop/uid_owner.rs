@@ -51,17 +51,12 @@ pub fn uid_owner(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ContainerStatus, SandboxStatus};
+    use crate::model::{ContainerStatus, SandboxStatus, fixture};
     use UidOwner::{ApiPod, Itself, Other, Unknown};
 
     fn pod(source: &str, digest: &str) -> Pod {
-        let mut pod = Pod::default();
-        pod.metadata.name = Some("web".into());
-        pod.metadata.namespace = Some("shop".into());
         let annotations = [(keys::CONFIG_SOURCE, source), (keys::MANIFEST_DIGEST, digest)];
-        let annotations = annotations.map(|(key, value)| (key.into(), value.into()));
-        pod.metadata.annotations = Some(annotations.into());
-        pod
+        fixture::annotated(fixture::pod("shop/web/", serde_json::json!(null)), annotations)
     }
 
     fn status(name: &str, sandboxes: &[(Option<PodSource>, Option<&str>)]) -> PodStatus {

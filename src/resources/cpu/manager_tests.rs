@@ -1,7 +1,10 @@
 use super::take_tests::machine;
 use super::*;
 use crate::{
-    model::{Pod, PodExt},
+    model::{
+        Pod, PodExt,
+        fixture::{self, guaranteed},
+    },
     resources::topology::{
         HintProvider, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
         TopologyPolicy, TopologyScope,
@@ -11,30 +14,10 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-fn container(name: &str, cpu: &str, restart: Option<&str>) -> serde_json::Value {
-    let amounts = json!({"cpu": cpu, "memory": "1Mi"});
-    json!({
-        "name": name,
-        "restartPolicy": restart,
-        "resources": {"requests": amounts, "limits": amounts},
-    })
-}
-
 /// A Guaranteed pod: names and CPUs of containers; `init:` and `sidecar:` before the name.
 fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
-    let (mut init, mut main) = (Vec::new(), Vec::new());
-    for (name, cpu) in containers {
-        match name.split_once(':') {
-            Some(("init", name)) => init.push(container(name, cpu, None)),
-            Some((_, name)) => init.push(container(name, cpu, Some("Always"))),
-            None => main.push(container(name, cpu, None)),
-        }
-    }
-    serde_json::from_value(json!({
-        "metadata": {"name": uid, "namespace": "n", "uid": uid},
-        "spec": {"initContainers": init, "containers": main},
-    }))
-    .unwrap()
+    let rows = containers.iter().map(|(name, cpu)| (*name, Some(guaranteed(cpu, "1Mi"))));
+    fixture::pod(&format!("n/{uid}/{uid}"), fixture::spec(rows))
 }
 
 pub(super) fn manager_on(numbers: [u32; 5], options: &[&str]) -> CpuManager {

@@ -1,45 +1,25 @@
 use super::manager_tests::manager_on;
 use super::*;
 use crate::{
-    model::Pod,
+    model::{
+        Pod,
+        fixture::{self, guaranteed},
+    },
     resources::topology::{
         TopologyError, TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope,
     },
 };
-use serde_json::{Value, json};
 
 /// A Guaranteed pod with so many CPUs. Containers as `name=CPUs`, without an amount for those that share; `init:` and
 /// `sidecar:` before the name.
 fn pod(cpus: &str, containers: &[&str]) -> Pod {
-    let (mut init, mut main) = (Vec::<Value>::new(), Vec::<Value>::new());
-    for text in containers {
-        let (kind, text) = text.split_once(':').unwrap_or(("", text));
-        let (name, cpu) = text.split_once('=').unwrap_or((text, ""));
-        let amounts = json!({"cpu": cpu, "memory": "1Gi"});
-        let resources = json!({"requests": amounts, "limits": amounts});
-        let mut container = json!({"name": name});
-        if !cpu.is_empty() {
-            container["resources"] = resources;
-        }
-        if kind == "sidecar" {
-            container["restartPolicy"] = "Always".into();
-        }
-        if kind.is_empty() {
-            main.push(container);
-        } else {
-            init.push(container);
-        }
-    }
-    let amounts = json!({"cpu": cpus, "memory": "8Gi"});
-    serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-        "spec": {
-            "initContainers": init,
-            "containers": main,
-            "resources": {"requests": amounts, "limits": amounts},
-        },
-    }))
-    .unwrap()
+    let rows = containers.iter().map(|text| match text.split_once('=') {
+        Some((name, cpu)) => (name, Some(guaranteed(cpu, "1Gi"))),
+        None => (*text, None),
+    });
+    let mut spec = fixture::spec(rows);
+    spec["resources"] = guaranteed(cpus, "8Gi");
+    fixture::pod("n/p/u", spec)
 }
 
 /// Two sockets of two cores with two threads each; CPU 0 is reserved.

@@ -2,17 +2,14 @@ use super::*;
 use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeEndpoint},
+    model::fixture,
 };
 use futures::FutureExt as _;
 use serde_json::json;
 use std::path::Path;
 
 fn pod(uid: &str) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {"name": uid, "uid": uid},
-        "spec": {"containers": [{"name": "c"}]},
-    }))
-    .unwrap()
+    fixture::pod(&format!("/{uid}/{uid}"), json!({"containers": [{"name": "c"}]}))
 }
 
 /// Managers without policies, with their checkpoints in this directory.

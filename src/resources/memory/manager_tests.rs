@@ -1,7 +1,10 @@
 use super::tests::{GI, policy};
 use super::*;
 use crate::{
-    model::{Pod, PodExt},
+    model::{
+        Pod, PodExt,
+        fixture::{self, guaranteed},
+    },
     resources::topology::{
         HintProvider, NumaMask, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
         TopologyPolicy, TopologyScope,
@@ -11,30 +14,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-fn container(name: &str, gib: u64, restart: Option<&str>) -> serde_json::Value {
-    let amounts = json!({"cpu": "1", "memory": format!("{gib}Gi")});
-    json!({
-        "name": name,
-        "restartPolicy": restart,
-        "resources": {"requests": amounts, "limits": amounts},
-    })
-}
-
 /// A Guaranteed pod: names and GiB of containers; `init:` and `sidecar:` before the name.
 fn pod(uid: &str, containers: &[(&str, u64)]) -> Pod {
-    let (mut init, mut main) = (Vec::new(), Vec::new());
-    for (name, gib) in containers {
-        match name.split_once(':') {
-            Some(("init", name)) => init.push(container(name, *gib, None)),
-            Some((_, name)) => init.push(container(name, *gib, Some("Always"))),
-            None => main.push(container(name, *gib, None)),
-        }
-    }
-    serde_json::from_value(json!({
-        "metadata": {"name": uid, "namespace": "n", "uid": uid},
-        "spec": {"initContainers": init, "containers": main},
-    }))
-    .unwrap()
+    let resources = |gib: &u64| guaranteed("1", &format!("{gib}Gi"));
+    let rows = containers.iter().map(|(name, gib)| (*name, Some(resources(gib))));
+    fixture::pod(&format!("n/{uid}/{uid}"), fixture::spec(rows))
 }
 
 /// Nodes of 9 GiB (one is reserved on the first) and of 8.

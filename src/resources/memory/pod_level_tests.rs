@@ -2,44 +2,24 @@ use super::manager_tests::{free, manager, topology};
 use super::tests::{GI, policy};
 use super::*;
 use crate::{
-    model::Pod,
+    model::{
+        Pod,
+        fixture::{self, guaranteed},
+    },
     resources::topology::{
         HintProvider as _, NumaMask, TopologyError, TopologyPolicy, TopologyScope,
     },
 };
-use serde_json::{Value, json};
 
 /// A Guaranteed pod with so many GiB. Containers with their GiB, zero for those that share; `init:` and `sidecar:`
 /// before the name.
 fn pod(gib: u64, containers: &[(&str, u64)]) -> Pod {
-    let (mut init, mut main) = (Vec::<Value>::new(), Vec::<Value>::new());
-    for (name, gib) in containers {
-        let (kind, name) = name.split_once(':').unwrap_or(("", name));
-        let amounts = json!({"cpu": "1", "memory": format!("{gib}Gi")});
-        let resources = json!({"requests": amounts, "limits": amounts});
-        let mut container = json!({"name": name});
-        if *gib > 0 {
-            container["resources"] = resources;
-        }
-        if kind == "sidecar" {
-            container["restartPolicy"] = "Always".into();
-        }
-        if kind.is_empty() {
-            main.push(container);
-        } else {
-            init.push(container);
-        }
-    }
-    let amounts = json!({"cpu": "8", "memory": format!("{gib}Gi")});
-    serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-        "spec": {
-            "initContainers": init,
-            "containers": main,
-            "resources": {"requests": amounts, "limits": amounts},
-        },
-    }))
-    .unwrap()
+    let rows = containers
+        .iter()
+        .map(|(name, gib)| (*name, (*gib > 0).then(|| guaranteed("1", &format!("{gib}Gi")))));
+    let mut spec = fixture::spec(rows);
+    spec["resources"] = guaranteed("8", &format!("{gib}Gi"));
+    fixture::pod("n/p/u", spec)
 }
 
 fn admit(

@@ -268,16 +268,14 @@ fn note_first_seen(pod: &mut Pod, before: Option<&Pod>, now: Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::fixture;
     use serde_json::json;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     fn pod(uid: &str, name: &str) -> Box<Pod> {
-        let pod = json!({
-            "metadata": {"name": name, "namespace": "shop", "uid": uid},
-            "spec": {"nodeName": "node1", "containers": [{"name": "main"}]},
-        });
-        Box::new(serde_json::from_value(pod).unwrap())
+        let spec = json!({"nodeName": "node1", "containers": [{"name": "main"}]});
+        Box::new(fixture::pod(&format!("shop/{name}/{uid}"), spec))
     }
 
     fn unreadable(uid: &str, name: &str) -> ApiItem<Pod> {

@@ -1,16 +1,13 @@
 use super::*;
-use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+use crate::model::fixture;
+use k8s_openapi::api::core::v1::PodStatus;
 use proptest::prelude::*;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn pod(name: &str, uid: &str, hostname: &str) -> Arc<Pod> {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some(name.into());
-    pod.metadata.namespace = Some("ns".into());
-    pod.metadata.uid = Some(uid.into());
-    pod.spec = Some(PodSpec { hostname: Some(hostname.into()), ..PodSpec::default() });
-    Arc::new(pod)
+    let spec = serde_json::json!({"hostname": hostname});
+    Arc::new(fixture::pod(&format!("ns/{name}/{uid}"), spec))
 }
 
 fn changed(pod: &Arc<Pod>, change: impl Fn(&mut Pod)) -> Arc<Pod> {

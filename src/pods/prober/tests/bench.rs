@@ -6,7 +6,7 @@ use crate::{
         metrics::Metrics,
     },
     cri::{CriError, ExecOutput},
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult, fixture},
     pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps},
     runtime::handlers::ExecFn,
     state::events::EventRecorder,
@@ -14,7 +14,7 @@ use crate::{
     state::probe_results::{self, ProbeResults},
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, ExecAction, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Container, ExecAction, Probe};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::sleep;
@@ -70,12 +70,8 @@ pub(super) fn container(shape: impl FnOnce(&mut Container)) -> Container {
 }
 
 pub(super) fn pod(uid: &str, container: Container) -> Arc<Pod> {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("p".into());
-    pod.metadata.namespace = Some("ns".into());
-    pod.metadata.uid = Some(uid.into());
-    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
-    Arc::new(pod)
+    let spec = serde_json::json!({"containers": [container]});
+    Arc::new(fixture::pod(&format!("ns/p/{uid}"), spec))
 }
 
 impl Bench {

@@ -8,11 +8,8 @@ mod restart_all;
 mod whole;
 
 use super::*;
-use crate::model::{ContainerState as Cri, SandboxStatus, keys};
-use k8s_openapi::{
-    api::core::v1::{Container, ContainerState, PodSpec, Probe},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use crate::model::{ContainerState as Cri, SandboxStatus, fixture, keys};
+use k8s_openapi::api::core::v1::{Container, ContainerState, Probe};
 
 const NO_RESIZE: ResizeConditions =
     ResizeConditions { pending: None, in_progress: None, undecided: false };
@@ -57,28 +54,17 @@ pub(super) fn later(seconds: i64) -> Timestamp {
 
 /// A file pod with restart policy and containers; `init` names ending in `*` are sidecars.
 pub(super) fn pod(policy: &str, init: &[&str], regular: &[&str]) -> Pod {
-    let container = |name: &&str| Container {
-        name: name.trim_end_matches('*').into(),
-        image: Some("img:1".into()),
-        restart_policy: name.ends_with('*').then(|| "Always".into()),
-        ..Container::default()
+    let container = |name: &&str| {
+        let restart = name.ends_with('*').then_some("Always");
+        serde_json::json!({"name": name.trim_end_matches('*'), "image": "img:1", "restartPolicy": restart})
     };
-    Pod {
-        metadata: ObjectMeta {
-            name: Some("web-node".into()),
-            namespace: Some("default".into()),
-            uid: Some("u1".into()),
-            annotations: Some([(keys::CONFIG_SOURCE.to_string(), "file".to_string())].into()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            restart_policy: Some(policy.into()),
-            init_containers: Some(init.iter().map(container).collect()),
-            containers: regular.iter().map(container).collect(),
-            ..PodSpec::default()
-        }),
-        status: Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() }),
-    }
+    let [init, regular] =
+        [init, regular].map(|list| list.iter().map(container).collect::<Vec<_>>());
+    let spec =
+        serde_json::json!({"restartPolicy": policy, "initContainers": init, "containers": regular});
+    let pod = fixture::pod("default/web-node/u1", spec);
+    let status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
+    Pod { status, ..fixture::annotated(pod, [(keys::CONFIG_SOURCE, "file")]) }
 }
 
 /// The same pod as an API server would deliver it.

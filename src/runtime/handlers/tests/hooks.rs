@@ -5,7 +5,7 @@ use super::{
 use crate::{
     base::{clock, metrics::Metrics},
     cri::{CriError, Rpc},
-    model::Pod,
+    model::fixture,
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ExecAction, SleepAction};
@@ -22,11 +22,7 @@ fn bench(exec: ExecFn) -> Bench {
 }
 
 fn pod() -> ObjectRef {
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("p".into());
-    pod.metadata.namespace = Some("ns".into());
-    pod.metadata.uid = Some("u1".into());
-    ObjectRef::pod(&pod)
+    ObjectRef::pod(&fixture::pod("ns/p/u1", serde_json::json!(null)))
 }
 
 impl Bench {

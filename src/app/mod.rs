@@ -297,14 +297,13 @@ impl App {
         let healthz = HealthChecks::ping().with("log", || Ok(())).noting(warnings);
         let checks = healthz.clone().with("syncloop", self.sync_loop_check());
         let opened = &self.opened;
-        let volumes_for_pending = opened.volumes.clone();
         let volumes_for_claims = opened.volumes.clone();
         let measure_volumes = settings::measure_volumes(&self.config, opened.volumes.csi().clone());
         let deps = ServerDeps {
             stores: &opened.stores,
             pods: &opened.pods,
             runtime: &opened.runtime,
-            pending_volumes: Arc::new(move |uid| volumes_for_pending.pending(uid)),
+            volumes: &opened.volumes,
             claims: Arc::new(move || {
                 let (measured, volumes) = (measure_volumes(), volumes_for_claims.clone());
                 Box::pin(async move {

@@ -7,37 +7,34 @@ use super::{
         container_logs::{LogDeps, LogReaders},
         health::HealthChecks,
         node_logs::NodeLogs,
-        pod_explainer::{PendingVolumesOf, PodExplainer},
+        pod_explainer::PodExplainer,
         pods::PodLists,
         process::Process,
         scrapes::{ScrapeHook, Scrapes},
         stats::StatsReaders,
     },
-    known_pods::{FlushStatuses, ListPods, WaitForPods},
+    known_pods::KnownPods,
     pods_api::{Changes, PodsApi},
     router::{RouteGroup, dispatcher::RouteHandlers, metrics::HttpMetrics},
     streaming::{StreamDeps, StreamMetrics, StreamTable},
 };
 use crate::{
-    base::{clock, metrics::Metrics, otel::Tracer},
+    base::{metrics::Metrics, otel::Tracer},
     cri::RuntimeClient,
     host::HostMachine,
     node::stats::{ClaimMeter, ClaimVolumes, Stats},
     pods::PodsReader,
     runtime::logs::{ContainerLogs, LogPathFn},
     state::Stores,
+    volumes::VolumeManager,
 };
-use futures::future::BoxFuture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The directory that `/logs/` serves.
 const NODE_LOGS: &str = "/var/log";
 /// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
-/// Maximum time, after the server area was built, that requests for pods wait until every source has sent a list.
-const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
 /// The settings of the server.
 pub struct Config {
@@ -65,8 +62,8 @@ pub struct ServerDeps<'a> {
     pub pods: &'a PodsReader,
     /// The runtime, for streaming requests and checkpoints.
     pub runtime: &'a RuntimeClient,
-    /// The volumes of each pod that are not ready.
-    pub pending_volumes: PendingVolumesOf,
+    /// The volumes of pods.
+    pub volumes: &'a VolumeManager,
     /// The volumes of claims, for their metrics.
     pub claims: ClaimVolumes,
     /// Resource usage of the node and of pods.
@@ -94,33 +91,24 @@ pub fn build(
     shutdown: CancellationToken,
 ) -> (PortHandler, StreamTable) {
     let node_name: Arc<str> = config.node_name.into();
-    let lister = deps.pods.lister.clone();
-    let pods: ListPods = Arc::new(move || lister.list());
-    let wait_for_pods = wait_for_sources(deps.pods.all_sources_seen.clone());
+    let known = known_pods(deps.stores, deps.pods);
     let streams = StreamDeps {
         runtime: deps.runtime.clone(),
         metrics: StreamMetrics::new(deps.metrics),
         cache: deps.stores.pod_cache.clone(),
-        pods: pods.clone(),
-        wait_for_pods: wait_for_pods.clone(),
+        known: known.clone(),
         idle: config.stream_idle,
     };
     let logs = LogDeps {
         logs: ContainerLogs::new(deps.stores.pod_cache.clone(), config.log_path),
-        pods: pods.clone(),
-        wait_for_pods: wait_for_pods.clone(),
+        known: known.clone(),
         split_streams: config.split_log_streams,
         write_timeout: config.stream_idle,
     };
-    let state_store = deps.stores.state_store.clone();
-    let flush: FlushStatuses = Arc::new(move || -> BoxFuture<'static, ()> {
-        let state_store = state_store.clone();
-        Box::pin(async move { state_store.flush().await })
-    });
     let explainer = PodExplainer::new(
         deps.stores.clone(),
         deps.pods.clone(),
-        deps.pending_volumes,
+        deps.volumes.clone(),
         node_name.clone(),
         deps.runtime.connection().endpoint().to_string(),
         deps.process.started,
@@ -138,7 +126,7 @@ pub fn build(
         http_metrics: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
         explanations: explainer.explanations(deps.process.version),
-        pods: PodLists { pods, cache: deps.stores.pod_cache.clone(), wait_for_pods, flush },
+        pods: PodLists { known, cache: deps.stores.pod_cache.clone() },
         events: deps.stores.events.clone(),
         node_name,
         process: deps.process,
@@ -161,24 +149,14 @@ pub fn pods_api(
     pods: &PodsReader,
     shutdown: CancellationToken,
 ) -> anyhow::Result<PodsApi> {
-    let lister = pods.lister.clone();
     let changes =
         Changes { pods: stores.pod_manager.subscribe(), statuses: pods.statuses.subscribe() };
-    let wait_for_pods = wait_for_sources(pods.all_sources_seen.clone());
-    PodsApi::new(Arc::new(move || lister.list()), wait_for_pods, changes, shutdown)
+    PodsApi::new(known_pods(stores, pods), changes, shutdown)
 }
 
-/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods.
-/// Waits at most until [`STARTUP_WAIT`] after this call, because a source may be slow.
-fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
-    let deadline = clock::instant() + STARTUP_WAIT;
-    Arc::new(move || -> BoxFuture<'static, ()> {
-        let mut all_sources_seen = all_sources_seen.clone();
-        Box::pin(async move {
-            let known = all_sources_seen.wait_for(|all_sources_seen| *all_sources_seen);
-            let _ = tokio::time::timeout_at(deadline, known).await;
-        })
-    })
+fn known_pods(stores: &Stores, pods: &PodsReader) -> KnownPods {
+    let seen = pods.all_sources_seen.clone();
+    KnownPods::new(pods.lister.clone(), seen, stores.state_store.clone())
 }
 
 /// Measures the volumes of claims before each scrape of `/metrics`.

@@ -43,7 +43,6 @@ pub use handlers::explanations::{
 pub use handlers::health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use handlers::legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
 pub use handlers::node_logs::NodeLogs;
-pub use handlers::pod_explainer::PendingVolumesOf;
 pub use handlers::pods::PodLists;
 pub use handlers::posted::PostMode;
 pub use handlers::pprof;
@@ -51,7 +50,7 @@ pub use handlers::process::Process;
 pub use handlers::scrapes::{ReadMetrics, ScrapeHook, Scrapes};
 pub use handlers::stats::{StatsReaders, TextChunks};
 pub use http::params::RouteError;
-pub use known_pods::{FlushStatuses, ListPods, WaitForPods};
+pub use known_pods::KnownPods;
 pub use listener::listen::{BindError, Listener};
 pub use listener::ports::{Ports, ServerConfig};
 pub use pods_api::PodsApi;

@@ -13,23 +13,27 @@ use super::{
 use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint},
-    model::{ContainerState, ContainerStatus, Pod},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, fixture},
     node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
+    pods::{
+        pod_sync::{PodLister, PodWithStatus},
+        status::StatusManager,
+    },
     runtime::logs::ContainerLogs,
     state::{
         events::{EventRecorder, ObjectRef},
         pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef},
+        pod_manager::PodManagerWriter,
+        pod_state_store::PodStateStore,
     },
 };
 use bytes::Bytes;
-use k8s_openapi::{
-    api::core::v1::{self, PodSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::watch,
     task::JoinHandle,
     time::timeout,
 };
@@ -39,19 +43,9 @@ use tokio_util::sync::CancellationToken;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn pod(name: &str) -> Arc<Pod> {
-    Arc::new(Pod {
-        metadata: ObjectMeta {
-            name: Some(name.into()),
-            namespace: Some("default".into()),
-            uid: Some(format!("uid-{name}")),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            containers: vec![v1::Container { name: "c".into(), ..v1::Container::default() }],
-            ..PodSpec::default()
-        }),
-        status: Some(phase("Pending")),
-    })
+    let spec = serde_json::json!({"containers": [{"name": "c"}]});
+    let pod = fixture::pod(&format!("default/{name}/uid-{name}"), spec);
+    Arc::new(Pod { status: Some(phase("Pending")), ..pod })
 }
 
 pub(super) fn phase(phase: &str) -> v1::PodStatus {
@@ -85,18 +79,29 @@ fn runtime_statuses() -> PodCache {
     cache
 }
 
+/// These pods, of sources that have delivered, and the store that has them. They are listed in no order.
+pub(super) fn known_pods(pods: &[PodWithStatus]) -> (PodManagerWriter, KnownPods) {
+    let (dir, desired) = (tempfile::tempdir().unwrap(), PodManagerWriter::default());
+    let state_store = PodStateStore::open(dir.path().to_owned()).unwrap();
+    for (pod, status) in pods {
+        state_store.update_in_memory(&pod.uid(), |record| record.status = status.clone());
+        desired.set(pod.clone());
+    }
+    let lister = PodLister {
+        pod_manager: desired.reader(),
+        statuses: StatusManager::new(None).reader(),
+        state_store: state_store.clone(),
+    };
+    (desired, KnownPods::new(lister, watch::channel(true).1, state_store))
+}
+
 pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteHandlers {
     let events = EventRecorder::new();
     events.warning(&ObjectRef::container(&pod("a"), "c"), "BackOff", "first");
     events.normal(&ObjectRef::pod(&pod("b")), "Killing", "second");
     events.normal(&ObjectRef::node("n1"), "Starting", "third");
     RouteHandlers {
-        pods: PodLists {
-            pods: Arc::new(move || pods.clone()),
-            cache: runtime_statuses(),
-            wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
-            flush: Arc::new(|| Box::pin(std::future::ready(()))),
-        },
+        pods: PodLists { known: known_pods(&pods).1, cache: runtime_statuses() },
         scrapes: Scrapes::new(
             Arc::new(|| "up 1\n".to_owned()),
             Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
@@ -141,8 +146,7 @@ fn streams() -> StreamTable {
         runtime: RuntimeClient::new(connection),
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
-        pods: Arc::new(Vec::new),
-        wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
+        known: known_pods(&[]).1,
         idle: TIMEOUT,
     };
     StreamTable::new(deps, CancellationToken::new())
@@ -152,8 +156,7 @@ fn streams() -> StreamTable {
 fn logs() -> LogReaders {
     LogReaders::new(LogDeps {
         logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
-        pods: Arc::new(Vec::new),
-        wait_for_pods: Arc::new(|| Box::pin(std::future::ready(()))),
+        known: known_pods(&[]).1,
         split_streams: false,
         write_timeout: TIMEOUT,
     })

@@ -4,21 +4,22 @@
 use crate::engine::{Target, fuzz, path};
 use crate::routes::log_root;
 use crate::spoken::{SEEDS, WORDS};
-use k8s_openapi::api::core::v1;
 use kubelet::base::metrics::Metrics;
 use kubelet::cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint};
 use kubelet::model::Pod;
 use kubelet::node::stats::api::Summary;
+use kubelet::pods::{pod_sync::PodLister, status::StatusManager};
 use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, ConnectionLimits, Explanations, HealthChecks, Listener, LogDeps, LogReaders,
-    NodeLogs, PodLists, PortHandler, Process, RouteGroup, RouteHandlers, Scrapes, StatsReaders,
-    StreamDeps, StreamMetrics, StreamTable, TextChunks,
+    Checkpoints, ConnectionLimits, Explanations, HealthChecks, KnownPods, Listener, LogDeps,
+    LogReaders, NodeLogs, PodLists, PortHandler, Process, RouteGroup, RouteHandlers, Scrapes,
+    StatsReaders, StreamDeps, StreamMetrics, StreamTable, TextChunks,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
+use kubelet::state::{pod_manager::PodManagerWriter, pod_state_store::PodStateStore};
 use std::future::ready;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How long an answer is waited for; some wait for news that never come.
@@ -140,17 +142,12 @@ fn pod() -> Arc<Pod> {
 }
 
 fn views() -> RouteHandlers {
-    let known = || -> kubelet::server::WaitForPods { Arc::new(|| Box::pin(ready(()))) };
+    let known = known_pods();
     let events = EventRecorder::new();
     events.warning(&ObjectRef::container(&pod(), "c"), "BackOff", "<x>\u{1b} first");
     let nowhere = || PathBuf::from("/nonexistent");
     RouteHandlers {
-        pods: PodLists {
-            pods: Arc::new(pods),
-            cache: PodCache::default(),
-            wait_for_pods: known(),
-            flush: known(),
-        },
+        pods: PodLists { known: known.clone(), cache: PodCache::default() },
         scrapes: Scrapes::new(
             Arc::new(|| "up 1\n".to_owned()),
             Arc::new(String::new),
@@ -194,11 +191,10 @@ fn views() -> RouteHandlers {
             verbosity: Arc::new(|| 0),
             set_verbosity: Arc::new(|_| ()),
         },
-        streams: streams(known()),
+        streams: streams(known.clone()),
         logs: LogReaders::new(LogDeps {
             logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
-            pods: Arc::new(pods),
-            wait_for_pods: known(),
+            known,
             split_streams: false,
             write_timeout: HOUR,
         }),
@@ -209,20 +205,27 @@ fn views() -> RouteHandlers {
     }
 }
 
-fn pods() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> {
-    vec![(pod(), Some(Arc::new(v1::PodStatus::default())))]
+fn known_pods() -> KnownPods {
+    let (dir, desired) = (tempfile::tempdir().unwrap(), PodManagerWriter::default());
+    let state_store = PodStateStore::open(dir.path().to_owned()).unwrap();
+    desired.set(pod());
+    let lister = PodLister {
+        pod_manager: desired.reader(),
+        statuses: StatusManager::new(None).reader(),
+        state_store: state_store.clone(),
+    };
+    KnownPods::new(lister, watch::channel(true).1, state_store)
 }
 
 /// Streams of a runtime that was never started.
-fn streams(known: kubelet::server::WaitForPods) -> StreamTable {
+fn streams(known: KnownPods) -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
     let deps = StreamDeps {
         runtime: RuntimeClient::new(connection),
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
-        pods: Arc::new(pods),
-        wait_for_pods: known,
+        known,
         idle: HOUR,
     };
     StreamTable::new(deps, CancellationToken::new())

@@ -15,9 +15,12 @@ pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 /// Reads the pods of this node; cheap to clone.
 #[derive(Clone)]
 pub struct PodLister {
-    pub(in crate::pods) pod_manager: PodManager,
-    pub(in crate::pods) statuses: Statuses,
-    pub(in crate::pods) state_store: PodStateStore,
+    /// The desired pods.
+    pub pod_manager: PodManager,
+    /// The statuses that were generated.
+    pub statuses: Statuses,
+    /// The statuses of the previous process.
+    pub state_store: PodStateStore,
 }
 
 impl PodLister {

@@ -2,10 +2,8 @@
 //! the CA bundle may change and certificates expire while a connection is open.
 
 use super::user::{AuthenticationOutcome, of_certificate};
-use crate::{
-    base::{clock, x509},
-    server::tls::CaBundle,
-};
+use crate::base::{clock, x509};
+use crate::server::tls::CaBundle;
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::{

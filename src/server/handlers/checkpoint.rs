@@ -1,16 +1,10 @@
 //! `/checkpoint`: the state of a running container, written to an archive by the runtime.
 
-use crate::{
-    base::{clock, error_chain},
-    server::{
-        http::{
-            params::RequestParams,
-            query::BadQuery,
-            response::{Body, json_object, text},
-        },
-        streaming::{ContainerName, StreamTable},
-    },
-};
+use crate::base::{clock, error_chain};
+use crate::server::http::params::RequestParams;
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, json_object, text};
+use crate::server::streaming::{ContainerName, StreamTable};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;

@@ -1,14 +1,10 @@
 //! `/events`: recent events, in the API's format.
 
-use crate::{
-    server::http::{
-        list,
-        params::RequestParams,
-        query::BadQuery,
-        response::{Body, json_stream},
-    },
-    state::events::{EventRecord, EventRecorder},
-};
+use crate::server::http::list;
+use crate::server::http::params::RequestParams;
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, json_stream};
+use crate::state::events::{EventRecord, EventRecorder};
 use hyper::Response;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::sync::Arc;

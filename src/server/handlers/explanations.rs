@@ -1,19 +1,13 @@
 //! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::page;
-use crate::{
-    base::clock,
-    server::{
-        explain::{Explanation, Overview},
-        http::{
-            params::{RequestParams, RouteError},
-            query::BadQuery,
-            response::{Body, json_object, not_found},
-        },
-        known_pods::until_shutdown,
-        streaming::PodName,
-    },
-};
+use crate::base::clock;
+use crate::server::explain::{Explanation, Overview};
+use crate::server::http::params::{RequestParams, RouteError};
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, json_object, not_found};
+use crate::server::known_pods::until_shutdown;
+use crate::server::streaming::PodName;
 use futures::future::BoxFuture;
 use hyper::Response;
 use std::{sync::Arc, time::Duration};

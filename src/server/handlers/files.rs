@@ -1,10 +1,8 @@
 //! `/logs/`: files and listings of the node's log directory.
 
 use super::html::{Html, MAX_TEXT};
-use crate::{
-    host::{ConfinedFile, open_confined},
-    server::http::response::{Body, HTML_TYPE, TEXT_TYPE, not_found, respond, text},
-};
+use crate::host::{ConfinedFile, open_confined};
+use crate::server::http::response::{Body, HTML_TYPE, TEXT_TYPE, not_found, respond, text};
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, Full, StreamBody};

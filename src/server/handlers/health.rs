@@ -1,13 +1,9 @@
 //! Named health checks, and the metrics of their results.
 
-use crate::{
-    base::metrics::{Labels, Metrics},
-    server::http::{
-        params::{RequestParams, RouteError},
-        query::BadQuery,
-        response::{Body, text},
-    },
-};
+use crate::base::metrics::{Labels, Metrics};
+use crate::server::http::params::{RequestParams, RouteError};
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, text};
 use hyper::{Response, StatusCode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use std::sync::Arc;

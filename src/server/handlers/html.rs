@@ -1,6 +1,7 @@
 //! Builds HTML. Pure.
 
-use crate::{base::is_printable, server::explain::times::clock};
+use crate::base::is_printable;
+use crate::server::explain::times::clock;
 use jiff::{Timestamp, tz::TimeZone};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;

@@ -2,22 +2,18 @@
 //! query or the body, and responses.
 
 use super::stats::{StatsReaders, unreadable};
+use crate::server::http::params::{RequestParams, RouteError};
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{
+    Body, Request, bad_request, json_object, not_found, read_body,
+};
+use crate::server::streaming::lookup::MissingContainer;
+use crate::server::streaming::{ContainerName, lookup};
 use crate::{
     base::GO_ZERO_TIME,
     model::PodExt,
     node::stats::{ContainerInfo, ContainerInfoSelector},
     pods::pod_sync::PodWithStatus,
-    server::{
-        http::{
-            params::{RequestParams, RouteError},
-            query::BadQuery,
-            response::{Body, Request, bad_request, json_object, not_found, read_body},
-        },
-        streaming::{
-            ContainerName,
-            lookup::{self, MissingContainer},
-        },
-    },
 };
 use hyper::Response;
 use jiff::Timestamp;

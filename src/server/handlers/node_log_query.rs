@@ -1,6 +1,7 @@
 //! `/logs/?query=…`: queries of the node's journal and log files (`NodeLogQuery`). Pure.
 
-use crate::server::http::{params::RequestParams, query::BadQuery};
+use crate::server::http::params::RequestParams;
+use crate::server::http::query::BadQuery;
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Maximum number of lines from the end (`tailLines`).

@@ -4,14 +4,12 @@ use super::{
     files,
     node_log_query::{LogSelection, NodeLogQuery, files_of},
 };
+use crate::server::http::params::RouteError;
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, respond, text};
 use crate::{
     base::clock::{self, Instant},
     host::{ConfinedFile, open_confined},
-    server::http::{
-        params::RouteError,
-        query::BadQuery,
-        response::{Body, respond, text},
-    },
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};

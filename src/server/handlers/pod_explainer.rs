@@ -1,34 +1,29 @@
 //! Explains pods to clients, with data from the stores.
 
 use super::explanations::{Explanations, OverviewVersion};
+use crate::server::explain::generate::ExplainInputs;
+use crate::server::explain::{EventReport, Explanation, Overview, ProbeReport, explain, row};
+use crate::server::streaming::{PodName, lookup};
 use crate::{
     base::clock::{self, Instant},
-    model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
+    model::{Pod, PodExt, ProbeResult},
     pods::{
         PodsHandles, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus,
         prober::ProbeView, status::Statuses,
     },
-    server::{
-        explain::{
-            EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
-        },
-        streaming::{PodName, lookup},
-    },
     state::{Stores, events::EventRecord, pod_history::PodHistory},
+    volumes::VolumeManager,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use std::{sync::Arc, time::Duration};
-
-/// The volumes of a pod that are not ready.
-pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + Sync>;
 
 /// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]
 pub(in crate::server) struct PodExplainer {
     stores: Stores,
     pods: PodsReader,
-    pending_volumes: PendingVolumesOf,
+    volumes: VolumeManager,
     node_name: Arc<str>,
     endpoint: String,
     overview_version: OverviewVersion,
@@ -39,7 +34,7 @@ impl PodExplainer {
     pub(in crate::server) fn new(
         stores: Stores,
         pods: PodsReader,
-        pending_volumes: PendingVolumesOf,
+        volumes: VolumeManager,
         node_name: Arc<str>,
         endpoint: String,
         started: Timestamp,
@@ -49,7 +44,7 @@ impl PodExplainer {
             overview_version: overview_version(statuses, history, started),
             stores,
             pods,
-            pending_volumes,
+            volumes,
             node_name,
             endpoint,
         }
@@ -129,7 +124,7 @@ impl PodExplainer {
             worker: worker.as_ref(),
             record: &record,
             restarts: &restarts,
-            volumes: &(self.pending_volumes)(&uid),
+            volumes: &self.volumes.pending(&uid),
             probes,
             events: events.iter().map(|e| event_report(e)).collect(),
             now,

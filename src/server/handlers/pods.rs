@@ -1,17 +1,13 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
+use crate::server::http::list;
+use crate::server::http::response::{Body, json_object, json_stream, not_found};
+use crate::server::known_pods::{KnownPods, until_shutdown};
+use crate::server::streaming::{PodName, lookup};
 use crate::{
     host::HostMachine,
     model::{ContainerState, Pod, PodStatus},
     pods::pod_sync::PodWithStatus,
-    server::{
-        http::{
-            list,
-            response::{Body, json_object, json_stream, not_found},
-        },
-        known_pods::{FlushStatuses, ListPods, WaitForPods, after_status_flush, until_shutdown},
-        streaming::{PodName, lookup},
-    },
     state::pod_cache::PodCache,
 };
 use hyper::Response;
@@ -49,25 +45,21 @@ impl Serialize for PodItem {
 #[derive(Clone)]
 pub struct PodLists {
     /// All known pods.
-    pub pods: ListPods,
+    pub known: KnownPods,
     /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Waits for the first list of each source.
-    pub wait_for_pods: WaitForPods,
-    /// Waits until pod statuses are written.
-    pub flush: FlushStatuses,
 }
 
 impl PodLists {
     /// `/pods`.
     pub(in crate::server) async fn pods(&self, shutdown: &CancellationToken) -> Response<Body> {
         let pods = self.list_when_ready(shutdown).await;
-        after_status_flush(&self.flush, pod_list(pods)).await
+        self.known.after_flush(pod_list(pods)).await
     }
 
     /// `/runningpods/`.
     pub(in crate::server) async fn running(&self, shutdown: &CancellationToken) -> Response<Body> {
-        until_shutdown(shutdown, (self.wait_for_pods)()).await;
+        until_shutdown(shutdown, self.known.wait_for_sources()).await;
         running_pods(self.cache.pods())
     }
 
@@ -78,7 +70,7 @@ impl PodLists {
         shutdown: &CancellationToken,
     ) -> Response<Body> {
         let pods = self.list_when_ready(shutdown).await;
-        after_status_flush(&self.flush, pod_info(pods, name)).await
+        self.known.after_flush(pod_info(pods, name)).await
     }
 
     /// All known pods, after waiting for the first list of each source.
@@ -86,8 +78,8 @@ impl PodLists {
         &self,
         shutdown: &CancellationToken,
     ) -> Vec<PodWithStatus> {
-        until_shutdown(shutdown, (self.wait_for_pods)()).await;
-        (self.pods)()
+        until_shutdown(shutdown, self.known.wait_for_sources()).await;
+        self.known.list()
     }
 }
 

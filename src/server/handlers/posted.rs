@@ -1,11 +1,11 @@
 //! `/container` and `/containers`: pods posted by clients.
 
 use super::pods::pod_list;
+use crate::server::http::response::{Body, bad_request, text};
 use crate::{
     base::clock,
     model::PodExt,
     pods::pod_config::{PostError, PostedPods},
-    server::http::response::{Body, bad_request, text},
 };
 use bytes::Bytes;
 use hyper::{Response, StatusCode};

@@ -1,14 +1,12 @@
 //! `/debug/pprof/profile`: a CPU profile of the kubelet.
 
 use super::pprof;
+use crate::server::http::params::RequestParams;
+use crate::server::http::query::BadQuery;
+use crate::server::http::response::{Body, full_bytes, text, with_connection_close};
 use crate::{
     base::{clock, error_chain},
     host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
-    server::http::{
-        params::RequestParams,
-        query::BadQuery,
-        response::{Body, full_bytes, text, with_connection_close},
-    },
 };
 use hyper::{
     Response, StatusCode,

@@ -1,9 +1,7 @@
 //! `/metrics` and `/metrics/slis`: the kubelet's own metrics.
 
-use crate::{
-    base::{SingleFlight, metrics::CONTENT_TYPE},
-    server::http::response::{Body, full, full_bytes, text},
-};
+use crate::base::{SingleFlight, metrics::CONTENT_TYPE};
+use crate::server::http::response::{Body, full, full_bytes, text};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::{Response, StatusCode, header::HeaderValue};

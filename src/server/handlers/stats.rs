@@ -1,15 +1,13 @@
 //! `/stats/summary`, `/stats/` and the metrics of resource usage.
 
 use super::scrapes::METRICS_TYPE;
+use crate::server::http::list;
+use crate::server::http::response::{Body, full, json_stream, respond, text};
 use crate::{
     base::metrics::Metrics,
     node::stats::{
         ContainerInfo, ContainerInfoSelector, Stats,
         api::{PodStats, Summary},
-    },
-    server::http::{
-        list,
-        response::{Body, full, json_stream, respond, text},
     },
 };
 use bytes::Bytes;

@@ -1,5 +1,12 @@
 //! Listeners and connections.
 
+use crate::server::auth::Peer;
+use crate::server::connections::{
+    ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
+};
+use crate::server::http::response::{LongRunning, until_sent};
+use crate::server::router::port_handler::PortHandler;
+use crate::server::tls::Tls;
 use crate::{
     base::{
         ObservedStream, error_chain,
@@ -8,15 +15,6 @@ use crate::{
     host::{
         shares_namespaces,
         unix_socket::{self, SocketFile},
-    },
-    server::{
-        auth::Peer,
-        connections::{
-            ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
-        },
-        http::response::{LongRunning, until_sent},
-        router::port_handler::PortHandler,
-        tls::Tls,
     },
 };
 use hyper::{server::conn::http1, service::service_fn};

@@ -2,16 +2,14 @@
 //! is in use, and served before the runtime is reachable, so that health checks and `kubelet explain` work while it is
 //! down.
 
+use crate::server::auth::{AuthSettings, KubeletAuth};
+use crate::server::handlers::health::HealthChecks;
+use crate::server::router::RouteGroup;
+use crate::server::tls::{ClientCaFile, Tls, TlsSettings};
 use crate::{
     apiserver::ApiServer,
     base::{Tasks, error_chain, metrics::Metrics},
-    server::{
-        Listener, PortHandler,
-        auth::{AuthSettings, KubeletAuth},
-        handlers::health::HealthChecks,
-        router::RouteGroup,
-        tls::{ClientCaFile, Tls, TlsSettings},
-    },
+    server::{Listener, PortHandler},
 };
 use anyhow::Context as _;
 use std::{

@@ -11,10 +11,7 @@ mod encode;
 mod tests;
 mod watch;
 
-use super::{
-    handlers::pods::PodItem,
-    known_pods::{ListPods, WaitForPods},
-};
+use super::{handlers::pods::PodItem, known_pods::KnownPods};
 use crate::{
     base::{RequestRate, connections, error_chain},
     host::unix_socket::listen_in,
@@ -41,8 +38,7 @@ pub mod v1alpha1 {
 pub struct PodsApi(Arc<PodsApiInner>);
 
 struct PodsApiInner {
-    pods: ListPods,
-    wait_for_pods: WaitForPods,
+    known: KnownPods,
     changes: Changes,
     encoder: PodEncoder,
     rate: RequestRate,
@@ -75,14 +71,12 @@ impl PodsApi {
     /// # Errors
     /// The compiled-in protobuf descriptors cannot be decoded.
     pub(super) fn new(
-        pods: ListPods,
-        wait_for_pods: WaitForPods,
+        known: KnownPods,
         changes: Changes,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
         Ok(Self(Arc::new(PodsApiInner {
-            pods,
-            wait_for_pods,
+            known,
             changes,
             encoder: PodEncoder::new()?,
             rate: RequestRate::default(),
@@ -116,12 +110,12 @@ impl PodsApi {
 
     /// All known pods, sorted by UID.
     async fn list(&self) -> Vec<PodWithStatus> {
-        (self.0.wait_for_pods)().await;
+        self.0.known.wait_for_sources().await;
         self.sorted()
     }
 
     fn sorted(&self) -> Vec<PodWithStatus> {
-        let mut pods = (self.0.pods)();
+        let mut pods = self.0.known.list();
         pods.sort_by_key(|(pod, _)| pod.uid());
         pods
     }

@@ -3,8 +3,9 @@ use super::{
     v1alpha1::{EventType, pods_client::PodsClient},
     *,
 };
+use crate::server::tests::known_pods;
+use crate::state::pod_manager::PodManagerWriter;
 use k8s_openapi::api::core::v1::PodStatus;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{collections::HashMap, io, path::PathBuf, time::Duration};
 use tokio::{net::UnixStream, sync::watch as version};
@@ -178,21 +179,17 @@ fn a_watch_sends_what_differs_from_what_it_sent_last() {
     }
 }
 
-/// The service over these pods, and the sender of their changes.
-fn api(known: Arc<Mutex<Vec<PodWithStatus>>>) -> (PodsApi, [version::Sender<u64>; 2]) {
+/// The service over these pods, their store, and the senders of changes.
+fn api(pods: &[PodWithStatus]) -> (PodsApi, PodManagerWriter, [version::Sender<u64>; 2]) {
+    let (desired, known) = known_pods(pods);
     let ((pods, changed), (other, statuses)) = (version::channel(0), version::channel(0));
-    let api = PodsApi::new(
-        Arc::new(move || known.lock().clone()),
-        Arc::new(|| Box::pin(async {})),
-        Changes { pods: changed, statuses },
-        CancellationToken::new(),
-    );
-    (api.unwrap(), [pods, other])
+    let api = PodsApi::new(known, Changes { pods: changed, statuses }, CancellationToken::new());
+    (api.unwrap(), desired, [pods, other])
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_limited_as_upstream_limits_them() {
-    let (api, _changes) = api(Arc::default());
+    let (api, _desired, _changes) = api(&[]);
     let code = async || {
         let request = v1alpha1::GetPodRequest::default();
         api.get_pod(Request::new(request)).await.unwrap_err().code()
@@ -221,8 +218,7 @@ async fn client(socket: PathBuf) -> PodsClient<Channel> {
 async fn agents_list_get_and_watch_pods_over_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("pods-api/pods-api.sock");
-    let known = Arc::new(Mutex::new(vec![(pod("u", "1"), status("Running"))]));
-    let (api, [pods, _statuses]) = api(known.clone());
+    let (api, desired, [pods, _statuses]) = api(&[(pod("u", "1"), status("Running"))]);
     let shutdown = api.0.shutdown.clone();
     let place = socket.clone();
     let serving = tokio::spawn(async move { api.serve(place).await });
@@ -242,7 +238,7 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
     assert_eq!(got.pod, first.pod);
     let missing = client.get_pod(get("v")).await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound);
-    known.lock().clear();
+    assert!(desired.remove(&"u".into()).is_some());
     pods.send_modify(|version| *version += 1);
     let last = events.message().await.unwrap().unwrap();
     assert_eq!(last.r#type(), EventType::Deleted);

@@ -6,34 +6,22 @@ use super::{
     layers::{ResponseFuture, RoutedRequest},
     metrics::HttpMetrics,
 };
+use crate::server::handlers::checkpoint::Checkpoints;
+use crate::server::handlers::container_logs::LogReaders;
+use crate::server::handlers::explanations::Explanations;
+use crate::server::handlers::health::HealthChecks;
+use crate::server::handlers::node_logs::NodeLogs;
+use crate::server::handlers::pods::{PodLists, machine};
+use crate::server::handlers::process::Process;
+use crate::server::handlers::scrapes::Scrapes;
+use crate::server::handlers::stats::StatsReaders;
+use crate::server::handlers::{events, legacy_stats, posted, profile, stats};
+use crate::server::http::params::RouteError;
+use crate::server::http::response::{Body, Request, read_body, text, with_connection_close};
+use crate::server::http::{cross_site, gzip};
+use crate::server::streaming::StreamTable;
 use crate::{
-    base::clock,
-    host::HostMachine,
-    pods::pod_config::PostedPods,
-    server::{
-        handlers::{
-            checkpoint::Checkpoints,
-            container_logs::LogReaders,
-            events,
-            explanations::Explanations,
-            health::HealthChecks,
-            legacy_stats,
-            node_logs::NodeLogs,
-            pods::{PodLists, machine},
-            posted,
-            process::Process,
-            profile,
-            scrapes::Scrapes,
-            stats::{self, StatsReaders},
-        },
-        http::{
-            cross_site, gzip,
-            params::RouteError,
-            response::{Body, Request, read_body, text, with_connection_close},
-        },
-        streaming::StreamTable,
-    },
-    state::events::EventRecorder,
+    base::clock, host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder,
 };
 use hyper::{Response, StatusCode};
 use std::{

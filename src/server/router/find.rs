@@ -4,10 +4,8 @@ use super::{
     route::Route,
     table::{Port, ROUTE_TABLE, RouteEntry},
 };
-use crate::server::{
-    auth::{PROXY, Subresources},
-    http::params::{RequestParams, RouteError, captures},
-};
+use crate::server::auth::{PROXY, Subresources};
+use crate::server::http::params::{RequestParams, RouteError, captures};
 use hyper::Method;
 
 /// Finds the entry for a request, and parses the route. HEAD is served wherever GET is; the trailing slash of a

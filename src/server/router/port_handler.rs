@@ -9,14 +9,10 @@ use super::{
     },
     metrics::HttpMetrics,
 };
-use crate::{
-    base::otel::Tracer,
-    server::{
-        auth::KubeletAuth,
-        handlers::health::HealthChecks,
-        http::response::{Body, BodyError, Request},
-    },
-};
+use crate::base::otel::Tracer;
+use crate::server::auth::KubeletAuth;
+use crate::server::handlers::health::HealthChecks;
+use crate::server::http::response::{Body, BodyError, Request};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::Response;

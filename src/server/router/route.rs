@@ -1,26 +1,18 @@
 //! The routes, and how they are parsed from requests. Each handler parses its own query.
 
-use crate::{
-    cri::StdStreams,
-    server::{
-        handlers::{
-            checkpoint::timeout,
-            container_logs::{LogQuery, params::log_query},
-            events::EventsQuery,
-            explanations::{OverviewQuery, pod_name},
-            health::HealthQuery,
-            legacy_stats::{LegacyStatsQuery, LegacyStatsTarget},
-            node_log_query::NodeLogQuery,
-            posted::PostMode,
-            profile::seconds,
-        },
-        http::{
-            params::{RequestParams, RouteError},
-            query::BadQuery,
-        },
-        streaming::{ContainerName, PodName, params},
-    },
-};
+use crate::cri::StdStreams;
+use crate::server::handlers::checkpoint::timeout;
+use crate::server::handlers::container_logs::{LogQuery, params::log_query};
+use crate::server::handlers::events::EventsQuery;
+use crate::server::handlers::explanations::{OverviewQuery, pod_name};
+use crate::server::handlers::health::HealthQuery;
+use crate::server::handlers::legacy_stats::{LegacyStatsQuery, LegacyStatsTarget};
+use crate::server::handlers::node_log_query::NodeLogQuery;
+use crate::server::handlers::posted::PostMode;
+use crate::server::handlers::profile::seconds;
+use crate::server::http::params::{RequestParams, RouteError};
+use crate::server::http::query::BadQuery;
+use crate::server::streaming::{ContainerName, PodName, params};
 
 /// A parsed route.
 #[derive(Clone, Debug, PartialEq, Eq)]

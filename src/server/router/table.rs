@@ -2,10 +2,9 @@
 //! generated from it.
 
 use super::route::{self, Parse, Route};
-use crate::{
-    model::validation::MAX_MANIFEST_BYTES,
-    server::handlers::{legacy_stats, posted::PostMode},
-};
+use crate::model::validation::MAX_MANIFEST_BYTES;
+use crate::server::handlers::legacy_stats;
+use crate::server::handlers::posted::PostMode;
 use std::fmt::Write as _;
 
 /// The port of a request.

@@ -21,7 +21,7 @@ use super::{
         response::{Body, Request as BodyRequest, read_body, text},
         websocket::{is_upgrade, is_websocket},
     },
-    known_pods::{ListPods, WaitForPods},
+    known_pods::KnownPods,
 };
 use crate::{
     base::{
@@ -67,9 +67,7 @@ pub struct StreamDeps {
     /// The runtime status of every pod.
     pub cache: PodCache,
     /// All known pods.
-    pub pods: ListPods,
-    /// Waits for the first list of each source.
-    pub wait_for_pods: WaitForPods,
+    pub known: KnownPods,
     /// `streamingConnectionIdleTimeout`: idle streams are closed after this time; zero means never.
     pub idle: Duration,
 }
@@ -250,8 +248,7 @@ impl StreamTable {
     }
 
     async fn find(&self, name: &PodName) -> Result<(PodWithStatus, Arc<PodStatus>), StreamRefusal> {
-        (self.deps.wait_for_pods)().await;
-        let found = lookup::pod((self.deps.pods)(), name)?;
+        let found = lookup::pod(self.deps.known.list_when_ready().await, name)?;
         let runtime_status = self.deps.cache.latest(&found.0.uid());
         Ok((found, runtime_status))
     }

@@ -1,10 +1,9 @@
 //! Forwards the client's upgrade request to the runtime's streaming server.
 
 use super::target::{Address, StreamingTarget};
-use crate::{
-    base::Http1,
-    server::http::websocket::{self, is_websocket},
-};
+use crate::base::Http1;
+use crate::server::http::websocket;
+use crate::server::http::websocket::is_websocket;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{

@@ -34,6 +34,8 @@ async fn pods_are_a_v1_list_with_current_statuses() {
     let list = json("/pods").await;
     assert_eq!((&list["kind"], &list["apiVersion"]), (&"PodList".into(), &"v1".into()));
     let items = list["items"].as_array().unwrap();
+    let mut items = items.iter().collect::<Vec<_>>();
+    items.sort_by_key(|pod| pod["metadata"]["name"].as_str());
     let shown: Vec<_> = items
         .iter()
         .map(|pod| {

@@ -1,10 +1,8 @@
 //! The pages as they are sent, and in a browser.
 
 use super::*;
-use crate::{
-    base::clock,
-    server::explain::{EventReport, PastEvent, PodRow, Wait},
-};
+use crate::base::clock;
+use crate::server::explain::{EventReport, PastEvent, PodRow, Wait};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
 use std::{

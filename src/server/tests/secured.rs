@@ -4,6 +4,8 @@ mod crowd;
 mod every_route;
 
 use super::*;
+use crate::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
+use crate::server::tls::{ClientCaFile, ServingCertificate, Tls, TlsOptions, TlsSettings};
 use crate::{
     apiserver::{
         ApiServer,
@@ -14,10 +16,6 @@ use crate::{
     },
     model::ContainerId,
     runtime::logs::ContainerLogs,
-    server::{
-        auth::{AuthSettings, AuthorizationMode, KubeletAuth},
-        tls::{ClientCaFile, ServingCertificate, Tls, TlsOptions, TlsSettings},
-    },
     state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
@@ -746,8 +744,7 @@ fn chatting(log: &Path) -> (PortHandler, PodCacheWriter) {
     let log = log.to_owned();
     views.logs = LogReaders::new(LogDeps {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
-        pods: views.pods.pods.clone(),
-        wait_for_pods: views.pods.wait_for_pods.clone(),
+        known: views.pods.known.clone(),
         split_streams: false,
         write_timeout: TIMEOUT,
     });

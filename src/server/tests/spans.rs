@@ -1,13 +1,11 @@
 //! Which requests become spans, and of which traces.
 
 use super::*;
-use crate::{
-    base::otel::tests::{
-        collector::{TestCollector, attribute, ids},
-        tracer,
-    },
-    server::auth::{AuthSettings, AuthorizationMode, KubeletAuth},
+use crate::base::otel::tests::{
+    collector::{TestCollector, attribute, ids},
+    tracer,
 };
+use crate::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 

@@ -7,18 +7,15 @@ pub(in crate::server) mod params;
 
 pub use params::LogQuery;
 
+use crate::server::http::response::{
+    Body, BodyError, LongRunning, TEXT_TYPE, respond, text, until_sent, with_connection_close,
+};
+use crate::server::known_pods::KnownPods;
+use crate::server::streaming::{ContainerName, lookup};
 use crate::{
     base::{clock, error_chain},
     model::PodExt as _,
     runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
-    server::{
-        http::response::{
-            Body, BodyError, LongRunning, TEXT_TYPE, respond, text, until_sent,
-            with_connection_close,
-        },
-        known_pods::{ListPods, WaitForPods},
-        streaming::{ContainerName, lookup},
-    },
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, future::ready, stream};
@@ -39,9 +36,7 @@ pub struct LogDeps {
     /// Reads log files.
     pub logs: ContainerLogs,
     /// All known pods.
-    pub pods: ListPods,
-    /// Waits for the first list of each source.
-    pub wait_for_pods: WaitForPods,
+    pub known: KnownPods,
     /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no
@@ -114,8 +109,7 @@ impl LogReaders {
     ) -> Result<(LogStream, OwnedSemaphorePermit), LogRefusal> {
         let deps = &self.deps;
         let options = query.options(clock::timestamp())?;
-        (deps.wait_for_pods)().await;
-        let found = lookup::pod((deps.pods)(), &name.pod);
+        let found = lookup::pod(deps.known.list_when_ready().await, &name.pod);
         let (pod, status) = found.map_err(|_| LogRefusal::NoPod(name.pod.name.clone()))?;
         if !lookup::has_container(&pod, &name.container) {
             let (container, pod) = (&name.container, &name.pod.name);

@@ -1,12 +1,8 @@
 //! Parameters of `/containerLogs`: `PodLogOptions`, decoded and validated as upstream does. Pure.
 
-use crate::{
-    runtime::logs::{LogOptions, SelectedStreams, since},
-    server::{
-        http::query::BadQuery,
-        streaming::params::{Pairs, all, bad},
-    },
-};
+use crate::runtime::logs::{LogOptions, SelectedStreams, since};
+use crate::server::http::query::BadQuery;
+use crate::server::streaming::params::{Pairs, all, bad};
 use jiff::Timestamp;
 
 /// The parameters as sent.

@@ -8,10 +8,8 @@ mod overview;
 mod pod;
 
 use super::html::{Html, MAX_TEXT};
-use crate::server::{
-    explain::{Explanation, Overview, PodRow},
-    http::response::{Body, HTML_TYPE, respond},
-};
+use crate::server::explain::{Explanation, Overview, PodRow};
+use crate::server::http::response::{Body, HTML_TYPE, respond};
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;

@@ -1,8 +1,9 @@
 //! The page of the node's pods, one row per pod. Pure.
 
-use crate::server::{
-    explain::{Explanation, Order, Overview, PodRow, times::span},
-    handlers::html::{Html, MAX_CELL_TEXT, MAX_TEXT, pod_link, table_head, table_row},
+use crate::server::explain::times::span;
+use crate::server::explain::{Explanation, Order, Overview, PodRow};
+use crate::server::handlers::html::{
+    Html, MAX_CELL_TEXT, MAX_TEXT, pod_link, table_head, table_row,
 };
 use jiff::Timestamp;
 

@@ -4,12 +4,11 @@ use super::{
     ABOVE,
     overview::{restarts, status},
 };
-use crate::server::{
-    explain::{
-        ExplainedContainer, Explanation, HistoryReport, PastEvent, ProbeReport, times::span,
-    },
-    handlers::html::{Html, MAX_TEXT, section},
+use crate::server::explain::times::span;
+use crate::server::explain::{
+    ExplainedContainer, Explanation, HistoryReport, PastEvent, ProbeReport,
 };
+use crate::server::handlers::html::{Html, MAX_TEXT, section};
 use jiff::Timestamp;
 
 /// The content of the page.

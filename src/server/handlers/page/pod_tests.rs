@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    server::explain::{ConditionView, EventReport, LastEnd, PodRow, Upcoming, Wait},
-    state::pod_history::DecisionKind,
-};
+use crate::server::explain::{ConditionView, EventReport, LastEnd, PodRow, Upcoming, Wait};
+use crate::state::pod_history::DecisionKind;
 
 const HOSTILE: &str = "</td><script>alert('x')</script>\u{202e}\x1b[2J\"";
 const HARMLESS: &str = "&lt;/td&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; [2J&quot;";

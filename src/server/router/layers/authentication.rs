@@ -1,10 +1,8 @@
 //! The authentication layer.
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
-use crate::server::{
-    auth::{AuthRejection, KubeletAuth, Peer},
-    http::response::{Body, text, with_connection_close},
-};
+use crate::server::auth::{AuthRejection, KubeletAuth, Peer};
+use crate::server::http::response::{Body, text, with_connection_close};
 use hyper::{
     Response, StatusCode,
     header::{self, HeaderValue},

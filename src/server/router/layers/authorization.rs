@@ -3,15 +3,11 @@
 use super::{
     Access, RequestLayer, ResponseFuture, RoutedRequest, RoutedService, authentication::rejected,
 };
-use crate::server::{
-    auth::{AuthRejection, KubeletAuth, Subresources, User},
-    connections::ConnectionSlot,
-    http::{
-        response::{Body, text, with_connection_close},
-        websocket::is_upgrade,
-    },
-    router::subresources,
-};
+use crate::server::auth::{AuthRejection, KubeletAuth, Subresources, User};
+use crate::server::connections::ConnectionSlot;
+use crate::server::http::response::{Body, text, with_connection_close};
+use crate::server::http::websocket::is_upgrade;
+use crate::server::router::subresources;
 use hyper::{Method, Response, StatusCode};
 use std::sync::Arc;
 

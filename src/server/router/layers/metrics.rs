@@ -1,7 +1,8 @@
 //! The metrics layer: counts requests and measures their duration until the response was sent.
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
-use crate::server::{http::response::until_sent, router::metrics::HttpMetrics};
+use crate::server::http::response::until_sent;
+use crate::server::router::metrics::HttpMetrics;
 
 /// The outermost layer, so that rejected requests are counted too.
 #[derive(Clone)]

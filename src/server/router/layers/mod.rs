@@ -15,13 +15,9 @@ pub(super) use panics::CatchPanicLayer;
 pub(super) use trace::TraceLayer;
 
 use super::{Port, Route, RouteEntry, route};
-use crate::server::{
-    auth::User,
-    http::{
-        params::RouteError,
-        response::{Body, Request},
-    },
-};
+use crate::server::auth::User;
+use crate::server::http::params::RouteError;
+use crate::server::http::response::{Body, Request};
 use futures::future::BoxFuture;
 use hyper::Response;
 use std::{

@@ -1,10 +1,8 @@
 //! The panic layer: a panic of a handler results in a 500 response.
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
-use crate::{
-    base::panics::{PanicScope, catch_panic},
-    server::http::response::text,
-};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::server::http::response::text;
 use hyper::StatusCode;
 
 /// Catches panics of the inner layers: the client gets a 500, and the connection stays open.

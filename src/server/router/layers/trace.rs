@@ -2,13 +2,9 @@
 //! is the route's pattern, and query and user agent are omitted.
 
 use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
-use crate::{
-    base::otel::{Parent, Span, SpanContext, TraceSpanKind, Tracer},
-    server::{
-        http::response::{Body, until_sent},
-        router::Port,
-    },
-};
+use crate::base::otel::{Parent, Span, SpanContext, TraceSpanKind, Tracer};
+use crate::server::http::response::{Body, until_sent};
+use crate::server::router::Port;
 use hyper::{Method, Response};
 use std::convert::Infallible;
 

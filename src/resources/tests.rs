@@ -1,9 +1,9 @@
 use super::*;
-use crate::model::{Amount, NodeFacts, Pod, Quantity};
+use crate::model::{Amount, NodeFacts, Pod, Quantity, fixture};
 use serde_json::{Value, json};
 
 fn pod(spec: Value) -> Pod {
-    serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    fixture::pod("/p/", spec)
 }
 
 fn one(requests: Value, limits: Value) -> Value {

@@ -1,29 +1,19 @@
 use super::*;
-use crate::{base::clock::SimulatedWallClock, model::keys};
-use k8s_openapi::{
-    api::core::v1::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStateWaiting, ContainerStatus, PodCondition, PodSpec,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use crate::{
+    base::clock::SimulatedWallClock,
+    model::{fixture, keys},
+};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, PodCondition,
 };
 use tokio::runtime::Handle;
 
 fn pod(uid: &str, source: &str, init: &[&str]) -> Arc<Pod> {
-    let container = |name: &&str| Container { name: name.to_string(), ..Container::default() };
-    Arc::new(Pod {
-        metadata: ObjectMeta {
-            uid: Some(uid.into()),
-            annotations: Some([(keys::CONFIG_SOURCE.to_string(), source.to_string())].into()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            init_containers: Some(init.iter().map(container).collect()),
-            containers: vec![container(&"a")],
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
-    })
+    let init = init.iter().map(|name| serde_json::json!({"name": name})).collect::<Vec<_>>();
+    let spec = serde_json::json!({"initContainers": init, "containers": [{"name": "a"}]});
+    let pod = fixture::pod(&format!("//{uid}"), spec);
+    Arc::new(fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)]))
 }
 
 fn phase(phase: &str) -> PodStatus {

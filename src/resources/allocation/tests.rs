@@ -1,7 +1,7 @@
 //! Allocations, their files, and resizes.
 
 use super::*;
-use crate::model::PodExt;
+use crate::model::{PodExt, fixture};
 use k8s_openapi::api::core::v1::{PodCondition, ResourceRequirements};
 use serde_json::{Value, json};
 use std::fs;
@@ -11,11 +11,8 @@ const OF_GO: &str = r#"{"data":"{\"entries\":{\"uid-1\":{\"ContainerResources\":
 const EMPTY_OF_GO: &str = r#"{"data":"{}","checksum":694314937}"#;
 
 fn pod(uid: &str, resources: Value) -> Arc<Pod> {
-    let pod = json!({"metadata": {"name": uid, "uid": uid}, "spec": {
-        "initContainers": [{"name": "first"}],
-        "containers": [{"name": "a", "resources": resources}],
-    }});
-    Arc::new(serde_json::from_value(pod).unwrap())
+    let containers = [("init:first", None), ("a", Some(resources))];
+    Arc::new(fixture::pod(&format!("/{uid}/{uid}"), fixture::spec(containers)))
 }
 
 /// A pod with a small and with a large request.

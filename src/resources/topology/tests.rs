@@ -1,18 +1,11 @@
 use super::*;
-use crate::model::Pod;
+use crate::model::{Pod, fixture};
 use k8s_openapi::api::core::v1::Container;
-use serde_json::json;
 use std::collections::BTreeMap;
 
 fn pod() -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-        "spec": {
-            "initContainers": [{"name": "init"}],
-            "containers": [{"name": "one"}, {"name": "two"}],
-        },
-    }))
-    .unwrap()
+    let containers = ["init:init", "one", "two"].map(|name| (name, None));
+    fixture::pod("n/p/u", fixture::spec(containers))
 }
 
 fn node(node: u32, preferred: bool) -> TopologyHint {

@@ -1,8 +1,7 @@
 //! Pods and settings that the tests of this module share.
 
 use super::generate::GenerateSettings;
-use crate::model::NodeFacts;
-use crate::model::Pod;
+use crate::model::{NodeFacts, Pod, fixture};
 use crate::resources::ResourceEnforcement;
 use crate::state::node_object::{HostIps, NodeObjectWriter};
 use crate::volumes::KubeletRoot;
@@ -11,11 +10,7 @@ use std::{path::Path, sync::Arc};
 
 /// A pod `web` in namespace `shop` with UID `u-1`.
 pub(super) fn pod(spec: Value) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {"name": "web", "namespace": "shop", "uid": "u-1"},
-        "spec": spec,
-    }))
-    .unwrap()
+    fixture::pod("shop/web/u-1", spec)
 }
 
 /// The pod with only this container, named `c`.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     base::clock,
+    model::fixture,
     pods::{
         pod_sync::syncer::{SyncPodType, TerminationReason},
         pod_workers::{Grace, Termination},
@@ -14,11 +15,7 @@ fn t(seconds: i64) -> Timestamp {
 }
 
 fn pod(spec: Value) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {"name": "web-n1", "namespace": "shop", "uid": "u"},
-        "spec": spec,
-    }))
-    .unwrap()
+    fixture::pod("shop/web-n1/u", spec)
 }
 
 fn status(containers: Value) -> PodStatus {

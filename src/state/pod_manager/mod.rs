@@ -158,7 +158,7 @@ impl PodManagerWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::keys;
+    use crate::model::{fixture, keys};
 
     #[test]
     fn the_last_version_of_a_pod_wins_and_removal_returns_it() {
@@ -175,13 +175,8 @@ mod tests {
     }
 
     fn pod(uid: &str, source: &str) -> Arc<Pod> {
-        let mut pod = Pod::default();
-        pod.metadata.uid = Some(uid.into());
-        pod.metadata.name = Some("web".into());
-        pod.metadata.namespace = Some("default".into());
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(keys::CONFIG_SOURCE.into(), source.into());
-        Arc::new(pod)
+        let pod = fixture::pod(&format!("default/web/{uid}"), serde_json::json!(null));
+        Arc::new(fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)]))
     }
 
     #[test]

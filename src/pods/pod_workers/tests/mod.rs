@@ -3,25 +3,18 @@ mod properties;
 mod state;
 mod syncer;
 
-use crate::model::{Pod, PodSource, PodStatus, SandboxStatus, keys};
-use k8s_openapi::api::core::v1::{PodSpec, PodStatus as ApiPodStatus};
+use crate::model::{Pod, PodSource, PodStatus, SandboxStatus, fixture, keys};
+use k8s_openapi::api::core::v1::PodStatus as ApiPodStatus;
 use std::sync::Arc;
 
 /// A pod of an API server with a grace of 30 s.
 fn api_pod(uid: &str, name: &str) -> Pod {
-    let mut pod = Pod::default();
-    pod.metadata.uid = Some(uid.into());
-    pod.metadata.name = Some(name.into());
-    pod.metadata.namespace = Some("default".into());
-    pod.spec = Some(PodSpec { termination_grace_period_seconds: Some(30), ..PodSpec::default() });
-    pod
+    let spec = serde_json::json!({"terminationGracePeriodSeconds": 30});
+    fixture::pod(&format!("default/{name}/{uid}"), spec)
 }
 
 fn static_pod(uid: &str, name: &str) -> Pod {
-    let mut pod = api_pod(uid, name);
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(keys::CONFIG_SOURCE.into(), "file".into());
-    pod
+    fixture::annotated(api_pod(uid, name), [(keys::CONFIG_SOURCE, "file")])
 }
 
 fn in_phase(mut pod: Pod, phase: &str) -> Pod {

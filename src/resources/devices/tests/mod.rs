@@ -5,7 +5,10 @@ mod watcher;
 
 use super::{Affinities, AllocateError, DeviceAllocationError, DeviceManager, checkpoint, proto};
 use crate::{
-    base::metrics::Metrics, model::Pod, resources::topology, state::device_capacity::Capacity,
+    base::metrics::Metrics,
+    model::{Pod, fixture},
+    resources::topology,
+    state::device_capacity::Capacity,
 };
 use plugin::{FakePlugin, VERSION};
 use serde_json::json;
@@ -93,11 +96,7 @@ fn pod(uid: &str, amount: u64) -> Pod {
 
 fn requesting(uid: &str, resource: &str, amount: u64) -> Pod {
     let limits = json!({"limits": {resource: amount.to_string()}});
-    serde_json::from_value(json!({
-        "metadata": {"name": uid, "uid": uid},
-        "spec": {"containers": [{"name": "main", "resources": limits}]},
-    }))
-    .unwrap()
+    fixture::pod(&format!("/{uid}/{uid}"), fixture::spec([("main", Some(limits))]))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    model::Pod,
+    model::{Pod, fixture},
     resources::{
         devices::request::Affinities,
         topology::{
@@ -38,9 +38,7 @@ fn pod(uid: &str, amounts: &[u64]) -> Pod {
         json!({"name": format!("c{index}"), "resources": {"limits": limits}})
     });
     let containers = containers.collect::<Vec<_>>();
-    let metadata = json!({"namespace": "ns", "name": uid, "uid": uid});
-    serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}}))
-        .unwrap()
+    fixture::pod(&format!("ns/{uid}/{uid}"), json!({"containers": containers}))
 }
 
 fn hints_of(state: &DeviceManagerCache, pod: &Pod) -> Vec<(NumaMask, bool)> {

@@ -103,8 +103,7 @@ async fn a_password_is_needed_and_not_shown(cluster: &Cluster) {
     let error = error_chain(&cluster.prepare(&pod_with_claim(false)).await.unwrap_err());
     assert!(error.contains("failed to attach disk") && !error.contains("wrong-wrong"), "{error}");
     put(PASSWORD);
-    let prepared = cluster.prepare(&pod_with_claim(false)).await;
-    let path = prepared.unwrap().paths["v"].host_path.clone();
+    let path = path_of(&cluster.manager, &pod_with_claim(false)).await;
     fs::write(path.join("file"), "data").unwrap();
     let shown = Command::new("iscsiadm").args(["-m", "session", "-P", "1"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cluster::{ADDRESS, Cluster, NODE};
 use crate::kubelet::{Flavour, beside_control_plane};
+use crate::scenarios::objects::VOLUME;
 use crate::support::metric_facts::{self, Deviations, Facts};
 use crate::support::prometheus::Prometheus;
 use crate::support::wait::{holds, wait_for};
@@ -18,19 +19,6 @@ const RENEW: &str = "RENEW_METRIC_FACTS";
 
 /// Most kinds of pods, with most of what has metrics.
 const PODS: &str = "
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: here}
-spec:
-  storageClassName: by-hand
-  accessModes: [ReadWriteOnce]
-  capacity: {storage: 1Mi}
-  local: {path: /etc}
-  nodeAffinity:
-    required:
-      nodeSelectorTerms:
-      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
----
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: data}
@@ -224,6 +212,7 @@ async fn busy_node() -> Cluster {
         let socket = cluster.runtime().trim_start_matches("unix://").to_owned();
         cluster.restart_kubelet_with(&["--containerd", &socket]);
     }
+    cluster.create(VOLUME);
     cluster.create(PODS);
     cluster.wait("condition=Ready", "pod/busy");
     cluster.wait("jsonpath={.status.phase}=Failed", "pod/refused");

@@ -202,7 +202,8 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: own}}
 ";
 
-const VOLUME: &str = "
+/// A volume of the node for a claim of the class `by-hand`.
+pub(super) const VOLUME: &str = "
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: here}

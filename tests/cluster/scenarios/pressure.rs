@@ -167,7 +167,10 @@ pub async fn a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pod
     cluster.inside(&["mkdir", ROOT]);
     let size = format!("size={DISK}m");
     cluster.inside(&["mount", "-t", "tmpfs", "-o", &size, "tmpfs", ROOT]);
-    let kept = available_memory_mib() - USABLE;
+    let available = available_memory_mib();
+    let kept = available.checked_sub(USABLE);
+    let kept =
+        kept.unwrap_or_else(|| panic!("the machine has {available} MiB, {USABLE} are needed"));
     let threshold = format!("--eviction-hard=memory.available<{kept}Mi,nodefs.available<50%");
     cluster.restart_kubelet_with(&[
         "--root-dir",

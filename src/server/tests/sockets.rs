@@ -189,10 +189,13 @@ async fn many_simultaneous_clients_are_all_served() {
 
 /// A pod list larger than all socket buffers together.
 fn large() -> PortHandler {
-    let mut large = Pod::clone(&pod("large"));
-    large.metadata.annotations = Some([("a".to_string(), "x".repeat(100_000))].into());
-    let large = Arc::new(large);
-    let pods = (0..300).map(|_| (large.clone(), None)).collect();
+    let annotations = Some([("a".to_string(), "x".repeat(100_000))].into());
+    let large = |index| {
+        let mut pod = Pod::clone(&pod(&format!("large-{index}")));
+        pod.metadata.annotations = annotations.clone();
+        (Arc::new(pod), None)
+    };
+    let pods = (0..300).map(large).collect();
     PortHandler::read_only(HealthChecks::ping(), views(pods), Vec::new())
 }
 

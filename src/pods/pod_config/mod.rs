@@ -7,7 +7,7 @@
 //!  source.api -----/
 //! ```
 //!
-//! * Owns: the sources and the last list of each; the UID, name and annotations of static pods ([`mod@static_pod`]).
+//! * Owns: the sources and the last list of each; the UID, name and annotations of static pods ([`fn@static_pod`]).
 //! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
 //!   are the files that [`PostedPods`] writes), a timer (`source.http`), a watch (`source.api`), the lists of the
 //!   sources (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.

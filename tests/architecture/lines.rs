@@ -1,16 +1,16 @@
-//! How much there is to read: lines of code and of tests, with a budget for each area; long functions, comments, and
-//! the word "of". `make lines` prints the figures; `TREE=DIR make lines` those of another checkout.
+//! How much there is to read: code lines and test lines, with a budget for each area; long functions, comments, and the
+//! word "of". `make lines` prints the figures; `TREE=DIR make lines` those of another checkout.
 //!
 //! A line counts if something is on it besides blanks, comments and text. `src` has code and tests; what is below
 //! `tests` counts as tests.
 
 use super::{is_test, read};
 use crate::text::{find_words, is_word, item_length, test_items, without_comments_and_strings};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most lines that each area may have, of code and of tests. A change that needs more raises the row in the same
+/// The most code lines and test lines that each area may have. A change that needs more raises the row in the same
 /// commit and says there why; a change that removes many lowers it.
 #[rustfmt::skip]
 const BUDGETS: &[(&str, usize, usize)] = &[
@@ -38,11 +38,21 @@ const BUDGETS: &[(&str, usize, usize)] = &[
     ("tests/support", 0, 5100),
 ];
 
-/// A function longer than this many lines of code is long.
+/// A function with more code lines than this is long.
 const LONG_FUNCTION: usize = 60;
 /// Documents that are generated, or quote what others wrote.
 const GENERATED: &[&str] =
     &["docs/conformance.md", "docs/metrics.md", "docs/metrics-not-served.md", "docs/routes.md"];
+
+/// A file of the program or of its tests.
+struct Source {
+    name: String,
+    text: String,
+    /// The text without comments and strings, byte by byte the same length.
+    code: String,
+    /// Everything in it is a test.
+    is_test: bool,
+}
 
 /// The lines of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,15 +70,14 @@ impl Lines {
         self.comments += other.comments;
     }
 
-    /// The lines of one file. Everything is a test in a file of tests.
-    fn of(text: &str, is_test: bool) -> Self {
-        let code = without_comments_and_strings(text);
-        let tests = test_items(&code);
+    fn of(source: &Source) -> Self {
+        let Source { text, code, is_test, .. } = source;
+        let tests = test_items(code);
         let (mut lines, mut start) = (Self::default(), 0);
         for (line, code) in text.lines().zip(code.lines()) {
             let at = start + (line.len() - line.trim_start().len());
             start += line.len() + 1;
-            let in_test = is_test || tests.iter().any(|item| item.contains(&at));
+            let in_test = *is_test || tests.iter().any(|item| item.contains(&at));
             let is_code = !code.trim().is_empty();
             lines.tests += usize::from(is_code && in_test);
             lines.code += usize::from(is_code && !in_test);
@@ -86,19 +95,18 @@ fn areas_stay_within_their_budgets() {
     for dir in ["src", "tests"] {
         read(&root.join(dir), dir, &mut files);
     }
-    let areas = count(&files);
-    print(&areas, &files, root);
+    let sources = sources(files);
+    let areas = count(&sources);
+    print(&areas, &sources, root);
     let broken = over_budget(BUDGETS, &areas);
     assert!(tree.is_some() || broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// The lines by area; the sources outside of areas are `app`, which is their start.
-fn count(files: &[(String, String)]) -> BTreeMap<String, Lines> {
-    let test_files = test_files(files);
+/// The lines by area; the sources outside all areas count for `app`, which starts them.
+fn count(sources: &[Source]) -> BTreeMap<String, Lines> {
     let mut areas = BTreeMap::<String, Lines>::new();
-    for (name, text) in files {
-        let lines = Lines::of(text, test_files.contains(name.as_str()));
-        areas.entry(area(name)).or_default().add(lines);
+    for source in sources {
+        areas.entry(area(&source.name)).or_default().add(Lines::of(source));
     }
     areas
 }
@@ -113,33 +121,43 @@ fn area(file: &str) -> String {
     }
 }
 
-/// The files below `tests`, those named as tests, and the modules that are declared for tests only, with all below them.
-fn test_files(files: &[(String, String)]) -> BTreeSet<&str> {
-    let mut modules = Vec::new();
+/// Tests are the files below `tests`, those named as tests, and the modules that are declared for tests only, with all
+/// below them.
+fn sources(files: Vec<(String, String)>) -> Vec<Source> {
+    let (mut sources, mut modules) = (Vec::new(), Vec::new());
     for (name, text) in files {
-        let code = without_comments_and_strings(text);
-        let dir = name.strip_suffix("/mod.rs").or(name.strip_suffix(".rs")).unwrap_or(name);
+        let code = without_comments_and_strings(&text);
+        let dir = name.strip_suffix("/mod.rs").or(name.strip_suffix(".rs")).unwrap_or(&name);
         for item in test_items(&code) {
             let words = code[item].split(|c| !is_word(c)).filter(|word| !word.is_empty());
             if let [.., "mod", module] = words.collect::<Vec<_>>()[..] {
                 modules.push(format!("{dir}/{module}"));
             }
         }
+        let is_test = name.starts_with("tests/") || is_test(&name);
+        sources.push(Source { name, text, code, is_test });
     }
     let below = |name: &str| {
         modules.iter().any(|module| {
             name.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with(['/', '.']))
         })
     };
-    let names = files.iter().map(|(name, _)| name.as_str());
-    names.filter(|name| name.starts_with("tests/") || is_test(name) || below(name)).collect()
+    for source in &mut sources {
+        source.is_test |= below(&source.name);
+    }
+    sources
+}
+
+/// The budget of an area for code and for tests; an area without a row has none.
+fn budget(budgets: &[(&str, usize, usize)], area: &str) -> (usize, usize) {
+    let row = budgets.iter().find(|(name, ..)| *name == area);
+    row.map_or((0, 0), |(_, code, tests)| (*code, *tests))
 }
 
 fn over_budget(budgets: &[(&str, usize, usize)], areas: &BTreeMap<String, Lines>) -> Vec<String> {
     let mut broken = Vec::new();
     for (area, lines) in areas {
-        let row = budgets.iter().find(|(name, ..)| name == area);
-        let (_, code, tests) = *row.unwrap_or(&("", 0, 0));
+        let (code, tests) = budget(budgets, area);
         for (what, lines, budget) in [("code", lines.code, code), ("tests", lines.tests, tests)] {
             if lines > budget {
                 broken.push(format!(
@@ -153,7 +171,7 @@ fn over_budget(budgets: &[(&str, usize, usize)], areas: &BTreeMap<String, Lines>
     broken
 }
 
-fn print(areas: &BTreeMap<String, Lines>, files: &[(String, String)], root: &Path) {
+fn print(areas: &BTreeMap<String, Lines>, sources: &[Source], root: &Path) {
     println!(
         "{:<20} {:>7} {:>7} {:>7} {:>7} {:>9}",
         "area", "code", "budget", "tests", "budget", "comments"
@@ -162,16 +180,15 @@ fn print(areas: &BTreeMap<String, Lines>, files: &[(String, String)], root: &Pat
         let Lines { code, tests, comments } = lines;
         println!("{name:<20} {code:>7} {:>7} {tests:>7} {:>7} {comments:>9}", budget.0, budget.1);
     });
-    let mut budget = (0, 0);
+    let mut budgets = (0, 0);
     for (area, lines) in areas {
-        let found = BUDGETS.iter().find(|(name, ..)| name == area);
-        let (code, tests) = found.map_or((0, 0), |(_, code, tests)| (*code, *tests));
+        let (code, tests) = budget(BUDGETS, area);
         row(area, *lines, (code, tests));
         all.add(*lines);
-        budget = (budget.0 + code, budget.1 + tests);
+        budgets = (budgets.0 + code, budgets.1 + tests);
     }
-    row("all", all, budget);
-    let functions = functions(files);
+    row("all", all, budgets);
+    let functions = functions(sources);
     let long = functions.iter().filter(|(lines, _)| *lines > LONG_FUNCTION).collect::<Vec<_>>();
     println!(
         "functions over {LONG_FUNCTION} lines: {} of {}, {:.2} % (goal: at most 0.4 %)",
@@ -181,18 +198,18 @@ fn print(areas: &BTreeMap<String, Lines>, files: &[(String, String)], root: &Pat
     );
     long.iter().for_each(|(lines, name)| println!("  {lines:>4} {name}"));
     println!("comments to code: {:.3}", all.comments as f64 / all.code as f64);
-    let (of, words) = prose(files, root);
+    let (of, words) = prose(sources, root);
     println!(
         "\"of\" in 10,000 words of comments and documents: {} (goal: at most 250)",
         of * 10_000 / words
     );
 }
 
-/// The functions outside of tests, the longest first, with their lines of code.
-fn functions(files: &[(String, String)]) -> Vec<(usize, String)> {
-    let (test_files, mut found) = (test_files(files), Vec::new());
-    for (name, text) in files.iter().filter(|(name, _)| !test_files.contains(name.as_str())) {
-        let code = super::without_tests(&without_comments_and_strings(text));
+/// The functions outside tests with their code lines, the longest first.
+fn functions(sources: &[Source]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for Source { name, code, .. } in sources.iter().filter(|source| !source.is_test) {
+        let code = super::without_tests(code);
         for at in find_words(&code, "fn").filter(|at| code[at + 2..].starts_with(' ')) {
             let item = &code[at..at + item_length(&code[at..])];
             if item.ends_with('}') {
@@ -207,8 +224,8 @@ fn functions(files: &[(String, String)]) -> Vec<(usize, String)> {
 }
 
 /// How often "of" stands in comments and documents, and among how many words.
-fn prose(files: &[(String, String)], root: &Path) -> (usize, usize) {
-    let lines = files.iter().flat_map(|(_, text)| text.lines().map(str::trim_start));
+fn prose(sources: &[Source], root: &Path) -> (usize, usize) {
+    let lines = sources.iter().flat_map(|source| source.text.lines().map(str::trim_start));
     let comments = lines.filter(|line| line.starts_with("//")).map(str::to_owned);
     let documents =
         documents(root, Path::new("")).into_iter().chain(documents(root, Path::new("docs")));
@@ -219,7 +236,7 @@ fn prose(files: &[(String, String)], root: &Path) -> (usize, usize) {
         .fold((0, 0), |sum, (of, words)| (sum.0 + of, sum.1 + words))
 }
 
-/// The number of "of" and of words in a text. What stands between back-quotes is code.
+/// How many times a text has "of", and how many words. What stands between back-quotes is code.
 fn words(text: &str) -> (usize, usize) {
     let outside = text.split('`').step_by(2);
     let words = outside.flat_map(|part| part.split(|c: char| !c.is_alphabetic() && c != '\''));
@@ -247,8 +264,9 @@ fn documents(root: &Path, dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn comments_blanks_and_text_are_no_lines_and_tests_count_apart() {
     let text = "//! A.\nfn a() {\n    // Why.\n\n    b(\"x\n y\");\n}\n#[cfg(test)]\nmod tests {\n    // T.\n}\n";
-    assert_eq!(Lines::of(text, false), Lines { code: 4, tests: 3, comments: 2 });
-    assert_eq!(Lines::of(text, true), Lines { code: 0, tests: 7, comments: 0 });
+    let lines = |name: &str| Lines::of(&sources(vec![(name.to_owned(), text.to_owned())])[0]);
+    assert_eq!(lines("src/a/b.rs"), Lines { code: 4, tests: 3, comments: 2 });
+    assert_eq!(lines("tests/a/b.rs"), Lines { code: 0, tests: 7, comments: 0 });
 }
 
 #[test]
@@ -261,9 +279,11 @@ fn modules_for_tests_only_are_tests() {
         file("b", "fn b() {}"),
         file("servers", "fn c() {}"),
     ];
-    let found = test_files(&files).into_iter().collect::<Vec<_>>();
+    let sources = sources(files.into());
+    let tests = sources.iter().filter(|source| source.is_test);
+    let found = tests.map(|source| source.name.as_str()).collect::<Vec<_>>();
     assert_eq!(found, ["src/a/server.rs", "src/a/server/part.rs"]);
-    let lines = count(&files)["a"];
+    let lines = count(&sources)["a"];
     assert_eq!((lines.code, lines.tests), (3, 8));
 }
 

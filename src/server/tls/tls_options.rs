@@ -2,11 +2,12 @@
 //!
 //! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
 
+use crate::base::tls_provider;
 use rustls::{
     CipherSuite, NamedGroup, SupportedCipherSuite, SupportedProtocolVersion,
     crypto::{
         CryptoProvider,
-        aws_lc_rs::{ALL_KX_GROUPS, cipher_suite as suite, default_provider},
+        aws_lc_rs::{ALL_KX_GROUPS, cipher_suite as suite},
     },
     version::{TLS12, TLS13},
 };
@@ -171,7 +172,7 @@ impl TlsOptions {
 
     /// As in Go, the list of suites applies only to TLS 1.2; those of TLS 1.3 are always enabled.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
-        let mut provider = default_provider();
+        let mut provider = CryptoProvider::clone(&tls_provider());
         if let Some(suites) = &self.suites {
             let wanted = |suite: &SupportedCipherSuite| {
                 suite.tls13().is_some() || suites.contains(&suite.suite())
@@ -282,13 +283,13 @@ mod tests {
         for name in UNSUPPORTED {
             assert!(matches!(cipher_suite(name), Some(GoSupport::Unsupported)), "{name}");
         }
-        let supported = default_provider().cipher_suites;
+        let supported = &tls_provider().cipher_suites;
         for suite in supported {
             let name = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
             let Some(GoSupport::Supported(found)) = cipher_suite(&name) else {
                 panic!("{name} has no place");
             };
-            assert_eq!(found, suite);
+            assert_eq!(found, *suite);
         }
     }
 }

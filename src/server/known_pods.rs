@@ -1,4 +1,4 @@
-//! The pods that handlers show: those of the sources, once they have delivered, with statuses that will not be lost.
+//! The pods that handlers show, once every source has delivered, with statuses that will not be lost.
 
 use super::http::response::Body;
 use crate::{

@@ -202,7 +202,7 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: own}}
 ";
 
-/// A volume of the node for a claim of the class `by-hand`.
+/// A local volume for claims with the class `by-hand`.
 pub(super) const VOLUME: &str = "
 apiVersion: v1
 kind: PersistentVolume
